@@ -1,6 +1,8 @@
-"""The compiled core, the one part of the build that setup.cfg cannot say: optional, so an install without compiler goes on.
+"""The compiled core, the one part of the build that setup.cfg cannot say: optional, so an install
+without compiler goes on.
 
-`SPARKSTORM_CORE` says otherwise: `none` builds the pure wheel, `required` fails without a compiler, as a release's wheels must.
+`SPARKSTORM_CORE` says otherwise: `none` builds the pure wheel, `required` fails without a compiler,
+as a release's wheels must.
 """
 
 import os

@@ -1,8 +1,8 @@
 """Figures of the acker: messages per second and core, bytes per pending root, small epochs.
 
-Run: python -m benchmarks.acker [--pending 1000000] [--rounds 7].
-A message is one (root, value) update. All ledgers get the same messages in the same process, in turns. Time is CPU time
-of the thread: a ledger never waits, and the figures are per core.
+Run: python -m benchmarks.acker [--pending 1000000] [--rounds 7]. A message is one (root, value)
+update. All ledgers get the same messages in the same process, in turns. Time is CPU time of the
+thread: a ledger never waits, and the figures are per core.
 """
 
 from __future__ import annotations
@@ -32,9 +32,11 @@ class Batch(NamedTuple):
 
 
 class Traffic:
-    """Endless epochs that keep the number of pending roots: a third inits, a third acks in between, a third last acks.
+    """Endless epochs that keep the number of pending roots: a third inits, a third acks in between,
+    a third last acks.
 
-    Every root is told about three times: init, one ack that leaves an edge open, one that closes the tree.
+    Every root is told about three times: init, one ack that leaves an edge open, one that closes
+    the tree.
     """
 
     def __init__(self, pending: int, seed: int = 1) -> None:
@@ -58,7 +60,8 @@ class Traffic:
 
     def epoch(self, third: int) -> Batch:
         """The oldest third ends, a random third moves on, a new third begins."""
-        new, new_values = self._ids(third), self._ids(third)
+        new = self._ids(third)
+        new_values = self._ids(third)
         middle = self._rng.choice(len(self.roots) - third, third, replace=False) + third
         edges = self._ids(third)
         roots = np.concatenate((self.roots[:third], self.roots[middle]))
@@ -88,12 +91,16 @@ class Subject(NamedTuple):
                 self.ledger.take_delta()
         seconds = time.thread_time() - begin
         if settled != sum(len(batch.inits[0]) for batch in batches):
-            raise SystemExit(f"{self.name}: {settled} trees ended, not as many as were due: the figures mean nothing")
+            raise SystemExit(
+                f"{self.name}: {settled} trees ended, not as many as were due: the figures mean nothing"
+            )
         return seconds
 
 
 def _as_lists(batch: Batch) -> Batch:
-    inits, acks = ([np.asarray(column).tolist() for column in columns] for columns in (batch.inits, batch.acks))
+    inits, acks = (
+        [np.asarray(column).tolist() for column in columns] for columns in (batch.inits, batch.acks)
+    )
     return Batch((inits[0], inits[1], inits[2]), (acks[0], acks[1]))
 
 
@@ -119,12 +126,18 @@ def measure_throughput(pending: int, rounds: int, rows: int, updates: bool) -> N
     for _ in range(rounds):
         batches = [draw(rows) for _ in range(epochs)]
         for subject in subjects:
-            seconds[subject.name].append(subject.run(batches) / sum(batch.rows for batch in batches))
+            seconds[subject.name].append(
+                subject.run(batches) / sum(batch.rows for batch in batches)
+            )
     kind = "updates of open trees only" if updates else "1/3 begin a tree, 1/3 go on, 1/3 end one"
-    print(f"\n{pending:,} pending, epochs of {rows:,} messages: {kind}; median of {rounds} (min-max)")
+    print(
+        f"\n{pending:,} pending, epochs of {rows:,} messages: {kind}; median of {rounds} (min-max)"
+    )
     print(f"{'':28}{'M messages/s':>14}{'(min-max)':>18}{'x dict':>9}{'bytes/root':>12}")
     for subject in subjects:
-        twin = statistics.median(seconds["dict twin + journal" if subject.journalled else "dict twin"])
+        twin = statistics.median(
+            seconds["dict twin + journal" if subject.journalled else "dict twin"]
+        )
         mine = seconds[subject.name]
         span = f"({1e-6 / max(mine):.2f}-{1e-6 / min(mine):.2f})"
         middle = statistics.median(mine)
@@ -134,7 +147,9 @@ def measure_throughput(pending: int, rounds: int, rows: int, updates: bool) -> N
 
 def measure_small_epochs(pending: int, rounds: int) -> None:
     """Print microseconds for epochs of a few messages, as lists, journal included."""
-    print(f"\nsmall epochs at {pending:,} pending, journal taken: microseconds per epoch, median of {rounds}")
+    print(
+        f"\nsmall epochs at {pending:,} pending, journal taken: microseconds per epoch, median of {rounds}"
+    )
     sizes = (3, 6, 15, 60, 120, 300, 1200)
     print(f"{'messages per epoch':28}" + "".join(f"{size:>9}" for size in sizes))
     for subject in _subjects():
@@ -145,7 +160,10 @@ def measure_small_epochs(pending: int, rounds: int) -> None:
         subject.ledger.take_delta()
         figures = []
         for size in sizes:
-            runs = [subject.run([traffic.epoch(size // 3) for _ in range(20)]) / 20 for _ in range(rounds)]
+            runs = [
+                subject.run([traffic.epoch(size // 3) for _ in range(20)]) / 20
+                for _ in range(rounds)
+            ]
             figures.append(statistics.median(runs) * 1e6)
         print(f"{subject.name:28}" + "".join(f"{figure:9.1f}" for figure in figures))
 
@@ -170,7 +188,9 @@ def measure_pending(rounds: int) -> None:
     print(f"\nspout pending, every root journalled, median of {rounds}")
     for needs_callbacks in (True, False):
         cost = statistics.median(live(needs_callbacks) for _ in range(rounds))
-        print(f"{'with callbacks' if needs_callbacks else 'without callbacks':28}{cost * 1e6:9.2f} us/root")
+        print(
+            f"{'with callbacks' if needs_callbacks else 'without callbacks':28}{cost * 1e6:9.2f} us/root"
+        )
 
 
 def main() -> None:

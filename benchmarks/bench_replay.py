@@ -1,4 +1,5 @@
-"""Benchmark of batch replay: word count, and a keyed tumbling sum of 10 s, beside hand-written PySpark and live.
+"""Benchmark of batch replay: word count, and a keyed tumbling sum of 10 s, beside hand-written
+PySpark and live.
 
 Run: python -m benchmarks.bench_replay [--sentences N] [--events N] [--runs 5] [--cold 1] [--only words|sums] [--pairs]
 [--skip-live].
@@ -26,7 +27,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-from benchmarks.replay_variants import COLUMNS, EVENTS_PER_S, ROWS, SUMS, USERS, WINDOW_MS, WORDS, Variant
+from benchmarks.replay_variants import (
+    COLUMNS,
+    EVENTS_PER_S,
+    ROWS,
+    SUMS,
+    USERS,
+    WINDOW_MS,
+    WORDS,
+    Variant,
+)
 from benchmarks.wordcount import ours
 from sparkstorm.app.cluster import Cluster
 from sparkstorm.config import merge
@@ -57,12 +67,17 @@ def write_sentences(folder: Path, count: int) -> tuple[int, dict[object, int]]:
 def write_events(folder: Path, count: int) -> tuple[int, dict[object, int]]:
     """Parquet of events, up to a second out of order; (events, exact sums)."""
     random = np.random.default_rng(42)
-    at_ms = np.maximum(0, np.arange(count) * 1000 // EVENTS_PER_S + random.integers(-1000, 1000, count))
-    user, amount = random.integers(0, USERS, count), random.integers(1, 100, count)
+    at_ms = np.maximum(
+        0, np.arange(count) * 1000 // EVENTS_PER_S + random.integers(-1000, 1000, count)
+    )
+    user = random.integers(0, USERS, count)
+    amount = random.integers(1, 100, count)
     _write(folder, pa.table({"user": user, "amount": amount, "at_ms": at_ms}))
     keys, places = np.unique(user * 2**32 + at_ms // WINDOW_MS, return_inverse=True)
     sums = np.bincount(places, amount).astype(int)
-    return count, {(int(k) >> 32, int(k) & 0xFFFFFFFF): int(v) for k, v in zip(keys, sums, strict=True)}
+    return count, {
+        (int(k) >> 32, int(k) & 0xFFFFFFFF): int(v) for k, v in zip(keys, sums, strict=True)
+    }
 
 
 def _write(folder: Path, table: pa.Table) -> None:
@@ -73,9 +88,16 @@ def _write(folder: Path, table: pa.Table) -> None:
 
 
 def measure(
-    spark: SparkSession, title: str, variants: dict[str, Variant], path: Path, exact: dict[object, int], runs: int
+    spark: SparkSession,
+    title: str,
+    variants: dict[str, Variant],
+    path: Path,
+    exact: dict[object, int],
+    runs: int,
 ) -> dict[str, list[float]]:
-    """Seconds of every variant, in turns, every other round backwards; the first rounds warm and are not counted."""
+    """Seconds of every variant, in turns, every other round backwards; the first rounds warm and
+    are not counted.
+    """
     seconds: dict[str, list[float]] = {name: [] for name in variants}
     for run in range(-_WARMING, runs):
         for name, variant in list(variants.items())[:: -1 if run % 2 else 1]:
@@ -90,11 +112,22 @@ def measure(
 
 
 def show(title: str, size: int, warm: dict[str, list[float]], cold: dict[str, list[float]]) -> None:
-    """A line per variant; ratios to the same work by hand, of the same kind: medians of the rounds' ratios, and their range."""
-    print(f"\n{title}: {size:,} in all; millions per second, median [least..most] of {len(warm[ROWS])} warm runs, median cold")
+    """A line per variant; ratios to the same work by hand, of the same kind: medians of the rounds'
+    ratios, and their range.
+    """
+    print(
+        f"\n{title}: {size:,} in all; millions per second, median [least..most] of {len(warm[ROWS])} warm runs, median cold"
+    )
     for name, seconds in warm.items():
         partial = (
-            next((n for n in warm if n.endswith("partial") and n.split(", ")[1] == name.split(", ")[-2]), "")
+            next(
+                (
+                    n
+                    for n in warm
+                    if n.endswith("partial") and n.split(", ")[1] == name.split(", ")[-2]
+                ),
+                "",
+            )
             if name.endswith("combined")
             else ""
         )
@@ -117,16 +150,30 @@ def show_start(spark: SparkSession, folder: Path, runs: int) -> None:
     folder.mkdir()
     path = folder / "few"
     _, exact = write_sentences(path, 8)
-    seconds = measure(spark, "start", {"replay, rows": WORDS["replay, rows"]}, path, exact, runs)["replay, rows"]
-    print(f"\nreplay of 8 sentences on a warm session: {statistics.median(seconds):.2f} s [{min(seconds):.2f}..{max(seconds):.2f}]")
+    seconds = measure(spark, "start", {"replay, rows": WORDS["replay, rows"]}, path, exact, runs)[
+        "replay, rows"
+    ]
+    print(
+        f"\nreplay of 8 sentences on a warm session: {statistics.median(seconds):.2f} s [{min(seconds):.2f}..{max(seconds):.2f}]"
+    )
 
 
-def cold_runs(only: str, variants: dict[str, Variant], path: Path, runs: int) -> dict[str, list[float]]:
+def cold_runs(
+    only: str, variants: dict[str, Variant], path: Path, runs: int
+) -> dict[str, list[float]]:
     """Seconds of first runs, each in a process of its own."""
     found: dict[str, list[float]] = {name: [] for name in variants}
     for _ in range(runs):
         for name in variants:
-            command = [sys.executable, "-m", "benchmarks.bench_replay", "--one", f"{only}:{name}", "--data", str(path)]
+            command = [
+                sys.executable,
+                "-m",
+                "benchmarks.bench_replay",
+                "--one",
+                f"{only}:{name}",
+                "--data",
+                str(path),
+            ]
             done = subprocess.run(command, capture_output=True, text=True, check=True)
             found[name].append(json.loads(done.stdout.splitlines()[-1]))
     return found
@@ -147,7 +194,9 @@ def first_run(which: str, path: str) -> None:
 
 
 def live(path: Path, runs: int) -> list[float]:
-    """Seconds of word counts of a part of the same sentences on one cluster: 2 workers, acking on, exactly-once."""
+    """Seconds of word counts of a part of the same sentences on one cluster: 2 workers, acking on,
+    exactly-once.
+    """
     lines = pq.read_table(path).column(0).slice(0, LIVE_SENTENCES).to_pylist()
     expected = Counter(word for line in lines for word in line.split())
     with tempfile.TemporaryDirectory() as folder:
@@ -160,7 +209,10 @@ def live(path: Path, runs: int) -> list[float]:
 
 def show_live(path: Path, runs: int, cold: int) -> None:
     """The same as a line of the table; the first run of a cluster of its own is cold."""
-    words = sum(len(line.split()) for line in pq.read_table(path).column(0).slice(0, LIVE_SENTENCES).to_pylist())
+    words = sum(
+        len(line.split())
+        for line in pq.read_table(path).column(0).slice(0, LIVE_SENTENCES).to_pylist()
+    )
     seconds = live(path, runs + 1)[1:]
     first = cold_runs("live", {"live": _no_variant}, path, cold)["live"]
     shown = f"{words / statistics.median(first) / 1e6:.2f}" if first else "-"
@@ -197,7 +249,11 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--cold", type=int, default=1)
     parser.add_argument("--only", choices=("words", "sums"))
-    parser.add_argument("--pairs", action="store_true", help="replay and the same work by hand alone, by rows and by columns")
+    parser.add_argument(
+        "--pairs",
+        action="store_true",
+        help="replay and the same work by hand alone, by rows and by columns",
+    )
     parser.add_argument("--skip-live", action="store_true")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     parser.add_argument("--data", help=argparse.SUPPRESS)

@@ -1,9 +1,11 @@
-"""Rows per second of connectors beside the bare client library, in one process and over the same servers.
+"""Rows per second of connectors beside the bare client library, in one process and over the same
+servers.
 
     python -m benchmarks.connectors [--rows ROWS] [GROUP ...]
 
-A connector's task is driven by hand, without a worker: what is measured is the connector's own cost, not that of the topology.
-Library and connector take turns; the figures are medians, and the ratio that of each turn.
+A connector's task is driven by hand, without a worker: what is measured is the connector's own
+cost, not that of the topology. Library and connector take turns; the figures are medians, and the
+ratio that of each turn.
 """
 
 from __future__ import annotations
@@ -58,11 +60,15 @@ _SCHEMA = pa.schema([("n", pa.int64()), ("text", pa.string())])
 class Task:
     """Context and collector of one task."""
 
-    topology_id, component_id, task_index, peers = "bench-1-1", "bench", 0, (0,)
+    topology_id = "bench-1-1"
+    component_id = "bench"
+    task_index = 0
+    peers = (0,)
     incarnation = "bench"
 
     def __init__(self, column_streams: frozenset[str] = frozenset()) -> None:
-        self.rows, self.column_streams = 0, column_streams
+        self.rows = 0
+        self.column_streams = column_streams
 
     def now_ms(self) -> int:
         """Return the time."""
@@ -120,11 +126,16 @@ def make_tuples(rows: int) -> list[Tuple]:
 
 
 def show(name: str, rows: int, bare: Callable[[], None], own: Callable[[], None]) -> None:
-    """Print a line: rows per second of the bare library and of the connector, and their ratio with its range."""
+    """Print a line: rows per second of the bare library and of the connector, and their ratio with
+    its range.
+    """
     taken = [(_seconds(bare), _seconds(own)) for _ in range(_RUNS)]
     theirs, ours = (rows / median(each) for each in zip(*taken, strict=True))
     ratios = sorted(bare_s / own_s for bare_s, own_s in taken)
-    print(f"{name:<24}{theirs:>12,.0f}/s{ours:>12,.0f}/s{median(ratios):>8.2f}  ({ratios[0]:.2f}-{ratios[-1]:.2f})", flush=True)
+    print(
+        f"{name:<24}{theirs:>12,.0f}/s{ours:>12,.0f}/s{median(ratios):>8.2f}  ({ratios[0]:.2f}-{ratios[-1]:.2f})",
+        flush=True,
+    )
 
 
 def _seconds(run: Callable[[], None]) -> float:
@@ -146,14 +157,21 @@ def table_of(tuples: Sequence[Tuple]) -> pa.Table:
     batches = []
     for first in range(0, len(tuples), _EPOCH_ROWS):
         columns = zip(*[tup.values for tup in tuples[first : first + _EPOCH_ROWS]], strict=True)
-        batches.append(pa.record_batch([pa.array(c, f.type) for c, f in zip(columns, _SCHEMA, strict=True)], schema=_SCHEMA))
+        batches.append(
+            pa.record_batch(
+                [pa.array(c, f.type) for c, f in zip(columns, _SCHEMA, strict=True)], schema=_SCHEMA
+            )
+        )
     return pa.Table.from_batches(batches)
 
 
 def bench_files(folder: Path, tuples: Sequence[Tuple]) -> None:
-    """JSON lines and Parquet in; Parquet out, in files of as many rows as a FileSink writes under load."""
+    """JSON lines and Parquet in; Parquet out, in files of as many rows as a FileSink writes under
+    load.
+    """
     rows = len(tuples)
-    log, schema = write_log(folder, rows), _SCHEMA
+    log = write_log(folder, rows)
+    schema = _SCHEMA
 
     def bare_read() -> None:
         with log.open("rb") as lines:
@@ -163,7 +181,9 @@ def bench_files(folder: Path, tuples: Sequence[Tuple]) -> None:
 
     def bare_write() -> None:
         for first in range(0, rows, _FILE_ROWS):
-            pq.write_table(table_of(tuples[first : first + _FILE_ROWS]), folder / f"bare-{first}.parquet")
+            pq.write_table(
+                table_of(tuples[first : first + _FILE_ROWS]), folder / f"bare-{first}.parquet"
+            )
 
     def bare_parquet() -> None:
         for first in range(0, rows, _FILE_ROWS):
@@ -176,7 +196,12 @@ def bench_files(folder: Path, tuples: Sequence[Tuple]) -> None:
                 assert batch.num_rows
 
     fields = _FIELDS
-    show("JSON lines in", rows, bare_read, lambda: read(connectors.Files(str(log), "json", fields), rows))
+    show(
+        "JSON lines in",
+        rows,
+        bare_read,
+        lambda: read(connectors.Files(str(log), "json", fields), rows),
+    )
     sink = partial(connectors.FileSink, folder / "out", schema=schema, target_bytes=0)
     show("Parquet out", rows, bare_write, lambda: write(sink(), tuples, _FILE_ROWS))
     parquet = partial(connectors.Files, str(folder / "bare-*.parquet"), "parquet", fields)
@@ -191,11 +216,18 @@ def bench_kafka(folder: Path, tuples: Sequence[Tuple]) -> None:
 
 
 def _bench_kafka(server: KafkaServer, tuples: Sequence[Tuple]) -> None:
-    rows, number = len(tuples), iter(range(1000))
+    rows = len(tuples)
+    number = iter(range(1000))
     _make_topics(server, tuples)
 
     def bare_write() -> None:
-        producer = Producer({"bootstrap.servers": server.address, "transactional.id": f"bare-{next(number)}", "linger.ms": 2})
+        producer = Producer(
+            {
+                "bootstrap.servers": server.address,
+                "transactional.id": f"bare-{next(number)}",
+                "linger.ms": 2,
+            }
+        )
         producer.init_transactions()
         for first in range(0, rows, _EPOCH_ROWS):
             producer.begin_transaction()
@@ -205,18 +237,31 @@ def _bench_kafka(server: KafkaServer, tuples: Sequence[Tuple]) -> None:
             producer.commit_transaction()
 
     def bare_read() -> None:
-        consumer = Consumer({"bootstrap.servers": server.address, "group.id": "bare", "enable.auto.commit": False})
+        consumer = Consumer(
+            {"bootstrap.servers": server.address, "group.id": "bare", "enable.auto.commit": False}
+        )
         consumer.assign([TopicPartition("in", p, 0) for p in range(3)])
         seen = 0
         while seen < 4 * rows:
             for message in consumer.consume(500, 1.0):
                 found = json.loads(message.value() or b"")
-                place = message.key(), message.topic(), message.partition(), message.offset(), message.timestamp()[1]
+                place = (
+                    message.key(),
+                    message.topic(),
+                    message.partition(),
+                    message.offset(),
+                    message.timestamp()[1],
+                )
                 (found["n"], found["text"], *place)  # as the source's tuples
                 seen += 1
         consumer.close()
 
-    show("Kafka out", rows, bare_write, lambda: write(connectors.KafkaSink(server.address, "own"), tuples))
+    show(
+        "Kafka out",
+        rows,
+        bare_write,
+        lambda: write(connectors.KafkaSink(server.address, "own"), tuples),
+    )
     source = partial(connectors.KafkaSource, server.address, "in", _FIELDS)
     show("Kafka in, rows", 4 * rows, bare_read, lambda: read(source(), 4 * rows))
     show("Kafka in, batches", 4 * rows, bare_read, lambda: read(source(), 4 * rows, "default"))
@@ -225,7 +270,9 @@ def _bench_kafka(server: KafkaServer, tuples: Sequence[Tuple]) -> None:
 def _make_topics(server: KafkaServer, tuples: Sequence[Tuple]) -> None:
     """Create topics, empty ones to write into and one that has all tuples four times."""
     admin = AdminClient({"bootstrap.servers": server.address})
-    for topic in admin.create_topics([NewTopic("bare", 3, 1), NewTopic("own", 3, 1), NewTopic("in", 3, 1)]).values():
+    for topic in admin.create_topics(
+        [NewTopic("bare", 3, 1), NewTopic("own", 3, 1), NewTopic("in", 3, 1)]
+    ).values():
         topic.result(20)
     filler = Producer({"bootstrap.servers": server.address})
     for _ in range(4):
@@ -243,7 +290,10 @@ def bench_sql(folder: Path, tuples: Sequence[Tuple]) -> None:
 
 def _bench_sql(server: PostgresServer, tuples: Sequence[Tuple]) -> None:
     rows = len(tuples)
-    server.run("CREATE TABLE bare (n BIGINT, text TEXT)", "CREATE TABLE own (id BIGSERIAL PRIMARY KEY, n BIGINT, text TEXT)")
+    server.run(
+        "CREATE TABLE bare (n BIGINT, text TEXT)",
+        "CREATE TABLE own (id BIGSERIAL PRIMARY KEY, n BIGINT, text TEXT)",
+    )
     address = f"postgresql://postgres:{PASSWORD}@127.0.0.1:{server.port}/postgres"
     secret: Any = {"password_env": "BENCH_PASSWORD"}
 
@@ -274,9 +324,11 @@ def _bench_sql(server: PostgresServer, tuples: Sequence[Tuple]) -> None:
 
 def bench_redis(folder: Path, tuples: Sequence[Tuple]) -> None:
     """Streams in and out."""
-    server, rows = start_redis(folder / "redis", password=PASSWORD), len(tuples)
+    server = start_redis(folder / "redis", password=PASSWORD)
+    rows = len(tuples)
     secret: Any = {"password_env": "BENCH_PASSWORD"}
-    url, client = f"redis://127.0.0.1:{server.port}", server.client()
+    url = f"redis://127.0.0.1:{server.port}"
+    client = server.client()
 
     def bare_write() -> None:
         client.delete("bare")
@@ -297,12 +349,19 @@ def bench_redis(folder: Path, tuples: Sequence[Tuple]) -> None:
             for _, entries in cast(Any, client.xread({"own": last}, count=2000)):
                 for id, entry in entries:
                     at = id.decode()
-                    (entry[b"n"].decode(), entry[b"text"].decode(), at, int(at.partition("-")[0]))  # as the source's tuples
-                last, seen = entries[-1][0], seen + len(entries)
+                    # as the source's tuples
+                    (entry[b"n"].decode(), entry[b"text"].decode(), at, int(at.partition("-")[0]))
+                last = entries[-1][0]
+                seen = seen + len(entries)
 
     try:
         show("Redis streams out", rows, bare_write, own_write)
-        show("Redis streams in", rows, bare_read, lambda: read(connectors.RedisSource(url, "own", ["n", "text"], **secret), rows))
+        show(
+            "Redis streams in",
+            rows,
+            bare_read,
+            lambda: read(connectors.RedisSource(url, "own", ["n", "text"], **secret), rows),
+        )
     finally:
         client.close()
         server.stop()
@@ -311,9 +370,14 @@ def bench_redis(folder: Path, tuples: Sequence[Tuple]) -> None:
 def bench_http(folder: Path, tuples: Sequence[Tuple]) -> None:
     """Requests of 100 rows, to and from another process, on connections that are kept."""
     tuples = tuples[:20_000]
-    rows, parts = len(tuples), [tuples[n : n + _REQUEST_ROWS] for n in range(0, min(len(tuples), 20_000), _REQUEST_ROWS)]
+    rows = len(tuples)
+    parts = [
+        tuples[n : n + _REQUEST_ROWS] for n in range(0, min(len(tuples), 20_000), _REQUEST_ROWS)
+    ]
     command = [sys.executable, "-m", "benchmarks.connectors_http"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
         assert other.stdin is not None and other.stdout is not None
         port = int(other.stdout.readline())
 
@@ -332,7 +396,8 @@ def bench_http(folder: Path, tuples: Sequence[Tuple]) -> None:
             server.server_close()
 
         def own_read() -> None:
-            hook, task = connectors.Webhook(0, ["n", "text"]), AckingTask()
+            hook = connectors.Webhook(0, ["n", "text"])
+            task = AckingTask()
             hook.open({}, task, task)  # type: ignore[arg-type]
             send(hook.port)
             while task.rows < rows:
@@ -347,7 +412,9 @@ def bench_http(folder: Path, tuples: Sequence[Tuple]) -> None:
                 "HTTP out",
                 rows,
                 lambda: _post(port, parts),
-                lambda: write(connectors.HttpSink(f"http://127.0.0.1:{port}/", batch=_REQUEST_ROWS), tuples),
+                lambda: write(
+                    connectors.HttpSink(f"http://127.0.0.1:{port}/", batch=_REQUEST_ROWS), tuples
+                ),
             )
             show("HTTP in", rows, bare_read, own_read)
         finally:
@@ -390,8 +457,13 @@ def bench_tables(folder: Path, tuples: Sequence[Tuple]) -> None:
     from deltalake import write_deltalake
     from pyiceberg.catalog import load_catalog
 
-    rows, numbers = len(tuples), iter(range(1000))
-    properties = {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}/warehouse"}
+    rows = len(tuples)
+    numbers = iter(range(1000))
+    properties = {
+        "type": "sql",
+        "uri": f"sqlite:///{folder}/catalog.db",
+        "warehouse": f"file://{folder}/warehouse",
+    }
     catalog = load_catalog("default", **properties)
     catalog.create_namespace("db")
     parts = [tuples[n : n + _FILE_ROWS] for n in range(0, rows, _FILE_ROWS)]
@@ -407,13 +479,19 @@ def bench_tables(folder: Path, tuples: Sequence[Tuple]) -> None:
             table.append(table_of(part))
 
     def own_iceberg() -> None:
-        write(connectors.IcebergSink(f"db.own{next(numbers)}", _SCHEMA, properties=properties), tuples, _FILE_ROWS)
+        write(
+            connectors.IcebergSink(f"db.own{next(numbers)}", _SCHEMA, properties=properties),
+            tuples,
+            _FILE_ROWS,
+        )
 
     show(
         "Delta out",
         rows,
         bare_delta,
-        lambda: write(connectors.DeltaSink(folder / f"d{next(numbers)}", _SCHEMA), tuples, _FILE_ROWS),
+        lambda: write(
+            connectors.DeltaSink(folder / f"d{next(numbers)}", _SCHEMA), tuples, _FILE_ROWS
+        ),
     )
     show("Iceberg out", rows, bare_iceberg, own_iceberg)
 
@@ -435,7 +513,8 @@ class LogReader(DataSourceStreamReader):
     """Reads a file whole."""
 
     def __init__(self, path: str, is_arrow: bool) -> None:
-        self._path, self._is_arrow = path, is_arrow
+        self._path = path
+        self._is_arrow = is_arrow
 
     def initialOffset(self) -> dict[str, Any]:
         return {"at": 0}
@@ -472,7 +551,9 @@ class LogWriter(DataSourceStreamWriter):
 
 def bench_spark(folder: Path, tuples: Sequence[Tuple]) -> None:
     """Python data sources of Spark, in and out, beside their own reader and writer."""
-    rows, log, out = len(tuples), str(write_log(folder, len(tuples))), str(folder / "out.jsonl")
+    rows = len(tuples)
+    log = str(write_log(folder, len(tuples)))
+    out = str(folder / "out.jsonl")
 
     def bare_read(is_arrow: bool) -> None:
         for each in LogReader(log, is_arrow).read(InputPartition(0)):
@@ -480,14 +561,33 @@ def bench_spark(folder: Path, tuples: Sequence[Tuple]) -> None:
                 assert each.num_rows
 
     def bare_write() -> None:
-        writer, row = LogWriter(out), Row("n", "text")
+        writer = LogWriter(out)
+        row = Row("n", "text")
         for first in range(0, rows, _EPOCH_ROWS):
-            writer.commit([writer.write(row(*tup.values) for tup in tuples[first : first + _EPOCH_ROWS])], first)
+            writer.commit(
+                [writer.write(row(*tup.values) for tup in tuples[first : first + _EPOCH_ROWS])],
+                first,
+            )
 
-    show("SparkSource, rows", rows, lambda: bare_read(False), lambda: read(connectors.SparkSource(Log, {"path": log}), rows))
+    show(
+        "SparkSource, rows",
+        rows,
+        lambda: bare_read(False),
+        lambda: read(connectors.SparkSource(Log, {"path": log}), rows),
+    )
     arrow = {"path": log, "arrow": "yes"}
-    show("SparkSource, batches", rows, lambda: bare_read(True), lambda: read(connectors.SparkSource(Log, arrow), rows, "default"))
-    show("SparkSink", rows, bare_write, lambda: write(connectors.SparkSink(Log, {"path": out}), tuples))
+    show(
+        "SparkSource, batches",
+        rows,
+        lambda: bare_read(True),
+        lambda: read(connectors.SparkSource(Log, arrow), rows, "default"),
+    )
+    show(
+        "SparkSink",
+        rows,
+        bare_write,
+        lambda: write(connectors.SparkSink(Log, {"path": out}), tuples),
+    )
 
 
 _GROUPS = {
@@ -499,18 +599,25 @@ _GROUPS = {
 def main(rows: int, groups: Sequence[str]) -> None:
     """Print the table."""
     os.environ["BENCH_PASSWORD"] = PASSWORD
-    print(f"{rows:,} rows, median of {_RUNS}\n{'':<24}{'bare library':>14}{'connector':>14}   ratio")
+    print(
+        f"{rows:,} rows, median of {_RUNS}\n{'':<24}{'bare library':>14}{'connector':>14}   ratio"
+    )
     tuples = make_tuples(rows)
     gc.freeze()
-    gc.set_threshold(100_000, 20, 50)  # as in a worker (worker/loop.py), for connector and library alike
+    # as in a worker (worker/loop.py), for connector and library alike
+    gc.set_threshold(100_000, 20, 50)
     for group in groups or _GROUPS:
         with tempfile.TemporaryDirectory() as folder:
             _GROUPS[group](Path(folder), tuples)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.connectors", description=(__doc__ or "").partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.connectors", description=(__doc__ or "").partition("\n")[0]
+    )
     parser.add_argument("groups", nargs="*", choices=[[], *_GROUPS], help="default: all")
-    parser.add_argument("--rows", type=int, default=100_000, help="of each measurement; default: %(default)s")
+    parser.add_argument(
+        "--rows", type=int, default=100_000, help="of each measurement; default: %(default)s"
+    )
     given = parser.parse_args()
     main(given.rows, given.groups)

@@ -1,4 +1,6 @@
-"""The other side of the HTTP connectors, in a process of its own: takes requests, and sends them when it is asked to."""
+"""The other side of the HTTP connectors, in a process of its own: takes requests, and sends them
+when it is asked to.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,10 @@ class Taker(BaseHTTPRequestHandler):
 
 
 def _send(port: int, rows: int) -> None:
-    bodies = [json.dumps([{"n": n, "text": f"text {n}"} for n in range(at, at + _ROWS)]) for at in range(0, rows, _ROWS)]
+    bodies = [
+        json.dumps([{"n": n, "text": f"text {n}"} for n in range(at, at + _ROWS)])
+        for at in range(0, rows, _ROWS)
+    ]
 
     def post(mine: list[str]) -> None:
         connection = http.client.HTTPConnection("127.0.0.1", port)
@@ -40,7 +45,9 @@ def _send(port: int, rows: int) -> None:
             assert answer.read() == b"" and answer.status == 200
         connection.close()
 
-    threads = [threading.Thread(target=post, args=(bodies[n::_CONNECTIONS],)) for n in range(_CONNECTIONS)]
+    threads = [
+        threading.Thread(target=post, args=(bodies[n::_CONNECTIONS],)) for n in range(_CONNECTIONS)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:

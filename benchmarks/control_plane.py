@@ -1,8 +1,10 @@
-"""Figures of the control plane at scale: slots, supervisors and Nimbus over the twin of ZooKeeper, with workers that only beat.
+"""Figures of the control plane at scale: slots, supervisors and Nimbus over the twin of ZooKeeper,
+with workers that only beat.
 
-Run: python -m benchmarks.control_plane [--hosts 100] [--slots 10] [--executors 10000].
-Times are simulated: what is due, polled or waited for takes its time, a request takes none. `round` is real time of this machine:
-a calm turn of Nimbus, with its reads. Bytes are those of the nodes' data that are read and written.
+Run: python -m benchmarks.control_plane [--hosts 100] [--slots 10] [--executors 10000]. Times are
+simulated: what is due, polled or waited for takes its time, a request takes none. `round` is real
+time of this machine: a calm turn of Nimbus, with its reads. Bytes are those of the nodes' data that
+are read and written.
 """
 
 from __future__ import annotations
@@ -14,7 +16,14 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, cast
 
-from sparkstorm.api import BasicBolt, BasicOutputCollector, Spout, SpoutOutputCollector, TopologyBuilder, Tuple
+from sparkstorm.api import (
+    BasicBolt,
+    BasicOutputCollector,
+    Spout,
+    SpoutOutputCollector,
+    TopologyBuilder,
+    Tuple,
+)
 from sparkstorm.blobs.topology_code import pack_topology
 from sparkstorm.cluster.base import StateStore
 from sparkstorm.cluster.local import LocalStateStore
@@ -27,7 +36,15 @@ from sparkstorm.testing.sim_slot import SimSlot
 TOPOLOGIES = 10
 SECONDS = 36  # a slow read again comes within 38
 READS = {"get", "children", "last_change"}
-WRITES = {"put", "create", "put_ephemeral", "try_ephemeral", "create_sequential", "ensure_path", "delete"}
+WRITES = {
+    "put",
+    "create",
+    "put_ephemeral",
+    "try_ephemeral",
+    "create_sequential",
+    "ensure_path",
+    "delete",
+}
 
 
 class Idle(Spout):
@@ -53,8 +70,11 @@ class BeatingProcess:
     """A worker process that is ready at once and beats with the figures of an idle worker."""
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
-        self.pid, self.exit_code = 1, cast(int | None, None)
-        self._now_ms, self._beat_ms, self._spec = now_ms, 0, cast(WorkerSpec | None, None)
+        self.pid = 1
+        self.exit_code = cast(int | None, None)
+        self._now_ms = now_ms
+        self._beat_ms = 0
+        self._spec = cast(WorkerSpec | None, None)
 
     def filenos(self) -> list[int]:
         return []
@@ -68,9 +88,24 @@ class BeatingProcess:
     def poll_reports(self) -> list[WorkerReport]:
         if self._spec is None or self._now_ms() < self._beat_ms:
             return []
-        first, self._beat_ms = not self._beat_ms, self._now_ms() + 1_000
-        idle = {"acked": 0, "emitted": 0, "executed": 0, "failed": 0, "pending": 0, "transferred": 0, "uptime_ms": self._now_ms()}
-        beat = Beat({**{str(each.executor): idle for each in self._spec.executors}, "blocked": [], "held_back": []})
+        first = not self._beat_ms
+        self._beat_ms = self._now_ms() + 1_000
+        idle = {
+            "acked": 0,
+            "emitted": 0,
+            "executed": 0,
+            "failed": 0,
+            "pending": 0,
+            "transferred": 0,
+            "uptime_ms": self._now_ms(),
+        }
+        beat = Beat(
+            {
+                **{str(each.executor): idle for each in self._spec.executors},
+                "blocked": [],
+                "held_back": [],
+            }
+        )
         return [Ready(), beat] if first else [beat]
 
     def poll_exit(self) -> int | None:
@@ -86,8 +121,13 @@ class BeatingProcess:
 class CountingSession:
     """A session whose requests and bytes are counted by who sent them."""
 
-    def __init__(self, store: StateStore, who: str, requests: Counter[str], sizes: Counter[str]) -> None:
-        self._store, self._who, self._requests, self._sizes = store, who, requests, sizes
+    def __init__(
+        self, store: StateStore, who: str, requests: Counter[str], sizes: Counter[str]
+    ) -> None:
+        self._store = store
+        self._who = who
+        self._requests = requests
+        self._sizes = sizes
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._store, name)
@@ -126,7 +166,9 @@ class ControlPlane(LocalCluster):
         return BeatingSlot(self, node, port)
 
     def open_session(self, who: str) -> StateStore:
-        return cast(StateStore, CountingSession(LocalStateStore(self.tree), who, self.requests, self.sizes))
+        return cast(
+            StateStore, CountingSession(LocalStateStore(self.tree), who, self.requests, self.sizes)
+        )
 
     def running(self) -> set[tuple[str, WorkerSlot]]:
         """Return every worker that beats as running where it is assigned."""
@@ -139,7 +181,9 @@ class ControlPlane(LocalCluster):
         return found
 
     def wait_for(self, count: int, lost: str = "") -> float:
-        """Let time pass until so many workers run, none on the lost node; return the simulated seconds."""
+        """Let time pass until so many workers run, none on the lost node; return the simulated
+        seconds.
+        """
         began_ms = self.now_ms
         while len([None for _, slot in self.running() if slot.node != lost]) < count:
             self.simulation.advance(250)
@@ -147,23 +191,29 @@ class ControlPlane(LocalCluster):
         return (self.now_ms - began_ms) / 1000
 
     def rates(self, seconds: int) -> tuple[float, float, float]:
-        """Return requests and bytes a second of all slots, and requests of Nimbus, over so many simulated seconds."""
+        """Return requests and bytes a second of all slots, and requests of Nimbus, over so many
+        simulated seconds.
+        """
         self.requests.clear()
         self.sizes.clear()
         self.simulation.advance(seconds * 1000)
         of_slots = [who for who in self.requests if who not in ("nimbus", "client")]
-        requests, sizes = (sum(counted[who] for who in of_slots) for counted in (self.requests, self.sizes))
+        requests, sizes = (
+            sum(counted[who] for who in of_slots) for counted in (self.requests, self.sizes)
+        )
         return requests / seconds, sizes / seconds, self.requests["nimbus"] / seconds
 
 
 def submit(cluster: ControlPlane, executors: int, workers: int) -> None:
     """Submit the topologies; two executors in three are bolts."""
     for number in range(TOPOLOGIES):
-        spouts, count = executors // TOPOLOGIES // 3, executors // TOPOLOGIES
+        spouts = executors // TOPOLOGIES // 3
+        count = executors // TOPOLOGIES
         builder = TopologyBuilder()
         builder.set_spout("idle", Idle(), spouts)
         builder.set_bolt("swallow", Swallow(), count - spouts).shuffle_grouping("idle")
-        topology, conf = builder.build(), {"topology.workers": workers // TOPOLOGIES, "topology.acker.executors": 0}
+        topology = builder.build()
+        conf = {"topology.workers": workers // TOPOLOGIES, "topology.acker.executors": 0}
         cluster.service.submit(f"t{number}", topology, conf, pack_topology(topology))
 
 
@@ -179,17 +229,22 @@ def main() -> None:
     parser.add_argument("--executors", type=int, default=10_000)
     asked = parser.parse_args()
     cluster = ControlPlane(asked.hosts, asked.slots)
-    workers = (asked.hosts - 1) * asked.slots // TOPOLOGIES * TOPOLOGIES  # one host's slots are spare
+    # one host's slots are spare
+    workers = (asked.hosts - 1) * asked.slots // TOPOLOGIES * TOPOLOGIES
     cluster.simulation.advance(3_000)
     cluster.requests.clear()
     began_ms = cluster.now_ms
     submit(cluster, asked.executors, workers)
     cluster.wait_for(workers)
-    print(f"{asked.hosts} hosts, {asked.hosts * asked.slots:,} slots, {workers:,} workers, {asked.executors:,} executors")
+    print(
+        f"{asked.hosts} hosts, {asked.hosts * asked.slots:,} slots, {workers:,} workers, {asked.executors:,} executors"
+    )
     print(f"start all: {(cluster.now_ms - began_ms) / 1000:.1f} s, {sent():,} requests")
     cluster.simulation.advance(5_000)
     requests, sizes, of_nimbus = cluster.rates(SECONDS)
-    print(f"at rest, slots: {requests:,.0f} requests/s ({requests / asked.hosts / asked.slots:.2f} a slot), {sizes / 1e6:.2f} MB/s")
+    print(
+        f"at rest, slots: {requests:,.0f} requests/s ({requests / asked.hosts / asked.slots:.2f} a slot), {sizes / 1e6:.2f} MB/s"
+    )
     print(f"at rest, Nimbus: {of_nimbus:,.0f} requests/s")
     taken = []
     for _ in range(5):
@@ -198,12 +253,19 @@ def main() -> None:
         cluster.nimbus.step(cluster.now_ms)
         taken.append(1000 * (time.perf_counter() - began))
     print(f"round: {statistics.median(taken):.0f} ms")
-    lost = next(node for node in cluster.nodes if any(slot.node == node.name for _, slot in cluster.running()))
+    lost = next(
+        node
+        for node in cluster.nodes
+        if any(slot.node == node.name for _, slot in cluster.running())
+    )
     cluster.requests.clear()
     for slot in cluster.slots:
         if slot.node is lost and (session := slot.die()) is not None:
             session.close()
-    print(f"move a host's workers: {cluster.wait_for(workers, lost.name):.1f} s after its sessions have ended", end="")
+    print(
+        f"move a host's workers: {cluster.wait_for(workers, lost.name):.1f} s after its sessions have ended",
+        end="",
+    )
     print(f", {sent():,} requests")
 
 

@@ -1,9 +1,11 @@
-"""Cost curves of the whole pipeline: workers, tasks, tuple size, depth, fan-out and keys, each as a table and a plot.
+"""Cost curves of the whole pipeline: workers, tasks, tuple size, depth, fan-out and keys, each as a
+table and a plot.
 
-Run: python -m benchmarks.curves [--only NAME ...] [--runs N] [--scale F] [--storm]. Exactly-once, acking on, 2 workers unless the
-curve varies them. Every point is a median over rounds that go through all points in turn, beside a bare Python loop of the same
-work. With --storm, Apache Storm then does the same work on as many worker JVMs, acked and kept in memory only: one run a point,
-the median of three phases after a cold one (needs Maven and a JDK 17).
+Run: python -m benchmarks.curves [--only NAME ...] [--runs N] [--scale F] [--storm]. Exactly-once,
+acking on, 2 workers unless the curve varies them. Every point is a median over rounds that go
+through all points in turn, beside a bare Python loop of the same work. With --storm, Apache Storm
+then does the same work on as many worker JVMs, acked and kept in memory only: one run a point, the
+median of three phases after a cold one (needs Maven and a JDK 17).
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ CONF = {"topology.workers": 2, "topology.acker.executors": 2, "topology.max.spou
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One point of a curve: its place, a topology, its units of work, and the same work as a bare loop and as a job of Storm."""
+    """One point of a curve: its place, a topology, its units of work, and the same work as a bare
+    loop and as a job of Storm.
+    """
 
     at: int
     topology: Topology
@@ -59,7 +63,9 @@ def keys_curve(folder: Path, scale: float) -> list[Point]:
 def workers_curve(folder: Path, scale: float) -> list[Point]:
     """Word count on 1 to 4 workers."""
     lines = few_words(int(3e6 * scale))
-    return [_words(folder, workers, lines, {"topology.workers": workers}) for workers in (1, 2, 3, 4)]
+    return [
+        _words(folder, workers, lines, {"topology.workers": workers}) for workers in (1, 2, 3, 4)
+    ]
 
 
 def tasks_curve(folder: Path, scale: float) -> list[Point]:
@@ -79,7 +85,10 @@ def fan_out_curve(folder: Path, scale: float) -> list[Point]:
 
 def size_curve(folder: Path, scale: float) -> list[Point]:
     """Tuples of 10 B to 10 kB over one hop to the other worker."""
-    return [_chain(size, int(n * scale), 1, size) for size, n in ((10, 4e5), (100, 4e5), (1_000, 2e5), (10_000, 5e4))]
+    return [
+        _chain(size, int(n * scale), 1, size)
+        for size, n in ((10, 4e5), (100, 4e5), (1_000, 2e5), (10_000, 5e4))
+    ]
 
 
 def depth_curve(folder: Path, scale: float) -> list[Point]:
@@ -88,10 +97,15 @@ def depth_curve(folder: Path, scale: float) -> list[Point]:
 
 
 def pending_curve(folder: Path, scale: float) -> list[Point]:
-    """Word count with 20 to 20,000 open trees per spout task (`topology.max.spout.pending`); 0 is `auto`."""
+    """Word count with 20 to 20,000 open trees per spout task (`topology.max.spout.pending`); 0 is
+    `auto`.
+    """
     lines = few_words(int(3e6 * scale))
     limits = (0, 20, 100, 300, 1_000, 2_000, 5_000, 20_000)
-    return [_words(folder, limit, lines, {"topology.max.spout.pending": limit or "auto"}) for limit in limits]
+    return [
+        _words(folder, limit, lines, {"topology.max.spout.pending": limit or "auto"})
+        for limit in limits
+    ]
 
 
 CURVES: dict[str, tuple[Callable[[Path, float], list[Point]], str, str]] = {
@@ -111,7 +125,13 @@ def even_words(words: int, keys: int, per_line: int = 10) -> list[str]:
     return [" ".join(picked[i : i + per_line]) for i in range(0, len(picked), per_line)]
 
 
-def _words(folder: Path, at: int, lines: Sequence[str], conf: Mapping[str, Any] | None = None, tasks: int = 2) -> Point:
+def _words(
+    folder: Path,
+    at: int,
+    lines: Sequence[str],
+    conf: Mapping[str, Any] | None = None,
+    tasks: int = 2,
+) -> Point:
     files = [folder / f"{at}-{i}.txt" for i in range(max(2, tasks))]
     for i, file in enumerate(files):
         file.write_text("\n".join(lines[i :: len(files)]))
@@ -126,7 +146,17 @@ def _words(folder: Path, at: int, lines: Sequence[str], conf: Mapping[str, Any] 
     topology = word_count([str(file) for file in files], tasks)
     conf = {**CONF, **(conf or {})}
     job = Job("words", STORM_PHASES, conf["topology.workers"], tasks)
-    return Point(at, topology, conf, expected.total(), bare, job, files, lambda r: r.state == expected, "count")
+    return Point(
+        at,
+        topology,
+        conf,
+        expected.total(),
+        bare,
+        job,
+        files,
+        lambda r: r.state == expected,
+        "count",
+    )
 
 
 def _chain(at: int, count: int, hops: int, size: int) -> Point:
@@ -141,11 +171,23 @@ def _chain(at: int, count: int, hops: int, size: int) -> Point:
             total += len(values[0])
 
     job = Job("chain", STORM_PHASES, 2, 2, count, size, hops)
-    return Point(at, chain(count, hops, size), CONF, count, bare, job, (), lambda r: sum(r.state.values()) == count, "sink")
+    return Point(
+        at,
+        chain(count, hops, size),
+        CONF,
+        count,
+        bare,
+        job,
+        (),
+        lambda r: sum(r.state.values()) == count,
+        "sink",
+    )
 
 
 def measure(on: Cluster, points: Sequence[Point], runs: int) -> dict[int, list[tuple[Run, float]]]:
-    """Runs of every point with the seconds of its bare loop, round by round; the first round warms and is not counted."""
+    """Runs of every point with the seconds of its bare loop, round by round; the first round warms
+    and is not counted.
+    """
     found: dict[int, list[tuple[Run, float]]] = {point.at: [] for point in points}
     for round_ in range(runs + 1):
         for point in points if round_ else points[:1]:
@@ -157,13 +199,20 @@ def measure(on: Cluster, points: Sequence[Point], runs: int) -> dict[int, list[t
                 sys.exit(f"wrong results at {point.at}")
             if round_:
                 found[point.at].append((taken, bare))
-            print(f"  round {round_} at {point.at:,}: {point.units / taken.seconds:,.0f}/s", file=sys.stderr, flush=True)
+            print(
+                f"  round {round_} at {point.at:,}: {point.units / taken.seconds:,.0f}/s",
+                file=sys.stderr,
+                flush=True,
+            )
     return found
 
 
 def measure_storm(points: Sequence[Point]) -> dict[int, list[float]]:
-    """Return Storm's units of work per second at every point, one figure per phase after the first."""
-    path, found = class_path(), {}
+    """Return Storm's units of work per second at every point, one figure per phase after the
+    first.
+    """
+    path = class_path()
+    found = {}
     for point in points:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
@@ -174,7 +223,11 @@ def measure_storm(points: Sequence[Point]) -> dict[int, list[float]]:
             except SystemExit as error:
                 print(f"  Storm at {point.at:,}: {error}", file=sys.stderr, flush=True)
             found[point.at] = [point.units / seconds for seconds in phases(folder)[1:]] or [0.0]
-        print(f"  Storm at {point.at:,}: {statistics.median(found[point.at]):,.0f}/s", file=sys.stderr, flush=True)
+        print(
+            f"  Storm at {point.at:,}: {statistics.median(found[point.at]):,.0f}/s",
+            file=sys.stderr,
+            flush=True,
+        )
     return found
 
 
@@ -183,19 +236,31 @@ def _rates(point: Point, found: Sequence[tuple[Run, float]]) -> list[float]:
 
 
 def _cells(point: Point, found: Sequence[tuple[Run, float]]) -> str:
-    """Return the cells of a point in the table: rate and its range, share of the bare loop, CPU of a unit, latencies."""
+    """Return the cells of a point in the table: rate and its range, share of the bare loop, CPU of
+    a unit, latencies.
+    """
     rates = _rates(point, found)
     shares = [bare / taken.seconds for taken, bare in found]
-    cpu = [statistics.median(taken.cpu[kind] for taken, _ in found) / point.units * 1e6 for kind in KINDS]
+    cpu = [
+        statistics.median(taken.cpu[kind] for taken, _ in found) / point.units * 1e6
+        for kind in KINDS
+    ]
     used = " | ".join(f"{each:.2f}" for each in cpu)
-    slow = " | ".join(f"{statistics.median(getattr(taken, name) for taken, _ in found):.0f}" for name in ("p50_ms", "p99_ms"))
+    slow = " | ".join(
+        f"{statistics.median(getattr(taken, name) for taken, _ in found):.0f}"
+        for name in ("p50_ms", "p99_ms")
+    )
     return f"{statistics.median(rates) / 1000:,.0f} k | {_span(rates)} | {statistics.median(shares):.3f} | {used} | {slow}"
 
 
 def _cells_of_storm(rates: Sequence[float], ours: float) -> str:
     """Return the cells of Storm's rates at a point, and the ratio of our rate to their median."""
     median = statistics.median(rates)
-    return f" | {median / 1000:,.0f} k | {_span(rates)} | {ours / median:.2f}" if median else " | no end | | "
+    return (
+        f" | {median / 1000:,.0f} k | {_span(rates)} | {ours / median:.2f}"
+        if median
+        else " | no end | | "
+    )
 
 
 def _span(rates: Sequence[float]) -> str:
@@ -203,14 +268,30 @@ def _span(rates: Sequence[float]) -> str:
 
 
 def show(
-    name: str, points: Sequence[Point], found: Mapping[int, list[tuple[Run, float]]], storm: Mapping[int, Sequence[float]]
+    name: str,
+    points: Sequence[Point],
+    found: Mapping[int, list[tuple[Run, float]]],
+    storm: Mapping[int, Sequence[float]],
 ) -> None:
-    """Print a table in Markdown and draw the plot; Storm's figures are left out where there are none."""
+    """Print a table in Markdown and draw the plot; Storm's figures are left out where there are
+    none.
+    """
     _, axis, unit = CURVES[name]
-    heads = [axis, unit, "least-most", "of a bare loop", "us CPU: workers", "Redis", "rest", "p50 ms", "p99 ms"]
+    heads = [
+        axis,
+        unit,
+        "least-most",
+        "of a bare loop",
+        "us CPU: workers",
+        "Redis",
+        "rest",
+        "p50 ms",
+        "p99 ms",
+    ]
     heads += ["Storm", "least-most", "ours / Storm"] if storm else []
     print(f"\n| {' | '.join(heads)} |\n|{'---|' * len(heads)}")
-    places, medians = [], []
+    places = []
+    medians = []
     for point in points:
         median = statistics.median(_rates(point, found[point.at]))
         places.append(point.at)
@@ -220,25 +301,44 @@ def show(
             cells += _cells_of_storm(storm[point.at], median)
         print(f"| {f'{point.at:,}' if point.at else 'auto'} | {cells} |")
     PLOTS.mkdir(exist_ok=True)
-    drawn = {"SparkStorm": [(place, rate) for place, rate in zip(places, medians, strict=True) if place]}
+    drawn = {
+        "SparkStorm": [(place, rate) for place, rate in zip(places, medians, strict=True) if place]
+    }
     if storm:
-        drawn["Storm"] = [(place, statistics.median(storm[place])) for place in places if any(storm[place])]
+        drawn["Storm"] = [
+            (place, statistics.median(storm[place])) for place in places if any(storm[place])
+        ]
     (PLOTS / f"{name}.svg").write_text(line_plot(drawn, f"{name}: {unit}", axis))
     sys.stdout.flush()
 
 
 def main() -> None:
     """Print a table per curve."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--only", nargs="+", choices=CURVES, default=list(CURVES))
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--at", nargs="+", type=int, help="these points of the curves alone")
-    parser.add_argument("--scale", type=float, default=1.0, help="share of the tuples of a full run")
-    parser.add_argument("--storm", action="store_true", help="the same work on Apache Storm (not for --only pending)")
+    parser.add_argument(
+        "--scale", type=float, default=1.0, help="share of the tuples of a full run"
+    )
+    parser.add_argument(
+        "--storm",
+        action="store_true",
+        help="the same work on Apache Storm (not for --only pending)",
+    )
     options = parser.parse_args()
     for name in options.only:
-        with tempfile.TemporaryDirectory() as folder, cluster(slots=4 if name == "workers" else 2) as on:
-            points = [p for p in CURVES[name][0](Path(folder), options.scale) if p.at in (options.at or [p.at])]
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            cluster(slots=4 if name == "workers" else 2) as on,
+        ):
+            points = [
+                p
+                for p in CURVES[name][0](Path(folder), options.scale)
+                if p.at in (options.at or [p.at])
+            ]
             storm = measure_storm(points) if options.storm and name != "pending" else {}
             show(name, points, measure(on, points, options.runs), storm)
 

@@ -1,10 +1,12 @@
-"""Distance benchmark: workers behind links with delay and loss, each in a network namespace of its own.
+"""Distance benchmark: workers behind links with delay and loss, each in a network namespace of its
+own.
 
 Run as root: python -m benchmarks.distance [--only paced|limits] [--delay MS ...] [--loss PERCENT] [--seconds S] [--rounds N].
 
-Paced: rows offered at a rate, and how many were carried. Limits: words/s and commits under `topology.max.spout.pending: auto`
-beside fixed limits. A link is a pair of TUN devices between which one process carries packets, late or not at all:
-TCP itself meets the delay and the loss, on kernels without netem too. Workers are the real ones, driven without slots.
+Paced: rows offered at a rate, and how many were carried. Limits: words/s and commits under
+`topology.max.spout.pending: auto` beside fixed limits. A link is a pair of TUN devices between
+which one process carries packets, late or not at all: TCP itself meets the delay and the loss, on
+kernels without netem too. Workers are the real ones, driven without slots.
 """
 
 from __future__ import annotations
@@ -53,13 +55,19 @@ from sparkstorm.worker.loop import WakeUp, drive
 from sparkstorm.worker.parts import WorkerParts
 from sparkstorm.worker.run import Beats, SlotReporter, WorkerRun, plan_of, start_worker
 
-_TUNSETIFF, _IFF_TUN, _IFF_NO_PI = 0x400454CA, 0x0001, 0x1000
+_TUNSETIFF = 0x400454CA
+_IFF_TUN = 0x0001
+_IFF_NO_PI = 0x1000
 _PACKET_BYTES = 2048
-_LINES = ["the cow jumped over the moon", "an apple a day keeps the doctor away", "four score and seven years ago"]
+_LINES = [
+    "the cow jumped over the moon",
+    "an apple a day keeps the doctor away",
+    "four score and seven years ago",
+]
 _runs = itertools.count(1)
 
 
-# -- the links -----------------------------------------------------------------------------------------------------------
+# -- the links -------------------------------------------------------------------------------------
 
 
 class Link:
@@ -67,8 +75,10 @@ class Link:
 
     def __init__(self, number: int, delay_s: float, loss: float) -> None:
         self.name = f"distance{os.getpid()}-{number}"
-        self.near, far = f"10.213.{number}.1", f"10.213.{number}.2"
-        inner, outer = f"dist{number}i", f"dist{number}o"
+        self.near = f"10.213.{number}.1"
+        far = f"10.213.{number}.2"
+        inner = f"dist{number}i"
+        outer = f"dist{number}o"
         self._fds = [_open_tun(outer), _open_tun(inner)]
         _ip("netns", "add", self.name)
         _ip("link", "set", inner, "netns", self.name)
@@ -104,7 +114,9 @@ def _open_tun(name: str) -> int:
 
 def _carry(fds: Sequence[int], delay_s: float, loss: float, seed: int) -> None:
     """Carry packets between two devices, each after the delay, a share of them never."""
-    chance, on_the_way, number = Random(seed), list[tuple[float, int, int, bytes]](), itertools.count()
+    chance = Random(seed)
+    on_the_way = list[tuple[float, int, int, bytes]]()
+    number = itertools.count()
     other = {fds[0]: fds[1], fds[1]: fds[0]}
     while True:
         now = time.monotonic()
@@ -120,10 +132,12 @@ def _carry(fds: Sequence[int], delay_s: float, loss: float, seed: int) -> None:
                 except BlockingIOError:
                     break
                 if chance.random() >= loss:
-                    heapq.heappush(on_the_way, (time.monotonic() + delay_s, next(number), other[fd], packet))
+                    heapq.heappush(
+                        on_the_way, (time.monotonic() + delay_s, next(number), other[fd], packet)
+                    )
 
 
-# -- topologies ----------------------------------------------------------------------------------------------------------
+# -- topologies ------------------------------------------------------------------------------------
 
 
 class Endless(ReplayableSpout):
@@ -133,7 +147,8 @@ class Endless(ReplayableSpout):
 
     def open(self, conf: Mapping[str, Any], context: Any, collector: Any) -> None:
         """Begin."""
-        self._collector, self._sent = collector, 0
+        self._collector = collector
+        self._sent = 0
 
     def next_tuple(self) -> None:
         """Emit one."""
@@ -170,7 +185,7 @@ def paced(workers: int, per_second: int) -> Topology:
 TOPOLOGIES: dict[str, Callable[..., Topology]] = {"words": words, "paced": paced}
 
 
-# -- workers -------------------------------------------------------------------------------------------------------------
+# -- workers ---------------------------------------------------------------------------------------
 
 
 class _NoSlot:
@@ -206,9 +221,15 @@ def run_worker(order: Mapping[str, Any]) -> None:
     address = RedisAddress(order["host"], order["port"])
     place = (order["id"], f"node{order['index']}", 6700, "here", 1, 1)
     spec = WorkerSpec(*place, executors, component_by_task, conf, "", "", address, "")
-    control, clock, wake_up = _NoSlot(), SystemClock(), WakeUp()
+    control = _NoSlot()
+    clock = SystemClock()
+    wake_up = WakeUp()
     transport = RedisTransport(address, spec.topology_id)
-    plan = plan_of(spec, system_topology(topology, conf), lambda name: copy.deepcopy(topology.components[name].instance))
+    plan = plan_of(
+        spec,
+        system_topology(topology, conf),
+        lambda name: copy.deepcopy(topology.components[name].instance),
+    )
     reporter = SlotReporter(control, clock, 1000, 5)
     beats = Beats(control, clock)
     ids = RandomIds()
@@ -217,12 +238,14 @@ def run_worker(order: Mapping[str, Any]) -> None:
     drive(run, control, clock, transport, wake_up)
 
 
-# -- measurement ---------------------------------------------------------------------------------------------------------
+# -- measurement -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Case:
-    """One run: workers at a distance (-1: beside the store, without a link), a topology, and settings over the defaults."""
+    """One run: workers at a distance (-1: beside the store, without a link), a topology, and
+    settings over the defaults.
+    """
 
     name: str
     topology: str
@@ -234,7 +257,9 @@ class Case:
 
 @dataclass(frozen=True)
 class Figures:
-    """Trees acked per second, commits per thousand of them, and quantiles of their latency, in a span of time."""
+    """Trees acked per second, commits per thousand of them, and quantiles of their latency, in a
+    span of time.
+    """
 
     rate: float
     commits: float
@@ -245,8 +270,22 @@ class Figures:
 def store(hosts: Sequence[str], folder: str) -> Iterator[tuple[int, redis.Redis]]:
     """Run a Redis that listens on these addresses too."""
     port = free_port()
-    settings = ["--bind", "127.0.0.1", *hosts, "--port", str(port), "--protected-mode", "no", "--save", "", "--appendonly", "yes"]
-    process = subprocess.Popen([bundled_redis() or "redis-server", *settings, "--dir", folder, "--logfile", "log"])
+    settings = [
+        "--bind",
+        "127.0.0.1",
+        *hosts,
+        "--port",
+        str(port),
+        "--protected-mode",
+        "no",
+        "--save",
+        "",
+        "--appendonly",
+        "yes",
+    ]
+    process = subprocess.Popen(
+        [bundled_redis() or "redis-server", *settings, "--dir", folder, "--logfile", "log"]
+    )
     client = redis.Redis(port=port)
     try:
         while True:
@@ -265,17 +304,33 @@ def store(hosts: Sequence[str], folder: str) -> Iterator[tuple[int, redis.Redis]
 def measure(case: Case, warm_s: float, seconds: float) -> Figures:
     """Run a case and return its figures after the warm-up."""
     with ExitStack() as stack:
-        links = [Link(at + 1, ms / 1000, case.loss) if ms >= 0 else None for at, ms in enumerate(case.delays_ms)]
+        links = [
+            Link(at + 1, ms / 1000, case.loss) if ms >= 0 else None
+            for at, ms in enumerate(case.delays_ms)
+        ]
         for link in links:
             if link is not None:
                 stack.callback(link.close)
         folder = stack.enter_context(tempfile.TemporaryDirectory())
-        port, _ = stack.enter_context(store([link.near for link in links if link is not None], folder))
+        port, _ = stack.enter_context(
+            store([link.near for link in links if link is not None], folder)
+        )
         topology_id = f"distance-{next(_runs)}"
-        common = {"id": topology_id, "port": port, "workers": len(links), "topology": case.topology, "arguments": case.arguments}
+        common = {
+            "id": topology_id,
+            "port": port,
+            "workers": len(links),
+            "topology": case.topology,
+            "arguments": case.arguments,
+        }
         conf = {"topology.workers": len(links), "topology.acker.executors": len(links), **case.conf}
         for index, link in enumerate(links):
-            order = {**common, "index": index, "conf": conf, "host": "127.0.0.1" if link is None else link.near}
+            order = {
+                **common,
+                "index": index,
+                "conf": conf,
+                "host": "127.0.0.1" if link is None else link.near,
+            }
             process = _start_worker(order, link, Path(folder, f"worker{index}"))
             stack.callback(process.wait)
             stack.callback(process.kill)
@@ -288,15 +343,23 @@ def measure(case: Case, warm_s: float, seconds: float) -> Figures:
                 print(path.read_text()[-2000:])
             raise
         threading.Event().wait(warm_s)
-        began, before = time.monotonic(), _sums(reader)
+        began = time.monotonic()
+        before = _sums(reader)
         threading.Event().wait(seconds)
-        took_s, after = time.monotonic() - began, _sums(reader)
+        took_s = time.monotonic() - began
+        after = _sums(reader)
         acked = max(1, after[0] - before[0])
         buckets = {bucket: count - before[2].get(bucket, 0) for bucket, count in after[2].items()}
-        return Figures(acked / took_s, 1000 * (after[1] - before[1]) / acked, percentile_ms(buckets, 0.5) or 0.0)
+        return Figures(
+            acked / took_s,
+            1000 * (after[1] - before[1]) / acked,
+            percentile_ms(buckets, 0.5) or 0.0,
+        )
 
 
-def _start_worker(order: Mapping[str, Any], link: Link | None, log: Path) -> subprocess.Popen[bytes]:
+def _start_worker(
+    order: Mapping[str, Any], link: Link | None, log: Path
+) -> subprocess.Popen[bytes]:
     """Start a worker, at the far end of its link if it has one."""
     inside = [] if link is None else ["ip", "netns", "exec", link.name]
     command = [*inside, sys.executable, "-m", "benchmarks.distance", "--worker", json.dumps(order)]
@@ -320,7 +383,12 @@ def _sums(reader: RedisReader) -> tuple[int, int, dict[int, int]]:
         for bucket, count in progress.latency_buckets.items():
             buckets[bucket] = buckets.get(bucket, 0) + count
     spouts = ("lines", "paced")
-    acked = sum(c.acked for progress in found for c in progress.counts_by_task.values() if c.component in spouts)
+    acked = sum(
+        c.acked
+        for progress in found
+        for c in progress.counts_by_task.values()
+        if c.component in spouts
+    )
     return acked, sum(progress.commits for progress in found), buckets
 
 
@@ -332,22 +400,38 @@ def cases(options: argparse.Namespace) -> list[Case]:
         for ms in options.delay:
             for limit in ("auto", 2_000):
                 conf = {"topology.max.spout.pending": limit}
-                where = {"all": (ms,) * options.workers, "one": (-1,) * (options.workers - 1) + (ms,)}
+                where = {
+                    "all": (ms,) * options.workers,
+                    "one": (-1,) * (options.workers - 1) + (ms,),
+                }
                 for who, delays in where.items():
                     name = f"paced {options.rate}/s, {who} at {ms:g} ms, {limit}"
-                    found.append(Case(name, "paced", (options.workers, options.rate), delays, loss, conf))
+                    found.append(
+                        Case(name, "paced", (options.workers, options.rate), delays, loss, conf)
+                    )
     if options.only in (None, "limits"):
         for ms in [-1, *options.delay]:
             for limit in ("auto", *options.limits):
                 conf = {"topology.max.spout.pending": limit}
                 delays = (ms,) * options.workers
-                found.append(Case(f"words at {ms:g} ms, {limit}", "words", (options.workers,), delays, loss, conf))
+                found.append(
+                    Case(
+                        f"words at {ms:g} ms, {limit}",
+                        "words",
+                        (options.workers,),
+                        delays,
+                        loss,
+                        conf,
+                    )
+                )
     return found
 
 
 def main() -> None:
     """Print the figures of every round, and the medians."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--only", choices=["paced", "limits"])
     parser.add_argument("--delay", type=float, nargs="*", default=[100.0], help="ms each way")
     parser.add_argument("--loss", type=float, default=0.0, help="per cent of packets, each way")
@@ -368,12 +452,14 @@ def main() -> None:
             found = measure(case, options.warm, options.seconds)
             figures.setdefault(case.name, []).append(found)
             print(
-                f"{case.name:45} {found.rate:10,.0f}/s {found.commits:10.3f} commits/1000  p50 {found.p50_ms:6.0f} ms", flush=True
+                f"{case.name:45} {found.rate:10,.0f}/s {found.commits:10.3f} commits/1000  p50 {found.p50_ms:6.0f} ms",
+                flush=True,
             )
     print(f"\nmedians of {options.rounds}")
     for name, each in figures.items():
         rate, commits, p50_ms = (
-            statistics.median(values) for values in zip(*((f.rate, f.commits, f.p50_ms) for f in each), strict=True)
+            statistics.median(values)
+            for values in zip(*((f.rate, f.commits, f.p50_ms) for f in each), strict=True)
         )
         print(f"{name:45} {rate:10,.0f}/s {commits:10.3f} commits/1000  p50 {p50_ms:6.0f} ms")
 

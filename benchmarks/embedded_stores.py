@@ -1,8 +1,10 @@
-"""CPU of the store per commit, for several servers in turn: python -m benchmarks.embedded_stores [--rounds N] SERVER ...
+"""CPU of the store per commit, for several servers in turn: python -m benchmarks.embedded_stores
+[--rounds N] SERVER ...
 
-Each server is a path of a redis-server or valkey-server; the first is what the others are compared with. Every round drives the
-same commits through each: small ones (a frame of 200 bytes, a journal entry of 50), large ones (16 frames of 32 kB, a journal entry
-of 100 kB) and states (500 keys of a base). The server's own CPU (user and system, from /proc) is divided by the number of commits.
+Each server is a path of a redis-server or valkey-server; the first is what the others are compared
+with. Every round drives the same commits through each: small ones (a frame of 200 bytes, a journal
+entry of 50), large ones (16 frames of 32 kB, a journal entry of 100 kB) and states (500 keys of a
+base). The server's own CPU (user and system, from /proc) is divided by the number of commits.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ class Owner:
 
     def __init__(self, server: RedisServer) -> None:
         self.pid = server.pid
-        self._transport = RedisTransport(RedisAddress(server.host, server.port, server.password), "bench", patience_s=20)
+        self._transport = RedisTransport(
+            RedisAddress(server.host, server.port, server.password), "bench", patience_s=20
+        )
         self._claim = self._transport.claim("owner", {1: 1})
         self._seq = self._claim.seq
         self._sent = False
@@ -102,12 +106,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     print("| commits | " + " | ".join(Path(each).name for each in options.servers) + " |")
     for shape in SHAPES:
-        rounds = [[measure(binary, shape) for binary in options.servers] for _ in range(options.rounds)]
+        rounds = [
+            [measure(binary, shape) for binary in options.servers] for _ in range(options.rounds)
+        ]
         cells = []
         for column in range(len(options.servers)):
             ratios = sorted(row[column] / row[0] for row in rounds)
             spent = median(row[column] for row in rounds)
-            cells.append(f"{spent:.0f} us, {median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})")
+            cells.append(
+                f"{spent:.0f} us, {median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
+            )
         print(f"| {shape} | " + " | ".join(cells) + " |", flush=True)
 
 

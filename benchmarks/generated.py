@@ -1,4 +1,6 @@
-"""Topologies over generated tuples, for the cost curves: any size, any number of hops; imported by workers."""
+"""Topologies over generated tuples, for the cost curves: any size, any number of hops; imported by
+workers.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +26,12 @@ class Payloads(ReplayableSpout):
     outputs = ("payload",)
 
     def __init__(self, count: int, size: int) -> None:
-        self._count, self._size = count, size
+        self._count = count
+        self._size = size
 
-    def open(self, conf: Mapping[str, Any], context: TopologyContext, collector: SpoutOutputCollector) -> None:
+    def open(
+        self, conf: Mapping[str, Any], context: TopologyContext, collector: SpoutOutputCollector
+    ) -> None:
         """Take this task's share."""
         self._emit = collector.emit
         self._payload = "x" * self._size
@@ -64,7 +69,9 @@ class Sink(StatefulBolt):
 
 
 def chain(count: int, hops: int, size: int) -> Topology:
-    """Payloads over so many hops, two tasks each, shuffled: every other tuple crosses to the other worker."""
+    """Payloads over so many hops, two tasks each, shuffled: every other tuple crosses to the other
+    worker.
+    """
     builder = TopologyBuilder()
     builder.set_spout("payloads", Payloads(count, size), 2)
     before = "payloads"
@@ -83,10 +90,15 @@ class Sentences(ReplayableSpout):
     def __init__(self, lines: int) -> None:
         self._lines = lines
 
-    def open(self, conf: Mapping[str, Any], context: TopologyContext, collector: SpoutOutputCollector) -> None:
+    def open(
+        self, conf: Mapping[str, Any], context: TopologyContext, collector: SpoutOutputCollector
+    ) -> None:
         """Take this task's share."""
         self._emit = collector.emit
-        self._texts = [" ".join(f"w{(line * 10 + word) * 7 % 1000}" for word in range(10)) for line in range(100)]
+        self._texts = [
+            " ".join(f"w{(line * 10 + word) * 7 % 1000}" for word in range(10))
+            for line in range(100)
+        ]
         self._left = len(range(context.task_index, self._lines, len(context.peers)))
 
     def next_tuple(self) -> None:

@@ -1,8 +1,10 @@
-"""Figures of Nimbus's round: liveness and records to write in a calm round and after a node's loss, with no store.
+"""Figures of Nimbus's round: liveness and records to write in a calm round and after a node's loss,
+with no store.
 
-Run: python -m benchmarks.nimbus_round [--scheduler default] [--executors 100000] [--nodes 5000].
-A round is what Nimbus does between reading and writing: sightings, liveness, the scheduler, the check of its answer, the
-differences. Executors are in topologies of 1,000, a tenth as many workers. Each time is the median of five.
+Run: python -m benchmarks.nimbus_round [--scheduler default] [--executors 100000] [--nodes 5000]. A
+round is what Nimbus does between reading and writing: sightings, liveness, the scheduler, the check
+of its answer, the differences. Executors are in topologies of 1,000, a tenth as many workers. Each
+time is the median of five.
 """
 
 from __future__ import annotations
@@ -14,7 +16,13 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from sparkstorm.config import default_conf
-from sparkstorm.model.assignment import Assignment, SupervisorInfo, TopologyBase, WorkerBeat, WorkerSlot
+from sparkstorm.model.assignment import (
+    Assignment,
+    SupervisorInfo,
+    TopologyBase,
+    WorkerBeat,
+    WorkerSlot,
+)
 from sparkstorm.model.outline import ComponentOutline, InputOutline, TopologyOutline
 from sparkstorm.model.status import TopologyStatus
 from sparkstorm.scheduling.liveness import LastSeen, Timeouts, alive_executors, mates_of, observe
@@ -39,8 +47,12 @@ def topology(number: int, size: int, conf: Mapping[str, Any]) -> KnownTopology:
     executors = {"bolt": half, "spout": size - half}
     workers = max(1, size // 10)
     name = f"topology{number}"
-    base = TopologyBase(f"{name}-1-1", name, 0, TopologyStatus.ACTIVE, workers, executors, "code", "conf")
-    return KnownTopology(base, TopologyOutline(components, executors, tasks), {**conf, "topology.workers": workers})
+    base = TopologyBase(
+        f"{name}-1-1", name, 0, TopologyStatus.ACTIVE, workers, executors, "code", "conf"
+    )
+    return KnownTopology(
+        base, TopologyOutline(components, executors, tasks), {**conf, "topology.workers": workers}
+    )
 
 
 class World:
@@ -53,7 +65,10 @@ class World:
         self.topologies = {each.base.topology_id: each for each in made}
         resources = {"supervisor.memory.capacity.mb": 65536.0, "supervisor.cpu.capacity": 6400.0}
         names = [f"node{n:05}" for n in range(nodes)]
-        self.supervisors = {name: SupervisorInfo(name, f"host-{name}", 0, 0, PORTS, resources=resources) for name in names}
+        self.supervisors = {
+            name: SupervisorInfo(name, f"host-{name}", 0, 0, PORTS, resources=resources)
+            for name in names
+        }
         self.scheduler = chosen_scheduler(self.conf)
         self.memory = RoundMemory()
         self.assignments: dict[str, Assignment] = {}
@@ -63,20 +78,29 @@ class World:
         left = {name: info for name, info in self.supervisors.items() if name != node}
         return Snapshot(self.topologies, self.assignments, left)
 
-    def plan(self, snapshot: Snapshot, seen: LastSeen, mates: Mapping[str, Any], now_ms: int) -> Plan:
+    def plan(
+        self, snapshot: Snapshot, seen: LastSeen, mates: Mapping[str, Any], now_ms: int
+    ) -> Plan:
         """One round."""
         limits = Timeouts()
         alive = {
-            each: alive_executors(found, seen, now_ms, limits, mates.get(each)) for each, found in snapshot.assignments.items()
+            each: alive_executors(found, seen, now_ms, limits, mates.get(each))
+            for each, found in snapshot.assignments.items()
         }
         return plan_round(snapshot, alive, self.scheduler, self.conf, now_ms, memory=self.memory)
 
 
 def beats(world: World, time_ms: int, lost: str = "") -> list[WorkerBeat]:
     """Every living worker's beat."""
-    workers = {(each, slot) for each, found in world.assignments.items() for slot in found.slot_by_executor.values()}
+    workers = {
+        (each, slot)
+        for each, found in world.assignments.items()
+        for slot in found.slot_by_executor.values()
+    }
     return [
-        WorkerBeat(each, slot.node, slot.port, time_ms, 0, 1, 1, "RUNNING", 99, {}) for each, slot in workers if slot.node != lost
+        WorkerBeat(each, slot.node, slot.port, time_ms, 0, 1, 1, "RUNNING", 99, {})
+        for each, slot in workers
+        if slot.node != lost
     ]
 
 
@@ -91,7 +115,9 @@ def timed(work: Callable[[], ResultT], times: int = 5) -> tuple[float, ResultT]:
 
 
 def measure(scheduler: str, executors: int, nodes: int) -> tuple[float, float, float, int]:
-    """First schedule, calm round, round after a node's loss (ms), and how many assignments that wrote."""
+    """First schedule, calm round, round after a node's loss (ms), and how many assignments that
+    wrote.
+    """
     world = World(scheduler, executors, nodes)
     empty = Snapshot(world.topologies, {}, world.supervisors)
     first, plan = timed(lambda: world.plan(empty, LastSeen(), {}, 0), 1)
@@ -104,9 +130,13 @@ def measure(scheduler: str, executors: int, nodes: int) -> tuple[float, float, f
     calm, plan = timed(lambda: world.plan(whole, seen, mates, 200_000))
     assert not plan.assignments
     lost = next(iter(next(iter(world.assignments.values())).slot_by_executor.values())).node
-    later = observe(seen, beats(world, 2, lost), [slot for slot in offered if slot.node != lost], 210_000)
+    later = observe(
+        seen, beats(world, 2, lost), [slot for slot in offered if slot.node != lost], 210_000
+    )
     loss, plan = timed(lambda: world.plan(world.lose(lost), later, mates, 210_000))
-    assert plan.assignments and not any(slot.node == lost for each in plan.assignments for slot in each.slot_by_executor.values())
+    assert plan.assignments and not any(
+        slot.node == lost for each in plan.assignments for slot in each.slot_by_executor.values()
+    )
     return first, calm, loss, len(plan.assignments)
 
 
@@ -117,9 +147,12 @@ def main() -> None:
     parser.add_argument("--executors", type=int, default=100_000)
     parser.add_argument("--nodes", type=int, default=5000)
     asked = parser.parse_args()
-    print(f"{'executors':>10} {'nodes':>6} {'first ms':>9} {'calm ms':>9} {'node lost ms':>13} {'written':>8}")
+    print(
+        f"{'executors':>10} {'nodes':>6} {'first ms':>9} {'calm ms':>9} {'node lost ms':>13} {'written':>8}"
+    )
     for part in (100, 10, 1):
-        executors, nodes = asked.executors // part, max(10, asked.nodes // part)
+        executors = asked.executors // part
+        nodes = max(10, asked.nodes // part)
         first, calm, loss, written = measure(asked.scheduler, executors, nodes)
         print(f"{executors:>10,} {nodes:>6,} {first:>9.1f} {calm:>9.1f} {loss:>13.1f} {written:>8}")
 

@@ -1,9 +1,12 @@
-"""Budgets of the page: weight and time of the first paint, CPU and bytes of an open page, throughput of a word count with one open.
+"""Budgets of the page: weight and time of the first paint, CPU and bytes of an open page,
+throughput of a word count with one open.
 
-Run: python -m benchmarks.page [paint] [cpu] [throughput] [--seconds N] [--pages N] [--words N] [--runs N]; without a word all of
-them. The CPU is that of a server process of its own over a topology of 20 components and 80 tasks whose every count changes each
-second. The throughput is that of the word count of `benchmarks.live` on a real cluster, by turns with a page open and without:
-`sparkstorm web` runs all the time, since it samples in either case. The first paint needs Chromium and playwright (tests/browser).
+Run: python -m benchmarks.page [paint] [cpu] [throughput] [--seconds N] [--pages N] [--words N]
+[--runs N]; without a word all of them. The CPU is that of a server process of its own over a
+topology of 20 components and 80 tasks whose every count changes each second. The throughput is that
+of the word count of `benchmarks.live` on a real cluster, by turns with a page open and without:
+`sparkstorm web` runs all the time, since it samples in either case. The first paint needs Chromium
+and playwright (tests/browser).
 """
 
 from __future__ import annotations
@@ -41,8 +44,12 @@ PARTS = ("paint", "cpu", "throughput")
 
 def main() -> None:
     """Print each figure beside its budget."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"some of {', '.join(PARTS)}; all without one")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "parts", nargs="*", metavar="PART", help=f"some of {', '.join(PARTS)}; all without one"
+    )
     parser.add_argument("--seconds", type=float, default=30.0, help="of each measurement of CPU")
     parser.add_argument("--pages", type=int, default=20)
     parser.add_argument("--words", type=int, default=8_000_000)
@@ -64,7 +71,9 @@ def main() -> None:
 
 
 def paint() -> None:
-    """Print the weight of the first load, and the time to its first paint where there is a browser."""
+    """Print the weight of the first load, and the time to its first paint where there is a
+    browser.
+    """
     files = [path for path in STATIC.rglob("*") if path.is_file() and path.suffix != ".LICENSE"]
     weight = sum(len(gzip.compress(path.read_bytes(), 6)) for path in files)
     print(f"static files: {weight:,} bytes with gzip (budget 120,000)", flush=True)
@@ -84,11 +93,15 @@ def paint() -> None:
         play.chromium.launch(executable_path=found, args=["--no-sandbox"]) as at,
     ):
         sent, paints = browser.first_loads(at, address, 15)
-    print(f"first load: {sent:,} bytes as sent; first paint {statistics.median(paints):.0f} ms (budget 300), of {len(paints)}")
+    print(
+        f"first load: {sent:,} bytes as sent; first paint {statistics.median(paints):.0f} ms (budget 300), of {len(paints)}"
+    )
 
 
 def serve() -> None:
-    """Serve the large topology; for each line of standard input print the CPU seconds of this process."""
+    """Serve the large topology; for each line of standard input print the CPU seconds of this
+    process.
+    """
     sampler = Sampler(LargeSource(20, 4))
     thread = SamplerThread(sampler)
     thread.start()
@@ -102,7 +115,9 @@ def serve() -> None:
 def cpu(seconds: float, pages: int) -> None:
     """Print the CPU of the server by the number of open pages, and the bytes of one."""
     command = [sys.executable, "-m", "benchmarks.page", "serve"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as server:
         assert server.stdin is not None and server.stdout is not None
         port, token = server.stdout.readline().split()
 
@@ -112,20 +127,30 @@ def cpu(seconds: float, pages: int) -> None:
             server.stdin.flush()
             return float(server.stdout.readline())
 
-        shares, taken = {}, {}
+        shares = {}
+        taken = {}
         for count in (0, 1, pages):
             with ExitStack() as opened:
-                seen = [opened.enter_context(reading(int(port), token, "large")) for _ in range(count)]
+                seen = [
+                    opened.enter_context(reading(int(port), token, "large")) for _ in range(count)
+                ]
                 time.sleep(3)
-                before, bytes_before, began = used(), sum(map(sum, seen)), time.monotonic()
+                before = used()
+                bytes_before = sum(map(sum, seen))
+                began = time.monotonic()
                 time.sleep(seconds)
                 passed = time.monotonic() - began
                 shares[count] = (used() - before) / passed
                 taken[count] = (sum(map(sum, seen)) - bytes_before) / passed
-            print(f"{count} pages: {100 * shares[count]:.2f} % of a core, {taken[count] / 1000:.1f} kB/s", flush=True)
+            print(
+                f"{count} pages: {100 * shares[count]:.2f} % of a core, {taken[count] / 1000:.1f} kB/s",
+                flush=True,
+            )
         server.stdin.close()
     each = (shares[pages] - shares[1]) / (pages - 1)
-    print(f"one more page: {100 * each:.2f} % of a core (budget 1 %), {taken[1] / 1000:.1f} kB/s (budget 20)")
+    print(
+        f"one more page: {100 * each:.2f} % of a core (budget 1 %), {taken[1] / 1000:.1f} kB/s (budget 20)"
+    )
 
 
 @contextmanager
@@ -155,7 +180,9 @@ def reading(port: int, token: str, topology: str) -> Iterator[list[int]]:
     try:
         yield sizes
     finally:
-        ended.set()  # it comes back with the next event, or the line that a quiet stream sends every four seconds
+        # it comes back with the next event, or the line that a quiet stream sends every four
+        # seconds
+        ended.set()
         thread.join(10)
         connection.close()
 
@@ -165,15 +192,25 @@ def throughput(options: argparse.Namespace) -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join([str(Path.cwd()), os.environ.get("PYTHONPATH", "")])
     with tempfile.TemporaryDirectory() as folder:
         paths, expected = text(options, Path(folder), 2)
-        words, conf = sum(expected.values()), merge({"storm.local.dir": f"{folder}/storm", "sparkstorm.slots.per.supervisor": 1})
-        own = {"topology.workers": 2, "topology.acker.executors": 2, "topology.max.spout.pending": 5_000}
+        words = sum(expected.values())
+        conf = merge({"storm.local.dir": f"{folder}/storm", "sparkstorm.slots.per.supervisor": 1})
+        own = {
+            "topology.workers": 2,
+            "topology.acker.executors": 2,
+            "topology.max.spout.pending": 5_000,
+        }
         with Cluster.open(conf) as cluster, web(connection_path(conf)) as (port, token):
 
             def rate(is_open: bool) -> float:
                 with ExitStack() as opened:
                     if is_open:
                         opened.enter_context(reading(port, token, "bench"))
-                    return words / seconds_of(cluster, word_count(paths, 2), own, lambda handle: counts(handle) == expected)
+                    return words / seconds_of(
+                        cluster,
+                        word_count(paths, 2),
+                        own,
+                        lambda handle: counts(handle) == expected,
+                    )
 
             rate(True)  # warms caches
             ratios = []
@@ -182,9 +219,12 @@ def throughput(options: argparse.Namespace) -> None:
                 found = {is_open: rate(is_open) for is_open in order}
                 ratios.append(found[True] / found[False])
                 print(
-                    f"  round {run}: {found[False]:,.0f} words/s, {found[True]:,.0f} with a page open: {ratios[-1]:.3f}", flush=True
+                    f"  round {run}: {found[False]:,.0f} words/s, {found[True]:,.0f} with a page open: {ratios[-1]:.3f}",
+                    flush=True,
                 )
-    print(f"with a page open: {100 * (statistics.median(ratios) - 1):+.1f} % words/s, median of {len(ratios)} (budget -2 %)")
+    print(
+        f"with a page open: {100 * (statistics.median(ratios) - 1):+.1f} % words/s, median of {len(ratios)} (budget -2 %)"
+    )
 
 
 @contextmanager
@@ -204,7 +244,9 @@ def web(connection: Path) -> Iterator[tuple[int, str]]:
         str(port),
         "--until-input-ends",
     ]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as server:
         assert server.stdin is not None and server.stdout is not None
         token = parse_qs(urlsplit(server.stdout.readline().strip()).query)["token"][0]
         until = time.monotonic() + 60

@@ -1,7 +1,9 @@
-"""Runs of whole topologies on one cluster: seconds from activation to the last commit, CPU by process, memory.
+"""Runs of whole topologies on one cluster: seconds from activation to the last commit, CPU by
+process, memory.
 
-The other benchmarks are built on it. A run: submit inactive, wait until every worker is up, activate, wait until all is
-emitted, acked and committed, kill. Exactly-once with acking unless the topology's configuration says otherwise.
+The other benchmarks are built on it. A run: submit inactive, wait until every worker is up,
+activate, wait until all is emitted, acked and committed, kill. Exactly-once with acking unless the
+topology's configuration says otherwise.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ KINDS = ("workers", "redis", "other")
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run: wall seconds, CPU seconds by kind of process, complete latencies, merged state of the component asked for."""
+    """One run: wall seconds, CPU seconds by kind of process, complete latencies, merged state of
+    the component asked for.
+    """
 
     seconds: float
     cpu: Mapping[str, float]
@@ -42,7 +46,9 @@ class Run:
 
 @contextlib.contextmanager
 def cluster(slots: int = 2, **conf: Any) -> Iterator[Cluster]:
-    """Open a cluster of its own with a number of slots; configuration keys are given with `_` for `.`."""
+    """Open a cluster of its own with a number of slots; configuration keys are given with `_` for
+    `.`.
+    """
     os.environ["PYTHONPATH"] = os.pathsep.join([str(Path.cwd()), os.environ.get("PYTHONPATH", "")])
     own = {key.replace("_", "."): value for key, value in conf.items()}
     with tempfile.TemporaryDirectory() as folder:
@@ -59,7 +65,9 @@ def run(
     watch: Callable[[TopologyHandle, float], None] | None = None,
     every_s: float = 0.05,
 ) -> Run:
-    """Run a topology to its end; `watch` is called with the handle and the seconds since activation, every `every_s`."""
+    """Run a topology to its end; `watch` is called with the handle and the seconds since
+    activation, every `every_s`.
+    """
     handle = on.submit(NAME, topology, conf, options=SubmitOptions(TopologyStatus.INACTIVE))
     wanted = int(conf.get("topology.workers", 1))
     while len(handle.beats()) < wanted or any(b.state != "RUNNING" for b in handle.beats()):
@@ -111,7 +119,9 @@ def cpu_by_kind() -> dict[str, float]:
 
 
 def memory_by_kind() -> dict[str, float]:
-    """Return the resident megabytes of workers, Redis and the rest, pages shared by several counted in each."""
+    """Return the resident megabytes of workers, Redis and the rest, pages shared by several counted
+    in each.
+    """
     used = dict.fromkeys(KINDS, 0.0)
     for kind, process in processes():
         with contextlib.suppress(psutil.NoSuchProcess):

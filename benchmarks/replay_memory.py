@@ -1,13 +1,15 @@
-"""Benchmark of a replay larger than memory: 4 GB through two stages and a kept result, on an executor of 1 GB.
+"""Benchmark of a replay larger than memory: 4 GB through two stages and a kept result, on an
+executor of 1 GB.
 
 Run: python -m benchmarks.replay_memory [--gigabytes 4] [--way kept|sums|one|divided]: two stages and both results, only the sums,
 one stage and its rows as the only result, data that Spark itself divides. The history is Parquet of few distinct payloads, so it
 is small on disk; what flows between Spark, Python and the shuffle is the whole. Prints the peak of resident memory of the
 executor's JVM and of its Python workers, sampled five times a second, and checks every sum.
 
-python -m benchmarks.replay_memory --way windows [--rows 500000 2000000 8000000]: a row a millisecond in 4 partitions, a bolt of two
-tasks that passes rows on, then tumbling windows of 10 s over 100 keys, on local[2]. The number of rows in open windows does not
-depend on the length of the history, so memory must not either. Each number of rows has a process of its own.
+python -m benchmarks.replay_memory --way windows [--rows 500000 2000000 8000000]: a row a
+millisecond in 4 partitions, a bolt of two tasks that passes rows on, then tumbling windows of 10 s
+over 100 keys, on local[2]. The number of rows in open windows does not depend on the length of the
+history, so memory must not either. Each number of rows has a process of its own.
 """
 
 from __future__ import annotations
@@ -46,8 +48,12 @@ from sparkstorm.model.topology import Topology
 from sparkstorm.replay import replay
 from sparkstorm.replay.spark import SMALL_MEMORY
 
-EXECUTOR_MB, CORES = 1024, 2
-KEYS, PAYLOADS, PAYLOAD_BYTES, ROWS_PER_FILE = 100_000, 1_000, 1_000, 250_000
+EXECUTOR_MB = 1024
+CORES = 2
+KEYS = 100_000
+PAYLOADS = 1_000
+PAYLOAD_BYTES = 1_000
+ROWS_PER_FILE = 250_000
 
 
 class Data(Spout):
@@ -84,11 +90,16 @@ def topology(way: str) -> Topology:
     if way != "divided":
         builder.set_bolt("clean", Clean(), 4).shuffle_grouping("data")
     if way != "one":
-        builder.set_bolt("sizes", Sizes(), 8).fields_grouping("data" if way == "divided" else "clean", "key")
+        builder.set_bolt("sizes", Sizes(), 8).fields_grouping(
+            "data" if way == "divided" else "clean", "key"
+        )
     return builder.build()
 
 
-WINDOW_S, WINDOW_KEYS, PARTITIONS, LAG_MS = 10, 100, 4, 10
+WINDOW_S = 10
+WINDOW_KEYS = 100
+PARTITIONS = 4
+LAG_MS = 10
 
 
 class Times(Spout):
@@ -123,7 +134,12 @@ def windowed() -> Topology:
     builder = TopologyBuilder()
     builder.set_spout("times", Times())
     builder.set_bolt("pass", PassOn(), 2).shuffle_grouping("times")
-    rows = Rows().with_tumbling_window(Duration.seconds(WINDOW_S)).with_timestamp_field("at").with_lag(Duration.millis(LAG_MS))
+    rows = (
+        Rows()
+        .with_tumbling_window(Duration.seconds(WINDOW_S))
+        .with_timestamp_field("at")
+        .with_lag(Duration.millis(LAG_MS))
+    )
     builder.set_bolt("rows", rows, 2).fields_grouping("pass", "key")
     return builder.build()
 
@@ -131,11 +147,22 @@ def windowed() -> Topology:
 def run_windows(rows: int) -> None:
     """Replay a history of windows; print the peaks."""
     builder = SparkSession.builder.master(f"local[{CORES}]").config("spark.ui.enabled", "false")
-    spark = builder.config(map={"spark.ui.showConsoleProgress": "false", **SMALL_MEMORY}).getOrCreate()
+    spark = builder.config(
+        map={"spark.ui.showConsoleProgress": "false", **SMALL_MEMORY}
+    ).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
-    history = spark.range(0, rows, 1, PARTITIONS).selectExpr(f"id * 7 % {WINDOW_KEYS} AS key", "id AS at")
-    peaks, began = Peaks(), time.perf_counter()
-    results = replay(windowed(), {"times": history}, event_time="at", outputs=["rows"], types={"rows": "key bigint, rows bigint"})
+    history = spark.range(0, rows, 1, PARTITIONS).selectExpr(
+        f"id * 7 % {WINDOW_KEYS} AS key", "id AS at"
+    )
+    peaks = Peaks()
+    began = time.perf_counter()
+    results = replay(
+        windowed(),
+        {"times": history},
+        event_time="at",
+        outputs=["rows"],
+        types={"rows": "key bigint, rows bigint"},
+    )
     found = results["rows"].selectExpr("count(*) AS windows", "sum(rows) AS rows").collect()[0]
     took = time.perf_counter() - began
     peaks.stop()
@@ -153,20 +180,36 @@ def write_history(folder: Path, gigabytes: float) -> tuple[int, dict[int, int]]:
     """Parquet files; (rows, exact bytes by key)."""
     random = np.random.default_rng(42)
     letters = np.frombuffer(random.bytes(PAYLOADS * PAYLOAD_BYTES), np.uint8) % 26 + 97
-    payloads = pa.array([letters[i * PAYLOAD_BYTES : (i + 1) * PAYLOAD_BYTES].tobytes().decode() for i in range(PAYLOADS)])
+    payloads = pa.array(
+        [
+            letters[i * PAYLOAD_BYTES : (i + 1) * PAYLOAD_BYTES].tobytes().decode()
+            for i in range(PAYLOADS)
+        ]
+    )
     files = max(1, round(gigabytes * 1e9 / PAYLOAD_BYTES / ROWS_PER_FILE))
     counts = np.zeros(KEYS, np.int64)
     folder.mkdir()
     for n in range(files):
-        keys, picks = random.integers(0, KEYS, ROWS_PER_FILE), random.integers(0, PAYLOADS, ROWS_PER_FILE)
+        keys = random.integers(0, KEYS, ROWS_PER_FILE)
+        picks = random.integers(0, PAYLOADS, ROWS_PER_FILE)
         counts += np.bincount(keys, minlength=KEYS)
-        table = pa.table({"key": keys, "payload": pa.DictionaryArray.from_arrays(pa.array(picks, pa.int32()), payloads)})
-        pq.write_table(table.cast(pa.schema([("key", pa.int64()), ("payload", pa.string())])), folder / f"{n}.parquet")
+        table = pa.table(
+            {
+                "key": keys,
+                "payload": pa.DictionaryArray.from_arrays(pa.array(picks, pa.int32()), payloads),
+            }
+        )
+        pq.write_table(
+            table.cast(pa.schema([("key", pa.int64()), ("payload", pa.string())])),
+            folder / f"{n}.parquet",
+        )
     return files * ROWS_PER_FILE, {key: int(n) * PAYLOAD_BYTES for key, n in enumerate(counts) if n}
 
 
 class Peaks:
-    """Peaks of resident memory below this process, in MB: the executor, one Python worker, all Python workers."""
+    """Peaks of resident memory below this process, in MB: the executor, one Python worker, all
+    Python workers.
+    """
 
     def __init__(self) -> None:
         self.executor = self.worker = self.workers = 0.0
@@ -185,7 +228,8 @@ class Peaks:
             workers = [0.0]
             for process in me.children(recursive=True):
                 try:
-                    words, size = " ".join(process.cmdline()), process.memory_info().rss / 1e6
+                    words = " ".join(process.cmdline())
+                    size = process.memory_info().rss / 1e6
                 except psutil.Error:  # it has ended
                     continue
                 if "CoarseGrainedExecutorBackend" in words:
@@ -199,10 +243,14 @@ def run(spark: SparkSession, path: Path, exact: dict[int, int], way: str) -> Non
     """Replay, look at everything, check."""
     outputs = {"kept": ["sizes!state", "clean"], "one": ["clean"]}.get(way, ["sizes!state"])
     types = {"clean": "key bigint, payload string", "sizes!state": "key bigint, value bigint"}
-    results = replay(topology(way), {"data": spark.read.parquet(str(path))}, outputs=outputs, types=types)
+    results = replay(
+        topology(way), {"data": spark.read.parquet(str(path))}, outputs=outputs, types=types
+    )
     if "sizes!state" in outputs:
         state = results["sizes!state"].toArrow()
-        found = dict(zip(state.column("key").to_pylist(), state.column("value").to_pylist(), strict=True))
+        found = dict(
+            zip(state.column("key").to_pylist(), state.column("value").to_pylist(), strict=True)
+        )
         if found != exact:
             sys.exit("the sizes are wrong")
     if "clean" in outputs:
@@ -216,8 +264,16 @@ def main() -> None:
     """Print what it took."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--gigabytes", type=float, default=4.0)
-    parser.add_argument("--way", choices=("kept", "sums", "one", "divided", "windows"), default="kept")
-    parser.add_argument("--rows", type=int, nargs="+", default=[500_000, 2_000_000, 8_000_000], help="of --way windows")
+    parser.add_argument(
+        "--way", choices=("kept", "sums", "one", "divided", "windows"), default="kept"
+    )
+    parser.add_argument(
+        "--rows",
+        type=int,
+        nargs="+",
+        default=[500_000, 2_000_000, 8_000_000],
+        help="of --way windows",
+    )
     options = parser.parse_args()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ["PYTHONPATH"] = os.pathsep.join([str(Path.cwd()), os.environ.get("PYTHONPATH", "")])
@@ -226,14 +282,24 @@ def main() -> None:
             run_windows(options.rows[0])
             return
         command = [sys.executable, "-m", "benchmarks.replay_memory", "--way", "windows", "--rows"]
-        sys.exit(max(subprocess.run([*command, str(rows)], check=False).returncode for rows in options.rows))
+        sys.exit(
+            max(
+                subprocess.run([*command, str(rows)], check=False).returncode
+                for rows in options.rows
+            )
+        )
     with tempfile.TemporaryDirectory() as folder:
         history = Path(folder, "history")
         rows, exact = write_history(history, options.gigabytes)
-        on_disk, flowing = sum(file.stat().st_size for file in history.iterdir()), sum(exact.values())
-        print(f"{rows:,} rows, {flowing / 1e9:.2f} GB of payload ({on_disk / 1e6:.0f} MB of Parquet), {KEYS:,} keys", flush=True)
+        on_disk = sum(file.stat().st_size for file in history.iterdir())
+        flowing = sum(exact.values())
+        print(
+            f"{rows:,} rows, {flowing / 1e9:.2f} GB of payload ({on_disk / 1e6:.0f} MB of Parquet), {KEYS:,} keys",
+            flush=True,
+        )
         spark = session(folder)
-        peaks, began = Peaks(), time.perf_counter()
+        peaks = Peaks()
+        began = time.perf_counter()
         run(spark, history, exact, options.way)
         took = time.perf_counter() - began
         peaks.stop()
@@ -247,7 +313,9 @@ def main() -> None:
 
 def session(folder: str) -> SparkSession:
     """One executor of 1 GB and two cores, in a process of its own."""
-    builder = SparkSession.builder.master(f"local-cluster[1,{CORES},{EXECUTOR_MB}]").appName("replay-memory")
+    builder = SparkSession.builder.master(f"local-cluster[1,{CORES},{EXECUTOR_MB}]").appName(
+        "replay-memory"
+    )
     conf = {
         "spark.executor.memory": f"{EXECUTOR_MB}m",
         "spark.local.dir": folder,

@@ -1,4 +1,6 @@
-"""Variants that the benchmark of batch replay compares: replays, hand-written PySpark, the DataFrame API."""
+"""Variants that the benchmark of batch replay compares: replays, hand-written PySpark, the
+DataFrame API.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,16 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from sparkstorm.api import BasicBolt, BasicOutputCollector, CombiningBolt, Spout, Stateful, StatefulBolt, TopologyBuilder, Tuple
+from sparkstorm.api import (
+    BasicBolt,
+    BasicOutputCollector,
+    CombiningBolt,
+    Spout,
+    Stateful,
+    StatefulBolt,
+    TopologyBuilder,
+    Tuple,
+)
 from sparkstorm.api.columns import BatchCollector, ColumnBolt
 from sparkstorm.api.windows import Duration, FoldingBolt, Window
 from sparkstorm.model.topology import Topology
@@ -19,7 +30,9 @@ from sparkstorm.replay import EventTime, replay
 from sparkstorm.replay.arrow_map import map_in_arrow
 
 TASKS = 2
-USERS, EVENTS_PER_S, WINDOW_MS = 10_000, 10_000, 10_000
+USERS = 10_000
+EVENTS_PER_S = 10_000
+WINDOW_MS = 10_000
 Variant = Callable[[SparkSession, str], dict[object, int]]
 
 
@@ -58,7 +71,9 @@ class WindowSum(StatefulBolt):
 class SplitColumns(ColumnBolt):
     outputs = ("word",)
 
-    def execute_batch(self, batch: pa.RecordBatch, source: Source, collector: BatchCollector) -> None:
+    def execute_batch(
+        self, batch: pa.RecordBatch, source: Source, collector: BatchCollector
+    ) -> None:
         words = pc.list_flatten(pc.utf8_split_whitespace(batch.column(0)))
         collector.emit_batch(pa.RecordBatch.from_arrays([words], ["word"]))
 
@@ -66,7 +81,9 @@ class SplitColumns(ColumnBolt):
 class CountColumns(Stateful, ColumnBolt):
     order_insensitive = True
 
-    def execute_batch(self, batch: pa.RecordBatch, source: Source, collector: BatchCollector) -> None:
+    def execute_batch(
+        self, batch: pa.RecordBatch, source: Source, collector: BatchCollector
+    ) -> None:
         found = batch.column(0).value_counts()
         self.state.add_batch(found.field(0), found.field(1))
 
@@ -74,7 +91,9 @@ class CountColumns(Stateful, ColumnBolt):
 class SumColumns(Stateful, ColumnBolt):
     order_insensitive = True
 
-    def execute_batch(self, batch: pa.RecordBatch, source: Source, collector: BatchCollector) -> None:
+    def execute_batch(
+        self, batch: pa.RecordBatch, source: Source, collector: BatchCollector
+    ) -> None:
         sums = sums_of(batch)
         self.state.add_batch(sums.select(["user", "window"]), sums["amount_sum"])
 
@@ -91,7 +110,10 @@ class Combined(CombiningBolt):
 
 class CombinedColumns(Combined):
     def pairs_of(self, batch: pa.RecordBatch) -> Any:
-        return [(found["values"], found["counts"]) for found in batch.column(0).value_counts().to_pylist()]
+        return [
+            (found["values"], found["counts"])
+            for found in batch.column(0).value_counts().to_pylist()
+        ]
 
 
 class CombinedSums(Combined):
@@ -108,12 +130,17 @@ class CombinedSumColumns(CombinedSums):
 
 def sums_of(batch: pa.RecordBatch) -> pa.Table:
     """Sums of a batch by user and window."""
-    table = pa.table([batch["user"], pc.divide(batch["at_ms"], WINDOW_MS), batch["amount"]], ["user", "window", "amount"])
+    table = pa.table(
+        [batch["user"], pc.divide(batch["at_ms"], WINDOW_MS), batch["amount"]],
+        ["user", "window", "amount"],
+    )
     return table.group_by(["user", "window"]).aggregate([("amount", "sum")])
 
 
 class RealWindows(FoldingBolt):
-    """The same sums by the windows of the API, which also know late tuples and hand out each window once."""
+    """The same sums by the windows of the API, which also know late tuples and hand out each window
+    once.
+    """
 
     outputs = ("user", "window", "value")
     key_fields = ("user",)
@@ -147,7 +174,7 @@ def sum_topology(bolt: Any) -> Topology:
     return builder.build()
 
 
-# -- word count ----------------------------------------------------------------------------------------------------
+# -- word count ------------------------------------------------------------------------------------
 
 
 def replayed_words(spark: SparkSession, path: str) -> dict[object, int]:
@@ -168,7 +195,10 @@ def combined_word_columns(spark: SparkSession, path: str) -> dict[object, int]:
 
 def _counted(spark: SparkSession, path: str, topology: Topology) -> dict[object, int]:
     results = replay(
-        topology, {"lines": spark.read.parquet(path)}, outputs=["count!state"], types={"count!state": "key string, value bigint"}
+        topology,
+        {"lines": spark.read.parquet(path)},
+        outputs=["count!state"],
+        types={"count!state": "key string, value bigint"},
     )
     found = _pairs(results["count!state"].select("key", "value"))
     results.close()
@@ -186,7 +216,9 @@ def count_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         for word in batch.column(0).to_pylist():
             counts[word] = counts.get(word, 0) + 1
-    yield pa.RecordBatch.from_arrays([pa.array(list(counts)), pa.array(list(counts.values()), pa.int64())], ["word", "n"])
+    yield pa.RecordBatch.from_arrays(
+        [pa.array(list(counts)), pa.array(list(counts.values()), pa.int64())], ["word", "n"]
+    )
 
 
 def partial_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -195,18 +227,24 @@ def partial_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for line in batch.column(0).to_pylist():
             for word in line.split():
                 counts[word] = counts.get(word, 0) + 1
-    yield pa.RecordBatch.from_arrays([pa.array(list(counts)), pa.array(list(counts.values()), pa.int64())], ["word", "n"])
+    yield pa.RecordBatch.from_arrays(
+        [pa.array(list(counts)), pa.array(list(counts.values()), pa.int64())], ["word", "n"]
+    )
 
 
 def same_work_words(spark: SparkSession, path: str) -> dict[object, int]:
     """The same Python work in the same two steps, with Spark's shuffle of rows between them."""
-    words = map_in_arrow(spark.read.parquet(path), split_rows, "word string").repartition(TASKS, "word")
+    words = map_in_arrow(spark.read.parquet(path), split_rows, "word string").repartition(
+        TASKS, "word"
+    )
     return _pairs(map_in_arrow(words, count_rows, "word string, n long"))
 
 
 def split_columns(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
-        yield pa.RecordBatch.from_arrays([pc.list_flatten(pc.utf8_split_whitespace(batch.column(0)))], ["word"])
+        yield pa.RecordBatch.from_arrays(
+            [pc.list_flatten(pc.utf8_split_whitespace(batch.column(0)))], ["word"]
+        )
 
 
 def count_columns(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -217,7 +255,9 @@ def count_columns(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
 
 def arrow_words(spark: SparkSession, path: str) -> dict[object, int]:
     """The same two steps in Arrow's functions."""
-    words = map_in_arrow(spark.read.parquet(path), split_columns, "word string").repartition(TASKS, "word")
+    words = map_in_arrow(spark.read.parquet(path), split_columns, "word string").repartition(
+        TASKS, "word"
+    )
     return _pairs(map_in_arrow(words, count_columns, "word string, n long"))
 
 
@@ -243,7 +283,7 @@ def frame_words(spark: SparkSession, path: str) -> dict[object, int]:
     return _pairs(words.groupBy("word").count())
 
 
-# -- keyed tumbling sum ---------------------------------------------------------------------------------------------
+# -- keyed tumbling sum ----------------------------------------------------------------------------
 
 
 def replayed_sums(spark: SparkSession, path: str) -> dict[object, int]:
@@ -292,7 +332,9 @@ def _summed(spark: SparkSession, path: str, topology: Topology) -> dict[object, 
 def sum_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     sums: dict[tuple[int, int], int] = {}
     for batch in batches:
-        for user, amount, at_ms in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+        for user, amount, at_ms in zip(
+            *(column.to_pylist() for column in batch.columns), strict=True
+        ):
             key = (user, at_ms // WINDOW_MS)
             sums[key] = sums.get(key, 0) + amount
     users, windows = zip(*sums, strict=True) if sums else ((), ())
@@ -301,7 +343,9 @@ def sum_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def sum_columns(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    table = pa.Table.from_batches(list(batches), pa.schema([(n, pa.int64()) for n in ("user", "amount", "at_ms")]))
+    table = pa.Table.from_batches(
+        list(batches), pa.schema([(n, pa.int64()) for n in ("user", "amount", "at_ms")])
+    )
     table = table.append_column("window", pc.divide(table["at_ms"], WINDOW_MS))
     sums = table.group_by(["user", "window"]).aggregate([("amount", "sum")])
     sums = sums.select(["user", "window", "amount_sum"]).rename_columns(["user", "window", "value"])
@@ -318,7 +362,9 @@ def same_work_sums(spark: SparkSession, path: str) -> dict[object, int]:
 
 def arrow_sums(spark: SparkSession, path: str) -> dict[object, int]:
     """Arrow's group_by behind the same shuffle."""
-    return _sums(map_in_arrow(spark.read.parquet(path).repartition(TASKS, "user"), sum_columns, _SUMS))
+    return _sums(
+        map_in_arrow(spark.read.parquet(path).repartition(TASKS, "user"), sum_columns, _SUMS)
+    )
 
 
 def partial_sums(spark: SparkSession, path: str) -> dict[object, int]:
@@ -336,7 +382,9 @@ def partial_arrow_sums(spark: SparkSession, path: str) -> dict[object, int]:
 def frame_sums(spark: SparkSession, path: str) -> dict[object, int]:
     """The DataFrame API."""
     window = sf.floor(sf.col("at_ms") / WINDOW_MS).alias("window")
-    return _sums(spark.read.parquet(path).groupBy("user", window).agg(sf.sum("amount").alias("value")))
+    return _sums(
+        spark.read.parquet(path).groupBy("user", window).agg(sf.sum("amount").alias("value"))
+    )
 
 
 def _pairs(frame: DataFrame) -> dict[object, int]:
@@ -349,7 +397,8 @@ def _sums(frame: DataFrame) -> dict[object, int]:
     return dict(zip(zip(users, windows, strict=True), values, strict=True))
 
 
-ROWS, COLUMNS = "by hand, rows", "by hand, columns"
+ROWS = "by hand, rows"
+COLUMNS = "by hand, columns"
 WORDS: dict[str, Variant] = {
     "replay, rows": replayed_words,
     ROWS: same_work_words,

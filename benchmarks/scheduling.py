@@ -1,8 +1,10 @@
-"""Times every scheduler on growing clusters: a first schedule, and the one after a node's loss; prints slopes and memory.
+"""Times every scheduler on growing clusters: a first schedule, and the one after a node's loss;
+prints slopes and memory.
 
     python -m benchmarks.scheduling [--most 100000] [SCHEDULER...]
 
-Floors: "even" places 100,000 executors on 5,000 nodes in under 2 s and re-schedules after one node's loss in under 200 ms.
+Floors: "even" places 100,000 executors on 5,000 nodes in under 2 s and re-schedules after one
+node's loss in under 200 ms.
 """
 
 import argparse
@@ -26,7 +28,15 @@ from sparkstorm.scheduling.jstorm.scheduler import assign_tasks
 from sparkstorm.scheduling.laboratory import Scene, generate
 from sparkstorm.scheduling.records import Conf, InputView
 
-SCHEDULERS = ("even", "default", "isolation", "multitenant", "resource-aware", "blacklist", "jstorm")
+SCHEDULERS = (
+    "even",
+    "default",
+    "isolation",
+    "multitenant",
+    "resource-aware",
+    "blacklist",
+    "jstorm",
+)
 SIZES = ((1_000, 100), (10_000, 1_000), (100_000, 5_000))
 EXECUTORS_PER_TOPOLOGY = 1_000
 FLOORS_S = {"schedule": 2.0, "after a loss": 0.2}
@@ -35,7 +45,9 @@ LOST = "node-00003"
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds for the round alone and with the building of the view, both for a first and a later round, and memory."""
+    """Seconds for the round alone and with the building of the view, both for a first and a later
+    round, and memory.
+    """
 
     first_s: float
     again_s: float
@@ -56,13 +68,16 @@ def _conf(name: str, nodes: int, topologies: int) -> Conf:
     machines = {f"topology-{at:05}": max(nodes // topologies, 1) for at in range(some)}
     return {
         "isolation.scheduler.machines": machines,
-        "multitenant.scheduler.user.pools": {"laboratory": nodes // 2} if name == "multitenant" else {},
+        "multitenant.scheduler.user.pools": {"laboratory": nodes // 2}
+        if name == "multitenant"
+        else {},
     }
 
 
 def _storm(name: str, executors: int, nodes: int) -> Timing:
     topologies = max(executors // EXECUTORS_PER_TOPOLOGY, 1)
-    # two of four slots of a node are wanted; resources make their own workers, of six executors each
+    # two of four slots of a node are wanted; resources make their own workers, of six executors
+    # each
     slots = 6 if name == "resource-aware" else 4
     scene = generate(nodes, topologies, executors // topologies, 2 * nodes // topologies, slots)
     conf = _conf(name, nodes, topologies)
@@ -87,14 +102,19 @@ def _round(name: str, scene: Scene, conf: Conf) -> None:
 
 
 def _jstorm(executors: int, nodes: int) -> Timing:
-    """JStorm schedules one topology at a time: one with all tasks; the loss kills the tasks of its workers there."""
+    """JStorm schedules one topology at a time: one with all tasks; the loss kills the tasks of its
+    workers there.
+    """
     third = executors // 3
     parts = (
         JStormComponent("read", "spout", third),
         JStormComponent("split", "bolt", third, {}, (InputView("read"),)),
         JStormComponent("count", "bolt", executors - 2 * third, {}, (InputView("split"),)),
     )
-    supervisors = tuple(SupervisorPorts(f"node-{at:05}", f"host-{at:05}", (1, 2, 3, 4), (1, 2, 3, 4)) for at in range(nodes))
+    supervisors = tuple(
+        SupervisorPorts(f"node-{at:05}", f"host-{at:05}", (1, 2, 3, 4), (1, 2, 3, 4))
+        for at in range(nodes)
+    )
     conf = {"topology.workers": 2 * nodes}
     tasks = give_task_ids(parts)
     context = AssignContext("t", AssignType.NEW, parts, supervisors, tasks, conf)
@@ -105,12 +125,16 @@ def _jstorm(executors: int, nodes: int) -> Timing:
     first = _clock(lambda: assign_tasks(context))
     used = {(plan.node, plan.port) for plan in plans}
     left = tuple(
-        SupervisorPorts(each.id, each.host, each.ports, tuple(p for p in each.ports if (each.id, p) not in used))
+        SupervisorPorts(
+            each.id, each.host, each.ports, tuple(p for p in each.ports if (each.id, p) not in used)
+        )
         for each in supervisors
         if each.id != LOST
     )
     dead = frozenset(task for plan in plans if plan.node == LOST for task in plan.tasks)
-    monitor = AssignContext("t", AssignType.MONITOR, parts, left, tasks, conf, old_workers=tuple(plans), dead_tasks=dead)
+    monitor = AssignContext(
+        "t", AssignType.MONITOR, parts, left, tasks, conf, old_workers=tuple(plans), dead_tasks=dead
+    )
     again = _clock(lambda: assign_tasks(monitor))
     return Timing(first, again, again, memory)
 
@@ -122,21 +146,29 @@ def measure(name: str, executors: int, nodes: int) -> Timing:
 
 def slope(sizes: list[int], seconds: list[float]) -> float:
     """The exponent of growth: 1 is linear (least squares of the logarithms)."""
-    xs, ys = [math.log(each) for each in sizes], [math.log(max(each, 1e-6)) for each in seconds]
-    mean_x, mean_y = sum(xs) / len(xs), sum(ys) / len(ys)
+    xs = [math.log(each) for each in sizes]
+    ys = [math.log(max(each, 1e-6)) for each in seconds]
+    mean_x = sum(xs) / len(xs)
+    mean_y = sum(ys) / len(ys)
     over = sum((x - mean_x) * (y - mean_y) for x, y in zip(xs, ys, strict=True))
     return over / sum((x - mean_x) ** 2 for x in xs)
 
 
 def main() -> int:
     """Print a table; 1 when "even" misses a floor."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("schedulers", nargs="*", default=SCHEDULERS)
-    parser.add_argument("--most", type=int, default=SIZES[-1][0], help="executors of the largest cluster")
+    parser.add_argument(
+        "--most", type=int, default=SIZES[-1][0], help="executors of the largest cluster"
+    )
     arguments = parser.parse_args()
     sizes = [each for each in SIZES if each[0] <= arguments.most]
     failed = False
-    print(f"{'scheduler':16}{'executors':>10}{'nodes':>7}{'first s':>10}{'loss s':>9}{'+view s':>9}{'view MB':>9}")
+    print(
+        f"{'scheduler':16}{'executors':>10}{'nodes':>7}{'first s':>10}{'loss s':>9}{'+view s':>9}{'view MB':>9}"
+    )
     for name in arguments.schedulers:
         found = [measure(name, *size) for size in sizes]
         for (executors, nodes), timing in zip(sizes, found, strict=True):
@@ -147,7 +179,10 @@ def main() -> int:
             print(f"{name:16}{'slope':>10}{'':7}{grown:10.2f}")
         if name == "even" and sizes[-1][0] == SIZES[-1][0]:
             last = found[-1]
-            failed = last.first_s > FLOORS_S["schedule"] or last.again_with_view_s > FLOORS_S["after a loss"]
+            failed = (
+                last.first_s > FLOORS_S["schedule"]
+                or last.again_with_view_s > FLOORS_S["after a loss"]
+            )
     return int(failed)
 
 

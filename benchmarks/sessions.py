@@ -1,4 +1,5 @@
-"""Session windows of one key: CPU seconds by number of sessions that are open at once, live (LocalCluster) and replayed.
+"""Session windows of one key: CPU seconds by number of sessions that are open at once, live
+(LocalCluster) and replayed.
 
 Run: python -m benchmarks.sessions [--counts N ...] [--order time|chance]. All sessions are of one key; what they cost together
 must grow with their number, not with its square.
@@ -12,13 +13,21 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
-from sparkstorm.api import BasicOutputCollector, Duration, FoldingBolt, TopologyBuilder, Tuple, Window
+from sparkstorm.api import (
+    BasicOutputCollector,
+    Duration,
+    FoldingBolt,
+    TopologyBuilder,
+    Tuple,
+    Window,
+)
 from sparkstorm.model.topology import Topology
 from sparkstorm.replay.local import replay_locally
 from sparkstorm.testing import FeederSpout, LocalCluster
 
 _FIELDS = ("user", "at_ms")
-_GAP_MS, _STEP_MS = 1000, 2000
+_GAP_MS = 1000
+_STEP_MS = 2000
 
 
 class Visits(FoldingBolt):
@@ -43,15 +52,23 @@ def main() -> None:
     """Print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--counts", type=int, nargs="+", default=[500, 1000, 2000, 20_000])
-    parser.add_argument("--order", choices=("time", "chance"), default="time", help="in which sessions begin")
+    parser.add_argument(
+        "--order", choices=("time", "chance"), default="time", help="in which sessions begin"
+    )
     options = parser.parse_args()
-    print(f"{'sessions':>10}{'live, s':>10}{'replay, s':>11}{'us per session, live':>22}{'replay':>8}")
+    print(
+        f"{'sessions':>10}{'live, s':>10}{'replay, s':>11}{'us per session, live':>22}{'replay':>8}"
+    )
     for count in options.counts:
         rows = [("a", number * _STEP_MS) for number in range(count)]
         if options.order == "chance":
             Random(1).shuffle(rows)
-        live, replayed = live_s(rows), replay_s(rows)
-        print(f"{count:>10,}{live:>10.2f}{replayed:>11.2f}{live / count * 1e6:>22.0f}{replayed / count * 1e6:>8.0f}", flush=True)
+        live = live_s(rows)
+        replayed = replay_s(rows)
+        print(
+            f"{count:>10,}{live:>10.2f}{replayed:>11.2f}{live / count * 1e6:>22.0f}{replayed / count * 1e6:>8.0f}",
+            flush=True,
+        )
 
 
 def live_s(rows: Sequence[Sequence[Any]]) -> float:
@@ -71,7 +88,9 @@ def live_s(rows: Sequence[Sequence[Any]]) -> float:
 def replay_s(rows: Sequence[Sequence[Any]]) -> float:
     """CPU seconds of a local replay of the same rows."""
     began = time.process_time()
-    assert len(replay_locally(topology(FeederSpout(_FIELDS), len(rows)), {"rows": rows})["visits"]) == len(rows)
+    assert len(
+        replay_locally(topology(FeederSpout(_FIELDS), len(rows)), {"rows": rows})["visits"]
+    ) == len(rows)
     return time.process_time() - began
 
 

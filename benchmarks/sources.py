@@ -1,7 +1,9 @@
-"""Figures of the sources: lines and files per package, and what is too large. `python -m benchmarks.sources [FOLDER]`
+"""Figures of the sources: lines and files per package, and what is too large.
+`python -m benchmarks.sources [FOLDER]`
 
-Functions over 25 lines of code (blank lines, comments and docstrings are not counted), over 5 parameters (`self` is not
-counted), classes over 20 attributes (fields, slots, and names assigned to `self`), folders over 20 modules.
+Functions over 25 lines of code (blank lines, comments and docstrings are not counted), over 5
+parameters (`self` is not counted), classes over 20 attributes (fields, slots, and names assigned to
+`self`), folders over 20 modules.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ def main(folder: Path) -> None:
     totals: Counter[str] = Counter()
     for path in files:
         text = path.read_text(encoding="utf-8")
-        counts = Counter({"files": 1, "lines": len(text.splitlines()), **figures(ast.parse(text), text)})
+        counts = Counter(
+            {"files": 1, "lines": len(text.splitlines()), **figures(ast.parse(text), text)}
+        )
         part = path.relative_to(folder).parts[0] if path.parent != folder else "(top level)"
         by_package.setdefault(part, Counter()).update(counts)
         totals.update(counts)
@@ -31,20 +35,28 @@ def main(folder: Path) -> None:
     for part, found in sorted(by_package.items(), key=lambda pair: -pair[1]["lines"]):
         print(f"| {part} | " + " | ".join(f"{found[name]:,}" for name in names) + " |")
     print("| **all** | " + " | ".join(f"**{totals[name]:,}**" for name in names) + " |")
-    modules = Counter(str(path.parent.relative_to(folder.parent)) for path in files if path.name != "__init__.py")
+    modules = Counter(
+        str(path.parent.relative_to(folder.parent)) for path in files if path.name != "__init__.py"
+    )
     crowded = ", ".join(f"{name} {count}" for name, count in modules.most_common() if count > 20)
-    print(f"\nfolders of more than 20 modules: {crowded or 'none'}; longest file: {max(map(_lines, files))} lines")
+    print(
+        f"\nfolders of more than 20 modules: {crowded or 'none'}; longest file: {max(map(_lines, files))} lines"
+    )
 
 
 def figures(tree: ast.Module, text: str) -> dict[str, int]:
-    """Counts of one module: lines of code, functions, and functions and classes that are too large."""
+    """Counts of one module: lines of code, functions, and functions and classes that are too
+    large.
+    """
     lines = text.splitlines()
     functions = [node for node in ast.walk(tree) if isinstance(node, _Function)]
     classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
     return {
         "code": _code_lines(tree, lines, 1, len(lines)),
         "functions": len(functions),
-        "long": sum(_code_lines(f, lines, f.lineno, f.end_lineno or f.lineno) > 25 for f in functions),
+        "long": sum(
+            _code_lines(f, lines, f.lineno, f.end_lineno or f.lineno) > 25 for f in functions
+        ),
         "wide": sum(len(_parameters(f)) > 5 for f in functions),
         "large classes": sum(len(set(_attributes(c))) > 20 for c in classes),
     }
@@ -64,7 +76,11 @@ def _code_lines(tree: ast.AST, lines: list[str], first: int, last: int) -> int:
 
 
 def _is_docstring(node: ast.AST) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+    return (
+        isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    )
 
 
 def _span(node: ast.AST) -> range:
@@ -83,16 +99,34 @@ def _attributes(kind: ast.ClassDef) -> Iterator[str]:
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
             yield field.target.id
     for node in ast.walk(kind):
-        targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        targets = (
+            node.targets
+            if isinstance(node, ast.Assign)
+            else [node.target]
+            if isinstance(node, ast.AnnAssign)
+            else []
+        )
         for target in targets:
             for each in ast.walk(target):
-                if isinstance(each, ast.Attribute) and isinstance(each.value, ast.Name) and each.value.id == "self":
+                if (
+                    isinstance(each, ast.Attribute)
+                    and isinstance(each.value, ast.Name)
+                    and each.value.id == "self"
+                ):
                     yield each.attr
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.sources", description=(__doc__ or "").partition(". ")[0] + ".")
-    parser.add_argument("folder", nargs="?", type=Path, default=Path("sparkstorm"), help="of a package; default: %(default)s")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.sources", description=(__doc__ or "").partition(". ")[0] + "."
+    )
+    parser.add_argument(
+        "folder",
+        nargs="?",
+        type=Path,
+        default=Path("sparkstorm"),
+        help="of a package; default: %(default)s",
+    )
     chosen = parser.parse_args().folder
     if not any(chosen.rglob("*.py")):
         parser.error(f"{chosen}: no Python module is in this folder")

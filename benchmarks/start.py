@@ -1,7 +1,8 @@
-"""Figures of the start: from submit to the first tuple executed, and from a worker's SIGKILL to the first tuple after it.
+"""Figures of the start: from submit to the first tuple executed, and from a worker's SIGKILL to the
+first tuple after it.
 
-Run: python -m benchmarks.start [--runs N]. A warm cluster (Spark, slots, Redis and ZooKeeper are up); two workers. Times are
-read from outside, from the workers' committed progress, every 5 ms.
+Run: python -m benchmarks.start [--runs N]. A warm cluster (Spark, slots, Redis and ZooKeeper are
+up); two workers. Times are read from outside, from the workers' committed progress, every 5 ms.
 """
 
 from __future__ import annotations
@@ -31,8 +32,13 @@ def main() -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join([str(Path.cwd()), os.environ.get("PYTHONPATH", "")])
     began = time.perf_counter()
     rows = []
-    with tempfile.TemporaryDirectory() as folder, Cluster.open(merge({"storm.local.dir": f"{folder}/storm"})) as cluster:
-        print(f"cluster up after {time.perf_counter() - began:.2f} s (Spark context, Redis, ZooKeeper, slots)")
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Cluster.open(merge({"storm.local.dir": f"{folder}/storm"})) as cluster,
+    ):
+        print(
+            f"cluster up after {time.perf_counter() - began:.2f} s (Spark context, Redis, ZooKeeper, slots)"
+        )
         for run in range(runs):
             rows.append(measure(cluster))
             print(
@@ -40,7 +46,9 @@ def main() -> None:
                 flush=True,
             )
     started, recovered = (statistics.median(column) for column in zip(*rows, strict=True))
-    print(f"\nmedian of {runs}: submit to first tuple {started:.2f} s, SIGKILL to first tuple after {recovered:.2f} s")
+    print(
+        f"\nmedian of {runs}: submit to first tuple {started:.2f} s, SIGKILL to first tuple after {recovered:.2f} s"
+    )
 
 
 def measure(cluster: Cluster) -> tuple[float, float]:

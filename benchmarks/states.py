@@ -1,4 +1,5 @@
-"""States larger than memory: throughput, restart, and bytes of Redis and of workers, by backend and number of keys.
+"""States larger than memory: throughput, restart, and bytes of Redis and of workers, by backend and
+number of keys.
 
 Run: python -m benchmarks.states [--backend lazy|memory] [--keys N [N ...]] [--working-set N] [--tuples N] [--runs N]. A state is
 filled with every key once; then tuples with keys of the working set, spread evenly over all keys, are counted. Acking on,
@@ -51,11 +52,16 @@ class Keys(ReplayableSpout):
     outputs = ("key",)
 
     def __init__(self, limit: str, keys: int, working_set: int) -> None:
-        self._limit_file, self._keys, self._step = limit, keys // _WORKERS, max(1, keys // working_set)
+        self._limit_file = limit
+        self._keys = keys // _WORKERS
+        self._step = max(1, keys // working_set)
 
-    def open(self, conf: Mapping[str, Any], context: TopologyContext, collector: SpoutOutputCollector) -> None:
+    def open(
+        self, conf: Mapping[str, Any], context: TopologyContext, collector: SpoutOutputCollector
+    ) -> None:
         """Begin."""
-        self._collector, self._index = collector, context.task_index
+        self._collector = collector
+        self._index = context.task_index
         self._sent = self._limit = self._seen_ns = 0
 
     def next_tuple(self) -> None:
@@ -95,7 +101,8 @@ def main() -> None:
     parser.add_argument("--working-set", type=int, default=10_000)
     parser.add_argument("--tuples", type=int, default=2_000_000)
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--in-turn", action="store_true", help=argparse.SUPPRESS)  # each step waits for a line of the input
+    # each step waits for a line of the input
+    parser.add_argument("--in-turn", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if len(options.keys) > 1:
         alternate(options)
@@ -103,7 +110,11 @@ def main() -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join([str(Path.cwd()), os.environ.get("PYTHONPATH", "")])
     with tempfile.TemporaryDirectory() as folder:
         conf = merge(
-            {"storm.local.dir": f"{folder}/storm", "sparkstorm.supervisors": 1, "sparkstorm.slots.per.supervisor": _WORKERS}
+            {
+                "storm.local.dir": f"{folder}/storm",
+                "sparkstorm.supervisors": 1,
+                "sparkstorm.slots.per.supervisor": _WORKERS,
+            }
         )
         with Cluster.open(conf) as cluster:
             for line in measure(cluster, Path(folder, "limit"), options):
@@ -113,12 +124,21 @@ def main() -> None:
 
 
 def alternate(options: argparse.Namespace) -> None:
-    """Run a process per number of keys, one step of each in turn; print all lines and the ratios of the throughputs."""
+    """Run a process per number of keys, one step of each in turn; print all lines and the ratios of
+    the throughputs.
+    """
     command = [sys.executable, "-m", "benchmarks.states", "--in-turn", "--backend", options.backend]
     for name in ("working_set", "tuples", "runs"):
         command += [f"--{name.replace('_', '-')}", str(getattr(options, name))]
-    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1}
-    processes: list[Any] = [subprocess.Popen([*command, "--keys", str(keys)], **pipes) for keys in options.keys]
+    pipes: dict[str, Any] = {
+        "stdin": subprocess.PIPE,
+        "stdout": subprocess.PIPE,
+        "text": True,
+        "bufsize": 1,
+    }
+    processes: list[Any] = [
+        subprocess.Popen([*command, "--keys", str(keys)], **pipes) for keys in options.keys
+    ]
     try:
         for process in processes:
             step(process)  # each has filled its state
@@ -149,7 +169,9 @@ def step(process: Any) -> str:
     """Print and return the next line of a process; SystemExit when it has ended."""
     line = process.stdout.readline()
     if not line:
-        raise SystemExit(f"{' '.join(process.args[1:])} ended with {process.wait()} before its last line; the others are stopped")
+        raise SystemExit(
+            f"{' '.join(process.args[1:])} ended with {process.wait()} before its last line; the others are stopped"
+        )
     print(line, end="", flush=True)
     return str(line)
 
@@ -167,23 +189,37 @@ def measure(cluster: Cluster, limit: Path, options: argparse.Namespace) -> Itera
         "topology.max.spout.pending": 20_000,
     }
     handle = cluster.submit("states", topology(limit, keys, options.working_set), settings)
-    wait(lambda: len([beat for beat in handle.beats() if beat.state == "RUNNING"]) == _WORKERS, _LIMIT_S)
+    wait(
+        lambda: len([beat for beat in handle.beats() if beat.state == "RUNNING"]) == _WORKERS,
+        _LIMIT_S,
+    )
     done = keys // _WORKERS
     fill_s = seconds_to(handle, limit, done)
     done = settle(handle, redis, limit, done, options)
     kept = int(redis.info("memory")["used_memory"]) - before
     yield f"{keys:,} keys filled in {fill_s:.0f} s"
-    rates, costs = [], []
+    rates = []
+    costs = []
     for run in range(options.runs):
         done += options.tuples // _WORKERS
-        workers, server = [beat.pid for beat in handle.beats()], [int(redis.info("server")["process_id"])]
+        workers = [beat.pid for beat in handle.beats()]
+        server = [int(redis.info("server")["process_id"])]
         used = cpu_s(workers), cpu_s(server)
         rates.append(options.tuples / seconds_to(handle, limit, done))
-        costs.append([(now - then) / options.tuples * 1e6 for now, then in zip((cpu_s(workers), cpu_s(server)), used, strict=True)])
+        costs.append(
+            [
+                (now - then) / options.tuples * 1e6
+                for now, then in zip((cpu_s(workers), cpu_s(server)), used, strict=True)
+            ]
+        )
         yield f"{keys:,} run {run}: {rates[-1]:,.0f} tuples/s, CPU us: workers {costs[-1][0]:.2f}, Redis {costs[-1][1]:.2f}"
     rss = max(resident_mb(beat.pid) for beat in handle.beats())
-    rate, cost = statistics.median(rates), " / ".join(f"{min(each):.2f}" for each in zip(*costs, strict=True))
-    restarts = [restart_s(handle, limit, done + 1000 * (run + 1)) for run in range(min(5, options.runs))]  # more are a crash loop
+    rate = statistics.median(rates)
+    cost = " / ".join(f"{min(each):.2f}" for each in zip(*costs, strict=True))
+    # more are a crash loop
+    restarts = [
+        restart_s(handle, limit, done + 1000 * (run + 1)) for run in range(min(5, options.runs))
+    ]
     yield (
         f"| {options.backend} | {keys:,} | {keys / fill_s / 1000:,.0f} k | {rate / 1000:,.0f} k "
         f"({min(rates) / 1000:,.0f}-{max(rates) / 1000:,.0f}) | {cost} "
@@ -194,8 +230,12 @@ def measure(cluster: Cluster, limit: Path, options: argparse.Namespace) -> Itera
     wait(lambda: cluster.find("states") is None)
 
 
-def settle(handle: TopologyHandle, redis: Any, limit: Path, done: int, options: argparse.Namespace) -> int:
-    """Count tuples until the fill is written to the hashes, let Redis rewrite its log; return how many each spout has emitted."""
+def settle(
+    handle: TopologyHandle, redis: Any, limit: Path, done: int, options: argparse.Namespace
+) -> int:
+    """Count tuples until the fill is written to the hashes, let Redis rewrite its log; return how
+    many each spout has emitted.
+    """
     filled = done * _WORKERS
     while True:
         done += options.tuples // _WORKERS
@@ -233,8 +273,11 @@ def seconds_to(handle: TopologyHandle, limit: Path, each: int) -> float:
 
 
 def restart_s(handle: TopologyHandle, limit: Path, each: int) -> float:
-    """Kill a worker, let a few tuples come; return the time until its successor, in whatever slot, has committed the first."""
-    wait(lambda: bool(handle.beats()[0].stats_by_executor), _LIMIT_S)  # which names its tasks, from the worker's first report on
+    """Kill a worker, let a few tuples come; return the time until its successor, in whatever slot,
+    has committed the first.
+    """
+    # which names its tasks, from the worker's first report on
+    wait(lambda: bool(handle.beats()[0].stats_by_executor), _LIMIT_S)
     victim = handle.beats()[0]
 
     def is_new(beat: WorkerBeat) -> bool:
@@ -270,7 +313,11 @@ def is_alive(pid: int) -> bool:
 def is_rewriting(redis: Any) -> bool:
     """Return whether a child of Redis writes its log anew, or will at once."""
     found = redis.info("persistence")
-    return bool(found["aof_rewrite_in_progress"] or found["aof_rewrite_scheduled"] or found["rdb_bgsave_in_progress"])
+    return bool(
+        found["aof_rewrite_in_progress"]
+        or found["aof_rewrite_scheduled"]
+        or found["rdb_bgsave_in_progress"]
+    )
 
 
 def write(limit: Path, each: int) -> None:

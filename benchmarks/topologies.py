@@ -93,14 +93,20 @@ class Large(ReplayableSpout):
     outputs = ("text",)
 
     def __init__(self, count: int, size: int) -> None:
-        self._all, self._size = count, size
+        self._all = count
+        self._size = size
 
-    def open(self, conf: Mapping[str, Any], context: TopologyContext, collector: SpoutOutputCollector) -> None:
+    def open(
+        self, conf: Mapping[str, Any], context: TopologyContext, collector: SpoutOutputCollector
+    ) -> None:
         """Make the texts once."""
         self._collector = collector
         self._count = len(range(context.task_index, self._all, len(context.peers)))
         self._sent = 0
-        self._texts = [b64encode(Random(n).randbytes(self._size))[: self._size].decode() for n in range(16)]  # none compresses
+        # none compresses
+        self._texts = [
+            b64encode(Random(n).randbytes(self._size))[: self._size].decode() for n in range(16)
+        ]
 
     def next_tuple(self) -> None:
         """Emit one."""
@@ -163,13 +169,17 @@ def slow_tuples(count: int, waits: bool, threads: bool) -> Topology:
     """Spout -> four tasks of a slow bolt, on threads of their own or not -> sizes."""
     builder = TopologyBuilder()
     builder.set_spout("large", Large(count, 10), 2)
-    builder.set_bolt("slow", Slow(waits), 4, conf={"topology.executor.threads": threads}).shuffle_grouping("large")
+    builder.set_bolt(
+        "slow", Slow(waits), 4, conf={"topology.executor.threads": threads}
+    ).shuffle_grouping("large")
     builder.set_bolt("sink", Sizes(), 2).shuffle_grouping("slow")
     return builder.build()
 
 
 class Paced(ReplayableSpout):
-    """Emits the moment at which each tuple was due, at a fixed rate: lateness of the source counts as latency."""
+    """Emits the moment at which each tuple was due, at a fixed rate: lateness of the source counts
+    as latency.
+    """
 
     outputs = ("due_us",)
 
@@ -177,7 +187,9 @@ class Paced(ReplayableSpout):
         self._every_us = 1_000_000 // per_second
         self._count = int(per_second * seconds)
 
-    def open(self, conf: Mapping[str, Any], context: TopologyContext, collector: SpoutOutputCollector) -> None:
+    def open(
+        self, conf: Mapping[str, Any], context: TopologyContext, collector: SpoutOutputCollector
+    ) -> None:
         """Begin the schedule now."""
         self._collector = collector
         self._sent = 0
@@ -186,7 +198,10 @@ class Paced(ReplayableSpout):
     def next_tuple(self) -> None:
         """Emit whatever is due."""
         now_us = time.time_ns() // 1000
-        while self._sent < self._count and (due := self._start_us + self._sent * self._every_us) <= now_us:
+        while (
+            self._sent < self._count
+            and (due := self._start_us + self._sent * self._every_us) <= now_us
+        ):
             self._collector.emit((due,), self._sent)
             self._sent += 1
 
@@ -230,14 +245,18 @@ class Latencies(StatefulBolt):
 
 
 class OtherWorker:
-    """Custom grouping: the task with the other index. Tasks of two are placed on two workers in turn, so every hop crosses."""
+    """Custom grouping: the task with the other index. Tasks of two are placed on two workers in
+    turn, so every hop crosses.
+    """
 
     def prepare(self, tasks: Sequence[int]) -> None:
         """The subscriber's tasks."""
         self._tasks = tasks
 
     def choose_tasks(self, task: int, values: Sequence[Any]) -> list[int]:
-        """Not the one beside the sender: neighbours in the numbering alternate between the workers."""
+        """Not the one beside the sender: neighbours in the numbering alternate between the
+        workers.
+        """
         return [t for t in self._tasks if (t - task) % 2][:1]
 
 
@@ -256,7 +275,9 @@ class OneTuple(Spout):
 
     outputs = ("n",)
 
-    def open(self, conf: Mapping[str, Any], context: TopologyContext, collector: SpoutOutputCollector) -> None:
+    def open(
+        self, conf: Mapping[str, Any], context: TopologyContext, collector: SpoutOutputCollector
+    ) -> None:
         """Keep the collector."""
         self._collector = collector
         self._sent = False

@@ -1,10 +1,12 @@
-"""CPU that tracking costs: python -m benchmarks.tracking [--runs N] [--words N] [--systems ...] [--cases ...].
+"""CPU that tracking costs: python -m benchmarks.tracking [--runs N] [--words N] [--systems ...]
+[--cases ...].
 
-Real workers over the in-process store, stepped in turn in one process under a simulated clock, so that epochs do not depend on what
-else the machine does. Two workers, exactly-once, 5,000 open trees per spout task; each line is microseconds of CPU (user and system
-time of the process, store included) per unit: a word of the word count (27 words, 6.4 a line), or a tuple that is a whole tree.
-Systems take turns in every round: trees in batches, each by itself as in Storm, and untracked. Counts are checked, and that nothing
-is left open.
+Real workers over the in-process store, stepped in turn in one process under a simulated clock, so
+that epochs do not depend on what else the machine does. Two workers, exactly-once, 5,000 open trees
+per spout task; each line is microseconds of CPU (user and system time of the process, store
+included) per unit: a word of the word count (27 words, 6.4 a line), or a tuple that is a whole
+tree. Systems take turns in every round: trees in batches, each by itself as in Storm, and
+untracked. Counts are checked, and that nothing is left open.
 """
 
 from __future__ import annotations
@@ -155,9 +157,12 @@ def two_hops(lines: int, bolt: BasicBolt | Bolt) -> Topology:
 
 def cpu_us(topology: Topology, own: Mapping[str, Any], units: int) -> float:
     """Return microseconds of CPU per unit of one run."""
-    conf = merge(default_conf(), {"topology.workers": 2, "topology.max.spout.pending": 5_000, **own})
+    conf = merge(
+        default_conf(), {"topology.workers": 2, "topology.max.spout.pending": 5_000, **own}
+    )
     component_by_task = number_tasks(topology, conf)
-    clock, store = SimClock(1_767_225_600_000), LocalStore()
+    clock = SimClock(1_767_225_600_000)
+    store = LocalStore()
     by_component: Counter[str] = Counter()
     halves: tuple[list[int], list[int]] = ([], [])
     for task, component in component_by_task.items():
@@ -175,7 +180,9 @@ def cpu_us(topology: Topology, own: Mapping[str, Any], units: int) -> float:
             conf,
             lambda component: copy.deepcopy(topology.components[component].instance),
         )
-        workers.append(Worker(WorkerParts(plan, LocalTransport(store), clock, RandomIds(number), Silent())))
+        workers.append(
+            Worker(WorkerParts(plan, LocalTransport(store), clock, RandomIds(number), Silent()))
+        )
         workers[-1].follow(SetStatus("ACTIVE"))
     gc.collect()
     gc.freeze()
@@ -196,10 +203,17 @@ def check(workers: list[Worker], component_by_task: Mapping[int, str], units: in
     for _ in range(20):  # verdicts on their way
         for worker in workers:
             worker.step(0)
-    states = [bolt.state for worker in workers for bolt in worker.task_set.bolts.values() if bolt.state is not None]
+    states = [
+        bolt.state
+        for worker in workers
+        for bolt in worker.task_set.bolts.values()
+        if bolt.state is not None
+    ]
     if states:
         assert sum(value for state in states for _, value in state.snapshot()) == units
-    assert not any(len(acker.ledger) for worker in workers for acker in worker.task_set.ackers.values())
+    assert not any(
+        len(acker.ledger) for worker in workers for acker in worker.task_set.ackers.values()
+    )
 
 
 def main() -> None:
@@ -216,17 +230,25 @@ def main() -> None:
         "a tree a tuple": (one_hop, 2 * lines, 2 * lines),
         "a hop": (lambda count: two_hops(count, Passing()), 2 * lines, 2 * lines),
         "a hop by hand": (lambda count: two_hops(count, PassingByHand()), 2 * lines, 2 * lines),
-        "held inputs": (lambda count: one_hop(count, Holding()), 2 * lines // 8_000 * 8_000, 2 * lines // 8_000 * 8_000),
+        "held inputs": (
+            lambda count: one_hop(count, Holding()),
+            2 * lines // 8_000 * 8_000,
+            2 * lines // 8_000 * 8_000,
+        ),
     }
     chosen = {case: each for case, each in cases.items() if case in (options.cases or cases)}
-    figures: dict[tuple[str, str], list[float]] = {(case, system): [] for case in chosen for system in options.systems}
+    figures: dict[tuple[str, str], list[float]] = {
+        (case, system): [] for case in chosen for system in options.systems
+    }
     for run in range(options.runs + 1):  # the first round warms caches and is not counted
         for case, (make, count, units) in chosen.items():
             for system in options.systems:
                 taken = cpu_us(make(count), SYSTEMS[system], units)
                 figures[case, system] += [taken] if run else []
     for (case, system), taken_us in figures.items():
-        print(f"{case:16}{system:16}{statistics.median(taken_us):8.3f} us ({min(taken_us):.3f} to {max(taken_us):.3f})")
+        print(
+            f"{case:16}{system:16}{statistics.median(taken_us):8.3f} us ({min(taken_us):.3f} to {max(taken_us):.3f})"
+        )
 
 
 if __name__ == "__main__":

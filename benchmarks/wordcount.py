@@ -1,7 +1,9 @@
-"""Throughput benchmark: words/s of the whole pipeline beside a bare Python loop and beside Bytewax, on the same text.
+"""Throughput benchmark: words/s of the whole pipeline beside a bare Python loop and beside Bytewax,
+on the same text.
 
-Run: python -m benchmarks.wordcount [--words N] [--runs N] [--skip-bytewax]. Acking on, exactly-once, 2 workers on Spark
-slots, embedded Redis (AOF on) and ZooKeeper. Each run of ours is timed from activation to the last commit of the drained topology.
+Run: python -m benchmarks.wordcount [--words N] [--runs N] [--skip-bytewax]. Acking on,
+exactly-once, 2 workers on Spark slots, embedded Redis (AOF on) and ZooKeeper. Each run of ours is
+timed from activation to the last commit of the drained topology.
 """
 
 from __future__ import annotations
@@ -42,48 +44,75 @@ def main() -> None:
     parser.add_argument("--skip-bytewax", action="store_true")
     options = parser.parse_args()
     if not options.skip_bytewax and find_spec("bytewax") is None:
-        parser.error("Bytewax is not installed: pip install -e '.[bench]', or leave it out with --skip-bytewax")
+        parser.error(
+            "Bytewax is not installed: pip install -e '.[bench]', or leave it out with --skip-bytewax"
+        )
     os.environ["PYTHONPATH"] = os.pathsep.join([str(Path.cwd()), os.environ.get("PYTHONPATH", "")])
     with tempfile.TemporaryDirectory() as folder:
         conf = merge({"storm.local.dir": f"{folder}/storm"})
         with Cluster.open(conf) as cluster:
-            for name, lines in (("27 words", few_words(options.words)), ("20 k words, zipf", zipf_words(options.words))):
+            for name, lines in (
+                ("27 words", few_words(options.words)),
+                ("20 k words, zipf", zipf_words(options.words)),
+            ):
                 compare(cluster, Path(folder), name, lines, options.runs, not options.skip_bytewax)
 
 
-def compare(cluster: Cluster, folder: Path, name: str, lines: list[str], runs: int, with_bytewax: bool) -> None:
+def compare(
+    cluster: Cluster, folder: Path, name: str, lines: list[str], runs: int, with_bytewax: bool
+) -> None:
     """Run all systems in turn so that each round sees the same machine."""
     halves = [folder / f"{i}.txt" for i in (0, 1)]
     for i, half in enumerate(halves):
         half.write_text("\n".join(lines[i::2]))
     expected = Counter(word for line in lines for word in line.split())
     words = sum(expected.values())
-    figures: dict[str, list[float]] = {"bare Python loop, 1 thread": [], "SparkStorm, 2 workers": [], "Bytewax, 2 processes": []}
+    figures: dict[str, list[float]] = {
+        "bare Python loop, 1 thread": [],
+        "SparkStorm, 2 workers": [],
+        "Bytewax, 2 processes": [],
+    }
     for run in range(runs + 1):  # the first round warms caches and is not counted
-        taken = {"bare Python loop, 1 thread": bare_loop(lines), "SparkStorm, 2 workers": ours(cluster, halves, expected)}
+        taken = {
+            "bare Python loop, 1 thread": bare_loop(lines),
+            "SparkStorm, 2 workers": ours(cluster, halves, expected),
+        }
         if with_bytewax:
             taken["Bytewax, 2 processes"] = bytewax(halves)
         for system, seconds in taken.items() if run else ():
             figures[system].append(words / seconds)
-        print(f"  round {run}: " + ", ".join(f"{s} {words / t:,.0f}" for s, t in taken.items()), flush=True)
+        print(
+            f"  round {run}: " + ", ".join(f"{s} {words / t:,.0f}" for s, t in taken.items()),
+            flush=True,
+        )
     show(f"{name}: {words:,} words", figures)
 
 
 def show(title: str, figures: dict[str, list[float]]) -> None:
     """A table: median, least, most, ratios."""
     mine = statistics.median(figures["SparkStorm, 2 workers"])
-    print(f"\n{title}\n{'system':30}{'words/s (median)':>18}{'least':>13}{'most':>13}{'ours / it':>11}")
+    print(
+        f"\n{title}\n{'system':30}{'words/s (median)':>18}{'least':>13}{'most':>13}{'ours / it':>11}"
+    )
     for system, values in figures.items():
         if values:
             middle = statistics.median(values)
-            print(f"{system:30}{middle:>18,.0f}{min(values):>13,.0f}{max(values):>13,.0f}{mine / middle:>11.2f}")
+            print(
+                f"{system:30}{middle:>18,.0f}{min(values):>13,.0f}{max(values):>13,.0f}{mine / middle:>11.2f}"
+            )
     print(flush=True)
 
 
 def ours(cluster: Cluster, halves: list[Path], expected: Counter[str]) -> float:
-    """Seconds from activation until everything is counted, acked and committed; counts are checked."""
+    """Seconds from activation until everything is counted, acked and committed; counts are
+    checked.
+    """
     topology = word_count([str(half) for half in halves])
-    own = {"topology.workers": 2, "topology.acker.executors": 2, "topology.max.spout.pending": 5_000}
+    own = {
+        "topology.workers": 2,
+        "topology.acker.executors": 2,
+        "topology.max.spout.pending": 5_000,
+    }
     handle = cluster.submit("bench", topology, own, options=SubmitOptions(TopologyStatus.INACTIVE))
     while len(handle.beats()) < 2 or any(b.state != "RUNNING" for b in handle.beats()):
         time.sleep(0.05)
@@ -124,7 +153,14 @@ def _bytewax(files: list[Path]) -> float:
     environment = {**os.environ, "BENCH_FILES": ":".join(map(str, files))}
     started = time.perf_counter()
     subprocess.run(
-        [sys.executable, "-m", "bytewax.testing", "benchmarks.peers.bytewax_wordcount:flow", "-p", "2"],
+        [
+            sys.executable,
+            "-m",
+            "bytewax.testing",
+            "benchmarks.peers.bytewax_wordcount:flow",
+            "-p",
+            "2",
+        ],
         env=environment,
         check=True,
         stdout=subprocess.DEVNULL,

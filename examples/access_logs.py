@@ -1,4 +1,6 @@
-"""Access logs: counts by status and bytes by path; lines that are no log lines go to a stream of their own."""
+"""Access logs: counts by status and bytes by path; lines that are no log lines go to a stream of
+their own.
+"""
 
 import random
 import re
@@ -6,7 +8,9 @@ import re
 from sparkstorm.api import BasicBolt, TopologyBuilder, bolt
 from sparkstorm.connectors import FileLines, find_files
 
-LINE = re.compile(r'\S+ \S+ \S+ \[[^\]]+\] "(?:GET|POST) (?P<path>\S+) [^"]*" (?P<status>\d{3}) (?P<bytes>\d+)')
+LINE = re.compile(
+    r'\S+ \S+ \S+ \[[^\]]+\] "(?:GET|POST) (?P<path>\S+) [^"]*" (?P<status>\d{3}) (?P<bytes>\d+)'
+)
 
 
 def make(count, seed=0):
@@ -14,7 +18,8 @@ def make(count, seed=0):
     chance = random.Random(seed)
     lines = []
     for n in range(count):
-        path, status = chance.choice(["/", "/shop", "/shop/cart", "/about"]), chance.choice([200, 200, 200, 304, 404, 500])
+        path = chance.choice(["/", "/shop", "/shop/cart", "/about"])
+        status = chance.choice([200, 200, 200, 304, 404, 500])
         line = f'10.0.0.{n % 250} - - [24/Nov/2026:12:00:{n % 60:02} +0000] "GET {path} HTTP/1.1" {status} {chance.randrange(5000)}'
         lines.append(line[:40] if chance.randrange(50) == 0 else line)
     return lines

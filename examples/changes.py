@@ -1,4 +1,6 @@
-"""Change data capture: a database's changes, repeated ones dropped, into a Delta table that has every version of every row."""
+"""Change data capture: a database's changes, repeated ones dropped, into a Delta table that has
+every version of every row.
+"""
 
 import random
 
@@ -9,9 +11,13 @@ COLUMNS = "id bigint, version bigint, op string, name string, price double, at_m
 
 
 def make(count, seed=0):
-    """Make changes (op, id, name, price, lsn, at_ms): inserts, updates and deletes; some are sent twice, as after a restart."""
+    """Make changes (op, id, name, price, lsn, at_ms): inserts, updates and deletes; some are sent
+    twice, as after a restart.
+    """
     chance = random.Random(seed)
-    rows, changes, at_ms = {}, [], 1_790_000_000_000
+    rows = {}
+    changes = []
+    at_ms = 1_790_000_000_000
     for lsn in range(1, count + 1):
         at_ms += chance.randrange(1000)
         id = chance.randrange(30)
@@ -26,7 +32,9 @@ def make(count, seed=0):
 
 @bolt("id", "version", "op", "name", "price", "at_ms", key="id")
 def versions(tup, state):
-    """Number the changes of a row; one that is not behind the last log position (LSN) was sent before."""
+    """Number the changes of a row; one that is not behind the last log position (LSN) was sent
+    before.
+    """
     lsn, version = state.get(tup["id"], (0, 0))
     if tup["lsn"] > lsn:
         state.put(tup["id"], (tup["lsn"], version + 1))
@@ -35,7 +43,14 @@ def versions(tup, state):
 
 def build(pattern="changes/*.jsonl", table="tables/products"):
     builder = TopologyBuilder()
-    row = {"op": "string", "id": "bigint", "name": "string", "price": "double", "lsn": "bigint", "at_ms": "bigint"}
+    row = {
+        "op": "string",
+        "id": "bigint",
+        "name": "string",
+        "price": "double",
+        "lsn": "bigint",
+        "at_ms": "bigint",
+    }
     builder.set_spout("changes", Files(pattern, "json", row))
     builder.set_bolt("versions", versions, inputs={"changes": fields("id")}, parallelism=2)
     builder.set_bolt("table", DeltaSink(table, COLUMNS, flush_secs=1), inputs="versions")
@@ -43,7 +58,9 @@ def build(pattern="changes/*.jsonl", table="tables/products"):
 
 
 def current(rows):
-    """Return the rows that the database has now, by id: the newest version of each that is no deletion."""
+    """Return the rows that the database has now, by id: the newest version of each that is no
+    deletion.
+    """
     newest = {}
     for row in sorted(rows, key=lambda row: row["version"]):
         newest[row["id"]] = row

@@ -1,4 +1,6 @@
-"""Clicks into sessions: a session of a user ends after 30 seconds without a click, by the time in the click."""
+"""Clicks into sessions: a session of a user ends after 30 seconds without a click, by the time in
+the click.
+"""
 
 import random
 
@@ -12,7 +14,8 @@ LAG_S = 5  # clicks come this much out of order at most
 def make(count, seed=0):
     """Make clicks (user, page, at_ms) of ten users, out of order by less than LAG_S."""
     chance = random.Random(seed)
-    at_ms, clicks = 1_790_000_000_000, []
+    at_ms = 1_790_000_000_000
+    clicks = []
     for _ in range(count):
         at_ms += chance.choice([100, 1000, 8000])
         clicks.append((f"user {chance.randrange(10)}", chance.choice("abc"), at_ms))
@@ -30,7 +33,11 @@ class Sessions(FoldingBolt):
     def fold(self, session, tup):
         clicks, first, last = session
         at = tup["at_ms"]
-        return [clicks + 1, at if first is None else min(first, at), at if last is None else max(last, at)]
+        return [
+            clicks + 1,
+            at if first is None else min(first, at),
+            at if last is None else max(last, at),
+        ]
 
     def merge(self, one, other):
         if not one[0] or not other[0]:
@@ -43,7 +50,9 @@ class Sessions(FoldingBolt):
 
 def build(pattern="clicks/*.jsonl"):
     builder = TopologyBuilder()
-    builder.set_spout("clicks", Files(pattern, "json", {"user": "string", "page": "string", "at_ms": "bigint"}))
+    builder.set_spout(
+        "clicks", Files(pattern, "json", {"user": "string", "page": "string", "at_ms": "bigint"})
+    )
     sessions = Sessions().with_session_window(Duration.seconds(GAP_S)).with_key("user")
     sessions = sessions.with_timestamp_field("at_ms").with_lag(Duration.seconds(LAG_S))
     builder.set_bolt("sessions", sessions, inputs="clicks", parallelism=2)

@@ -1,4 +1,6 @@
-"""Fraud: payments joined with where the card's phone was in the same minute; the third odd payment blocks a card."""
+"""Fraud: payments joined with where the card's phone was in the same minute; the third odd payment
+blocks a card.
+"""
 
 import random
 
@@ -10,15 +12,28 @@ MOST = 3  # odd payments until a card is blocked
 
 
 def make(count, seed=0):
-    """Make payments (id, card, amount, country, at_ms) and positions of phones (card, country, at_ms), each in order of time."""
+    """Make payments (id, card, amount, country, at_ms) and positions of phones (card, country,
+    at_ms), each in order of time.
+    """
     chance = random.Random(seed)
-    at_ms, payments, phones = 1_790_000_000_000, [], []
+    at_ms = 1_790_000_000_000
+    payments = []
+    phones = []
     for n in range(count):
         at_ms += chance.randrange(4000)
-        card, home = f"card {chance.randrange(12)}", "AT"
-        payments.append((n, card, chance.randrange(1, 500), chance.choice([home, home, "BR"]), at_ms))
+        card = f"card {chance.randrange(12)}"
+        home = "AT"
+        payments.append(
+            (n, card, chance.randrange(1, 500), chance.choice([home, home, "BR"]), at_ms)
+        )
         for _ in range(chance.randrange(3)):
-            phones.append((card, chance.choice([home, home, home, "CA"]), at_ms + chance.randrange(-20_000, 20_000)))
+            phones.append(
+                (
+                    card,
+                    chance.choice([home, home, home, "CA"]),
+                    at_ms + chance.randrange(-20_000, 20_000),
+                )
+            )
     return payments, sorted(phones, key=lambda position: position[2])
 
 
@@ -30,7 +45,9 @@ def odd(tup):
 
 @bolt("card", "ids", key="card")
 def block(tup, state):
-    """Emit a card once, with its odd payments; one that met several positions of its phone counts once."""
+    """Emit a card once, with its odd payments; one that met several positions of its phone counts
+    once.
+    """
     ids = state.get(tup["card"], [])
     if len(ids) < MOST and tup["id"] not in ids:
         ids = [*ids, tup["id"]]
@@ -41,11 +58,21 @@ def block(tup, state):
 
 def build(payments="payments/*.jsonl", phones="phones/*.jsonl"):
     builder = TopologyBuilder()
-    paid = {"id": "bigint", "card": "string", "amount": "bigint", "country": "string", "at_ms": "bigint"}
+    paid = {
+        "id": "bigint",
+        "card": "string",
+        "amount": "bigint",
+        "country": "string",
+        "at_ms": "bigint",
+    }
     builder.set_spout("payments", Files(payments, "json", paid))
-    builder.set_spout("phones", Files(phones, "json", {"card": "string", "country": "string", "at_ms": "bigint"}))
+    builder.set_spout(
+        "phones", Files(phones, "json", {"card": "string", "country": "string", "at_ms": "bigint"})
+    )
     join = JoinBolt("payments", key="card").join("phones", key="card")
-    join = join.select("id", "card", "amount", "payments:country as paid_in", "phones:country as phone_in")
+    join = join.select(
+        "id", "card", "amount", "payments:country as paid_in", "phones:country as phone_in"
+    )
     join = join.with_tumbling_window(Duration.seconds(WINDOW_S)).with_timestamp_field("at_ms")
     builder.set_bolt("beside", join, inputs=["payments", "phones"], parallelism=2)
     builder.set_bolt("odd", odd, inputs="beside", parallelism=2)

@@ -1,4 +1,6 @@
-"""Sensors: out-of-range readings and duplicates go, a missing value is the sensor's last one, annotated with its site."""
+"""Sensors: out-of-range readings and duplicates go, a missing value is the sensor's last one,
+annotated with its site.
+"""
 
 import random
 
@@ -6,7 +8,8 @@ from sparkstorm.api import TopologyBuilder, bolt, fields
 from sparkstorm.connectors import Files
 
 SITES = {n: f"site {n % 3}" for n in range(12)}
-LOWEST, HIGHEST = -40.0, 60.0
+LOWEST = -40.0
+HIGHEST = 60.0
 
 
 def make(count, seed=0):
@@ -14,7 +17,9 @@ def make(count, seed=0):
     chance = random.Random(seed)
     readings = []
     for n in range(count):
-        celsius = chance.choice([None, 999.0, *(float(chance.randrange(-20, 40)) for _ in range(8))])
+        celsius = chance.choice(
+            [None, 999.0, *(float(chance.randrange(-20, 40)) for _ in range(8))]
+        )
         readings += [(chance.randrange(12), n, celsius)] * chance.choice([1, 1, 1, 2])
     return readings
 
@@ -43,7 +48,10 @@ def annotate(tup):
 
 def build(pattern="readings/*.jsonl"):
     builder = TopologyBuilder()
-    builder.set_spout("readings", Files(pattern, "json", {"sensor": "bigint", "number": "bigint", "celsius": "double"}))
+    builder.set_spout(
+        "readings",
+        Files(pattern, "json", {"sensor": "bigint", "number": "bigint", "celsius": "double"}),
+    )
     # by sensor from the start: over shuffled tasks a sensor's readings would overtake each other
     builder.set_bolt("in_range", in_range, inputs={"readings": fields("sensor")}, parallelism=2)
     builder.set_bolt("clean", clean, inputs="in_range", parallelism=2)

@@ -1,4 +1,5 @@
-"""Access logs to sessions: JSON lines in, a look-up that blocks, sessions by event time with late data, Parquet and SQL out.
+"""Access logs to sessions: JSON lines in, a look-up that blocks, sessions by event time with late
+data, Parquet and SQL out.
 
 python jobs/access_logs.py logs                                   # writes an example log of 3,000 requests into logs/
 spark-submit jobs/run_topology.py conf/access_logs.yaml           # pip install 'sparkstorm[sql]' first
@@ -25,9 +26,16 @@ COUNTRIES = ("AT", "BR", "CA", "DE")
 
 @bolt({"user": "string", "country": "string", "bytes": "bigint", "at_ms": "bigint"}, blocking=True)
 def enrich(tup: Any) -> Iterator[Any]:
-    """Look the user's country up, as a service on the network would: 5 ms on a thread of the bolt's own."""
+    """Look the user's country up, as a service on the network would: 5 ms on a thread of the bolt's
+    own.
+    """
     time.sleep(0.005)
-    yield tup["user"], COUNTRIES[sum(tup["user"].encode()) % len(COUNTRIES)], tup["bytes"], tup["at_ms"]
+    yield (
+        tup["user"],
+        COUNTRIES[sum(tup["user"].encode()) % len(COUNTRIES)],
+        tup["bytes"],
+        tup["at_ms"],
+    )
 
 
 def together(one: list[Any], other: list[Any]) -> list[Any]:
@@ -44,17 +52,36 @@ def sessions(accumulator: list[Any], tup: Any) -> list[Any]:
     return [tup["country"], accumulator[1] + 1, accumulator[2] + tup["bytes"]]
 
 
-@bolt({"user": "string", "country": "string", "requests": "bigint", "bytes": "bigint", "last_ms": "bigint"})
+@bolt(
+    {
+        "user": "string",
+        "country": "string",
+        "requests": "bigint",
+        "bytes": "bigint",
+        "last_ms": "bigint",
+    }
+)
 def flat(tup: Any) -> Iterator[Any]:
     """Emit a session as a row of a table."""
     user, (country, requests, size), last_ms = tup.values
     yield user, country, requests, size, last_ms
 
 
-def build(logs: str = "logs/*.jsonl", out: str = "results", database: str = "sqlite:///sessions.db", kafka: str = "") -> Topology:
+def build(
+    logs: str = "logs/*.jsonl",
+    out: str = "results",
+    database: str = "sqlite:///sessions.db",
+    kafka: str = "",
+) -> Topology:
     """Return the topology over log files, or over the topic `access` of a Kafka."""
-    database = database.replace("sqlite:///", f"sqlite:///{Path.cwd()}/") if ":////" not in database else database
-    source: Spout = KafkaSource(kafka, "access", FIELDS, follow=False) if kafka else Files(logs, "json", FIELDS)
+    database = (
+        database.replace("sqlite:///", f"sqlite:///{Path.cwd()}/")
+        if ":////" not in database
+        else database
+    )
+    source: Spout = (
+        KafkaSource(kafka, "access", FIELDS, follow=False) if kafka else Files(logs, "json", FIELDS)
+    )
     builder = TopologyBuilder()
     builder.set_spout("logs", source)
     builder.set_bolt("enrich", enrich, parallelism=4, inputs={"logs": fields("user")})
@@ -67,12 +94,20 @@ def build(logs: str = "logs/*.jsonl", out: str = "results", database: str = "sql
 
 
 def requests(count: int, seed: int = 1) -> Iterator[Mapping[str, Any]]:
-    """Yield requests of some users in about the order of their times; one in fifty comes an hour late."""
-    chance, at_ms = random.Random(seed), 1_750_000_000_000
+    """Yield requests of some users in about the order of their times; one in fifty comes an hour
+    late.
+    """
+    chance = random.Random(seed)
+    at_ms = 1_750_000_000_000
     for n in range(count):
         at_ms += chance.randrange(20_000)
         seen_ms = at_ms - (3_600_000 if n % 50 == 49 else chance.randrange(60_000))
-        yield {"user": f"user {chance.randrange(40)}", "page": f"/{n % 7}", "bytes": chance.randrange(9_000), "at_ms": seen_ms}
+        yield {
+            "user": f"user {chance.randrange(40)}",
+            "page": f"/{n % 7}",
+            "bytes": chance.randrange(9_000),
+            "at_ms": seen_ms,
+        }
 
 
 def main(folder: str, count: int = 3_000) -> None:

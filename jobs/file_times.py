@@ -1,7 +1,9 @@
-"""Example with event time: files of this machine by the time they were last changed, late ones told apart.
+"""Example with event time: files of this machine by the time they were last changed, late ones told
+apart.
 
-Paths come in the order of their names, so their times jump back and forth over years: real data that is out of order.
-`python jobs/file_times.py FOLDER... > files.csv` writes the same events as a history that a replay can read.
+Paths come in the order of their names, so their times jump back and forth over years: real data
+that is out of order. `python jobs/file_times.py FOLDER... > files.csv` writes the same events as a
+history that a replay can read.
 """
 
 from __future__ import annotations
@@ -42,7 +44,11 @@ def events(folders: Sequence[str]) -> Iterator[tuple[str, int, int]]:
                     found = os.lstat(os.path.join(path, name))
                 except OSError:  # gone since it was listed
                     continue
-                yield os.path.splitext(name)[1].lower() or "none", found.st_size, max(0, int(found.st_mtime * 1000))
+                yield (
+                    os.path.splitext(name)[1].lower() or "none",
+                    found.st_size,
+                    max(0, int(found.st_mtime * 1000)),
+                )
 
 
 class FileTimes(ReplayableSpout):
@@ -127,10 +133,16 @@ class LateFiles(StatefulBolt):
 
 
 def build(input: Sequence[str] = (), lag_days: int = 365) -> Topology:
-    """The folders' files (of /usr/share without any) through windows of thirty days, late by the lag."""
+    """The folders' files (of /usr/share without any) through windows of thirty days, late by the
+    lag.
+    """
     builder = TopologyBuilder()
     builder.set_spout("files", FileTimes(list(input) or ["/usr/share"]))
-    windows = ChangedPerMonth().with_tumbling_window(Duration(30 * DAY)).with_timestamp_field("changed_ms")
+    windows = (
+        ChangedPerMonth()
+        .with_tumbling_window(Duration(30 * DAY))
+        .with_timestamp_field("changed_ms")
+    )
     windows.with_lag(Duration(lag_days * DAY)).with_late_tuple_stream("late")
     builder.set_bolt("months", windows, parallelism=2).fields_grouping("files", "suffix")
     builder.set_bolt("largest", LargestMonth(), parallelism=2).fields_grouping("months", "suffix")

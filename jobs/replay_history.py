@@ -1,9 +1,13 @@
-"""spark-submit jobs/replay_history.py CONF.yaml --input [SPOUT[:STREAM]=]PATH... --output FOLDER [--skip-bad] [...]"""
+"""spark-submit jobs/replay_history.py CONF.yaml --input [SPOUT[:STREAM]=]PATH... --output FOLDER
+[--skip-bad] [...]
+"""
 
 import sys
 
 if sys.version_info < (3, 11):  # noqa: UP036 - whoever starts it with an older one shall be told
-    sys.exit(f"SparkStorm needs Python 3.11 or newer; this is {sys.version.split()[0]} (set PYSPARK_PYTHON)")
+    sys.exit(
+        f"SparkStorm needs Python 3.11 or newer; this is {sys.version.split()[0]} (set PYSPARK_PYTHON)"
+    )
 try:
     from sparkstorm.app.replay.job import main
 except ImportError as error:

@@ -1,9 +1,13 @@
-"""spark-submit jobs/run_topology.py CONF.yaml [--input PATH...] [-c key=value ...] [--name N] [--from CHECKPOINT] [--fresh]"""
+"""spark-submit jobs/run_topology.py CONF.yaml [--input PATH...] [-c key=value ...] [--name N]
+[--from CHECKPOINT] [--fresh]
+"""
 
 import sys
 
 if sys.version_info < (3, 11):  # noqa: UP036 - whoever starts it with an older one shall be told
-    sys.exit(f"SparkStorm needs Python 3.11 or newer; this is {sys.version.split()[0]} (set PYSPARK_PYTHON)")
+    sys.exit(
+        f"SparkStorm needs Python 3.11 or newer; this is {sys.version.split()[0]} (set PYSPARK_PYTHON)"
+    )
 try:
     from sparkstorm.app.job import main
 except ImportError as error:

@@ -1,7 +1,9 @@
-"""Example of event time on real data: when the files in Spark's own jars were built, per day and kind of file.
+"""Example of event time on real data: when the files in Spark's own jars were built, per day and
+kind of file.
 
-Every jar that PySpark brings is an archive whose entries carry the moment they were written: some 157,000 events of many
-years. Within a jar they come by name, not by time, and old files lie beside new ones: data out of order, and late data.
+Every jar that PySpark brings is an archive whose entries carry the moment they were written: some
+157,000 events of many years. Within a jar they come by name, not by time, and old files lie beside
+new ones: data out of order, and late data.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ LAG_DAYS = 30  # files that lie further back than the newest one before them are
 
 
 class JarEntries(ReplayableSpout):
-    """Emits the files of its share of the jars; its position is (jar, entry), so it goes on exactly where it was."""
+    """Emits the files of its share of the jars; its position is (jar, entry), so it goes on exactly
+    where it was.
+    """
 
     outputs = ("kind", "built_ms", "bytes")
 
@@ -46,7 +50,8 @@ class JarEntries(ReplayableSpout):
         """Take every n-th jar."""
         self._collector = collector
         self._mine = self._jars[context.task_index :: len(context.peers)]
-        self._jar, self._entry = 0, 0
+        self._jar = 0
+        self._entry = 0
         self._entries: list[tuple[str, int, int]] | None = None
 
     def next_tuple(self) -> None:
@@ -59,7 +64,9 @@ class JarEntries(ReplayableSpout):
                 self._collector.emit((kind, built_ms, size), message_id=[self._jar, self._entry])
                 self._entry += 1
                 return
-            self._jar, self._entry, self._entries = self._jar + 1, 0, None
+            self._jar = self._jar + 1
+            self._entry = 0
+            self._entries = None
 
     def is_exhausted(self) -> bool:
         """Return whether every file of every jar was emitted."""
@@ -91,7 +98,14 @@ class PerDay(FoldingBolt):
     def execute(self, window: Window, collector: BasicOutputCollector) -> None:
         """A day is complete."""
         files, size = window.value
-        collector.emit((window.key[0], str(datetime.date.fromordinal(719_163 + window.start // DAY_MS)), files, size))
+        collector.emit(
+            (
+                window.key[0],
+                str(datetime.date.fromordinal(719_163 + window.start // DAY_MS)),
+                files,
+                size,
+            )
+        )
 
 
 class Table(StatefulBolt):
@@ -106,23 +120,35 @@ class Table(StatefulBolt):
 
 
 def files_of(jar: str) -> list[tuple[str, int, int]]:
-    """(kind, time in ms, bytes) of every file in a jar, in its own order; times are what the archive says, as UTC."""
+    """(kind, time in ms, bytes) of every file in a jar, in its own order; times are what the
+    archive says, as UTC.
+    """
     with zipfile.ZipFile(jar) as archive:
         return [
-            (Path(entry.filename).suffix[1:] or "other", calendar.timegm((*entry.date_time, 0, 0, 0)) * 1000, entry.file_size)
+            (
+                Path(entry.filename).suffix[1:] or "other",
+                calendar.timegm((*entry.date_time, 0, 0, 0)) * 1000,
+                entry.file_size,
+            )
             for entry in archive.infolist()
             if not entry.is_dir()
         ]
 
 
 def oldest_first(jars: Sequence[str]) -> list[str]:
-    """Jars by the time of their newest file, as they would have come into being; empty ones are left out."""
+    """Jars by the time of their newest file, as they would have come into being; empty ones are
+    left out.
+    """
     newest = {jar: max((at for _, at, _ in files_of(jar)), default=None) for jar in jars}
-    return sorted((jar for jar in jars if newest[jar] is not None), key=lambda jar: (newest[jar], jar))
+    return sorted(
+        (jar for jar in jars if newest[jar] is not None), key=lambda jar: (newest[jar], jar)
+    )
 
 
 def spark_jars() -> Path:
-    """Where Spark keeps its jars: under spark-submit in its home, else inside the installed PySpark."""
+    """Where Spark keeps its jars: under spark-submit in its home, else inside the installed
+    PySpark.
+    """
     if "SPARK_HOME" in os.environ:
         return Path(os.environ["SPARK_HOME"], "jars")
     found = importlib.util.find_spec("pyspark")
@@ -144,7 +170,7 @@ def build(input: Sequence[str] = ()) -> Topology:
     builder = TopologyBuilder()
     builder.set_spout("jars", JarEntries(jars))
     builder.set_bolt("days", days, parallelism=2).fields_grouping("jars", "kind")
-    builder.set_bolt("table", Table(), parallelism=2).fields_grouping("days", "kind").fields_grouping(
-        "days", "component", stream="late"
-    )
+    builder.set_bolt("table", Table(), parallelism=2).fields_grouping(
+        "days", "kind"
+    ).fields_grouping("days", "component", stream="late")
     return builder.build()

@@ -6,7 +6,15 @@ import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
 
-from sparkstorm.api import BasicBolt, BasicOutputCollector, StatefulBolt, Topology, TopologyBuilder, Tuple, fields
+from sparkstorm.api import (
+    BasicBolt,
+    BasicOutputCollector,
+    StatefulBolt,
+    Topology,
+    TopologyBuilder,
+    Tuple,
+    fields,
+)
 from sparkstorm.connectors import FileLines, find_files
 
 
@@ -32,13 +40,21 @@ class CountWords(StatefulBolt):
 
 
 def standard_library() -> list[tuple[str, int]]:
-    """Return path and size of the standard library's sources, a corpus that every machine has, without installed packages."""
+    """Return path and size of the standard library's sources, a corpus that every machine has,
+    without installed packages.
+    """
     files = find_files([sysconfig.get_paths()["stdlib"]], "*.py")
-    return [(path, size) for path, size in files if not {"site-packages", "dist-packages"} & set(Path(path).parts)]
+    return [
+        (path, size)
+        for path, size in files
+        if not {"site-packages", "dist-packages"} & set(Path(path).parts)
+    ]
 
 
 def build(input: Sequence[str] = ()) -> Topology:
-    """Return the topology over files or folders; without any, over the sources of Python's own standard library."""
+    """Return the topology over files or folders; without any, over the sources of Python's own
+    standard library.
+    """
     files = find_files(input) if input else standard_library()
     builder = TopologyBuilder()
     builder.set_spout("lines", FileLines(files), parallelism=2)

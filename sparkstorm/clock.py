@@ -21,7 +21,8 @@ class Clock(Protocol):
 class SystemClock:
     """The machine's clock: wall-clock time at its creation, then the steps of the monotonic clock.
 
-    A correction of the machine's time (NTP, an operator) thus never makes timeouts fire early or late.
+    A correction of the machine's time (NTP, an operator) thus never makes timeouts fire early or
+    late.
     """
 
     __slots__ = ("_offset_ns",)
@@ -55,7 +56,9 @@ class SimClock:
         return 1000 * self._now_ms
 
     def advance(self, delta_ms: int) -> int:
-        """Move time on by `delta_ms` and return the new moment; ValueError when that would be backwards."""
+        """Move time on by `delta_ms` and return the new moment; ValueError when that would be
+        backwards.
+        """
         if delta_ms < 0:
             raise ValueError(f"time does not run backwards: {delta_ms} ms")
         self._now_ms += delta_ms

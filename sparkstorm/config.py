@@ -1,6 +1,8 @@
-"""Configuration: the keys (defaults.yaml), the reading and checking of files and overrides, the frozen result.
+"""Configuration: the keys (defaults.yaml), the reading and checking of files and overrides, the
+frozen result.
 
-Keys are Storm's wherever Storm has one; precedence as in Storm: defaults, file, overrides, a component's own settings.
+Keys are Storm's wherever Storm has one; precedence as in Storm: defaults, file, overrides, a
+component's own settings.
 """
 
 from __future__ import annotations
@@ -69,7 +71,11 @@ class Key:
         bounds = [f"at least {self.min:g}"] if self.min is not None else []
         bounds += [f"at most {self.max:g}"] if self.max is not None else []
         values = ", ".join(self.choices) if self.choices else ", ".join([self._expected(), *bounds])
-        default = "null" if self.default is None else yaml.safe_dump(self.default, default_flow_style=True).split("\n")[0]
+        default = (
+            "null"
+            if self.default is None
+            else yaml.safe_dump(self.default, default_flow_style=True).split("\n")[0]
+        )
         kept = ", kept secret" if self.secret else ""
         scope = "each topology" if self.scope == "topology" else "the cluster"
         return f"{self.name}: {self.doc}\n    values: {values}\n    default: {default}; set for {scope}{kept}"
@@ -80,7 +86,9 @@ class Key:
         return self.unit in _MS_PER_UNIT
 
     def problem(self, value: Value, in_range: bool = True) -> str:
-        """Return what is wrong with a value for this key, or nothing; without `in_range` any number of its type will do."""
+        """Return what is wrong with a value for this key, or nothing; without `in_range` any number
+        of its type will do.
+        """
         if value is None:
             return "" if self.default is None else f"expected {self._expected()}, got null"
         if isinstance(value, str) and value in self.words:
@@ -117,7 +125,8 @@ class Conf(Mapping[str, Value]):
 
     def __init__(self, values: Mapping[str, Value]) -> None:
         self._values: dict[str, Value] = dict(values)
-        self._containers: tuple[str, ...] | None = None  # keys whose values must be copied, once somebody has asked
+        # keys whose values must be copied, once somebody has asked
+        self._containers: tuple[str, ...] | None = None
 
     def __getitem__(self, key: str) -> Value:
         try:
@@ -136,7 +145,11 @@ class Conf(Mapping[str, Value]):
         return len(self._values)
 
     def __repr__(self) -> str:
-        changed = {name: value for name, value in self.without_secrets().items() if value != _default_of(name)}
+        changed = {
+            name: value
+            for name, value in self.without_secrets().items()
+            if value != _default_of(name)
+        }
         return f"Conf({changed!r} over the defaults)"
 
     def __reduce__(self) -> tuple[type[Conf], tuple[dict[str, Value]]]:
@@ -145,24 +158,40 @@ class Conf(Mapping[str, Value]):
     def as_dict(self) -> dict[str, Value]:
         """A copy in plain values, fit for JSON and for the codec; secrets included."""
         if self._containers is None:
-            self._containers = tuple(name for name, value in self._values.items() if isinstance(value, (list, dict)))
-        copied = dict(self._values)  # most values are scalars: one by one they would be most of a worker's start
+            self._containers = tuple(
+                name for name, value in self._values.items() if isinstance(value, (list, dict))
+            )
+        # most values are scalars: one by one they would be most of a worker's start
+        copied = dict(self._values)
         for name in self._containers:
             copied[name] = copy.deepcopy(copied[name])
         return copied
 
     def without_secrets(self) -> dict[str, Value]:
         """The same with every password hidden, for logs, pages and records that others may read."""
-        return {name: _HIDDEN if name in secret_keys() and value is not None else value for name, value in self.as_dict().items()}
+        return {
+            name: _HIDDEN if name in secret_keys() and value is not None else value
+            for name, value in self.as_dict().items()
+        }
 
     def for_slots(self) -> dict[str, Value]:
-        """Return the configuration without secrets: slots and workers get addresses and passwords apart from it."""
-        return {name: None if name in secret_keys() else value for name, value in self.as_dict().items()}
+        """Return the configuration without secrets: slots and workers get addresses and passwords
+        apart from it.
+        """
+        return {
+            name: None if name in secret_keys() else value for name, value in self.as_dict().items()
+        }
 
     def for_clients(self) -> dict[str, Value]:
         """Return what differs from the defaults, without secrets and keys of the user's own."""
-        shown = {name: value for name, value in self.as_dict().items() if not name.startswith(OWN_PREFIX)}
-        return {name: value for name, value in shown.items() if name not in secret_keys() and value != _default_of(name)}
+        shown = {
+            name: value for name, value in self.as_dict().items() if not name.startswith(OWN_PREFIX)
+        }
+        return {
+            name: value
+            for name, value in shown.items()
+            if name not in secret_keys() and value != _default_of(name)
+        }
 
     def integer(self, name: str) -> int:
         """The value of an integer key; TypeError when it is null or no integer key."""
@@ -186,15 +215,20 @@ class Conf(Mapping[str, Value]):
         return value
 
     def millis(self, name: str) -> int:
-        """The value of a time key in whole milliseconds, whatever its unit; TypeError when it is null or no time."""
-        value, key = self[name], keys()[name]
+        """The value of a time key in whole milliseconds, whatever its unit; TypeError when it is
+        null or no time.
+        """
+        value = self[name]
+        key = keys()[name]
         if not key.is_time or isinstance(value, bool) or not isinstance(value, (int, float)):
             raise TypeError(f"{name} is {_describe(value)}, not a time")
         return milliseconds(key, value)
 
 
 def milliseconds(key: Key, value: float) -> int:
-    """Return the value of a time key in whole milliseconds; a time above zero is never less than one."""
+    """Return the value of a time key in whole milliseconds; a time above zero is never less than
+    one.
+    """
     millis = round(value * _MS_PER_UNIT[key.unit])
     return max(millis, 1) if value > 0 else millis
 
@@ -213,7 +247,9 @@ def keys() -> Mapping[str, Key]:
 
 @functools.cache
 def unsupported_keys() -> Mapping[str, str]:
-    """Return keys of Storm, JStorm and earlier versions that are not supported, each with what to do instead."""
+    """Return keys of Storm, JStorm and earlier versions that are not supported, each with what to
+    do instead.
+    """
     text = resources.files("sparkstorm").joinpath("unsupported.yaml").read_text(encoding="utf-8")
     found: dict[str, str] = yaml.load(text, _Loader)
     return found
@@ -232,7 +268,9 @@ def default_conf() -> Conf:
 
 
 def merge(*layers: Mapping[str, Value]) -> Conf:
-    """The defaults under the given layers, of which later ones win; raises InvalidConfigError as `check` does."""
+    """The defaults under the given layers, of which later ones win; raises InvalidConfigError as
+    `check` does.
+    """
     values = default_conf().as_dict()
     for layer in layers:
         values.update(layer.as_dict() if isinstance(layer, Conf) else check(layer, "the settings"))
@@ -249,7 +287,8 @@ def load_conf(path: str | Path) -> dict[str, Value]:
 
 
 def read_yaml(path: str | Path) -> tuple[dict[str, Value], dict[str, int]]:
-    """Return what a YAML file maps to what, and the line of each key; nothing is checked but that it is a harmless mapping.
+    """Return what a YAML file maps to what, and the line of each key; nothing is checked but that
+    it is a harmless mapping.
 
     Raises InvalidConfigError as `load_conf` does.
     """
@@ -257,7 +296,9 @@ def read_yaml(path: str | Path) -> tuple[dict[str, Value], dict[str, int]]:
 
 
 def parse_yaml(text: str, path: str | Path) -> tuple[dict[str, Value], dict[str, int]]:
-    """Return what a text maps to what, and the line of each key; `path` is for errors, which are those of `read_yaml`."""
+    """Return what a text maps to what, and the line of each key; `path` is for errors, which are
+    those of `read_yaml`.
+    """
     _refuse_hostile(text, str(path))
     try:
         loader = _Loader(text)
@@ -272,10 +313,13 @@ def parse_yaml(text: str, path: str | Path) -> tuple[dict[str, Value], dict[str,
     return values, _line_by_key(node, str(path))
 
 
-def check(values: Mapping[str, Value], source: str, lines: Mapping[str, int] | None = None) -> dict[str, Value]:
+def check(
+    values: Mapping[str, Value], source: str, lines: Mapping[str, int] | None = None
+) -> dict[str, Value]:
     """Return a copy of `values` when every key is known and every value fits.
 
-    Raises InvalidConfigError naming `source` (and the line, where `lines` knows it), the key and the nearest known.
+    Raises InvalidConfigError naming `source` (and the line, where `lines` knows it), the key and
+    the nearest known.
     """
     checked = {}
     for name, value in values.items():
@@ -286,14 +330,19 @@ def check(values: Mapping[str, Value], source: str, lines: Mapping[str, int] | N
 
 
 def explain(pattern: str) -> list[str]:
-    """Return a text for each key that `pattern` names, in the order of defaults.yaml; `*` and `?` are wildcards.
+    """Return a text for each key that `pattern` names, in the order of defaults.yaml; `*` and `?`
+    are wildcards.
 
-    Keys of Storm and JStorm that are not supported say what to use instead. InvalidConfigError when nothing has such a
-    name, with the nearest key.
+    Keys of Storm and JStorm that are not supported say what to use instead. InvalidConfigError when
+    nothing has such a name, with the nearest key.
     """
     found = [key.text() for key in keys().values() if fnmatch.fnmatchcase(key.name, pattern)]
     rest = unsupported_keys()
-    found += [f"{name}: not supported: {rest[name]}" for name in rest if fnmatch.fnmatchcase(name, pattern)]
+    found += [
+        f"{name}: not supported: {rest[name]}"
+        for name in rest
+        if fnmatch.fnmatchcase(name, pattern)
+    ]
     if not found:
         raise InvalidConfigError(f"no key is named {pattern}{_suggestion(pattern)}")
     return found
@@ -301,30 +350,42 @@ def explain(pattern: str) -> list[str]:
 
 def unsupported_among(names: Iterable[str]) -> list[str]:
     """Return a sentence for each of the names that is not supported, for a warning."""
-    return [f"{name} is not supported: {unsupported_keys()[name]}" for name in names if name in unsupported_keys()]
+    return [
+        f"{name} is not supported: {unsupported_keys()[name]}"
+        for name in names
+        if name in unsupported_keys()
+    ]
 
 
 def parse_override(argument: str) -> tuple[str, Value]:
-    """Key and checked value of a command line's `key=value`; the value is read as YAML, so `3` is a number.
+    """Key and checked value of a command line's `key=value`; the value is read as YAML, so `3` is a
+    number.
 
     Raises InvalidConfigError quoting the argument.
     """
     name, equals, text = argument.partition("=")
     name = name.strip()
     if not equals or not name:
-        shown = next((f"{key}{_HIDDEN}" for key in secret_keys() if argument.startswith(key)), argument)
+        shown = next(
+            (f"{key}{_HIDDEN}" for key in secret_keys() if argument.startswith(key)), argument
+        )
         raise InvalidConfigError(f"-c {shown}: expected key=value")
     known = keys().get(name)
     if known is not None and known.type == "string" and text not in ("", "~", "null"):
         # a name such as 007 or `no` stays what was typed
         return name, _check_one(name, text, f"-c {name}={_HIDDEN if known.secret else text}")
-    is_secret = known.secret if known else bool(difflib.get_close_matches(name, secret_keys(), 1, 0.7))  # misspelled
+    # misspelled
+    is_secret = (
+        known.secret if known else bool(difflib.get_close_matches(name, secret_keys(), 1, 0.7))
+    )
     source = f"-c {name}={_HIDDEN if is_secret else text}"
     _refuse_hostile(text, source)
     try:
         value = yaml.load(text, _Loader)
     except (yaml.YAMLError, ValueError) as error:
-        raise InvalidConfigError(f"{source}: the value is not YAML: {_yaml_reason(error)}") from error
+        raise InvalidConfigError(
+            f"{source}: the value is not YAML: {_yaml_reason(error)}"
+        ) from error
     return name, _check_one(name, value, source)
 
 
@@ -344,18 +405,24 @@ def _check_one(name: object, value: Value, where: str) -> Value:
 
 
 def _plain(value: Value, where: str, depth: int) -> Value:
-    """A copy of the value in JSON's types; InvalidConfigError for anything else (a YAML date, say)."""
+    """A copy of the value in JSON's types; InvalidConfigError for anything else (a YAML date,
+    say).
+    """
     if depth > _MAX_DEPTH:
         raise InvalidConfigError(f"{where}: nested deeper than {_MAX_DEPTH} levels")
     if isinstance(value, (list, tuple)):
         return [_plain(item, where, depth + 1) for item in value]
     if isinstance(value, Mapping):
         if odd := [item for item in value if not isinstance(item, str)]:
-            raise InvalidConfigError(f"{where}: keys of a map must be strings, got {_describe(odd[0])}")
+            raise InvalidConfigError(
+                f"{where}: keys of a map must be strings, got {_describe(odd[0])}"
+            )
         return {item: _plain(inner, where, depth + 1) for item, inner in value.items()}
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
-    raise InvalidConfigError(f"{where}: {type(value).__name__} is no type of a configuration; quote it to make it a string")
+    raise InvalidConfigError(
+        f"{where}: {type(value).__name__} is no type of a configuration; quote it to make it a string"
+    )
 
 
 def _nested_hint(name: str, value: Value) -> str:
@@ -367,7 +434,9 @@ def _nested_hint(name: str, value: Value) -> str:
 
 def _suggestion(name: str) -> str:
     known = keys()
-    near = sorted((key for key in known if key.endswith(f".{name}")), key=len) or difflib.get_close_matches(name, known, 1, 0.7)
+    near = sorted(
+        (key for key in known if key.endswith(f".{name}")), key=len
+    ) or difflib.get_close_matches(name, known, 1, 0.7)
     return f"; did you mean {near[0]}?" if near else f" (keys of your own begin with {OWN_PREFIX})"
 
 
@@ -391,7 +460,9 @@ def _read_text(path: Path) -> str:
     except OSError as error:
         raise InvalidConfigError(f"{path} cannot be read: {error.strerror}") from error
     if len(data) > _MAX_FILE_BYTES:
-        raise InvalidConfigError(f"{path} is larger than {_MAX_FILE_BYTES} bytes: this is no configuration file")
+        raise InvalidConfigError(
+            f"{path} is larger than {_MAX_FILE_BYTES} bytes: this is no configuration file"
+        )
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -400,15 +471,21 @@ def _read_text(path: Path) -> str:
 
 
 def _refuse_hostile(text: str, source: str) -> None:
-    """Refuse YAML with aliases (they multiply) or deep nesting, by its flat list of events, before objects are made of it."""
+    """Refuse YAML with aliases (they multiply) or deep nesting, by its flat list of events, before
+    objects are made of it.
+    """
     depth = 0
     try:
         for event in yaml.parse(text, _Loader):
-            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(
+                event, yaml.CollectionEndEvent
+            )
             if depth > _MAX_DEPTH:
                 raise InvalidConfigError(f"{source}: nested deeper than {_MAX_DEPTH} levels")
             if isinstance(event, yaml.AliasEvent):
-                raise InvalidConfigError(f"{source}, line {event.start_mark.line + 1}: aliases (*name) are not accepted")
+                raise InvalidConfigError(
+                    f"{source}, line {event.start_mark.line + 1}: aliases (*name) are not accepted"
+                )
     except yaml.YAMLError as error:
         raise InvalidConfigError(f"{source} is not YAML: {_yaml_reason(error)}") from error
 
@@ -420,11 +497,16 @@ def _yaml_reason(error: Exception) -> str:
 
 
 def _line_by_key(node: Any, source: str) -> dict[str, int]:
-    """The line of each key; InvalidConfigError for one that is written twice, of which YAML would drop the first."""
+    """The line of each key; InvalidConfigError for one that is written twice, of which YAML would
+    drop the first.
+    """
     lines: dict[str, int] = {}
     for key_node, _ in node.value:
-        name, line = str(key_node.value), key_node.start_mark.line + 1
+        name = str(key_node.value)
+        line = key_node.start_mark.line + 1
         if name in lines:
-            raise InvalidConfigError(f"{source}, line {line}: {name} is set a second time (first in line {lines[name]})")
+            raise InvalidConfigError(
+                f"{source}, line {line}: {name} is set a second time (first in line {lines[name]})"
+            )
         lines[name] = line
     return lines

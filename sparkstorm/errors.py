@@ -1,22 +1,33 @@
-"""All errors: one base class, one sentence each, raised where the fault is known and not re-worded by callers."""
+"""All errors: one base class, one sentence each, raised where the fault is known and not re-worded
+by callers.
+"""
 
 
 def show(value: object, most: int = 60) -> str:
-    """A value for an error's text, cut to `most` characters; never raises, however long or deep the value is."""
+    """A value for an error's text, cut to `most` characters; never raises, however long or deep the
+    value is.
+    """
     try:
         text = repr(value[:most] if isinstance(value, (str, bytes)) else value)
-    except (ValueError, RecursionError):  # an integer of more than 4,300 digits, nesting beyond the stack
+    except (
+        ValueError,
+        RecursionError,
+    ):  # an integer of more than 4,300 digits, nesting beyond the stack
         text = f"{type(value).__name__} too large to show"
     cut = len(text) > most or (isinstance(value, (str, bytes)) and len(value) > most)
     return f"{text[: most - 3]}..." if cut else text
 
 
 class SparkStormError(Exception):
-    """Root of everything SparkStorm raises on purpose; its text is written for the person who reads it."""
+    """Root of everything SparkStorm raises on purpose; its text is written for the person who reads
+    it.
+    """
 
 
 class InvalidTopologyError(SparkStormError):
-    """A topology (its name, components, streams, groupings or parallelism) breaks a rule; names the culprit and the mend."""
+    """A topology (its name, components, streams, groupings or parallelism) breaks a rule; names the
+    culprit and the mend.
+    """
 
 
 class InvalidConfigError(SparkStormError):
@@ -52,11 +63,15 @@ class StoreUnavailableError(SparkStormError):
 
 
 class OneStoreAwayError(SparkStormError):
-    """One of several Redis servers does not answer; what does not need it goes on, and the rest is tried again."""
+    """One of several Redis servers does not answer; what does not need it goes on, and the rest is
+    tried again.
+    """
 
 
 class ReadOnlyConnectionError(SparkStormError):
-    """A change was asked for over a connection that may only read; names the file that may do more."""
+    """A change was asked for over a connection that may only read; names the file that may do
+    more.
+    """
 
 
 class NimbusUnavailableError(StoreUnavailableError):
@@ -64,7 +79,9 @@ class NimbusUnavailableError(StoreUnavailableError):
 
 
 class RootInUseError(SparkStormError):
-    """Another driver holds the ZooKeeper root; names the root, the driver's host and process, and the mend."""
+    """Another driver holds the ZooKeeper root; names the root, the driver's host and process, and
+    the mend.
+    """
 
 
 class StoreInconsistentError(SparkStormError):
@@ -72,7 +89,9 @@ class StoreInconsistentError(SparkStormError):
 
 
 class StateConflictError(SparkStormError):
-    """Another writer changed, made or removed a record of the state store first; read it again and decide anew."""
+    """Another writer changed, made or removed a record of the state store first; read it again and
+    decide anew.
+    """
 
 
 class FencedError(SparkStormError):
@@ -80,11 +99,15 @@ class FencedError(SparkStormError):
 
 
 class StoreRolledBackError(SparkStormError):
-    """The store is behind this owner's memory (lost tail, fail-over); every worker must reload from the store."""
+    """The store is behind this owner's memory (lost tail, fail-over); every worker must reload from
+    the store.
+    """
 
 
 class StoreLostError(StoreInconsistentError):
-    """The store has lost more than its tail; says what, since when, and how to go on. `loss` is the first of these alone."""
+    """The store has lost more than its tail; says what, since when, and how to go on. `loss` is the
+    first of these alone.
+    """
 
     def __init__(self, text: str, loss: str = "") -> None:
         super().__init__(text)
@@ -108,19 +131,27 @@ class SlotsUnavailableError(SparkStormError):
 
 
 class WorkerFailedError(SparkStormError):
-    """A worker cannot run (import, prepare or open keeps failing); carries the last lines of its log."""
+    """A worker cannot run (import, prepare or open keeps failing); carries the last lines of its
+    log.
+    """
 
 
 class TopologyPausedError(SparkStormError):
-    """Most inputs of a component fail, so its topology was paused; names the component, the last error and what goes on."""
+    """Most inputs of a component fail, so its topology was paused; names the component, the last
+    error and what goes on.
+    """
 
 
 class ReplayFailedError(SparkStormError):
-    """A batch replay cannot go on; names the component, the task and the record, or the input and its column."""
+    """A batch replay cannot go on; names the component, the task and the record, or the input and
+    its column.
+    """
 
 
 class CheckpointError(SparkStormError):
-    """A checkpoint is damaged, or does not fit the topology that is to begin from it; names the file and the field."""
+    """A checkpoint is damaged, or does not fit the topology that is to begin from it; names the
+    file and the field.
+    """
 
 
 class RecordingError(SparkStormError):

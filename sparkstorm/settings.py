@@ -1,8 +1,8 @@
 """Typed settings: each configuration key is parsed once, into frozen records.
 
-A field is annotated with its key. `Settings.of` checks the value as defaults.yaml describes it, and takes that file's
-default for an absent key: no default is written a second time. Fields of time keys are whole milliseconds, whatever the
-key's unit is. Zero means zero. PURE.
+A field is annotated with its key. `Settings.of` checks the value as defaults.yaml describes it, and
+takes that file's default for an absent key: no default is written a second time. Fields of time
+keys are whole milliseconds, whatever the key's unit is. Zero means zero. PURE.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ class Settings:
 
     @classmethod
     def of(cls, conf: Mapping[str, Any], own: Mapping[str, Any] | None = None) -> Self:
-        """Read every field; values of `own` (a component's configuration) that are not null win over `conf`.
+        """Read every field; values of `own` (a component's configuration) that are not null win
+        over `conf`.
 
         Raises InvalidConfigError, which names the key and what it expects.
         """
@@ -33,19 +34,28 @@ class Settings:
 
     @classmethod
     def of_partial(cls, conf: Mapping[str, Any]) -> Self:
-        """Read every field of a scheduling problem: null is absent, and numbers out of range are the scheduler's to answer."""
+        """Read every field of a scheduling problem: null is absent, and numbers out of range are
+        the scheduler's to answer.
+        """
         keys_by_field = _keys_of(cls)  # type: ignore[arg-type]
         given = {key: conf[key] for key in keys_by_field.values() if conf.get(key) is not None}
-        return cls(**{name: _value(key, given, {}, in_range=False) for name, key in keys_by_field.items()})
+        return cls(
+            **{name: _value(key, given, {}, in_range=False) for name, key in keys_by_field.items()}
+        )
 
 
 @functools.cache
 def _keys_of(kind: type[Settings]) -> Mapping[str, str]:
     """Configuration keys by field."""
-    return {name: hint.__metadata__[0] for name, hint in get_type_hints(kind, include_extras=True).items()}
+    return {
+        name: hint.__metadata__[0]
+        for name, hint in get_type_hints(kind, include_extras=True).items()
+    }
 
 
-def _value(name: str, conf: Mapping[str, Any], own: Mapping[str, Any], in_range: bool = True) -> Any:
+def _value(
+    name: str, conf: Mapping[str, Any], own: Mapping[str, Any], in_range: bool = True
+) -> Any:
     known = keys()[name]
     value = own.get(name)
     value = conf.get(name, known.default) if value is None else value
@@ -105,9 +115,13 @@ class StoreSettings(Settings):
     tls_key: Annotated[str | None, "sparkstorm.tls.key.file"]
 
     def own_redis(self) -> list[str]:
-        """Return the URLs of the user's own stores, the home store's first; InvalidConfigError when two keys name them."""
+        """Return the URLs of the user's own stores, the home store's first; InvalidConfigError when
+        two keys name them.
+        """
         if self.redis_url and self.redis_urls:
-            raise InvalidConfigError("sparkstorm.redis.url and sparkstorm.redis.urls are both set: keep one of them")
+            raise InvalidConfigError(
+                "sparkstorm.redis.url and sparkstorm.redis.urls are both set: keep one of them"
+            )
         return self.redis_urls or ([self.redis_url] if self.redis_url else [])
 
     def embedded(self) -> list[str]:
@@ -177,13 +191,17 @@ class DeliverySettings(Settings):
 
     @property
     def retries(self) -> int:
-        """Tries after the first at the failing task; 0 under the guarantees that leave retries to the spout."""
+        """Tries after the first at the failing task; 0 under the guarantees that leave retries to
+        the spout.
+        """
         return self.retry_limit if self.is_exactly_once else 0
 
 
 @dataclass(frozen=True, slots=True)
 class BreakerSettings(Settings):
-    """Failing share and number of inputs given up at which a component is paused; the share may be "never"."""
+    """Failing share and number of inputs given up at which a component is paused; the share may be
+    "never".
+    """
 
     share: Annotated[float | str, "topology.failure.pause.share"]
     count: Annotated[int, "topology.failure.pause.count"]
@@ -199,7 +217,8 @@ class EpochSettings(Settings):
     bytes: Annotated[int, "topology.epoch.bytes"]
 
 
-STORE_LOSS, CONTINUE = "topology.store.loss", "continue"
+STORE_LOSS = "topology.store.loss"
+CONTINUE = "continue"
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,14 +308,20 @@ class WorkerTimers(Settings):
 
     @property
     def timeout_ms(self) -> int:
-        """Age of the last sign of life at which a worker is restarted: the topology's own within worker.max.timeout.secs."""
+        """Age of the last sign of life at which a worker is restarted: the topology's own within
+        worker.max.timeout.secs.
+        """
         if self.topology_timeout_ms is None:
             return self.supervisor_timeout_ms
-        return min(max(self.supervisor_timeout_ms, self.topology_timeout_ms), self.longest_timeout_ms)
+        return min(
+            max(self.supervisor_timeout_ms, self.topology_timeout_ms), self.longest_timeout_ms
+        )
 
     @property
     def progress_ms(self) -> int:
-        """Time without progress of the loop at which a worker is restarted; without a setting that of the sign of life."""
+        """Time without progress of the loop at which a worker is restarted; without a setting that
+        of the sign of life.
+        """
         return self.timeout_ms if self.progress_timeout_ms is None else self.progress_timeout_ms
 
 

@@ -1,6 +1,8 @@
-"""streamparse's classes over SparkStorm's own: projects run after their imports are changed, in the worker's process.
+"""streamparse's classes over SparkStorm's own: projects run after their imports are changed, in the
+worker's process.
 
-`from sparkstorm.streamparse import Bolt, Grouping, Spout, Stream, Topology`; a job file names the topology's class.
+`from sparkstorm.streamparse import Bolt, Grouping, Spout, Stream, Topology`; a job file names the
+topology's class.
 """
 
 from __future__ import annotations
@@ -51,7 +53,9 @@ class Grouping:
     @staticmethod
     def custom_object(*_: Any) -> model.Grouping:
         """Refuse a grouping of Java code."""
-        raise InvalidTopologyError("Grouping.custom_object names a Java class; use sparkstorm.api.custom(object with choose_tasks)")
+        raise InvalidTopologyError(
+            "Grouping.custom_object names a Java class; use sparkstorm.api.custom(object with choose_tasks)"
+        )
 
     custom_serialized = custom_object
 
@@ -66,7 +70,11 @@ class _Component:
 
     @classmethod
     def spec(
-        cls, name: str | None = None, inputs: Any = None, par: Any = 1, config: Mapping[str, Any] | None = None
+        cls,
+        name: str | None = None,
+        inputs: Any = None,
+        par: Any = 1,
+        config: Mapping[str, Any] | None = None,
     ) -> Specification:
         """Declare this component in a Topology."""
         return Specification(cls, name, inputs, par, {**(cls.config or {}), **(config or {})})
@@ -77,13 +85,17 @@ class _Component:
         self.context = {
             "taskid": context.task_id,
             "componentid": context.component_id,
-            "task->component": {str(task): name for task, name in context.component_by_task.items()},
+            "task->component": {
+                str(task): name for task, name in context.component_by_task.items()
+            },
         }
         self.component_name = context.component_id
         self.task_id = context.task_id
         self.topology_name = context.topology_id
         self.pid = os.getpid()
-        self.logger = logging.getLogger(f"{self.topology_name}.{self.component_name}.{self.task_id}")
+        self.logger = logging.getLogger(
+            f"{self.topology_name}.{self.component_name}.{self.task_id}"
+        )
         self.initialize(self.storm_conf, self.context)
 
     def initialize(self, storm_conf: Any, context: Any) -> None:
@@ -91,7 +103,9 @@ class _Component:
 
     def log(self, message: Any, level: str | None = None) -> None:
         """Write a line to the worker's log."""
-        self.logger.log(logging.getLevelNamesMapping().get(str(level or "info").upper(), logging.INFO), message)
+        self.logger.log(
+            logging.getLevelNamesMapping().get(str(level or "info").upper(), logging.INFO), message
+        )
 
     def report_metric(self, name: str, value: Any) -> None:
         """Write a metric to the worker's log."""
@@ -104,9 +118,13 @@ class _Component:
 
 
 class Spout(_Component, api.Spout):
-    """Spout of streamparse: `initialize`, `next_tuple`, `ack`, `fail`, and `emit(values, tup_id=...)`."""
+    """Spout of streamparse: `initialize`, `next_tuple`, `ack`, `fail`, and
+    `emit(values, tup_id=...)`.
+    """
 
-    def open(self, conf: api.Conf, context: TopologyContext, collector: SpoutOutputCollector) -> None:
+    def open(
+        self, conf: api.Conf, context: TopologyContext, collector: SpoutOutputCollector
+    ) -> None:
         """Prepare the task."""
         self._begin(conf, context, collector)
 
@@ -135,7 +153,9 @@ class ReliableSpout(Spout):
 
     max_fails = 3
 
-    def open(self, conf: api.Conf, context: TopologyContext, collector: SpoutOutputCollector) -> None:
+    def open(
+        self, conf: api.Conf, context: TopologyContext, collector: SpoutOutputCollector
+    ) -> None:
         """Prepare the task."""
         self.failed_tuples: Counter[Any] = Counter()
         self.unacked_tuples: dict[Any, tuple[Any, ...]] = {}
@@ -174,10 +194,11 @@ class ReliableSpout(Spout):
 
 
 class Bolt(_Component, api.Bolt):
-    """Bolt of streamparse: `initialize`, `process(tup)`, `process_tick(tup)`, `emit`; anchors, acks and fails by itself.
+    """Bolt of streamparse: `initialize`, `process(tup)`, `process_tick(tup)`, `emit`; anchors, acks
+    and fails by itself.
 
-    An exception fails the tuple and is recorded; the process goes on. With `auto_fail = False` it is recorded alone, and the
-    tuple stays open until its time-out.
+    An exception fails the tuple and is recorded; the process goes on. With `auto_fail = False` it
+    is recorded alone, and the tuple stays open until its time-out.
     """
 
     auto_anchor = True
@@ -222,7 +243,9 @@ class Bolt(_Component, api.Bolt):
         direct_task: int | None = None,
         need_task_ids: bool = False,
     ) -> None:
-        """Send a tuple, anchored to what is being processed unless `anchors` or `auto_anchor` says otherwise."""
+        """Send a tuple, anchored to what is being processed unless `anchors` or `auto_anchor` says
+        otherwise.
+        """
         _refuse_task_ids(need_task_ids)
         if anchors is None:
             anchors = self._current if self.auto_anchor else ()
@@ -250,7 +273,9 @@ class Bolt(_Component, api.Bolt):
 
 
 class BatchingBolt(Bolt):
-    """Bolt that gathers tuples between ticks: `group_key(tup)`, `process_batch(key, tups)`; a batch is acked or failed whole."""
+    """Bolt that gathers tuples between ticks: `group_key(tup)`, `process_batch(key, tups)`; a batch
+    is acked or failed whole.
+    """
 
     ticks_between_batches = 1
 
@@ -262,10 +287,16 @@ class BatchingBolt(Bolt):
 
     @classmethod
     def spec(
-        cls, name: str | None = None, inputs: Any = None, par: Any = 1, config: Mapping[str, Any] | None = None
+        cls,
+        name: str | None = None,
+        inputs: Any = None,
+        par: Any = 1,
+        config: Mapping[str, Any] | None = None,
     ) -> Specification:
         """Declare this component; without a tick of its own it gets one a second."""
-        return super().spec(name, inputs, par, {_TICK_KEY: 1, **(cls.config or {}), **(config or {})})
+        return super().spec(
+            name, inputs, par, {_TICK_KEY: 1, **(cls.config or {}), **(config or {})}
+        )
 
     def group_key(self, tup: Tuple) -> Any:
         """Return the key of a tuple's batch; by default there is one batch."""
@@ -287,7 +318,8 @@ class BatchingBolt(Bolt):
             self._process_batches()
 
     def _process_batches(self) -> None:
-        batches, self._batches = self._batches, defaultdict(list)
+        batches = self._batches
+        self._batches = defaultdict(list)
         for key, tups in batches.items():
             self._current = tups
             try:
@@ -304,16 +336,24 @@ class BatchingBolt(Bolt):
 
 
 class TicklessBatchingBolt(BatchingBolt):
-    """Batching bolt with a period of its own, `secs_between_batches`; here it has ticks too, of that period."""
+    """Batching bolt with a period of its own, `secs_between_batches`; here it has ticks too, of
+    that period.
+    """
 
     secs_between_batches: float = 2
 
     @classmethod
     def spec(
-        cls, name: str | None = None, inputs: Any = None, par: Any = 1, config: Mapping[str, Any] | None = None
+        cls,
+        name: str | None = None,
+        inputs: Any = None,
+        par: Any = 1,
+        config: Mapping[str, Any] | None = None,
     ) -> Specification:
         """Declare this component with its period."""
-        return super().spec(name, inputs, par, {_TICK_KEY: cls.secs_between_batches, **(config or {})})
+        return super().spec(
+            name, inputs, par, {_TICK_KEY: cls.secs_between_batches, **(config or {})}
+        )
 
 
 @dataclass(eq=False)
@@ -332,34 +372,52 @@ class Specification:
 
 
 class _TopologyType(type):
-    """A Topology's class, which is built when it is called: `topology: module:WordCount` of a job file does so."""
+    """A Topology's class, which is built when it is called: `topology: module:WordCount` of a job
+    file does so.
+    """
 
     def __call__(cls) -> model.Topology:
         specs = {}
         for base in reversed(cls.__mro__):
-            specs.update({key: each for key, each in vars(base).items() if isinstance(each, Specification)})
+            specs.update(
+                {key: each for key, each in vars(base).items() if isinstance(each, Specification)}
+            )
         names = {spec: spec.name or key for key, spec in specs.items()}
-        shared = {key: value for base in reversed(cls.__mro__) for key, value in (vars(base).get("config") or {}).items()}
+        shared = {
+            key: value
+            for base in reversed(cls.__mro__)
+            for key, value in (vars(base).get("config") or {}).items()
+        }
         builder = api.TopologyBuilder()
         for spec, name in names.items():
-            outputs, conf = _outputs(name, spec.component.outputs), {**shared, **spec.config}
+            outputs = _outputs(name, spec.component.outputs)
+            conf = {**shared, **spec.config}
             instance = spec.component()
-            instance.own_conf = conf  # keys of the project's own too, which no configuration here knows
+            # keys of the project's own too, which no configuration here knows
+            instance.own_conf = conf
             conf = {key: value for key, value in conf.items() if key.startswith("topology.")}
             if issubclass(spec.component, api.Spout):
-                builder.set_spout(name, instance, _parallelism(name, spec.par), conf=conf, outputs=outputs)
+                builder.set_spout(
+                    name, instance, _parallelism(name, spec.par), conf=conf, outputs=outputs
+                )
                 continue
-            declarer = builder.set_bolt(name, instance, _parallelism(name, spec.par), conf=conf, outputs=outputs)
+            declarer = builder.set_bolt(
+                name, instance, _parallelism(name, spec.par), conf=conf, outputs=outputs
+            )
             for source, grouping in _inputs(name, spec.inputs):
                 spec_of, stream = source if isinstance(source, tuple) else (source, "default")
                 if spec_of not in names:
-                    raise InvalidTopologyError(f"component '{name}': its input {show(source)} is no component of {cls.__name__}")
+                    raise InvalidTopologyError(
+                        f"component '{name}': its input {show(source)} is no component of {cls.__name__}"
+                    )
                 declarer.grouping(names[spec_of], grouping, stream)
         return builder.build()
 
 
 class Topology(metaclass=_TopologyType):
-    """Topology of streamparse: a class whose attributes are `Component.spec(...)`; `config` goes to each component."""
+    """Topology of streamparse: a class whose attributes are `Component.spec(...)`; `config` goes to
+    each component.
+    """
 
 
 def _inputs(name: str, inputs: Any) -> list[tuple[Any, model.Grouping]]:
@@ -369,7 +427,9 @@ def _inputs(name: str, inputs: Any) -> list[tuple[Any, model.Grouping]]:
         return [(each, Grouping.SHUFFLE) for each in inputs]
     if isinstance(inputs, Specification | tuple):
         return [(inputs, Grouping.SHUFFLE)]
-    raise InvalidTopologyError(f"component '{name}': inputs is {show(inputs)}; use [spec, ...] or {{spec: Grouping...}}")
+    raise InvalidTopologyError(
+        f"component '{name}': inputs is {show(inputs)}; use [spec, ...] or {{spec: Grouping...}}"
+    )
 
 
 def _outputs(name: str, declared: Any) -> dict[str, model.Stream]:
@@ -377,9 +437,15 @@ def _outputs(name: str, declared: Any) -> dict[str, model.Stream]:
     if declared is None:
         return {}
     if isinstance(declared, str) or not isinstance(declared, list | tuple):
-        raise InvalidTopologyError(f"component '{name}': outputs is {show(declared)}; write a list of fields or of Streams")
+        raise InvalidTopologyError(
+            f"component '{name}': outputs is {show(declared)}; write a list of fields or of Streams"
+        )
     plain = [each for each in declared if isinstance(each, str)]
-    found = {each.name: model.Stream(tuple(each.fields), each.direct) for each in declared if isinstance(each, Stream)}
+    found = {
+        each.name: model.Stream(tuple(each.fields), each.direct)
+        for each in declared
+        if isinstance(each, Stream)
+    }
     return {**({"default": model.Stream(tuple(plain))} if plain else {}), **found}
 
 
@@ -387,10 +453,14 @@ def _parallelism(name: str, par: Any) -> int:
     """Return the number of executors; of several by environment, the least."""
     found = min(par.values()) if isinstance(par, Mapping) and par else par
     if isinstance(found, bool) or not isinstance(found, int):
-        raise InvalidTopologyError(f"component '{name}': par is {show(par)}, not a number of executors")
+        raise InvalidTopologyError(
+            f"component '{name}': par is {show(par)}, not a number of executors"
+        )
     return found
 
 
 def _refuse_task_ids(need_task_ids: bool) -> None:
     if need_task_ids:
-        raise NotImplementedError("need_task_ids=True: the receiving tasks are chosen at the commit, and not known at the emit")
+        raise NotImplementedError(
+            "need_task_ids=True: the receiving tasks are chosen at the commit, and not known at the emit"
+        )

@@ -1,4 +1,5 @@
-"""TlsFiles: the certificates of connections to Redis and ZooKeeper, as files that each host has under the same path.
+"""TlsFiles: the certificates of connections to Redis and ZooKeeper, as files that each host has
+under the same path.
 
 Paths travel with an address, keys do not: what a slot is told opens nothing on another host.
 """
@@ -19,9 +20,11 @@ _KEY: Final = "sparkstorm.tls.key.file"
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """Paths of PEM files, absolute or below "~", the user's folder on each host; empty where there is none.
+    """Paths of PEM files, absolute or below "~", the user's folder on each host; empty where there
+    is none.
 
-    `ca` has authorities to trust beside the system's; `certificate` and `key` are shown to servers that ask for them.
+    `ca` has authorities to trust beside the system's; `certificate` and `key` are shown to servers
+    that ask for them.
     """
 
     ca: str = ""
@@ -46,17 +49,22 @@ class TlsFiles:
         return {**checks, "ca": ca, "certfile": certificate, "keyfile": key}
 
     def check(self) -> None:
-        """Raise InvalidConfigError, which names key and file, for what cannot be used on this host."""
+        """Raise InvalidConfigError, which names key and file, for what cannot be used on this
+        host.
+        """
         self._here()
 
     def _here(self) -> tuple[str | None, str | None, str | None]:
         """Return the whole paths on this host.
 
-        Both clients say no name when they cannot read a file, and take its fault for a server that is away.
+        Both clients say no name when they cannot read a file, and take its fault for a server that
+        is away.
         """
         if bool(self.certificate) != bool(self.key):
             raise InvalidConfigError(f"{_CERTIFICATE} and {_KEY} are set together or not at all")
-        ca, certificate, key = _path(_CA, self.ca), _path(_CERTIFICATE, self.certificate), _path(_KEY, self.key)
+        ca = _path(_CA, self.ca)
+        certificate = _path(_CERTIFICATE, self.certificate)
+        key = _path(_KEY, self.key)
         if key is not None and Path(key).stat().st_mode & 0o077:
             raise InvalidConfigError(f"{_KEY}: {key} can be read by others: chmod 600 {key}")
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -67,7 +75,8 @@ class TlsFiles:
                 raise InvalidConfigError(f"{_CA}: {ca} holds no certificate in PEM form") from None
         if certificate is not None and key is not None:
             try:
-                context.load_cert_chain(certificate, key, lambda: b"")  # else OpenSSL asks the terminal for a password
+                # else OpenSSL asks the terminal for a password
+                context.load_cert_chain(certificate, key, lambda: b"")
             except (ssl.SSLError, ValueError):
                 raise InvalidConfigError(
                     f"{_KEY}: {key} is not the key of {certificate}, or has a password: both must be PEM, and the key without one"
@@ -86,11 +95,15 @@ def _path(key: str, name: str) -> str | None:
     try:
         path = path.expanduser()
         if not path.is_absolute():
-            raise InvalidConfigError(f"{key}: {name} is neither absolute nor below ~: each host reads its own file of that path")
+            raise InvalidConfigError(
+                f"{key}: {name} is neither absolute nor below ~: each host reads its own file of that path"
+            )
         with path.open("rb") as file:
             file.read(1)
     except OSError as error:
-        raise InvalidConfigError(f"{key}: {path} cannot be read on this host: {error.strerror}") from error
+        raise InvalidConfigError(
+            f"{key}: {path} cannot be read on this host: {error.strerror}"
+        ) from error
     except RuntimeError as error:  # of expanduser: there is no such user
         raise InvalidConfigError(f"{key}: {name}: {error}") from error
     return str(path)

@@ -1,4 +1,6 @@
-"""Fixtures that several test folders share: real servers, started once per run, and the check for leaks."""
+"""Fixtures that several test folders share: real servers, started once per run, and the check for
+leaks.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +16,16 @@ from tests.reaper import start_reaper
 
 start_reaper()
 
-# JVMs of Spark live for some seconds here: the optimising compiler and parallel garbage collector cost more than they give
+# JVMs of Spark live for some seconds here: the optimising compiler and parallel garbage collector
+# cost more than they give
 for _name in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS", "SPARK_DAEMON_JAVA_OPTS"):
     os.environ.setdefault(_name, "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
-# Examples are judged by their results: on a loaded machine one of them may take longer than hypothesis' 200 ms
-settings.register_profile("loaded machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# Examples are judged by their results: on a loaded machine one of them may take longer than
+# hypothesis' 200 ms
+settings.register_profile(
+    "loaded machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("loaded machine")
 
 SERVERS = {"spark", "redis_server", "zookeeper_server", "own_redis", "own_zookeeper"}
@@ -27,7 +33,9 @@ SERVERS = {"spark", "redis_server", "zookeeper_server", "own_redis", "own_zookee
 
 @pytest.hookimpl(tryfirst=True)  # before -m selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark as `system` what asks for a real server or for Spark by a fixture, so that `-m 'not system'` needs neither."""
+    """Mark as `system` what asks for a real server or for Spark by a fixture, so that
+    `-m 'not system'` needs neither.
+    """
     for item in items:
         if not SERVERS.isdisjoint(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.system)
@@ -35,7 +43,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def nothing_left_over() -> Iterator[None]:
-    """Fail a test that ends with a thread, a socket or a child process that it did not begin with."""
+    """Fail a test that ends with a thread, a socket or a child process that it did not begin
+    with.
+    """
     before = Held.now()
     yield
     left = left_over(before)
@@ -44,7 +54,9 @@ def nothing_left_over() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    """A real Redis for the whole run (host, port, password, client()). Use keys of your own, never stop or flush it."""
+    """A real Redis for the whole run (host, port, password, client()). Use keys of your own, never
+    stop or flush it.
+    """
     server = start_redis(tmp_path_factory.mktemp("redis"), password="of-the-tests")
     keep_children()
     yield server
@@ -53,7 +65,9 @@ def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServ
 
 @pytest.fixture(scope="session")
 def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
-    """A real ZooKeeper for the whole run: host, port, hosts, auth. Shared: use a root of your own, never stop it."""
+    """A real ZooKeeper for the whole run: host, port, hosts, auth. Shared: use a root of your own,
+    never stop it.
+    """
     server = start_zookeeper(tmp_path_factory.mktemp("zookeeper"), password="of-the-tests")
     keep_children()
     yield server
@@ -63,7 +77,9 @@ def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKe
 @pytest.fixture
 def own_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
     """A Redis of this test alone (tens of ms): it may be filled, stopped, killed and restarted."""
-    server = start_redis(tmp_path_factory.mktemp("own-redis"), password="of-this-test", maxmemory_mb=64)
+    server = start_redis(
+        tmp_path_factory.mktemp("own-redis"), password="of-this-test", maxmemory_mb=64
+    )
     yield server
     server.stop()
 

@@ -1,4 +1,6 @@
-"""The page of all configuration keys, from defaults.yaml. `python -m tests.key_page` writes docs/configuration.md anew."""
+"""The page of all configuration keys, from defaults.yaml. `python -m tests.key_page` writes
+docs/configuration.md anew.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,13 @@ def page() -> str:
         if scope != last:
             lines += ["", f"## {_TITLES[scope]}"]
             last = scope
-        lines += ["", f"### {section or 'General'}", "", "| key | values | default | effect |", "|---|---|---|---|"]
+        lines += [
+            "",
+            f"### {section or 'General'}",
+            "",
+            "| key | values | default | effect |",
+            "|---|---|---|---|",
+        ]
         lines += map(row, found)
     return "\n".join(lines) + "\n"
 

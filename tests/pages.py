@@ -1,4 +1,6 @@
-"""Examples of the documents: the Python blocks of a page, run in order in one module, beside the README's first bolt."""
+"""Examples of the documents: the Python blocks of a page, run in order in one module, beside the
+README's first bolt.
+"""
 
 from __future__ import annotations
 
@@ -30,12 +32,18 @@ def blocks(document: Path) -> list[tuple[int, str]]:
 def first_bolt() -> dict[str, str]:
     """Return the files of the README's first bolt by name."""
     text = (ROOT / "README.md").read_text(encoding="utf-8").partition("### Your first bolt")[2]
-    return dict(re.findall(r"(shout\.py|shout\.yaml|test_shout\.py)`?[^`]*```\w+\n(.*?)```", text, re.DOTALL))
+    return dict(
+        re.findall(
+            r"(shout\.py|shout\.yaml|test_shout\.py)`?[^`]*```\w+\n(.*?)```", text, re.DOTALL
+        )
+    )
 
 
 @contextmanager
 def folder_of_examples(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Make a folder with the README's first bolt the working one, from which its module is imported."""
+    """Make a folder with the README's first bolt the working one, from which its module is
+    imported.
+    """
     for name, block in first_bolt().items():
         (folder / name).write_text(block, encoding="utf-8")
     monkeypatch.chdir(folder)
@@ -56,14 +64,22 @@ def write_flux_document(path: Path) -> None:
 
 def write_capsule_of_count(path: Path) -> None:
     """Write the capsule of an input of the first bolt's `count`."""
-    failure = Failure(FailureKind.RAISED, "KeyError: 'x' (shout.py, line 14)", "count", 3, traceback="in count")
-    write_capsule(path, DeadLetter(failure, "shout", 2, "default", ("word",), ("STORM",), 4, state=(("STORM", 1),)))
+    failure = Failure(
+        FailureKind.RAISED, "KeyError: 'x' (shout.py, line 14)", "count", 3, traceback="in count"
+    )
+    write_capsule(
+        path,
+        DeadLetter(failure, "shout", 2, "default", ("word",), ("STORM",), 4, state=(("STORM", 1),)),
+    )
 
 
 def record_count(path: Path) -> None:
     """Write a recording of the first bolt's `count`, over its own file, to a folder."""
     shout = import_module("shout")
-    conf = {"topology.record.components": ["count"], "topology.record.directory": str(path.parents[4])}
+    conf = {
+        "topology.record.components": ["count"],
+        "topology.record.directory": str(path.parents[4]),
+    }
     with LocalCluster() as cluster:
         cluster.submit(shout.build(), conf)
         cluster.run_until_idle()
@@ -75,19 +91,24 @@ def record_count(path: Path) -> None:
 def run(
     page: Path, monkeypatch: pytest.MonkeyPatch, replaced: Mapping[str, str] = MappingProxyType({})
 ) -> tuple[ModuleType, list[str]]:
-    """Run every block and the tests that it defines; return the module and the names of these tests.
+    """Run every block and the tests that it defines; return the module and the names of these
+    tests.
 
-    `replaced` has what else a text of the page is to be, such as a path that a JVM would take from the folder it began in.
+    `replaced` has what else a text of the page is to be, such as a path that a JVM would take from
+    the folder it began in.
     """
     module = ModuleType(f"{page.stem}_page")
-    monkeypatch.setitem(sys.modules, module.__name__, module)  # where what is pickled by its name is found
+    # where what is pickled by its name is found
+    monkeypatch.setitem(sys.modules, module.__name__, module)
     passed = []
     for line, block in blocks(page):
         for text, other in replaced.items():
             block = block.replace(text, other)
         before = set(vars(module))
         exec(compile("\n" * (line - 1) + block, str(page), "exec"), vars(module))
-        for name in [name for name in vars(module) if name.startswith("test_") and name not in before]:
+        for name in [
+            name for name in vars(module) if name.startswith("test_") and name not in before
+        ]:
             vars(module)[name]()
             passed.append(name)
     return module, passed

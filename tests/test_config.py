@@ -39,12 +39,16 @@ def test_every_key_has_a_default_of_its_type_a_scope_and_a_sentence() -> None:
         assert key.problem(key.default) == "", key.name
         assert key.scope in ("cluster", "topology")
         assert key.doc.endswith("."), key.name
-        assert key.type in ("boolean", "integer", "number", "string", "list", "map", "any"), key.name
+        assert key.type in ("boolean", "integer", "number", "string", "list", "map", "any"), (
+            key.name
+        )
 
 
 def test_times_and_sizes_say_their_unit() -> None:
     for key in keys().values():
-        if key.type in ("integer", "number") and key.name.endswith((".ms", ".millis", ".secs", ".sec", ".bytes", ".mb")):
+        if key.type in ("integer", "number") and key.name.endswith(
+            (".ms", ".millis", ".secs", ".sec", ".bytes", ".mb")
+        ):
             assert key.unit in ("ms", "s", "bytes", "MiB"), key.name
 
 
@@ -72,12 +76,18 @@ def test_an_empty_file_is_no_mistake(tmp_path: Path, text: str) -> None:
 
 
 def test_a_byte_order_mark_is_no_mistake(tmp_path: Path) -> None:
-    assert load_conf(a_file(tmp_path, b"\xef\xbb\xbftopology.workers: 3\n")) == {"topology.workers": 3}
+    assert load_conf(a_file(tmp_path, b"\xef\xbb\xbftopology.workers: 3\n")) == {
+        "topology.workers": 3
+    }
 
 
 def test_later_layers_win_over_earlier_ones_and_all_win_over_defaults() -> None:
     conf = merge({"topology.workers": 2, "topology.acker.local": False}, {"topology.workers": 4})
-    assert (conf["topology.workers"], conf["topology.acker.local"], conf["nimbus.reassign"]) == (4, False, True)
+    assert (conf["topology.workers"], conf["topology.acker.local"], conf["nimbus.reassign"]) == (
+        4,
+        False,
+        True,
+    )
     assert merge(conf, {"topology.workers": 5})["topology.acker.local"] is False
 
 
@@ -95,9 +105,15 @@ def test_later_layers_win_over_earlier_ones_and_all_win_over_defaults() -> None:
         ("workers: 2\n", ", line 1: unknown key workers; did you mean topology.workers?"),
         ("topology_workers: 2\n", "did you mean topology.workers?"),
         ("qqq: 2\n", r"unknown key qqq \(keys of your own begin with app\.\)"),
-        ("topology:\n  workers: 2\n", "unknown key topology: keys are written whole, as in `topology.workers: …`"),
+        (
+            "topology:\n  workers: 2\n",
+            "unknown key topology: keys are written whole, as in `topology.workers: …`",
+        ),
         ("3: 2\n", ", line 1: a key must be a string, got an integer, 3"),
-        ("topology.workers: two\n", ", line 1: topology.workers: expected an integer, got a string, 'two'"),
+        (
+            "topology.workers: two\n",
+            ", line 1: topology.workers: expected an integer, got a string, 'two'",
+        ),
         ("topology.workers: true\n", "topology.workers: expected an integer, got a boolean, True"),
         ("topology.workers: 2.0\n", "topology.workers: expected an integer, got a number, 2.0"),
         ("topology.workers: null\n", "topology.workers: expected an integer, got null"),
@@ -111,8 +127,14 @@ def test_later_layers_win_over_earlier_ones_and_all_win_over_defaults() -> None:
             "topology.delivery.guarantee: exactly once\n",
             "expected one of exactly-once, at-least-once, at-most-once, got 'exactly once'",
         ),
-        ("topology.acker.local: 1\n", "topology.acker.local: expected a boolean, got an integer, 1"),
-        ("topology.name: 2024-01-01\n", "topology.name: date is no type of a configuration; quote it"),
+        (
+            "topology.acker.local: 1\n",
+            "topology.acker.local: expected a boolean, got an integer, 1",
+        ),
+        (
+            "topology.name: 2024-01-01\n",
+            "topology.name: date is no type of a configuration; quote it",
+        ),
         ("topology.bolt.parallelism: {1: 2}\n", "keys of a map must be strings, got an integer, 1"),
         ("app.mine: !!binary aGVsbG8=\n", "app.mine: bytes is no type of a configuration"),
         (
@@ -121,7 +143,10 @@ def test_later_layers_win_over_earlier_ones_and_all_win_over_defaults() -> None:
         ),
         ("app.a: &x [1]\napp.b: *x\n", r", line 2: aliases \(\*name\) are not accepted"),
         ("app.a: " + "[" * 5000, "nested deeper than 32 levels"),
-        ("app.a: !!python/object/apply:os.system ['true']\n", "is not YAML: could not determine a constructor"),
+        (
+            "app.a: !!python/object/apply:os.system ['true']\n",
+            "is not YAML: could not determine a constructor",
+        ),
         (
             "app.x: '" + "y" * 500 + "'\ntopology.acker.local: '" + "y" * 500 + "'\n",
             r"expected a boolean, got a string, 'y+\.\.\.",
@@ -132,7 +157,9 @@ def test_later_layers_win_over_earlier_ones_and_all_win_over_defaults() -> None:
     ],
 )
 def test_each_mistake_in_a_file_is_named(tmp_path: Path, text: str | bytes, said: str) -> None:
-    assert re.search(said.replace("?", r"\?") if "did you mean" in said else said, refusal(tmp_path, text))
+    assert re.search(
+        said.replace("?", r"\?") if "did you mean" in said else said, refusal(tmp_path, text)
+    )
 
 
 def test_a_missing_file_and_a_folder_are_named(tmp_path: Path) -> None:
@@ -164,7 +191,10 @@ def test_an_override_is_read_as_yaml(argument: str, expected: object) -> None:
     [
         ("topology.workers", "-c topology.workers: expected key=value"),
         ("=3", "-c =3: expected key=value"),
-        ("topology.workers=three", "-c topology.workers=three: topology.workers: expected an integer"),
+        (
+            "topology.workers=three",
+            "-c topology.workers=three: topology.workers: expected an integer",
+        ),
         ("topology.wrokers=3", "did you mean topology.workers"),
         ("app.a=[1", r"-c app\.a=\[1 is not YAML"),
     ],
@@ -238,7 +268,9 @@ values = st.recursive(
 
 
 @given(st.dictionaries(st.sampled_from(sorted(keys())) | st.text(), values, max_size=4))
-def test_any_settings_are_taken_unchanged_or_refused_in_one_sentence(settings: dict[str, object]) -> None:
+def test_any_settings_are_taken_unchanged_or_refused_in_one_sentence(
+    settings: dict[str, object],
+) -> None:
     refusal = ""
     try:
         assert check(settings, "here") == settings
@@ -248,7 +280,9 @@ def test_any_settings_are_taken_unchanged_or_refused_in_one_sentence(settings: d
 
 
 @given(st.binary(max_size=200) | st.text(max_size=200).map(str.encode))
-def test_any_bytes_at_all_are_read_or_refused(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+def test_any_bytes_at_all_are_read_or_refused(
+    tmp_path_factory: pytest.TempPathFactory, data: bytes
+) -> None:
     path = tmp_path_factory.getbasetemp() / "any.yaml"
     path.write_bytes(data)
     refusal = ""

@@ -1,4 +1,6 @@
-"""Configuration keys: defaults.yaml lists those that the code reads, unsupported.yaml the others of Storm and JStorm."""
+"""Configuration keys: defaults.yaml lists those that the code reads, unsupported.yaml the others of
+Storm and JStorm.
+"""
 
 from __future__ import annotations
 
@@ -31,13 +33,17 @@ def test_an_unsupported_key_is_accepted_named_with_its_mend_and_left_out() -> No
 
 
 def test_the_page_of_keys_is_that_of_the_defaults() -> None:
-    assert key_page.PAGE.read_text(encoding="utf-8") == key_page.page(), "python -m tests.key_page writes it anew"
+    assert key_page.PAGE.read_text(encoding="utf-8") == key_page.page(), (
+        "python -m tests.key_page writes it anew"
+    )
     assert [key.name for found in key_page.sections().values() for key in found] == [*keys()]
 
 
 def test_the_table_of_the_documentation_is_that_of_the_code() -> None:
     page = (Path(__file__).parents[1] / "docs" / "unsupported-keys.md").read_text(encoding="utf-8")
-    assert re.findall(r"^\| `([^`]+)` \| (.*) \|$", page, re.MULTILINE) == list(unsupported_keys().items())
+    assert re.findall(r"^\| `([^`]+)` \| (.*) \|$", page, re.MULTILINE) == list(
+        unsupported_keys().items()
+    )
 
 
 def test_defect_14_no_key_has_a_blank() -> None:

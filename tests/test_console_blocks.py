@@ -1,4 +1,6 @@
-"""Console blocks of the documents: commands that need no cluster run here and print what their page shows."""
+"""Console blocks of the documents: commands that need no cluster run here and print what their page
+shows.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +23,14 @@ from tests import pages
 
 ROOT = pages.ROOT
 DOCUMENTS = sorted(
-    {*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "benchmarks").rglob("*.md")} - {ROOT / "docs" / "tutorial.md"}
+    {*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "benchmarks").rglob("*.md")}
+    - {ROOT / "docs" / "tutorial.md"}
 )
 """tests/system/test_tutorial.py runs that one, in one shell beside a cluster."""
 _RUN = {"init", "show", "explain", "schedule", "recorded", "dead-letters", "capsule"}
-"""Verbs of `sparkstorm` that run; so do `python -m sparkstorm.testing` and scripts of jobs/ that start nothing."""
+"""Verbs of `sparkstorm` that run; so do `python -m sparkstorm.testing` and scripts of jobs/ that
+start nothing.
+"""
 _NOT_RUN = {
     "make": "installs, or starts Spark and servers; `make test` is the suite",
     "pip": "installs",
@@ -52,7 +57,9 @@ _NOT_RUN = {
 }
 """Commands that are parsed only (test_docs.py), and why."""
 _VARIES = {"recorded", "sparkstorm.testing"}
-"""Commands whose output follows from draws and the clock: it is compared without numbers and words in capitals."""
+"""Commands whose output follows from draws and the clock: it is compared without numbers and words
+in capitals.
+"""
 
 
 class Command(NamedTuple):
@@ -83,7 +90,11 @@ def _commands(document: Path) -> Iterator[Command]:
         starts = [number for number, line in enumerate(lines) if line.startswith("$ ")]
         for start, end in pairwise([*starts, len(lines)]):
             for part in lines[start][2:].split(" ; "):
-                yield Command(place, shlex.split(part.partition(" | ")[0], comments=True), lines[start + 1 : end])
+                yield Command(
+                    place,
+                    shlex.split(part.partition(" | ")[0], comments=True),
+                    lines[start + 1 : end],
+                )
 
 
 COMMANDS = [command for document in DOCUMENTS for command in _commands(document)]
@@ -107,9 +118,25 @@ def _prepare(command: Command) -> None:
         if word == "words.yaml":
             pages.write_flux_document(Path(word))
         elif word == "dead-letters.jsonl":
-            failure = Failure(FailureKind.RAISED, "KeyError: 'x' (shout.py, line 14)", "count", 3, traceback="in count")
+            failure = Failure(
+                FailureKind.RAISED,
+                "KeyError: 'x' (shout.py, line 14)",
+                "count",
+                3,
+                traceback="in count",
+            )
             conf = {"topology.builder": "shout:build"}
-            letter = DeadLetter(failure, "shout", 2, "default", ("word",), ("STORM",), 4, state=(("STORM", 1),), conf=conf)
+            letter = DeadLetter(
+                failure,
+                "shout",
+                2,
+                "default",
+                ("word",),
+                ("STORM",),
+                4,
+                state=(("STORM", 1),),
+                conf=conf,
+            )
             Path(word).write_text(letter.to_line("1700000000000-0") + "\n", encoding="utf-8")
         elif "/recorded/" in word:
             pages.record_count(Path(word).absolute())
@@ -120,15 +147,24 @@ def _prepare(command: Command) -> None:
 
 def _pattern(command: Command) -> str:
     """Return a pattern of the output that a page shows: a line `...` is any lines."""
-    pattern = "".join("(?:.*\n)*" if line == "..." else re.escape(line) + "\n" for line in command.shown)
+    pattern = "".join(
+        "(?:.*\n)*" if line == "..." else re.escape(line) + "\n" for line in command.shown
+    )
     if _VARIES & {*command.words}:
         pattern = re.sub(r'"[A-Z]+"', '".*"', re.sub(r"\d+(?:\\\.\d+)?", r"[\\d.]+", pattern))
     return pattern
 
 
-@pytest.mark.parametrize("command", [each for each in COMMANDS if each.is_run], ids=lambda each: f"{each.place}-{each.name}")
+@pytest.mark.parametrize(
+    "command",
+    [each for each in COMMANDS if each.is_run],
+    ids=lambda each: f"{each.place}-{each.name}",
+)
 def test_a_command_that_needs_no_cluster_runs_and_prints_what_its_page_shows(
-    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    command: Command,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(sys, "argv", sys.argv)
     with pages.folder_of_examples(tmp_path, monkeypatch):

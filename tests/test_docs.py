@@ -1,4 +1,6 @@
-"""Documents against the code: keys, dependencies, links, and examples that run and import public modules only."""
+"""Documents against the code: keys, dependencies, links, and examples that run and import public
+modules only.
+"""
 
 from __future__ import annotations
 
@@ -26,14 +28,18 @@ from tests import house_map, pages
 ROOT = Path(__file__).parents[1]
 KEYS = (ROOT / "docs" / "keys.md").read_text(encoding="utf-8")
 DECISIONS = sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md"))
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "benchmarks").rglob("*.md")])
+DOCUMENTS = sorted(
+    [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "benchmarks").rglob("*.md")]
+)
 _NAMED_IN_LUA = re.compile(r"p \.\. ':(\w+)")
 _NAMED_IN_PYTHON = re.compile(r'\b_?k(?:eys)?\("(\w+)"|\{self\.prefix\}:(\w+)')
 
 
 def _rows(part: str) -> list[str]:
     """Return the first column of a part's table."""
-    return re.findall(r"^\| `([^`]+)` \|", KEYS.partition(f"## {part}\n")[2].partition("\n## ")[0], re.MULTILINE)
+    return re.findall(
+        r"^\| `([^`]+)` \|", KEYS.partition(f"## {part}\n")[2].partition("\n## ")[0], re.MULTILINE
+    )
 
 
 def test_every_zookeeper_path_is_listed_and_every_listed_one_is_used() -> None:
@@ -44,10 +50,23 @@ def test_every_zookeeper_path_is_listed_and_every_listed_one_is_used() -> None:
 
 def test_every_redis_key_is_listed_and_every_listed_one_is_used() -> None:
     folder = ROOT / "sparkstorm" / "transport"
-    used = {name for file in folder.glob("*.lua") for name in _NAMED_IN_LUA.findall(file.read_text(encoding="utf-8"))}
+    used = {
+        name
+        for file in folder.glob("*.lua")
+        for name in _NAMED_IN_LUA.findall(file.read_text(encoding="utf-8"))
+    }
     for file in folder.glob("*.py"):
-        used |= {name for found in _NAMED_IN_PYTHON.findall(file.read_text(encoding="utf-8")) for name in found if name}
-    listed = {row.removeprefix("{p}:").partition(":")[0] for row in _rows("Redis") if row.startswith("{p}:")}
+        used |= {
+            name
+            for found in _NAMED_IN_PYTHON.findall(file.read_text(encoding="utf-8"))
+            for name in found
+            if name
+        }
+    listed = {
+        row.removeprefix("{p}:").partition(":")[0]
+        for row in _rows("Redis")
+        if row.startswith("{p}:")
+    }
     assert listed == used
 
 
@@ -61,7 +80,9 @@ def test_every_dependency_is_pinned_for_ci_within_the_range_that_users_may_have(
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg", encoding="utf-8")
     lines = [*setup["options"]["install_requires"].split("\n")]
-    lines += [line for extra in setup["options.extras_require"].values() for line in extra.split("\n")]
+    lines += [
+        line for extra in setup["options.extras_require"].values() for line in extra.split("\n")
+    ]
     wanted = {each.name: each for each in map(Requirement, filter(None, lines))}
     pinned = dict(
         line.split("==")
@@ -69,7 +90,9 @@ def test_every_dependency_is_pinned_for_ci_within_the_range_that_users_may_have(
         if line and not line.startswith("#")
     )
     assert pinned.keys() == wanted.keys()
-    assert [name for name, version in pinned.items() if not wanted[name].specifier.contains(version)] == []
+    assert [
+        name for name, version in pinned.items() if not wanted[name].specifier.contains(version)
+    ] == []
 
 
 def test_every_dependency_is_argued_and_every_argued_one_is_there() -> None:
@@ -80,28 +103,48 @@ def test_every_dependency_is_argued_and_every_argued_one_is_there() -> None:
     declared = {_name(line) for line in setup["options"]["install_requires"].split("\n") if line}
     assert {*re.findall(r"^\| ([a-zA-Z]+) \|", core, re.MULTILINE)} - {"package"} == declared
     wanted = {
-        (extra, _name(line)) for extra, lines in setup["options.extras_require"].items() for line in lines.split("\n") if line
+        (extra, _name(line))
+        for extra, lines in setup["options.extras_require"].items()
+        for line in lines.split("\n")
+        if line
     }
     rows = re.findall(r"^\| (\w+) \| ([][\w, -]+) \|", extras, re.MULTILINE)
-    assert {(extra, name) for extra, names in rows for name in names.split(", ")} - {("extra", "package")} == wanted
+    assert {(extra, name) for extra, names in rows for name in names.split(", ")} - {
+        ("extra", "package")
+    } == wanted
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_and_named_files_lead_somewhere(document: Path) -> None:
     text = document.read_text(encoding="utf-8")
-    links = [link.partition("#")[0] for link in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in link]
+    links = [
+        link.partition("#")[0] for link in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in link
+    ]
     missing = [link for link in links if link and not (document.parent / link).exists()]
-    named = re.findall(r"`((?:docs|conf|jobs|notebooks|tests|benchmarks|sparkstorm)/[\w./-]+\.\w+)`", text)
+    named = re.findall(
+        r"`((?:docs|conf|jobs|notebooks|tests|benchmarks|sparkstorm)/[\w./-]+\.\w+)`", text
+    )
     missing += [name for name in named if not (ROOT / name).exists()]
     assert missing == []
 
 
-@pytest.mark.parametrize(("number", "record"), list(enumerate(DECISIONS, 1)), ids=lambda value: getattr(value, "stem", ""))
-def test_a_decision_has_its_number_its_parts_and_a_line_in_the_index(number: int, record: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "record"),
+    list(enumerate(DECISIONS, 1)),
+    ids=lambda value: getattr(value, "stem", ""),
+)
+def test_a_decision_has_its_number_its_parts_and_a_line_in_the_index(
+    number: int, record: Path
+) -> None:
     text = record.read_text(encoding="utf-8")
     title = re.match(rf"# {number}\. (.+)\n\n(\d{{4}}-\d\d-\d\d)\n", text)
     assert title is not None and record.name.startswith(f"{number:04}-")
-    assert re.findall(r"^## (.+)$", text, re.MULTILINE) == ["Context", "Decision", "Left out", "Consequence"]
+    assert re.findall(r"^## (.+)$", text, re.MULTILINE) == [
+        "Context",
+        "Decision",
+        "Left out",
+        "Consequence",
+    ]
     index = (record.parent / "README.md").read_text(encoding="utf-8")
     assert f"| {number} | [{title.group(1)}]({record.name}) | {title.group(2)} |" in index
 
@@ -114,7 +157,11 @@ def test_every_attack_on_the_design_is_answered_by_tests_that_exist() -> None:
     for number, cell in rows:
         named = re.findall(r"`([\w/]+\.py)::(test_\w+)`", cell)
         assert named, number
-        missing += [f"{file}::{test}" for file, test in named if f"def {test}(" not in _text(ROOT / "tests" / file)]
+        missing += [
+            f"{file}::{test}"
+            for file, test in named
+            if f"def {test}(" not in _text(ROOT / "tests" / file)
+        ]
     assert missing == []
 
 
@@ -125,15 +172,31 @@ def test_the_readmes_first_bolt_is_a_job_and_passes_its_test(tmp_path: Path) -> 
         (tmp_path / name).write_text(block, encoding="utf-8")
     job = read_job_file(str(tmp_path / "shout.yaml"))
     topology, _ = make_topology(job)
-    assert job.results[0].component in topology.components and sorted(blocks) == ["shout.py", "shout.yaml", "test_shout.py"]
+    assert job.results[0].component in topology.components and sorted(blocks) == [
+        "shout.py",
+        "shout.yaml",
+        "test_shout.py",
+    ]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_shout.py"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=900, check=False)
+    done = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+    )
     assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout + done.stderr
 
 
-# test_page.py of tests/replay runs replay.md, test_verbs.py of tests/cli cluster.md, test_servers.py of tests/testing servers.md
-@pytest.mark.parametrize(("name", "tests"), [("api", 8), ("connectors", 1), ("failures", 0), ("testing", 2), ("windows", 0)])
+# test_page.py of tests/replay runs replay.md, test_verbs.py of tests/cli cluster.md,
+# test_servers.py of tests/testing servers.md
+@pytest.mark.parametrize(
+    ("name", "tests"),
+    [("api", 8), ("connectors", 1), ("failures", 0), ("testing", 2), ("windows", 0)],
+)
 def test_every_example_of_a_page_runs_and_its_tests_pass(
     name: str, tests: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,9 +205,18 @@ def test_every_example_of_a_page_runs_and_its_tests_pass(
         pages.write_capsule_of_count(tmp_path / "count-1700000000000-0.capsule.json")
         module, passed = pages.run(page, monkeypatch)
     for name, made in list(vars(module).items()):
-        if isinstance(made, sparkstorm.api.ReplayableSpout | sparkstorm.api.Spout | sparkstorm.api.TransactionalSink):
+        if isinstance(
+            made,
+            sparkstorm.api.ReplayableSpout
+            | sparkstorm.api.Spout
+            | sparkstorm.api.TransactionalSink,
+        ):
             assert cloudpickle.dumps(made), name  # it can be submitted
-    assert len(passed) == len(re.findall(r"^def test_", page.read_text(encoding="utf-8"), re.MULTILINE)) >= tests
+    assert (
+        len(passed)
+        == len(re.findall(r"^def test_", page.read_text(encoding="utf-8"), re.MULTILINE))
+        >= tests
+    )
 
 
 def test_the_test_that_contributing_shows_passes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,29 +230,47 @@ def test_the_picture_of_the_house_is_that_of_its_imports() -> None:
 
 
 def _commands(document: Path) -> list[tuple[str, list[str]]]:
-    """Return the place and words of every command of a page: lines with `$` of console blocks, and indented ones."""
+    """Return the place and words of every command of a page: lines with `$` of console blocks, and
+    indented ones.
+    """
     text = document.read_text(encoding="utf-8")
     found = []
     for block in re.finditer(r"```console\n(.*?)```", text, re.DOTALL):
         shell = re.sub(r"\\\n\s*", "", block.group(1))
         lines = [line[2:] for line in shell.splitlines() if line.startswith("$ ")]
         found += [(text[: block.start()].count("\n") + 1, line) for line in lines]
-    for line in re.finditer(r"^    ((?:sparkstorm|spark-submit|make|python) .*)", text, re.MULTILINE):
+    for line in re.finditer(
+        r"^    ((?:sparkstorm|spark-submit|make|python) .*)", text, re.MULTILINE
+    ):
         found.append((text[: line.start()].count("\n") + 1, line.group(1)))
-    parts = [(f"{document.name}:{number}", part) for number, line in found for part in re.split(r" [;|] ", line)]
+    parts = [
+        (f"{document.name}:{number}", part)
+        for number, line in found
+        for part in re.split(r" [;|] ", line)
+    ]
     return [(place, shlex.split(part, comments=True)) for place, part in parts]
 
 
 def _is_understood(words: list[str]) -> bool:
-    """Return whether the program that a command names takes its options; programs that are not ours are taken as right."""
+    """Return whether the program that a command names takes its options; programs that are not ours
+    are taken as right.
+    """
     if words[0] == "make":
         targets = {word for word in words[1:] if "=" not in word}
         return targets <= set(re.findall(r"^(\w[\w-]*):", _text(ROOT / "Makefile"), re.MULTILINE))
     script = next((word for word in words if re.fullmatch(r"jobs/\w+\.py", word)), None)
-    of_script = {"jobs/run_topology.py": "run", "jobs/replay_history.py": "replay", "jobs/run_cluster.py": "cluster"}
+    of_script = {
+        "jobs/run_topology.py": "run",
+        "jobs/replay_history.py": "replay",
+        "jobs/run_cluster.py": "cluster",
+    }
     if script in of_script:
         words = ["sparkstorm", of_script[script], *words[words.index(script) + 1 :]]
-        words = words[: words.index("--cluster")] + words[words.index("--cluster") + 2 :] if "--cluster" in words else words
+        words = (
+            words[: words.index("--cluster")] + words[words.index("--cluster") + 2 :]
+            if "--cluster" in words
+            else words
+        )
     if words[0] != "sparkstorm":
         return script is None or (ROOT / script).is_file()
     try:
@@ -192,12 +282,22 @@ def _is_understood(words: list[str]) -> bool:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_command_of_a_page_is_one_that_its_program_takes(document: Path) -> None:
-    assert [(place, " ".join(words)) for place, words in _commands(document) if not _is_understood(words)] == []
+    assert [
+        (place, " ".join(words))
+        for place, words in _commands(document)
+        if not _is_understood(words)
+    ] == []
 
 
-def test_the_job_files_of_the_cluster_page_are_those_of_its_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_job_files_of_the_cluster_page_are_those_of_its_commands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     page = ROOT / "docs" / "cluster.md"
-    part = page.read_text(encoding="utf-8").partition("## The job files of this page\n")[2].partition("\n## ")[0]
+    part = (
+        page.read_text(encoding="utf-8")
+        .partition("## The job files of this page\n")[2]
+        .partition("\n## ")[0]
+    )
     code, job = re.findall(r"```(?:python|yaml)\n(.*?)```", part, re.DOTALL)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -205,18 +305,29 @@ def test_the_job_files_of_the_cluster_page_are_those_of_its_commands(tmp_path: P
     (tmp_path / "lines.txt").write_text("to be or\nnot to be\n" * 50)
     found = {}
     for name in ("build", "odd", "bad"):
-        (tmp_path / "words.yaml").write_text(job.replace("words:build", f"words:{name}"), encoding="utf-8")
+        (tmp_path / "words.yaml").write_text(
+            job.replace("words:build", f"words:{name}"), encoding="utf-8"
+        )
         topology, _ = make_topology(read_job_file("words.yaml"))
-        found[name] = sparkstorm.testing.complete_topology(topology, conf={"topology.max.retries": 0})
+        found[name] = sparkstorm.testing.complete_topology(
+            topology, conf={"topology.max.retries": 0}
+        )
     sys.modules.pop("words")
     words = {"to": 100, "be": 100, "or": 50, "not": 50}
-    assert found["build"].state("count") == words and found["odd"].state("count") == {**words, "odd": 1}
+    assert found["build"].state("count") == words and found["odd"].state("count") == {
+        **words,
+        "odd": 1,
+    }
     assert len(found["bad"].dead_letters) == 2
     named = {word for _, words in _commands(page) for word in words if word.endswith(".yaml")}
-    assert named - {"own.yaml"} == set(re.findall(r"\b\w+\.yaml", part)), "each is there or is said there"
+    assert named - {"own.yaml"} == set(re.findall(r"\b\w+\.yaml", part)), (
+        "each is there or is said there"
+    )
 
 
-@pytest.mark.parametrize("package", [sparkstorm.api, sparkstorm.testing], ids=lambda package: str(package.__name__))
+@pytest.mark.parametrize(
+    "package", [sparkstorm.api, sparkstorm.testing], ids=lambda package: str(package.__name__)
+)
 def test_every_public_name_is_on_the_api_page(package: ModuleType) -> None:
     text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
     code = " ".join(re.findall(r"```python\n.*?```|`[^`\n]+`", text, re.DOTALL))
@@ -235,14 +346,22 @@ _PUBLIC = {
     "sparkstorm.testing",
     "sparkstorm.testing.servers",
 }
-_OF_TOOLS = re.compile(r"sparkstorm\.(notebook\.\w+|insight\.sampler|scheduling\.laboratory|app\.cluster|config)")
+_OF_TOOLS = re.compile(
+    r"sparkstorm\.(notebook\.\w+|insight\.sampler|scheduling\.laboratory|app\.cluster|config)"
+)
 _STARTERS = {"run_topology.py", "replay_history.py"}
 
 
 def _examples() -> list[tuple[str, str]]:
     """Name and text of everything that shows how a topology is written."""
-    documents = [(f"{path.name}:{line}", block) for path in DOCUMENTS for line, block in pages.blocks(path)]
-    jobs = [(path.name, _text(path)) for path in (ROOT / "jobs").glob("*.py") if path.name not in _STARTERS]
+    documents = [
+        (f"{path.name}:{line}", block) for path in DOCUMENTS for line, block in pages.blocks(path)
+    ]
+    jobs = [
+        (path.name, _text(path))
+        for path in (ROOT / "jobs").glob("*.py")
+        if path.name not in _STARTERS
+    ]
     notebooks = [
         (f"{path.name}:{number}", "".join(cell["source"]))
         for path in (ROOT / "notebooks").glob("*.ipynb")
@@ -259,7 +378,11 @@ def test_examples_jobs_and_notebooks_import_public_modules_only() -> None:
         for module in re.findall(r"^(?:from|import) (sparkstorm[\w.]*)", text, re.MULTILINE)
     }
     assert len({name for name, _ in imported}) > 10
-    assert {(name, module) for name, module in imported if module not in _PUBLIC and not _OF_TOOLS.fullmatch(module)} == set()
+    assert {
+        (name, module)
+        for name, module in imported
+        if module not in _PUBLIC and not _OF_TOOLS.fullmatch(module)
+    } == set()
 
 
 def _text(path: Path) -> str:
@@ -268,11 +391,16 @@ def _text(path: Path) -> str:
 
 def test_the_modules_of_the_architecture_are_those_of_the_package() -> None:
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    listed = {name: words.split(", ") for name, words in re.findall(r"^\| `([\w/]+/)` \| (.*) \|$", page, re.MULTILINE)}
+    listed = {
+        name: words.split(", ")
+        for name, words in re.findall(r"^\| `([\w/]+/)` \| (.*) \|$", page, re.MULTILINE)
+    }
     found: dict[str, list[str]] = {}
     package = ROOT / "sparkstorm"
     for path in sorted(package.rglob("*.py")):
         if path.stem != "__init__":
-            folder = "sparkstorm/" if path.parent == package else f"{path.parent.relative_to(package)}/"
+            folder = (
+                "sparkstorm/" if path.parent == package else f"{path.parent.relative_to(package)}/"
+            )
             found.setdefault(folder, []).append(path.stem)
     assert listed == {name: sorted(stems) for name, stems in found.items()}

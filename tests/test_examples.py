@@ -24,7 +24,9 @@ CHECKED = {"access_logs", "changes", "clicks", "fraud", "iot"}
 @pytest.fixture(scope="module", autouse=True)
 def runtime(tmp_path_factory: pytest.TempPathFactory) -> None:
     """The threads of delta-rs, which the first call of a process starts and nothing ends."""
-    deltalake.DeltaTable.create(str(tmp_path_factory.mktemp("delta")), pa.schema([("n", pa.int64())])).to_pyarrow_table()
+    deltalake.DeltaTable.create(
+        str(tmp_path_factory.mktemp("delta")), pa.schema([("n", pa.int64())])
+    ).to_pyarrow_table()
 
 
 def example(name: str, monkeypatch: pytest.MonkeyPatch) -> Any:
@@ -41,14 +43,18 @@ def test_every_example_has_a_test_here() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(CHECKED))
-def test_the_picture_of_an_example_shows_it(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_picture_of_an_example_shows_it(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "access.log").touch()
     drawn = picture(graph_of(example(name, monkeypatch).build(), merge({})), name).text
     picture_of_it = FOLDER / f"{name}.svg"
     if "SPARKSTORM_DRAW" in os.environ:
         picture_of_it.write_text(f"{drawn}\n", encoding="utf-8")
-    assert picture_of_it.read_text(encoding="utf-8") == f"{drawn}\n", "SPARKSTORM_DRAW=1 python -m pytest tests/test_examples.py"
+    assert picture_of_it.read_text(encoding="utf-8") == f"{drawn}\n", (
+        "SPARKSTORM_DRAW=1 python -m pytest tests/test_examples.py"
+    )
 
 
 def test_access_logs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -92,12 +98,18 @@ def test_fraud(monkeypatch: pytest.MonkeyPatch) -> None:
     ids: dict[str, set[int]] = {}
     for number, card, _, country, at in payments:
         window = at // (module.WINDOW_S * 1000)
-        seen = {where for name, where, when in phones if name == card and when // (module.WINDOW_S * 1000) == window}
+        seen = {
+            where
+            for name, where, when in phones
+            if name == card and when // (module.WINDOW_S * 1000) == window
+        }
         if seen - {country}:
             ids.setdefault(card, set()).add(number)
     wanted = {card for card, numbers in ids.items() if len(numbers) >= module.MOST}
     assert 3 < len(wanted) < 12 and sorted(card for card, _ in done["block"]) == sorted(wanted)
-    assert all(len(set(found)) == module.MOST and set(found) <= ids[card] for card, found in done["block"])
+    assert all(
+        len(set(found)) == module.MOST and set(found) <= ids[card] for card, found in done["block"]
+    )
 
 
 def test_changes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -29,7 +29,9 @@ sys.stdin.read()
 @pytest.mark.slow
 def test_children_and_their_children_end_when_a_test_process_is_killed() -> None:
     command = [sys.executable, "-c", _STARTER, str(ROOT)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as starter:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as starter:
         assert starter.stdout is not None
         pids = [int(word) for word in starter.stdout.readline().split()]
         mark = f"SPARKSTORM_TEST_PROCESS={starter.stdout.readline().strip()}"

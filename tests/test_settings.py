@@ -77,13 +77,19 @@ def test_a_component_has_its_own_values_over_those_of_its_topology() -> None:
         ("topology.delivery.guarantee", "sometimes"),
     ],
 )
-def test_a_value_that_does_not_fit_is_refused_by_the_name_of_its_key(key: str, value: object) -> None:
+def test_a_value_that_does_not_fit_is_refused_by_the_name_of_its_key(
+    key: str, value: object
+) -> None:
     with pytest.raises(InvalidConfigError, match=key):
         DeliverySettings.of({key: value})
 
 
-@pytest.mark.parametrize(("own", "expected"), [(None, 30_000), (10, 30_000), (60, 60_000), (900, 600_000)])
-def test_a_topology_may_ask_for_more_patience_with_its_workers_but_not_without_bounds(own: float | None, expected: int) -> None:
+@pytest.mark.parametrize(
+    ("own", "expected"), [(None, 30_000), (10, 30_000), (60, 60_000), (900, 600_000)]
+)
+def test_a_topology_may_ask_for_more_patience_with_its_workers_but_not_without_bounds(
+    own: float | None, expected: int
+) -> None:
     assert WorkerTimers.of({"topology.worker.timeout.secs": own}).timeout_ms == expected
 
 

@@ -44,7 +44,11 @@ class WordCountBolt(Bolt):
     outputs = ["word", "count"]
 
     def initialize(self, storm_conf: Any, context: Any) -> None:
-        assert context["task->component"][str(context["taskid"])] == self.component_name == "count_bolt"
+        assert (
+            context["task->component"][str(context["taskid"])]
+            == self.component_name
+            == "count_bolt"
+        )
         self.counts: Counter[str] = Counter()
 
     def process(self, tup: Any) -> None:
@@ -56,7 +60,9 @@ class WordCountBolt(Bolt):
 
 class WordCount(Topology):
     word_spout = WordSpout.spec()
-    count_bolt = WordCountBolt.spec(inputs={word_spout: Grouping.fields("word")}, par={"prod": 4, "beta": 2})
+    count_bolt = WordCountBolt.spec(
+        inputs={word_spout: Grouping.fields("word")}, par={"prod": 4, "beta": 2}
+    )
     config = {"own.words": ["dog", "cat"]}
 
 
@@ -64,7 +70,9 @@ def test_the_word_count_of_the_quickstart_runs() -> None:
     topology = WordCount()
     assert topology.components["count_bolt"].parallelism == 2  # type: ignore[attr-defined]
     done = complete_topology(topology)  # type: ignore[arg-type]
-    assert Counter(done["count_bolt"]) == Counter((word, n) for word in ("dog", "cat") for n in (1, 2, 3))
+    assert Counter(done["count_bolt"]) == Counter(
+        (word, n) for word in ("dog", "cat") for n in (1, 2, 3)
+    )
 
 
 class Sorting(Bolt):
@@ -95,7 +103,11 @@ class Sorted(Topology):
 
 
 def test_streams_names_and_groupings_lead_where_the_class_says() -> None:
-    done = complete_topology(Sorted(), {"numbers": [[n] for n in (1, 2, 3, -1)]}, conf={"topology.max.retries": 0})  # type: ignore[arg-type]
+    done = complete_topology(
+        Sorted(),  # type: ignore[arg-type]
+        {"numbers": [[n] for n in (1, 2, 3, -1)]},
+        conf={"topology.max.retries": 0},
+    )
     assert sorted(done["odd-ones"]) == [(1,), (3,)] and done["even"] == [(2,)]
     assert ["ValueError: negative" in letter.failure.text for letter in done.dead_letters] == [True]
     assert len(done.acked["numbers"]) == 3
@@ -135,8 +147,15 @@ def test_batches_are_processed_at_ticks_and_acked_or_failed_whole() -> None:
     done = complete_topology(topology, {"numbers": [[1], [2], [3]]})  # type: ignore[arg-type]
     assert sorted(done["batches"]) == [(0, 2), (1, 4)] and done["tickless"] == [(3,)]
     assert len(done.acked["numbers"]) == 3
-    done = complete_topology(topology, {"numbers": [[1], [2], [3], [4]]}, conf={"topology.max.retries": 0})  # type: ignore[arg-type]
-    assert len(done.dead_letters) == 4 and "its batch failed: ValueError: too many" in done.dead_letters[0].failure.text
+    done = complete_topology(
+        topology,  # type: ignore[arg-type]
+        {"numbers": [[1], [2], [3], [4]]},
+        conf={"topology.max.retries": 0},
+    )
+    assert (
+        len(done.dead_letters) == 4
+        and "its batch failed: ValueError: too many" in done.dead_letters[0].failure.text
+    )
 
 
 FAILS: Shared[list[Any]] = Shared([])

@@ -1,4 +1,6 @@
-"""Installed from the wheel and the sdist, where the checkout cannot be seen: every module, and each way of running a topology."""
+"""Installed from the wheel and the sdist, where the checkout cannot be seen: every module, and each
+way of running a topology.
+"""
 
 from __future__ import annotations
 
@@ -136,13 +138,23 @@ print(sorted((row["key"], row["value"]) for row in rows))
 
 @dataclass(frozen=True)
 class Installed:
-    """A virtual environment: SparkStorm from one distribution, its dependencies by links, nothing of the checkout."""
+    """A virtual environment: SparkStorm from one distribution, its dependencies by links, nothing
+    of the checkout.
+    """
 
     home: Path
     packages: Path
 
-    def say(self, *command: str, folder: Path, status: int = 0, more: Mapping[str, str] = MappingProxyType({})) -> str:
-        """Run a program of the environment to its end; return what it prints, AssertionError on another exit status."""
+    def say(
+        self,
+        *command: str,
+        folder: Path,
+        status: int = 0,
+        more: Mapping[str, str] = MappingProxyType({}),
+    ) -> str:
+        """Run a program of the environment to its end; return what it prints, AssertionError on
+        another exit status.
+        """
         done = subprocess.run(
             [self.home / "bin" / command[0], *command[1:]],
             cwd=folder,
@@ -157,9 +169,15 @@ class Installed:
 
 
 def environment(home: Path, more: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment after `activate` of a virtual one, without what leads to the checkout or to another Spark."""
+    """Return the environment after `activate` of a virtual one, without what leads to the checkout
+    or to another Spark.
+    """
     dropped = ("PYTHONPATH", "SPARK_CONF_DIR", "SPARK_HOME", "VIRTUAL_ENV", "SPARKSTORM_CLUSTER")
-    kept = {name: value for name, value in os.environ.items() if name not in dropped and not name.startswith("PYSPARK")}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in dropped and not name.startswith("PYSPARK")
+    }
     folders = [each for each in kept["PATH"].split(os.pathsep) if not each.startswith(str(ROOT))]
     kept["PATH"] = os.pathsep.join([str(home / "bin"), *folders])
     return {**kept, "JAVA_HOME": str(Path(find_java()).resolve().parent.parent), **more}
@@ -168,12 +186,16 @@ def environment(home: Path, more: Mapping[str, str]) -> dict[str, str]:
 def sources() -> list[str]:
     """Return the files of the checkout that git has or would add, as a clone has them."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
-    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    listed = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.splitlines()
     return [name for name in listed if (ROOT / name).is_file()]
 
 
 def required(requirement: str) -> set[str]:
-    """Return the names of the distributions that a requirement needs, itself without its extras left out."""
+    """Return the names of the distributions that a requirement needs, itself without its extras
+    left out.
+    """
     found: set[tuple[str, str]] = set()
     waiting = [Requirement(requirement)]
     while waiting:
@@ -184,12 +206,18 @@ def required(requirement: str) -> set[str]:
             found.add(key)
             lines = importlib.metadata.distribution(asked.name).requires or []
             needs = [Requirement(line) for line in lines]
-            waiting += [each for each in needs if each.marker is None or each.marker.evaluate({"extra": extra})]
+            waiting += [
+                each
+                for each in needs
+                if each.marker is None or each.marker.evaluate({"extra": extra})
+            ]
     return {name for name, _ in found}
 
 
 def link_packages(names: set[str], folder: Path) -> None:
-    """Link the files of installed distributions into a folder: PySpark alone would be a copy of 400 MB."""
+    """Link the files of installed distributions into a folder: PySpark alone would be a copy of 400
+    MB.
+    """
     for name in names:
         for file in importlib.metadata.distribution(name).files or []:
             top = file.parts[0]
@@ -198,13 +226,25 @@ def link_packages(names: set[str], folder: Path) -> None:
 
 
 def install(distribution: Path, folder: Path, requirement: str, *tools: str) -> Installed:
-    """Install a wheel or an sdist beside links to the distributions that a requirement of SparkStorm needs."""
+    """Install a wheel or an sdist beside links to the distributions that a requirement of
+    SparkStorm needs.
+    """
     home = folder / "home"
     venv.create(home, with_pip=False)
     made = Installed(home, Path(sysconfig.get_path("purelib", vars={"base": str(home)})))
     names = set().union(*(required(each) for each in (requirement, *tools))) - {"sparkstorm"}
     link_packages(names, made.packages)
-    pip = [sys.executable, "-m", "pip", "--python", str(home / "bin" / "python"), "install", "-q", "--no-deps", str(distribution)]
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        str(home / "bin" / "python"),
+        "install",
+        "-q",
+        "--no-deps",
+        str(distribution),
+    ]
     subprocess.run(pip, cwd=folder, check=True, timeout=300)
     return made
 
@@ -218,16 +258,25 @@ def distributions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
             (tree / name).parent.mkdir(parents=True, exist_ok=True)
             (tree / name).write_bytes((ROOT / name).read_bytes())
     command = [sys.executable, "-m", "build", "--outdir", str(out), str(tree)]
-    done = subprocess.run(command, cwd=out, capture_output=True, text=True, timeout=600, check=False)
+    done = subprocess.run(
+        command, cwd=out, capture_output=True, text=True, timeout=600, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     (wheel,), (sdist,) = out.glob("*.whl"), out.glob("*.tar.gz")
     return {"wheel": wheel, "sdist": sdist}
 
 
 @pytest.fixture(scope="module")
-def installed(distributions: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Installed:
+def installed(
+    distributions: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
+) -> Installed:
     """The wheel with its extras for sinks and the page, and pytest."""
-    return install(distributions["wheel"], tmp_path_factory.mktemp("wheel"), "sparkstorm[sql,delta,iceberg,web]", "pytest")
+    return install(
+        distributions["wheel"],
+        tmp_path_factory.mktemp("wheel"),
+        "sparkstorm[sql,delta,iceberg,web]",
+        "pytest",
+    )
 
 
 @pytest.fixture
@@ -242,55 +291,142 @@ def work(tmp_path: Path) -> Path:
 
 def test_every_folder_with_modules_is_a_package_and_no_module_is_ignored_by_git() -> None:
     folders = {path.parent for path in (ROOT / "sparkstorm").rglob("*.py")}
-    assert [str(folder.relative_to(ROOT)) for folder in sorted(folders) if not (folder / "__init__.py").is_file()] == []
-    names = [str(path.relative_to(ROOT)) for folder in folders for path in (folder / "__init__.py", folder / "new.py")]
-    ignored = subprocess.run(["git", "check-ignore", *names], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert [
+        str(folder.relative_to(ROOT))
+        for folder in sorted(folders)
+        if not (folder / "__init__.py").is_file()
+    ] == []
+    names = [
+        str(path.relative_to(ROOT))
+        for folder in folders
+        for path in (folder / "__init__.py", folder / "new.py")
+    ]
+    ignored = subprocess.run(
+        ["git", "check-ignore", *names], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     assert (ignored.returncode, ignored.stdout) == (1, "")
-    packages = ("results", "build", "dist")  # names of folders at the root that a package may have too
+    # names of folders at the root that a package may have too
+    packages = ("results", "build", "dist")
     names = [f"sparkstorm/{name}/__init__.py" for name in packages]
-    assert subprocess.run(["git", "check-ignore", *names], cwd=ROOT, capture_output=True, text=True, check=False).stdout == ""
+    assert (
+        subprocess.run(
+            ["git", "check-ignore", *names], cwd=ROOT, capture_output=True, text=True, check=False
+        ).stdout
+        == ""
+    )
 
 
 @pytest.mark.slow
-def test_the_wheel_has_every_file_of_the_package_and_no_other(distributions: dict[str, Path]) -> None:
+def test_the_wheel_has_every_file_of_the_package_and_no_other(
+    distributions: dict[str, Path],
+) -> None:
     with zipfile.ZipFile(distributions["wheel"]) as wheel:
-        held = {name for name in wheel.namelist() if not re.match(r"sparkstorm-[^/]+\.dist-info/", name)}
-    compiled = {name for name in held if re.fullmatch(r"sparkstorm/model/_core\.[^/]+\.so", name)}  # where there is a compiler
+        held = {
+            name for name in wheel.namelist() if not re.match(r"sparkstorm-[^/]+\.dist-info/", name)
+        }
+    # where there is a compiler
+    compiled = {name for name in held if re.fullmatch(r"sparkstorm/model/_core\.[^/]+\.so", name)}
     wanted = {name for name in sources() if name.startswith("sparkstorm/")}
-    assert held - compiled == {name for name in wanted if not re.fullmatch(r"sparkstorm/model/_\w+\.c", name)}
+    assert held - compiled == {
+        name for name in wanted if not re.fullmatch(r"sparkstorm/model/_\w+\.c", name)
+    }
 
 
 @pytest.mark.slow
-def test_the_pure_wheel_installs_everywhere_and_has_the_twins_alone(distributions: dict[str, Path], tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(tmp_path), str(distributions["sdist"])]
+def test_the_pure_wheel_installs_everywhere_and_has_the_twins_alone(
+    distributions: dict[str, Path], tmp_path: Path
+) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "-q",
+        "--no-deps",
+        "-w",
+        str(tmp_path),
+        str(distributions["sdist"]),
+    ]
     settings = {**os.environ, "SPARKSTORM_CORE": "none", "CC": "no-compiler-here"}
-    done = subprocess.run(command, cwd=tmp_path, env=settings, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env=settings,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     (wheel,) = tmp_path.glob("*-py3-none-any.whl")
     made = install(wheel, tmp_path, "sparkstorm")
-    said = made.say("python", "-c", "from sparkstorm.model import compiled; print(compiled.description)", folder=tmp_path)
+    said = made.say(
+        "python",
+        "-c",
+        "from sparkstorm.model import compiled; print(compiled.description)",
+        folder=tmp_path,
+    )
     assert said.startswith("plain Python (the compiled core was not built")
 
 
 @pytest.mark.slow
-def test_a_release_s_wheel_is_not_built_without_a_compiler(distributions: dict[str, Path], tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(tmp_path), str(distributions["sdist"])]
+def test_a_release_s_wheel_is_not_built_without_a_compiler(
+    distributions: dict[str, Path], tmp_path: Path
+) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "-q",
+        "--no-deps",
+        "-w",
+        str(tmp_path),
+        str(distributions["sdist"]),
+    ]
     settings = {**os.environ, "SPARKSTORM_CORE": "required", "CC": "no-compiler-here"}
-    done = subprocess.run(command, cwd=tmp_path, env=settings, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env=settings,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
     assert done.returncode != 0 and "no-compiler-here" in done.stdout + done.stderr
     assert not list(tmp_path.glob("*.whl"))
 
 
 @pytest.mark.slow
-def test_the_cores_own_tests_pass_against_the_installed_wheel(distributions: dict[str, Path], tmp_path: Path) -> None:
+def test_the_cores_own_tests_pass_against_the_installed_wheel(
+    distributions: dict[str, Path], tmp_path: Path
+) -> None:
     made = install(distributions["wheel"], tmp_path, "sparkstorm", "pytest", "hypothesis")
     if not list(made.packages.glob("sparkstorm/model/_core.*.so")):
         pytest.skip("no C compiler or no Python headers on this machine")
     (tmp_path / "tests" / "executor").mkdir(parents=True)
-    (tmp_path / "tests" / "executor" / "test_compiled.py").write_bytes((ROOT / "tests/executor/test_compiled.py").read_bytes())
+    (tmp_path / "tests" / "executor" / "test_compiled.py").write_bytes(
+        (ROOT / "tests/executor/test_compiled.py").read_bytes()
+    )
     chosen = ["-k", "not says_its_version"]
-    options = ["-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), "--import-mode=importlib"]
-    said = made.say("python", "-m", "pytest", *options, *chosen, "tests/executor/test_compiled.py", folder=tmp_path)
+    options = [
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--rootdir",
+        str(tmp_path),
+        "--import-mode=importlib",
+    ]
+    said = made.say(
+        "python",
+        "-m",
+        "pytest",
+        *options,
+        *chosen,
+        "tests/executor/test_compiled.py",
+        folder=tmp_path,
+    )
     assert "passed" in said and "skipped" not in said
 
 
@@ -306,35 +442,77 @@ def test_every_module_is_imported_with_the_required_packages_alone(
     )  # anyio comes with starlette, rich with textual
     needs_extra = {name for name, error in found["failures"].items() if of_extras.search(error)}
     known = ("sparkstorm.web.", "sparkstorm.cli.top")
-    assert found["failures"].keys() == needs_extra and all(name.startswith(known) for name in needs_extra)
-    assert not [path for path in found["path"] if Path(path or tmp_path).resolve().is_relative_to(ROOT)]
-    assert {name for name, place in found["places"].items() if not Path(place).is_relative_to(made.packages)} == set()
-    modules = {name.removesuffix(".py").replace("/", ".").removesuffix(".__init__") for name in sources() if name.endswith(".py")}
-    wanted = {name for name in modules if name.split(".")[0] == "sparkstorm"} - {"sparkstorm.embedded.__main__"}
+    assert found["failures"].keys() == needs_extra and all(
+        name.startswith(known) for name in needs_extra
+    )
+    assert not [
+        path for path in found["path"] if Path(path or tmp_path).resolve().is_relative_to(ROOT)
+    ]
+    assert {
+        name
+        for name, place in found["places"].items()
+        if not Path(place).is_relative_to(made.packages)
+    } == set()
+    modules = {
+        name.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
+        for name in sources()
+        if name.endswith(".py")
+    }
+    wanted = {name for name in modules if name.split(".")[0] == "sparkstorm"} - {
+        "sparkstorm.embedded.__main__"
+    }
     assert wanted - needs_extra <= found["places"].keys()
 
 
 @pytest.mark.system
 @pytest.mark.slow
-def test_the_main_job_a_replay_and_a_back_fill_that_goes_on_live_run_from_the_wheel(installed: Installed, work: Path) -> None:
-    assert installed.say("python", "-c", REPLAY, folder=work).splitlines()[-1] == "[('ONE', 1), ('TWO', 2)]"
+def test_the_main_job_a_replay_and_a_back_fill_that_goes_on_live_run_from_the_wheel(
+    installed: Installed, work: Path
+) -> None:
+    assert (
+        installed.say("python", "-c", REPLAY, folder=work).splitlines()[-1]
+        == "[('ONE', 1), ('TWO', 2)]"
+    )
     found = installed.say("sparkstorm", "run", "shout.yaml", "--input", "text", folder=work)
     assert "2  TWO" in found and "1  ONE" in found
     history = ["--checkpoint", "half", "--rows", "lines=1", "--output", "history"]
-    found = installed.say("sparkstorm", "replay", "shout.yaml", "--input", "text", *history, folder=work)
+    found = installed.say(
+        "sparkstorm", "replay", "shout.yaml", "--input", "text", *history, folder=work
+    )
     assert "half is written" in found
-    found = installed.say("sparkstorm", "run", "shout.yaml", "--input", "text", "--from", "half", "--fresh", folder=work)
+    found = installed.say(
+        "sparkstorm",
+        "run",
+        "shout.yaml",
+        "--input",
+        "text",
+        "--from",
+        "half",
+        "--fresh",
+        folder=work,
+    )
     assert "2  TWO" in found and "1  ONE" in found and "1 tree acked" in found
 
 
 @pytest.fixture
-def cluster(installed: Installed, work: Path, own_redis: RedisServer) -> Iterator[subprocess.Popen[bytes]]:
+def cluster(
+    installed: Installed, work: Path, own_redis: RedisServer
+) -> Iterator[subprocess.Popen[bytes]]:
     """A standing cluster of two slots; its output is in cluster.log."""
-    command = [str(installed.home / "bin" / "sparkstorm"), "cluster", "--master", "local[3]", "-c", "sparkstorm.supervisors=1"]
+    command = [
+        str(installed.home / "bin" / "sparkstorm"),
+        "cluster",
+        "--master",
+        "local[3]",
+        "-c",
+        "sparkstorm.supervisors=1",
+    ]
     command += ["--web", str(free_port())]
     with (work / "cluster.log").open("wb") as log:
         more = {"ROWS_PASSWORD": own_redis.password}
-        process = subprocess.Popen(command, cwd=work, env=environment(installed.home, more), stdout=log, stderr=log)
+        process = subprocess.Popen(
+            command, cwd=work, env=environment(installed.home, more), stdout=log, stderr=log
+        )
     try:
         yield process
     finally:
@@ -374,7 +552,9 @@ def test_a_standing_cluster_upgrades_mends_and_writes_to_every_sink_from_the_whe
         found: dict[str, Any] = {}
 
         def is_complete() -> bool:
-            found.update(json.loads(installed.say("python", "-c", READ_TARGETS, str(work), folder=work)))
+            found.update(
+                json.loads(installed.say("python", "-c", READ_TARGETS, str(work), folder=work))
+            )
             return all(len(each) >= len(wanted) for each in found.values())
 
         wait(is_complete, log)
@@ -385,11 +565,14 @@ def test_a_standing_cluster_upgrades_mends_and_writes_to_every_sink_from_the_whe
     rows(1)
     read = page_of(log)
     assert "<title>" in read("") and "uPlot" in read("static/vendor/uplot.js")
-    wait(lambda: "sinks" in read("api/v1/topology/summary"), log)  # without an open page the stores are read every 10 s
+    # without an open page the stores are read every 10 s
+    wait(lambda: "sinks" in read("api/v1/topology/summary"), log)
     letter = json.loads(sparkstorm("dead-letters", "list", "sinks", "--lines"))
     sparkstorm("capsule", "sinks", letter["id"], "--pytest", "test_parse.py")
     test = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "test_parse.py"]
-    assert "ZeroDivisionError: division by zero" in installed.say("python", *test, folder=work, status=1)
+    assert "ZeroDivisionError: division by zero" in installed.say(
+        "python", *test, folder=work, status=1
+    )
     (work / "sinks1.py").write_text(SINKS.replace("VERSION", "1").replace("12 / (n - 13)", "pass"))
     installed.say("python", *test, folder=work)
     (work / "sinks1.py").write_text(SINKS.replace("VERSION", "1"))
@@ -401,7 +584,9 @@ def test_a_standing_cluster_upgrades_mends_and_writes_to_every_sink_from_the_whe
 
 
 def page_of(log: Path) -> Callable[[str], str]:
-    """Open the page's address that a cluster printed, as a browser does; return a reader of its paths."""
+    """Open the page's address that a cluster printed, as a browser does; return a reader of its
+    paths.
+    """
     pattern = re.compile(r"(http://127\.0\.0\.1:\d+/)\?token=\S+")
     wait(lambda: pattern.search(log.read_text()), log)
     found = pattern.search(log.read_text())
@@ -427,9 +612,26 @@ def wait(condition: Any, log: Path) -> None:
 @pytest.mark.system
 @pytest.mark.slow
 def test_a_type_checker_sees_the_types_of_an_editable_install(tmp_path: Path) -> None:
-    (tmp_path / "uses.py").write_text("from sparkstorm.client import connect\nreveal_type(connect('x').topologies())\nconnect(7)\n")
+    (tmp_path / "uses.py").write_text(
+        "from sparkstorm.client import connect\nreveal_type(connect('x').topologies())\nconnect(7)\n"
+    )
     command = [sys.executable, "-m", "mypy", "--cache-dir", str(tmp_path / "cache"), "uses.py"]
-    settings = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "MYPYPATH")}
-    ended = subprocess.run(command, cwd=tmp_path, env=settings, capture_output=True, text=True, timeout=900, check=False)
-    assert "list[sparkstorm.client.handle.TopologyHandle]" in ended.stdout, ended.stdout + ended.stderr
-    assert 'Argument 1 to "connect" has incompatible type "int"' in ended.stdout and "py.typed" not in ended.stdout
+    settings = {
+        name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "MYPYPATH")
+    }
+    ended = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env=settings,
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+    )
+    assert "list[sparkstorm.client.handle.TopologyHandle]" in ended.stdout, (
+        ended.stdout + ended.stderr
+    )
+    assert (
+        'Argument 1 to "connect" has incompatible type "int"' in ended.stdout
+        and "py.typed" not in ended.stdout
+    )

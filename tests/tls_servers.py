@@ -1,7 +1,7 @@
 """Redis and ZooKeeper behind TLS that wants a certificate of the client too.
 
-The packaged Redis is built without TLS, so an `asyncio` server ends it before a plain one; ZooKeeper does it itself, by the netty
-in PySpark's jars.
+The packaged Redis is built without TLS, so an `asyncio` server ends it before a plain one;
+ZooKeeper does it itself, by the netty in PySpark's jars.
 """
 
 from __future__ import annotations
@@ -67,7 +67,9 @@ class TlsProxy:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()
-        self._server = self._do(asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=self._context))
+        self._server = self._do(
+            asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=self._context)
+        )
         self.port = int(self._server.sockets[0].getsockname()[1])
 
     def _do(self, work: Coroutine[Any, Any, ResultT]) -> ResultT:
@@ -77,7 +79,10 @@ class TlsProxy:
         back: asyncio.StreamWriter | None = None
         try:
             there, back = await asyncio.open_connection("127.0.0.1", self._target)
-            ways = [asyncio.ensure_future(_pass_on(reader, back)), asyncio.ensure_future(_pass_on(there, writer))]
+            ways = [
+                asyncio.ensure_future(_pass_on(reader, back)),
+                asyncio.ensure_future(_pass_on(there, writer)),
+            ]
             await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
             for way in ways:
                 way.cancel()
@@ -119,7 +124,13 @@ def tls_zookeeper(made: Certificates, folder: Path) -> Iterator[int]:
     (folder / "zoo.cfg").write_text(text)
     spec = importlib.util.find_spec("pyspark")
     assert spec is not None and spec.origin is not None
-    java = [find_java(), "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", f"-Djava.io.tmpdir={folder}"]
+    java = [
+        find_java(),
+        "-Xmx128m",
+        "-XX:+UseSerialGC",
+        "-XX:TieredStopAtLevel=1",
+        f"-Djava.io.tmpdir={folder}",
+    ]
     main = [
         "-cp",
         f"{Path(spec.origin).parent}/jars/*",
@@ -127,7 +138,9 @@ def tls_zookeeper(made: Certificates, folder: Path) -> Iterator[int]:
         str(folder / "zoo.cfg"),
     ]
     with (folder / "log").open("wb") as log:
-        process = subprocess.Popen([*java, *main], stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(
+            [*java, *main], stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+        )
     try:
         wait_until(lambda: process.poll() is not None or _is_well(plain), "ZooKeeper with TLS", 120)
         assert process.poll() is None, (folder / "log").read_text()

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from sparkstorm.api import BasicBolt, BasicOutputCollector, ReplayableSpout, Spout, StatefulBolt, TopologyBuilder, Tuple
+from sparkstorm.api import (
+    BasicBolt,
+    BasicOutputCollector,
+    ReplayableSpout,
+    Spout,
+    StatefulBolt,
+    TopologyBuilder,
+    Tuple,
+)
 from sparkstorm.model.topology import Topology
 from sparkstorm.testing import Shared
 
@@ -26,7 +34,13 @@ class Count(StatefulBolt):
         self.state.put(tup[0], self.state.get(tup[0], 0) + 1)
 
 
-def word_count(lines: Spout, spouts: int = 1, splits: int = 2, counts: int = 2, count: StatefulBolt | None = None) -> Topology:
+def word_count(
+    lines: Spout,
+    spouts: int = 1,
+    splits: int = 2,
+    counts: int = 2,
+    count: StatefulBolt | None = None,
+) -> Topology:
     """Build lines -> split -> count, of so many tasks each; another bolt may count."""
     builder = TopologyBuilder()
     builder.set_spout("lines", lines, spouts)

@@ -9,8 +9,12 @@ from typing import Any
 LIMIT_S = 180.0
 
 
-def wait_until(condition: Callable[[], object], what: str = "the condition", limit_s: float = LIMIT_S) -> float:
-    """Wait until the condition is true and return the seconds that it took; AssertionError naming `what` after the limit."""
+def wait_until(
+    condition: Callable[[], object], what: str = "the condition", limit_s: float = LIMIT_S
+) -> float:
+    """Wait until the condition is true and return the seconds that it took; AssertionError naming
+    `what` after the limit.
+    """
     began = time.monotonic()
     while not condition():
         assert time.monotonic() - began < limit_s, f"{what}: not within {limit_s:g} s"
@@ -19,7 +23,9 @@ def wait_until(condition: Callable[[], object], what: str = "the condition", lim
 
 
 def assert_once_within(limit_s: float, attempt: Callable[[], float], tries: int = 5) -> None:
-    """Assert that one of some attempts takes less than the limit; the machine may be busy during any of them."""
+    """Assert that one of some attempts takes less than the limit; the machine may be busy during
+    any of them.
+    """
     taken: list[float] = []
     while not taken or taken[-1] >= limit_s:
         assert len(taken) < tries, f"none of {taken} s is below {limit_s:g} s"
@@ -27,7 +33,9 @@ def assert_once_within(limit_s: float, attempt: Callable[[], float], tries: int 
 
 
 def wait_for_aof(client: Any) -> None:
-    """Wait until a Redis has written its append-only file: behind a slow fsync it postpones that by up to 2 s."""
+    """Wait until a Redis has written its append-only file: behind a slow fsync it postpones that by
+    up to 2 s.
+    """
 
     def is_written() -> bool:
         found = client.info("persistence")

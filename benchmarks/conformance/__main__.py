@@ -1,4 +1,6 @@
-"""The comparison's command: the same problems to both sides, the differences counted, tagged and kept."""
+"""The comparison's command: the same problems to both sides, the differences counted, tagged and
+kept.
+"""
 
 import argparse
 import gzip
@@ -10,15 +12,26 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from benchmarks.conformance.compare import DIFFERENT, same, second_question, verdict, with_idle_rules, with_scope
+from benchmarks.conformance.compare import (
+    DIFFERENT,
+    same,
+    second_question,
+    verdict,
+    with_idle_rules,
+    with_scope,
+)
 from benchmarks.conformance.originals import Original, answers, original_for
 from benchmarks.conformance.problems import GENERATORS
 from benchmarks.conformance.shapes import SHAPES, generate
 from sparkstorm.scheduling.form.solve import answer_to
 
 
-def compare(scheduler: str, shape: str, seed: int, count: int, folder: Path, sources: Path | None = None) -> int:
-    """Compare one scheduler on so many problems; the number of differences that nothing explains."""
+def compare(
+    scheduler: str, shape: str, seed: int, count: int, folder: Path, sources: Path | None = None
+) -> int:
+    """Compare one scheduler on so many problems; the number of differences that nothing
+    explains.
+    """
     original = original_for(scheduler, sources)
     problems = problems_for(original, scheduler, shape, seed, count)
     lines = [json.dumps(problem) for problem in problems]
@@ -32,7 +45,12 @@ def compare(scheduler: str, shape: str, seed: int, count: int, folder: Path, sou
             word = verdict(problem, ours[at], theirs[at], second.get(at))
             found[word] += 1
             if word != "equal":
-                row = {"problem": problem, "ours": ours[at], "theirs": theirs[at], "second": second.get(at)}
+                row = {
+                    "problem": problem,
+                    "ours": ours[at],
+                    "theirs": theirs[at],
+                    "second": second.get(at),
+                }
                 out.write(json.dumps({"at": at, "tag": word, **row}) + "\n")
     print(f"{scheduler}: {count} {shape} problems, seed {seed}, against {original.name}")
     for word, number in found.most_common():
@@ -40,9 +58,13 @@ def compare(scheduler: str, shape: str, seed: int, count: int, folder: Path, sou
     return found[DIFFERENT]
 
 
-def problems_for(original: Original, scheduler: str, shape: str, seed: int, count: int) -> list[dict[str, Any]]:
+def problems_for(
+    original: Original, scheduler: str, shape: str, seed: int, count: int
+) -> list[dict[str, Any]]:
     """Return problems with the settings by which ours does as that version."""
-    problems = [with_scope(each, original.scope) for each in generate(scheduler, seed, count, shape)]
+    problems = [
+        with_scope(each, original.scope) for each in generate(scheduler, seed, count, shape)
+    ]
     if not original.sources:
         return problems
     return [with_idle_rules(each, Random(f"idle-{seed}-{at}")) for at, each in enumerate(problems)]
@@ -53,27 +75,47 @@ def _asked(original: Original, lines: Sequence[str], log: Path) -> list[dict[str
 
 
 def _asked_again(
-    original: Original, problems: Sequence[Any], ours: Sequence[Any], theirs: Sequence[Any], log: Path
+    original: Original,
+    problems: Sequence[Any],
+    ours: Sequence[Any],
+    theirs: Sequence[Any],
+    log: Path,
 ) -> dict[int, dict[str, Any]]:
     """The answers to second questions, by the number of the problem."""
-    asked = {at: second_question(problem, ours[at], theirs[at]) for at, problem in enumerate(problems)}
+    asked = {
+        at: second_question(problem, ours[at], theirs[at]) for at, problem in enumerate(problems)
+    }
     asked = {at: question for at, question in asked.items() if question is not None}
     if not asked:
         return {}
-    found = _asked(original, [json.dumps(question) for question in asked.values()], log.with_suffix(".second.log"))
+    found = _asked(
+        original,
+        [json.dumps(question) for question in asked.values()],
+        log.with_suffix(".second.log"),
+    )
     return dict(zip(asked, found, strict=True))
 
 
 def record(
-    schedulers: Sequence[str], shape: str, seed: int, count: int, folder: Path, path: Path, sources: Path | None = None
+    schedulers: Sequence[str],
+    shape: str,
+    seed: int,
+    count: int,
+    folder: Path,
+    path: Path,
+    sources: Path | None = None,
 ) -> None:
-    """Write problems with the originals' answers, for tests that run without Java; those that made them raise are out."""
+    """Write problems with the originals' answers, for tests that run without Java; those that made
+    them raise are out.
+    """
     rows = []
     for scheduler in schedulers:
         original = original_for(scheduler, sources)
         problems = problems_for(original, scheduler, shape, seed, count)
         lines = [json.dumps(problem) for problem in problems]
-        for problem, answer in zip(problems, answers(original, lines, folder / "record.log"), strict=True):
+        for problem, answer in zip(
+            problems, answers(original, lines, folder / "record.log"), strict=True
+        ):
             ours = json.loads(answer_to(json.dumps(problem))[0])
             if same(problem, ours, json.loads(answer)):
                 rows.append(json.dumps({"problem": problem, "answer": json.loads(answer)}))
@@ -83,18 +125,36 @@ def record(
 def main() -> int:
     """Compare; 1 when a difference is left unexplained."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.conformance", description=__doc__)
-    parser.add_argument("schedulers", nargs="*", help=f"of {', '.join(GENERATORS)}; all when none is named")
+    parser.add_argument(
+        "schedulers", nargs="*", help=f"of {', '.join(GENERATORS)}; all when none is named"
+    )
     parser.add_argument("--count", type=int, default=2000, help="problems per scheduler (2000)")
     parser.add_argument("--seed", type=int, default=1, help="seed of the problems (1)")
-    parser.add_argument("--shape", choices=list(SHAPES), help="of problems; both when none is named")
-    parser.add_argument("--out", type=Path, default=Path("build/conformance"), help="where differences are written")
-    parser.add_argument("--record", type=Path, help="write problems and the originals' answers there, compare nothing")
-    parser.add_argument("--storm-sources", type=Path, metavar="FOLDER", help="a checkout of apache/storm: ask its schedulers")
+    parser.add_argument(
+        "--shape", choices=list(SHAPES), help="of problems; both when none is named"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path("build/conformance"), help="where differences are written"
+    )
+    parser.add_argument(
+        "--record",
+        type=Path,
+        help="write problems and the originals' answers there, compare nothing",
+    )
+    parser.add_argument(
+        "--storm-sources",
+        type=Path,
+        metavar="FOLDER",
+        help="a checkout of apache/storm: ask its schedulers",
+    )
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     names = arguments.schedulers or list(GENERATORS)
     if arguments.record is not None:
-        shape, seed, count, out = arguments.shape or "small", arguments.seed, arguments.count, arguments.out
+        shape = arguments.shape or "small"
+        seed = arguments.seed
+        count = arguments.count
+        out = arguments.out
         record(names, shape, seed, count, out, arguments.record, arguments.storm_sources)
         return 0
     shapes = [arguments.shape] if arguments.shape else list(SHAPES)

@@ -1,7 +1,9 @@
-"""The comparison of our answers with the originals': every row must be equal, and each excuse is a predicate that is tested.
+"""The comparison of our answers with the originals': every row must be equal, and each excuse is a
+predicate that is tested.
 
-Where one of Storm's schedulers raises, it is asked a second time, mended, so that what follows the exception is compared too.
-JStorm's defects are put back into ours instead, and then every row must be the original's.
+Where one of Storm's schedulers raises, it is asked a second time, mended, so that what follows the
+exception is compared too. JStorm's defects are put back into ours instead, and then every row must
+be the original's.
 """
 
 import json
@@ -21,7 +23,9 @@ DIFFERENT = "DIFFERENT"
 
 
 def same(problem: Problem, ours: Answer, theirs: Answer) -> bool:
-    """Return whether two answers are equal in every row, round by round, and in pools and blacklisted hosts where there are any."""
+    """Return whether two answers are equal in every row, round by round, and in pools and
+    blacklisted hosts where there are any.
+    """
     return "raised" not in theirs and _text(problem, ours) == _text(problem, theirs)
 
 
@@ -39,11 +43,12 @@ def _shown(problem: Problem, answer: Answer) -> list[Any]:
     return [*shown, answer["pools"]] if problem["scheduler"] == "multitenant" else shown
 
 
-# -- where Storm's schedulers raise -----------------------------------------------------------------------------------
+# -- where Storm's schedulers raise ----------------------------------------------------------------
 
 
 def _rounds_of(problem: Problem) -> list[Problem]:
-    rounds, former = [], {key: each for key, each in problem.items() if key != "rounds"}
+    rounds = []
+    former = {key: each for key, each in problem.items() if key != "rounds"}
     for each in problem.get("rounds") or [{}]:
         former = {**former, **each}
         rounds.append(former)
@@ -67,7 +72,9 @@ def _isolated(problem: Problem) -> list[tuple[int, int]]:
 
 
 def has_more_workers_than_wanted(problem: Problem) -> bool:
-    """EvenScheduler takes a sublist that ends before it begins: a topology has more workers placed than it asks for."""
+    """EvenScheduler takes a sublist that ends before it begins: a topology has more workers placed
+    than it asks for.
+    """
     for each in _rounds_of(problem):
         placed = each.get("assignments") or {}
         for topology in each["topologies"]:
@@ -89,7 +96,10 @@ def isolates_no_workers(problem: Problem) -> bool:
 
 RAISES: Mapping[str, tuple[str, Callable[[Problem], bool]]] = {
     "more workers placed than wanted": ("IllegalArgumentException", has_more_workers_than_wanted),
-    "an isolated topology has fewer executors than workers": ("NoSuchElementException", isolates_fewer_executors_than_workers),
+    "an isolated topology has fewer executors than workers": (
+        "NoSuchElementException",
+        isolates_fewer_executors_than_workers,
+    ),
     "an isolated topology wants no workers": ("ArithmeticException", isolates_no_workers),
 }
 _INNER = {"IllegalArgumentException": ("even", "default", "isolation")}
@@ -97,23 +107,31 @@ _INNER = {"IllegalArgumentException": ("even", "default", "isolation")}
 
 def _raise_excuse(problem: Problem, theirs: Answer) -> str | None:
     kind = theirs["raised"].partition(":")[0].rpartition(".")[2]
-    scheduler = problem.get("inner", "default") if problem["scheduler"] == "blacklist" else problem["scheduler"]
+    scheduler = (
+        problem.get("inner", "default")
+        if problem["scheduler"] == "blacklist"
+        else problem["scheduler"]
+    )
     for words, (exception, holds) in RAISES.items():
         if kind == exception and scheduler in _INNER.get(kind, ("isolation",)) and holds(problem):
             return f"the original raises {kind}: {words}"
     return None
 
 
-# -- where Storm's blacklist never ends --------------------------------------------------------------------------------
+# -- where Storm's blacklist never ends ------------------------------------------------------------
 
 NEVER_RESUMES = "the original never resumes: the resume time is below one round"
 
 
 def resumes_within_a_round(problem: Problem) -> bool:
-    """Return whether BlacklistScheduler counts the rounds to resume from zero, which it passes over: it tests for zero after."""
+    """Return whether BlacklistScheduler counts the rounds to resume from zero, which it passes
+    over: it tests for zero after.
+    """
     conf = problem["conf"]
     every = conf.get("nimbus.monitor.freq.secs", 10)
-    return problem["scheduler"] == "blacklist" and bool(conf.get("blacklist.scheduler.resume.time.secs", 1800) < every)
+    return problem["scheduler"] == "blacklist" and bool(
+        conf.get("blacklist.scheduler.resume.time.secs", 1800) < every
+    )
 
 
 def without_resuming(problem: Problem) -> Answer:
@@ -123,7 +141,8 @@ def without_resuming(problem: Problem) -> Answer:
 
 
 def with_scope(problem: Problem, scope: str) -> Problem:
-    """Return a problem with the default scheduler's scope in its configuration: "cluster" does as Storm 2, "topology" as 3.
+    """Return a problem with the default scheduler's scope in its configuration: "cluster" does as
+    Storm 2, "topology" as 3.
 
     The originals pass it over.
     """
@@ -133,7 +152,8 @@ def with_scope(problem: Problem, scope: str) -> Problem:
 
 
 def with_idle_rules(problem: Problem, rng: Random) -> Problem:
-    """Return a problem that moves workers to supervisors without any, which Storm 3 knows, in seven of ten draws.
+    """Return a problem that moves workers to supervisors without any, which Storm 3 knows, in seven
+    of ten draws.
 
     The harness gives supervisors no uptime, so how long they have been up does not count.
     """
@@ -142,17 +162,27 @@ def with_idle_rules(problem: Problem, rng: Random) -> Problem:
         "nimbus.even.rebalance.max.free.per.topology": rng.choice((0, 0, 1, 2)),
         "nimbus.even.rebalance.idle.supervisor.min.stable.rounds": 0,
     }
-    return problem if problem["scheduler"] == "jstorm" else {**problem, "conf": {**problem["conf"], **rules}}
+    return (
+        problem
+        if problem["scheduler"] == "jstorm"
+        else {**problem, "conf": {**problem["conf"], **rules}}
+    )
 
 
-# -- the verdict ------------------------------------------------------------------------------------------------------
+# -- the verdict -----------------------------------------------------------------------------------
 
 
 def second_question(problem: Problem, ours: Answer, theirs: Answer) -> Problem | None:
-    """Return the repeated question to the original where its first answer cannot be compared; None where it can."""
+    """Return the repeated question to the original where its first answer cannot be compared; None
+    where it can.
+    """
     if problem["scheduler"] == "jstorm":
         return None
-    return {**problem, "mended": True} if "raised" in theirs and _raise_excuse(problem, theirs) else None
+    return (
+        {**problem, "mended": True}
+        if "raised" in theirs and _raise_excuse(problem, theirs)
+        else None
+    )
 
 
 def verdict(problem: Problem, ours: Answer, theirs: Answer, second: Answer | None = None) -> str:
@@ -174,9 +204,11 @@ def verdict(problem: Problem, ours: Answer, theirs: Answer, second: Answer | Non
 
 
 def places_all(problem: Problem, ours: Answer) -> bool:
-    """Return whether each task has exactly one place, on a free port or where it was; or our answer says why there is none.
+    """Return whether each task has exactly one place, on a free port or where it was; or our answer
+    says why there is none.
 
-    Under MONITOR a task that is neither dead nor on an old worker needs no place; one that cannot be stopped never does.
+    Under MONITOR a task that is neither dead nor on an old worker needs no place; one that cannot
+    be stopped never does.
     """
     if "failed" in ours:
         return True
@@ -186,7 +218,11 @@ def places_all(problem: Problem, ours: Answer) -> bool:
     if context.assign_type is AssignType.MONITOR:
         wanted &= context.dead_tasks.union(*(each.tasks for each in context.old_workers))
     placed = [task for row in ours["workers"] for task in row["tasks"]]
-    offered = {(each["id"], port) for each in problem["supervisors"] for port in each.get("available", each["ports"])}
+    offered = {
+        (each["id"], port)
+        for each in problem["supervisors"]
+        for port in each.get("available", each["ports"])
+    }
     offered |= {(each["node"], each["port"]) for each in problem.get("old_workers", ())}
     slots = [(row["node"], row["port"]) for row in ours["workers"]]
     is_once = len(set(placed)) == len(placed) and len(set(slots)) == len(slots)

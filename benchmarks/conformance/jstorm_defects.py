@@ -1,6 +1,8 @@
-"""JStorm's defects put back into our scheduler, so that a difference is excused only where it is reproduced row by row.
+"""JStorm's defects put back into our scheduler, so that a difference is excused only where it is
+reproduced row by row.
 
-An excuse holds when our scheduler *with the defect* gives exactly the original's answer, exceptions included.
+An excuse holds when our scheduler *with the defect* gives exactly the original's answer, exceptions
+included.
 """
 
 from __future__ import annotations
@@ -38,12 +40,19 @@ def replaced(owner: Any, name: str, value: object) -> Iterator[None]:
 
 
 def _place_as_the_original(slots: Sequence[Slot], supervisors: Sequence[Ports]) -> None:
-    """Leave a worker whose host has no room where it was (2); divide by the number of supervisors with room (1)."""
+    """Leave a worker whose host has no room where it was (2); divide by the number of supervisors
+    with room (1).
+    """
     with_room = [each for each in supervisors if each.free]
     for slot in slots:
-        home = next((each for each in with_room if each.host == slot.host and each.free), None) if slot.host else None
+        home = (
+            next((each for each in with_room if each.host == slot.host and each.free), None)
+            if slot.host
+            else None
+        )
         if home is not None:
-            slot.port, slot.node = home.take(slot.port), home.id
+            slot.port = home.take(slot.port)
+            slot.node = home.id
     left = sorted((each for each in with_room if each.free), key=lambda each: -len(each.free))
     if not left:
         raise OriginalRaisedError("ArithmeticException")
@@ -58,8 +67,11 @@ class _KeepsAsTheOriginal(TaskScheduler):
 
     def _keep(self, num_tasks: int) -> None:
         pool = set(self._pool)
-        for worker in sorted(self._context.old_workers, key=lambda each: (each.host, each.port, each.node)):
-            slot = self._slot_at.get((worker.host, worker.port))  # two nodes of one host may share it
+        for worker in sorted(
+            self._context.old_workers, key=lambda each: (each.host, each.port, each.node)
+        ):
+            # two nodes of one host may share it
+            slot = self._slot_at.get((worker.host, worker.port))
             tasks = worker.tasks & self._tasks
             has_master = self._single_master and self._master in worker.tasks
             tasks &= {self._master} if has_master else tasks
@@ -73,7 +85,8 @@ class _KeepsAsTheOriginal(TaskScheduler):
         slots = [self._slot_at.get((worker.host, worker.port)) for worker in workers]
         waiting = [slot for slot in dict.fromkeys(slots) if slot is not None]
         counted = 0
-        while full := [slot for slot in waiting if self._is_full(slot)]:  # also one that was full from the beginning
+        # also one that was full from the beginning
+        while full := [slot for slot in waiting if self._is_full(slot)]:
             for slot in full:
                 if slot in self._pool:
                     del self._pool[slot]
@@ -86,7 +99,10 @@ class _KeepsAsTheOriginal(TaskScheduler):
 
     def _place(self, task: int) -> None:
         part = self._parts[self._context.component_by_task[task]]
-        if not self._pool and not str(part.conf.get("task.on.differ.node", False)).lower() == "true":
+        if (
+            not self._pool
+            and not str(part.conf.get("task.on.differ.node", False)).lower() == "true"
+        ):
             raise OriginalRaisedError("NoSuchElementException")
         super()._place(task)
 
@@ -103,7 +119,9 @@ def _with_unknown_tasks(context: AssignContext) -> AssignContext:
 
 
 def _dead_unknown_tasks_too(context: AssignContext) -> set[int]:
-    """Return the tasks to place when those of other topologies on a dead worker count too (defect 17)."""
+    """Return the tasks to place when those of other topologies on a dead worker count too (defect
+    17).
+    """
     if context.assign_type is not AssignType.MONITOR:
         return _TASKS_TO_ASSIGN(context)
     dead = set(context.dead_tasks)
@@ -113,7 +131,9 @@ def _dead_unknown_tasks_too(context: AssignContext) -> set[int]:
     return dead
 
 
-def _wanted_slots_with_unknown_tasks(placing: WorkerScheduler, need: set[int], count: int) -> list[Slot]:
+def _wanted_slots_with_unknown_tasks(
+    placing: WorkerScheduler, need: set[int], count: int
+) -> list[Slot]:
     found = _WANTED_SLOTS(placing, need, count)
     context = placing._context
     if scheduler.has_single_master(context) and not need <= context.component_by_task.keys():
@@ -127,7 +147,9 @@ def _assign_with_unknown_tasks(tasks: TaskScheduler) -> list[Slot]:
     return _ASSIGN(tasks)
 
 
-_TASKS_TO_ASSIGN, _WANTED_SLOTS, _ASSIGN = scheduler._tasks_to_assign, WorkerScheduler._wanted_slots, TaskScheduler.assign
+_TASKS_TO_ASSIGN = scheduler._tasks_to_assign
+_WANTED_SLOTS = WorkerScheduler._wanted_slots
+_ASSIGN = TaskScheduler.assign
 
 
 def _whole_workers(context: AssignContext) -> list[WorkerPlan]:
@@ -139,8 +161,15 @@ _Patch = tuple[tuple[Any, str, object], ...]
 DEFECTS: Mapping[str, _Patch] = {
     "2": (
         (workers, "place", _place_as_the_original),
-        # A worker that was left on a port that another took is the same key of the original's hash maps.
-        (Slot, "__eq__", lambda one, other: isinstance(other, Slot) and (one.node, one.port) == (other.node, other.port)),
+        # A worker that was left on a port that another took is the same key of the original's hash
+        # maps.
+        (
+            Slot,
+            "__eq__",
+            lambda one, other: (
+                isinstance(other, Slot) and (one.node, one.port) == (other.node, other.port)
+            ),
+        ),
         (Slot, "__hash__", lambda slot: hash((slot.node, slot.port))),
     ),
     "12": ((scheduler, "TaskScheduler", _KeepsAsTheOriginal),),
@@ -167,7 +196,9 @@ _WORDS = {
 
 
 def answer_with(problem: Problem, defects: Sequence[str]) -> Answer:
-    """Our answer with these defects put back; `raised` is the simple name of the original's exception."""
+    """Our answer with these defects put back; `raised` is the simple name of the original's
+    exception.
+    """
     with ExitStack() as stack:
         for number in defects:
             for patch in DEFECTS[number]:
@@ -195,7 +226,9 @@ def comparable(found: Answer) -> Any:
 
 
 def excuse(problem: Problem, theirs: Answer) -> str | None:
-    """The tag of a difference that is one of JStorm's defects, reproduced exactly; None where it is not."""
+    """The tag of a difference that is one of JStorm's defects, reproduced exactly; None where it is
+    not.
+    """
     if theirs.get("raised", "").endswith("loops for ever"):
         return "defect 13: the original loops for ever" if _may_loop(problem) else None
     found = reproduced(problem, theirs)
@@ -205,7 +238,9 @@ def excuse(problem: Problem, theirs: Answer) -> str | None:
 
 
 def _may_loop(problem: Problem) -> bool:
-    """A rebalance that keeps old workers as they are: they change in a hash set while it is walked."""
+    """A rebalance that keeps old workers as they are: they change in a hash set while it is
+    walked.
+    """
     keeps = problem["assign_type"] == "REBALANCE" and not problem["reassign"]
     return keeps and bool(problem["conf"].get("use.old.assignment"))
 
@@ -228,10 +263,16 @@ def _where_stale(problem: Problem, theirs: Answer) -> str:
     supervisors = {each["id"]: each for each in problem["supervisors"]}
     hosts = problem["conf"].get("isolation.scheduler.machines") or ()
     isolates = any(each["host"] in hosts for each in supervisors.values())
-    offered = {(each["id"], port) for each in supervisors.values() for port in each.get("available", each["ports"])}
+    offered = {
+        (each["id"], port)
+        for each in supervisors.values()
+        for port in each.get("available", each["ports"])
+    }
     old = {(each["node"], each["port"]) for each in problem.get("old_workers", ())}
     ours = answer(context_from(problem)).get("workers", ())
-    stale = [row for row in theirs["workers"] if row not in ours and (row["node"], row["port"]) in old]
+    stale = [
+        row for row in theirs["workers"] if row not in ours and (row["node"], row["port"]) in old
+    ]
     if any(row["node"] not in supervisors for row in stale):
         return "defect 2: the original leaves a worker on a lost supervisor"
     if isolates and any(row["host"] not in hosts for row in stale):

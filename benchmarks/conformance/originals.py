@@ -1,4 +1,6 @@
-"""Original Java classes: pinned jars from Maven Central, the harness around them, and their answers."""
+"""Original Java classes: pinned jars from Maven Central, the harness around them, and their
+answers.
+"""
 
 import hashlib
 import os
@@ -11,7 +13,8 @@ from pathlib import Path
 
 SOURCES = Path(__file__).parent / "originals"
 SHARED = ("Launcher", "Order", "OrderedMap", "OrderedSet", "Json")
-# Hosts are looked up in an empty file: JStorm compares host names by their addresses, and a name server takes seconds.
+# Hosts are looked up in an empty file: JStorm compares host names by their addresses, and a name
+# server takes seconds.
 CALM_FLAGS = (
     "-XX:+UnlockDiagnosticVMOptions",
     "-XX:-BytecodeVerificationRemote",
@@ -34,14 +37,19 @@ class Original:
     version: str
     harness: str
     classes: tuple[str, ...] = ()
-    sources: Path | None = None  # checkout of a later version, whose scheduler classes go before the artifact's
+    # checkout of a later version, whose scheduler classes go before the artifact's
+    sources: Path | None = None
     scope: str = "cluster"  # our default.scheduler.scope that does as its DefaultScheduler
 
     @property
     def name(self) -> str:
         """The artifact with its version, and that of the sources."""
         artifact = f"{self.group}:{self.artifact}:{self.version}"
-        return f"the schedulers of {_described(self.sources)} over {artifact}" if self.sources else artifact
+        return (
+            f"the schedulers of {_described(self.sources)} over {artifact}"
+            if self.sources
+            else artifact
+        )
 
 
 STORM = Original(
@@ -49,7 +57,16 @@ STORM = Original(
     "storm-server",
     "2.8.3",
     "StormHarness",
-    ("Calm", "CalmHosts", "CalmSet", "Watched", "Pools", "SeenFreePool", "SeenDefaultPool", "SeenIsolatedPool"),
+    (
+        "Calm",
+        "CalmHosts",
+        "CalmSet",
+        "Watched",
+        "Pools",
+        "SeenFreePool",
+        "SeenDefaultPool",
+        "SeenIsolatedPool",
+    ),
 )
 JSTORM = Original("com.alibaba.jstorm", "jstorm-core", "2.2.1", "JStormHarness")
 
@@ -72,16 +89,28 @@ def _described(sources: Path | None) -> str:
 
 
 def _overlay(original: Original, sources: Path, folder: Path, jars: str) -> Path:
-    """Compile the schedulers of a checkout against the artifact's jars; what they do not change is the artifact's."""
+    """Compile the schedulers of a checkout against the artifact's jars; what they do not change is
+    the artifact's.
+    """
     classes = folder / "overlay"
     if not classes.exists():
-        parts = [each for each in (sources / _SCHEDULERS / "scheduler").rglob("*.java") if "utils" not in each.parts]
+        parts = [
+            each
+            for each in (sources / _SCHEDULERS / "scheduler").rglob("*.java")
+            if "utils" not in each.parts
+        ]
         if not parts:
-            raise SystemExit(f"{sources}: there are no schedulers in {_SCHEDULERS}/scheduler; name a checkout of apache/storm")
-        files = [str(each) for each in (*sorted(parts), sources / _SCHEDULERS / "DaemonConfig.java")]
+            raise SystemExit(
+                f"{sources}: there are no schedulers in {_SCHEDULERS}/scheduler; name a checkout of apache/storm"
+            )
+        files = [
+            str(each) for each in (*sorted(parts), sources / _SCHEDULERS / "DaemonConfig.java")
+        ]
         made = folder / f"overlay.{os.getpid()}"
         made.mkdir()
-        subprocess.run([_tool("javac"), "-nowarn", "-d", str(made), "-cp", jars, *files], check=True)
+        subprocess.run(
+            [_tool("javac"), "-nowarn", "-d", str(made), "-cp", jars, *files], check=True
+        )
         made.rename(classes)
     return classes
 
@@ -89,16 +118,24 @@ def _overlay(original: Original, sources: Path, folder: Path, jars: str) -> Path
 def _cache(original: Original) -> Path:
     texts = b"".join(path.read_bytes() for path in sorted(SOURCES.glob("*.java")))
     if original.sources is not None:
-        texts += b"".join(path.read_bytes() for path in sorted((original.sources / _SCHEDULERS / "scheduler").rglob("*.java")))
+        texts += b"".join(
+            path.read_bytes()
+            for path in sorted((original.sources / _SCHEDULERS / "scheduler").rglob("*.java"))
+        )
     stamp = hashlib.sha256(original.name.encode() + texts).hexdigest()[:16]
-    base = os.environ.get("CONFORMANCE_CACHE") or Path(tempfile.gettempdir()) / "sparkstorm-conformance"
+    base = (
+        os.environ.get("CONFORMANCE_CACHE")
+        or Path(tempfile.gettempdir()) / "sparkstorm-conformance"
+    )
     return Path(base) / f"{original.artifact}-{original.version}-{stamp}"
 
 
 def _tool(name: str) -> str:
     found = shutil.which(name)
     if found is None:
-        raise SystemExit(f"{name} is not on PATH: the comparison needs Maven and a JDK, 17 or newer")
+        raise SystemExit(
+            f"{name} is not on PATH: the comparison needs Maven and a JDK, 17 or newer"
+        )
     return found
 
 

@@ -47,8 +47,13 @@ def _components(rng: Random, ackers: bool, most_executors: int = 5) -> list[Prob
         kind = "spout" if at == 0 or (at == 1 and rng.random() < 0.2) else "bolt"
         sources = rng.sample(names[:at], rng.randint(1, min(2, at))) if kind == "bolt" else []
         groupings = ("shuffle", "fields", "local_or_shuffle", "all")
-        inputs = [{"from": each, "stream": "default", "grouping": rng.choice(groupings)} for each in sources]
-        found.append({"id": name, "kind": kind, "executors": executors, "conf": {}, "inputs": inputs})
+        inputs = [
+            {"from": each, "stream": "default", "grouping": rng.choice(groupings)}
+            for each in sources
+        ]
+        found.append(
+            {"id": name, "kind": kind, "executors": executors, "conf": {}, "inputs": inputs}
+        )
     if ackers:
         count = rng.randint(1, 3)
         executors = [[task + at, task + at] for at in range(count)]
@@ -66,7 +71,10 @@ def _topologies(rng: Random, least: int = 1, most: int = 4) -> list[Problem]:
                 "name": name,
                 "owner": rng.choice(("ann", "bob", "cyd")),
                 "uptime_secs": rng.randint(0, 500),
-                "conf": {"topology.workers": rng.randint(1, 6), "topology.priority": rng.choice((0, 10, 29))},
+                "conf": {
+                    "topology.workers": rng.randint(1, 6),
+                    "topology.priority": rng.choice((0, 10, 29)),
+                },
                 "components": _components(rng, rng.random() < 0.4),
             }
         )
@@ -78,7 +86,9 @@ def _executors(topology: Problem) -> list[list[int]]:
 
 
 def _assignments(rng: Random, problem: Problem) -> Problem:
-    """Return what is alive before the round: dealt to some slots, evenly or not, some executors dead, some nodes gone."""
+    """Return what is alive before the round: dealt to some slots, evenly or not, some executors
+    dead, some nodes gone.
+    """
     slots = [(each["id"], port) for each in problem["supervisors"] for port in each["ports"]]
     if rng.random() < 0.3:
         slots += [("gone", 6700), ("gone", 6701)]
@@ -88,9 +98,12 @@ def _assignments(rng: Random, problem: Problem) -> Problem:
         if rng.random() < 0.35 or not slots:
             continue
         count = min(rng.randint(1, topology["conf"]["topology.workers"]), len(slots))
-        mine, slots = slots[:count], slots[count:]
+        mine = slots[:count]
+        slots = slots[count:]
         executors = _executors(topology)
-        alive = [each for each in executors if rng.random() < 0.8] if rng.random() < 0.6 else executors
+        alive = (
+            [each for each in executors if rng.random() < 0.8] if rng.random() < 0.6 else executors
+        )
         evenly = rng.random() < 0.5
         rows = []
         for at, executor in enumerate(alive):
@@ -140,7 +153,9 @@ def multitenant(rng: Random) -> Problem:
     """A cluster with user pools."""
     problem = _cluster(rng, "multitenant")
     users = rng.sample(("ann", "bob", "cyd"), rng.randint(0, 3))
-    problem["conf"] = {"multitenant.scheduler.user.pools": {user: rng.randint(0, 5) for user in users}}
+    problem["conf"] = {
+        "multitenant.scheduler.user.pools": {user: rng.randint(0, 5) for user in users}
+    }
     for topology in problem["topologies"]:
         if rng.random() < 0.4:
             topology["conf"]["topology.isolate.machines"] = rng.randint(1, 4)
@@ -176,18 +191,24 @@ def _ask(rng: Random, topology: Problem, generic: bool) -> None:
 
 
 def share_memory(rng: Random, topology: Problem) -> None:
-    """Give a third of the topologies regions that some of their components share, on and off heap, per worker and node."""
+    """Give a third of the topologies regions that some of their components share, on and off heap,
+    per worker and node.
+    """
     if rng.random() > 0.35:
         return
     amounts = (0.0, 16.0, 100.0, 300.0, 333.3)
     regions = {}
     for name in ("cache", "dictionary", "model")[: rng.randint(1, 3)]:
-        kinds = rng.sample(("on_heap", "off_heap_worker", "off_heap_node"), rng.choice((1, 1, 1, 2, 3)))
+        kinds = rng.sample(
+            ("on_heap", "off_heap_worker", "off_heap_node"), rng.choice((1, 1, 1, 2, 3))
+        )
         regions[name] = {kind: rng.choice(amounts) for kind in kinds}
     for component in topology["components"]:
         names = [name for name in regions if rng.random() < 0.4]
         if names:
-            component.setdefault("conf", {})["topology.component.shared.memory"] = {name: regions[name] for name in names}
+            component.setdefault("conf", {})["topology.component.shared.memory"] = {
+                name: regions[name] for name in names
+            }
 
 
 def _constrain(rng: Random, topology: Problem) -> None:
@@ -199,7 +220,9 @@ def _constrain(rng: Random, topology: Problem) -> None:
         conf["topology.spread.components"] = rng.sample(names, 1)
     elif shape < 0.8 and len(names) > 1:
         first, second = rng.sample(names, 2)
-        conf["topology.ras.constraints"] = {first: {"maxNodeCoLocationCnt": rng.randint(1, 3), "incompatibleComponents": [second]}}
+        conf["topology.ras.constraints"] = {
+            first: {"maxNodeCoLocationCnt": rng.randint(1, 3), "incompatibleComponents": [second]}
+        }
     conf["topology.ras.constraint.max.state.search"] = rng.choice((50, 300, 10_000))
 
 
@@ -215,7 +238,9 @@ def resource_aware(rng: Random) -> Problem:
     for topology in problem["topologies"]:
         _ask(rng, topology, generic)
         conf = topology["conf"]
-        strategy = rng.choices([name for name, _ in STRATEGIES], [weight for _, weight in STRATEGIES])[0]
+        strategy = rng.choices(
+            [name for name, _ in STRATEGIES], [weight for _, weight in STRATEGIES]
+        )[0]
         conf["topology.scheduler.strategy"] = f"{PACKAGE}.scheduling.{strategy}"
         conf["topology.worker.max.heap.size.mb"] = rng.choice((512.0, 768.0, 1024.0))
         if strategy == "ConstraintSolverStrategy":
@@ -226,7 +251,8 @@ def resource_aware(rng: Random) -> Problem:
 
 
 def _add_rarities(rng: Random, conf: Problem, hosts: list[str]) -> None:
-    if rng.random() < 0.7:  # what cannot be placed is searched for up to the limit: the default costs seconds
+    # what cannot be placed is searched for up to the limit: the default costs seconds
+    if rng.random() < 0.7:
         conf.setdefault("topology.ras.constraint.max.state.search", rng.choice((100, 500)))
     if rng.random() < 0.15:
         conf["topology.ras.one.executor.per.worker"] = True
@@ -247,10 +273,14 @@ def _add_cluster_rarities(rng: Random, problem: Problem, generic: bool, hosts: l
     if rng.random() < 0.2:
         conf["storm.worker.min.cpu.pcore.percent"] = 20.0
     if rng.random() < 0.5:
-        pools = {user: {"cpu": rng.choice((50.0, 200.0)), "memory": 1024.0} for user in ("ann", "bob")}
+        pools = {
+            user: {"cpu": rng.choice((50.0, 200.0)), "memory": 1024.0} for user in ("ann", "bob")
+        }
         conf["resource.aware.scheduler.user.pools"] = pools
     kind = rng.choice(("Default", "FIFO", "GenericResourceAware" if generic else "Default"))
-    conf["resource.aware.scheduler.priority.strategy"] = f"{PACKAGE}.priority.{kind}SchedulingPriorityStrategy"
+    conf["resource.aware.scheduler.priority.strategy"] = (
+        f"{PACKAGE}.priority.{kind}SchedulingPriorityStrategy"
+    )
     if rng.random() < 0.15:
         problem["greylisted_hosts"] = rng.sample(hosts, 1)
 
@@ -268,7 +298,9 @@ def blacklist(rng: Random) -> Problem:
     }
     if rng.random() < 0.3:
         kind = f"{rng.choice(('Default', 'Ras'))}BlacklistStrategy"
-        problem["conf"]["blacklist.scheduler.strategy"] = f"org.apache.storm.scheduler.blacklist.strategies.{kind}"
+        problem["conf"]["blacklist.scheduler.strategy"] = (
+            f"org.apache.storm.scheduler.blacklist.strategies.{kind}"
+        )
     everything = problem["supervisors"]
     for supervisor in everything:
         supervisor["resources"] = _resources(rng, False)
@@ -287,7 +319,10 @@ def blacklist(rng: Random) -> Problem:
 
 def jstorm(rng: Random) -> Problem:
     """One topology for JStorm's scheduler: new, rebalanced or with dead tasks."""
-    conf: Problem = {"topology.workers": rng.randint(1, 12), "topology.acker.executors": rng.randint(0, 2)}
+    conf: Problem = {
+        "topology.workers": rng.randint(1, 12),
+        "topology.acker.executors": rng.randint(0, 2),
+    }
     conf["topology.master.single.worker"] = rng.choice((None, None, True, False))
     components = _jstorm_components(rng, conf)
     names = _jstorm_tasks(components)
@@ -316,7 +351,9 @@ def _jstorm_supervisors(rng: Random) -> list[Problem]:
     for at in range(rng.randint(1, 6)):
         ports = list(range(6800, 6800 + rng.randint(2, 7)))
         available = [port for port in ports if rng.random() < 0.7]
-        found.append({"id": f"s{at + 1}", "host": f"h{at + 1}", "ports": ports, "available": available})
+        found.append(
+            {"id": f"s{at + 1}", "host": f"h{at + 1}", "ports": ports, "available": available}
+        )
     return found
 
 
@@ -340,8 +377,15 @@ def _jstorm_tasks(components: list[Problem]) -> dict[int, str]:
 
 
 def _add_old_workers(rng: Random, problem: Problem, tasks: list[int]) -> None:
-    """Old workers hold all tasks, on ports that are not available now (or on a supervisor that is lost)."""
-    slots = [(each, port) for each in problem["supervisors"] for port in each["ports"] if port not in each["available"]]
+    """Old workers hold all tasks, on ports that are not available now (or on a supervisor that is
+    lost).
+    """
+    slots = [
+        (each, port)
+        for each in problem["supervisors"]
+        for port in each["ports"]
+        if port not in each["available"]
+    ]
     slots += [({"id": "gone", "host": "h9"}, 6800)] if rng.random() < 0.3 else []
     rng.shuffle(slots)
     slots = slots[: rng.randint(1, problem["conf"]["topology.workers"])]
@@ -349,13 +393,22 @@ def _add_old_workers(rng: Random, problem: Problem, tasks: list[int]) -> None:
         problem["assign_type"] = "NEW"
         return
     old = [
-        {"node": each["id"], "host": each["host"], "port": port, "tasks": [], "memory_bytes": 2 * 1024**3, "cpu": 1}
+        {
+            "node": each["id"],
+            "host": each["host"],
+            "port": port,
+            "tasks": [],
+            "memory_bytes": 2 * 1024**3,
+            "cpu": 1,
+        }
         for each, port in slots
     ]
     deal = rng.choice(("evenly", "at random", "steeply"))
     for at, task in enumerate(tasks):
         steep = min(int(rng.expovariate(0.7)), len(old) - 1)
-        old[{"evenly": at % len(old), "at random": rng.randrange(len(old)), "steeply": steep}[deal]]["tasks"].append(task)
+        old[
+            {"evenly": at % len(old), "at random": rng.randrange(len(old)), "steeply": steep}[deal]
+        ]["tasks"].append(task)
     problem["old_workers"] = old = [each for each in old if each["tasks"]]
     if rng.random() < 0.2:
         problem["conf"]["use.old.assignment"] = True
@@ -369,7 +422,11 @@ def unstopped_tasks(rng: Random, problem: Problem, old: list[Problem]) -> list[i
     """Living tasks on the lost supervisor; now and then of workers that have dead tasks, too."""
     dead = set(problem.get("dead_tasks", ()))
     mixes = rng.random() < 0.4
-    lost = [each["tasks"] for each in old if each["node"] == "gone" and (mixes or not dead & set(each["tasks"]))]
+    lost = [
+        each["tasks"]
+        for each in old
+        if each["node"] == "gone" and (mixes or not dead & set(each["tasks"]))
+    ]
     alive = [task for tasks in lost for task in tasks if task not in dead]
     if mixes and problem["assign_type"] == "REBALANCE":
         alive = [task for task in alive if rng.random() < 0.8]
@@ -385,7 +442,13 @@ def _definitions(rng: Random, problem: Problem) -> list[str]:
         host = rng.choice(problem["supervisors"])["host"] if rng.random() < 0.7 else None
         counts = {component["id"]: rng.randint(1, component["parallelism"])}
         memory = rng.choice(("0", str(3 * 1024**3)))
-        wanted = {"componentToNum": json.dumps(counts), "hostName": host, "port": "0", "mem": memory, "cpu": "0"}
+        wanted = {
+            "componentToNum": json.dumps(counts),
+            "hostName": host,
+            "port": "0",
+            "mem": memory,
+            "cpu": "0",
+        }
         found.append(json.dumps(wanted))
     return found
 

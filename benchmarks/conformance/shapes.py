@@ -1,4 +1,6 @@
-"""Shapes of problems: small clusters that reach rare branches, and wide ones as users of the form may write them."""
+"""Shapes of problems: small clusters that reach rare branches, and wide ones as users of the form
+may write them.
+"""
 
 from collections.abc import Callable
 from random import Random

@@ -1,4 +1,6 @@
-"""Wide problems: big clusters, odd names, gaps in ids, leftovers of removed topologies, as users of the form may write them."""
+"""Wide problems: big clusters, odd names, gaps in ids, leftovers of removed topologies, as users of
+the form may write them.
+"""
 
 from random import Random
 from typing import Any
@@ -8,7 +10,23 @@ from benchmarks.conformance import problems
 Problem = dict[str, Any]
 
 GROUPINGS = ("shuffle", "local_or_shuffle", "fields", "all", "global", "none", "direct", "custom")
-ODD_NAMES = ("Zähler", "данные", "数える", "a b", "x.y", "UPPER", "lower", "_one", "n-1-2", "0", "10", "9", "é", "word/count", "Ω")
+ODD_NAMES = (
+    "Zähler",
+    "данные",
+    "数える",
+    "a b",
+    "x.y",
+    "UPPER",
+    "lower",
+    "_one",
+    "n-1-2",
+    "0",
+    "10",
+    "9",
+    "é",
+    "word/count",
+    "Ω",
+)
 AMOUNTS = ((0.0, 64.0, 200.0, 513.7, 900.0), (0.0, 32.5, 700.0), (0, 0.1, 10, 33.3, 80.0))
 OWNERS = ("ann", "bob", "cyd", "dan", "eva", "Ünal")
 
@@ -27,7 +45,9 @@ def make_names(rng: Random, stem: str, count: int) -> list[str]:
 
 
 def _ports(rng: Random, most: int) -> list[int]:
-    ports = rng.sample(range(6700, 6700 + 2 * most), rng.randint(0 if rng.random() < 0.1 else 1, most))
+    ports = rng.sample(
+        range(6700, 6700 + 2 * most), rng.randint(0 if rng.random() < 0.1 else 1, most)
+    )
     return ports if rng.random() < 0.3 else sorted(ports)
 
 
@@ -36,12 +56,18 @@ def _supervisors(rng: Random) -> list[Problem]:
     hosts = make_names(rng, "h", max(1, rng.randint(count // 2, count)))
     racks = make_names(rng, "rack", rng.randint(1, 6))
     rack_of = {host: rng.choice(racks) for host in hosts}
-    most, has_racks, is_even = rng.choice((2, 4, 8)), rng.random() < 0.5, rng.random() < 0.3
+    most = rng.choice((2, 4, 8))
+    has_racks = rng.random() < 0.5
+    is_even = rng.random() < 0.3
     ports = _ports(rng, most)
     found: list[Problem] = []
     for name in make_names(rng, "s", count):
         host = rng.choice(hosts) if rng.random() < 0.3 else hosts[len(found) % len(hosts)]
-        supervisor: Problem = {"id": name, "host": host, "ports": ports if is_even else _ports(rng, most)}
+        supervisor: Problem = {
+            "id": name,
+            "host": host,
+            "ports": ports if is_even else _ports(rng, most),
+        }
         if has_racks and rng.random() < 0.9:
             supervisor["rack"] = rack_of[host] if rng.random() < 0.95 else rng.choice(racks)
         if rng.random() < 0.5:
@@ -73,8 +99,13 @@ def make_inputs(rng: Random, sources: list[str]) -> list[Problem]:
     """Subscriptions to some of these components, no stream twice."""
     found: dict[tuple[str, str], Problem] = {}
     for _ in range(rng.randint(1, 3)):
-        source, stream = rng.choice(sources), rng.choice(("default", "default", "errors"))
-        found[source, stream] = {"from": source, "stream": stream, "grouping": rng.choice(GROUPINGS)}
+        source = rng.choice(sources)
+        stream = rng.choice(("default", "default", "errors"))
+        found[source, stream] = {
+            "from": source,
+            "stream": stream,
+            "grouping": rng.choice(GROUPINGS),
+        }
     for wanted in found.values():
         if wanted["stream"] == "default" and rng.random() < 0.3:
             del wanted["stream"]
@@ -84,7 +115,9 @@ def make_inputs(rng: Random, sources: list[str]) -> list[Problem]:
 
 
 def _components(rng: Random, most: int) -> list[Problem]:
-    """A random graph, now and then with cycles, components without executors, and every kind of system component."""
+    """A random graph, now and then with cycles, components without executors, and every kind of
+    system component.
+    """
     tasks = _Tasks(rng)
     names = make_names(rng, "c", _size(rng, ((1, 2), (3, 6), (7, 12)), (2, 4, 1)))
     found = []
@@ -93,13 +126,17 @@ def _components(rng: Random, most: int) -> list[Problem]:
         count = 0 if rng.random() < 0.03 else rng.randint(1, most)
         component: Problem = {"id": name, "kind": kind, "executors": tasks.executors(count)}
         if kind == "bolt":
-            component["inputs"] = make_inputs(rng, names if rng.random() < 0.1 else names[: at or 1])
+            component["inputs"] = make_inputs(
+                rng, names if rng.random() < 0.1 else names[: at or 1]
+            )
         if rng.random() < 0.5:
             component["conf"] = {}
         found.append(component)
     for name in ("__acker", "__eventlogger", "__metrics_org.x.Consumer"):
         if rng.random() < (0.5 if name == "__acker" else 0.1):
-            found.append({"id": name, "kind": "system", "executors": tasks.executors(rng.randint(1, 6))})
+            found.append(
+                {"id": name, "kind": "system", "executors": tasks.executors(rng.randint(1, 6))}
+            )
     if rng.random() < 0.3:
         rng.shuffle(found)
     if rng.random() < 0.2:
@@ -113,21 +150,35 @@ def _topologies(rng: Random) -> list[Problem]:
     most = rng.choice((1, 4, 10, 30))
     found: list[Problem] = []
     for at, name in enumerate(make_names(rng, "t", count)):
-        topology: Problem = {"id": f"{name}-{at + 1}-1700000000", "name": name, "components": _components(rng, most)}
+        topology: Problem = {
+            "id": f"{name}-{at + 1}-1700000000",
+            "name": name,
+            "components": _components(rng, most),
+        }
         if rng.random() < 0.95:
             topology["owner"] = rng.choice(OWNERS)
         if rng.random() < 0.8:
             topology["uptime_secs"] = rng.choice((0, 60, rng.randint(0, 100_000)))
-        topology["conf"] = {"topology.priority": rng.choice((0, 1, 9, 10, 20, 29, 30))} if rng.random() < 0.8 else {}
+        topology["conf"] = (
+            {"topology.priority": rng.choice((0, 1, 9, 10, 20, 29, 30))}
+            if rng.random() < 0.8
+            else {}
+        )
         if rng.random() < 0.9:
-            topology["conf"]["topology.workers"] = _size(rng, ((0, 0), (1, 4), (5, 12), (13, 60)), (1, 10, 5, 2))
+            topology["conf"]["topology.workers"] = _size(
+                rng, ((0, 0), (1, 4), (5, 12), (13, 60)), (1, 10, 5, 2)
+            )
         found.append(topology)
     rng.shuffle(found)
     return found
 
 
 def _executors(topology: Problem) -> list[list[int]]:
-    return [list(executor) for component in topology["components"] for executor in component["executors"]]
+    return [
+        list(executor)
+        for component in topology["components"]
+        for executor in component["executors"]
+    ]
 
 
 def _slots(rng: Random, problem: Problem) -> list[tuple[str, int]]:
@@ -149,8 +200,17 @@ def _rows(rng: Random, topology: Problem, mine: list[tuple[str, int]]) -> list[P
         alive.append([90_000, 90_001])  # an executor that a rebalance has taken out of the topology
     if rng.random() < 0.5:
         rng.shuffle(alive)
-    deal = rng.choice((lambda at: at % len(mine), lambda at: rng.randrange(len(mine)), lambda at: at * len(mine) // len(alive)))
-    return [{"executor": each, "node": mine[deal(at)][0], "port": mine[deal(at)][1]} for at, each in enumerate(alive)]
+    deal = rng.choice(
+        (
+            lambda at: at % len(mine),
+            lambda at: rng.randrange(len(mine)),
+            lambda at: at * len(mine) // len(alive),
+        )
+    )
+    return [
+        {"executor": each, "node": mine[deal(at)][0], "port": mine[deal(at)][1]}
+        for at, each in enumerate(alive)
+    ]
 
 
 def assignments(rng: Random, problem: Problem) -> Problem:
@@ -159,18 +219,26 @@ def assignments(rng: Random, problem: Problem) -> Problem:
     found: Problem = {}
     for topology in problem["topologies"]:
         workers = max(1, topology["conf"].get("topology.workers", 1))
-        count = min(rng.choice((workers, workers, rng.randint(1, workers), workers + 2)), len(slots))
+        count = min(
+            rng.choice((workers, workers, rng.randint(1, workers), workers + 2)), len(slots)
+        )
         if rng.random() < 0.3 or not count:
             if rng.random() < 0.2:
                 found[topology["id"]] = []
             continue
-        mine, slots = slots[:count], slots[count:]
+        mine = slots[:count]
+        slots = slots[count:]
         found[topology["id"]] = _rows(rng, topology, mine)
     return found
 
 
 def _cluster(rng: Random, scheduler: str) -> Problem:
-    problem: Problem = {"scheduler": scheduler, "supervisors": _supervisors(rng), "topologies": _topologies(rng), "conf": {}}
+    problem: Problem = {
+        "scheduler": scheduler,
+        "supervisors": _supervisors(rng),
+        "topologies": _topologies(rng),
+        "conf": {},
+    }
     if rng.random() < 0.1:
         problem["conf"]["topology.workers"] = rng.randint(1, 5)
     if rng.random() < 0.75:
@@ -183,7 +251,9 @@ def _cluster(rng: Random, scheduler: str) -> Problem:
         problem["blacklisted_hosts"] = hosts
     if rng.random() < 0.3:
         chosen = rng.sample(problem["supervisors"], min(3, len(problem["supervisors"])))
-        problem["dead_ports"] = {each["id"]: [port for port in each["ports"] if rng.random() < 0.5] for each in chosen}
+        problem["dead_ports"] = {
+            each["id"]: [port for port in each["ports"] if rng.random() < 0.5] for each in chosen
+        }
     return problem
 
 
@@ -198,11 +268,15 @@ def default(rng: Random) -> Problem:
 
 
 def isolation(rng: Random) -> Problem:
-    """Isolated topologies on many or few machines, names without a topology, more machines than workers."""
+    """Isolated topologies on many or few machines, names without a topology, more machines than
+    workers.
+    """
     problem = _cluster(rng, "isolation")
     names = [each["name"] for each in problem["topologies"]] + ["nobody"]
     most = rng.choice((1, 3, 8))
-    machines = {name: rng.randint(1, most) for name in rng.sample(names, rng.randint(1, len(names)))}
+    machines = {
+        name: rng.randint(1, most) for name in rng.sample(names, rng.randint(1, len(names)))
+    }
     problem["conf"]["isolation.scheduler.machines"] = machines
     if rng.random() < 0.4 and machines:
         _settle(rng, problem, machines)
@@ -227,22 +301,30 @@ def _settle(rng: Random, problem: Problem, machines: Problem) -> None:
         if len(mine) == workers:
             slots = [mine[at % workers] for at in range(len(executors))]
             rows = zip(executors, slots, strict=True)
-            taken[topology["id"]] = [{"executor": each, "node": node, "port": port} for each, (node, port) in rows]
+            taken[topology["id"]] = [
+                {"executor": each, "node": node, "port": port} for each, (node, port) in rows
+            ]
 
 
 def multitenant(rng: Random) -> Problem:
-    """Pools of every size, topologies of users without a pool, spread components, isolation beyond the pool, several rounds."""
+    """Pools of every size, topologies of users without a pool, spread components, isolation beyond
+    the pool, several rounds.
+    """
     problem = _cluster(rng, "multitenant")
     users = rng.sample(OWNERS, rng.randint(0, 5))
     most = rng.choice((2, 5, 20))
     if users or rng.random() < 0.5:
-        problem["conf"]["multitenant.scheduler.user.pools"] = {user: rng.randint(0, most) for user in users}
+        problem["conf"]["multitenant.scheduler.user.pools"] = {
+            user: rng.randint(0, most) for user in users
+        }
     for topology in problem["topologies"]:
         names = [each["id"] for each in topology["components"]]
         if rng.random() < 0.4:
             topology["conf"]["topology.isolate.machines"] = rng.randint(0, most)
         if rng.random() < 0.25:
-            topology["conf"]["topology.spread.components"] = rng.sample(names, rng.randint(0, min(2, len(names))))
+            topology["conf"]["topology.spread.components"] = rng.sample(
+                names, rng.randint(0, min(2, len(names)))
+            )
     if rng.random() < 0.1:
         problem["rounds"] = [{"assignments": assignments(rng, problem)} for _ in range(2)]
     return problem
@@ -250,7 +332,9 @@ def multitenant(rng: Random) -> Problem:
 
 def _offer(rng: Random, generic: tuple[str, ...], scale: float) -> Problem:
     found = {
-        "supervisor.memory.capacity.mb": round(rng.choice((512.0, 1024.0, 3000.0, 4096.0)) * scale, 1),
+        "supervisor.memory.capacity.mb": round(
+            rng.choice((512.0, 1024.0, 3000.0, 4096.0)) * scale, 1
+        ),
         "supervisor.cpu.capacity": round(rng.choice((100.0, 150.0, 400.0)) * scale, 1),
     }
     for name in generic:
@@ -264,7 +348,9 @@ def _ask(rng: Random, topology: Problem, generic: tuple[str, ...]) -> None:
         topology["conf"][problems.RAS_KEYS[rng.randrange(3)]] = rng.choice((10.0, 33.3, 100.0))
     for kind in ("acker", "metrics.consumer"):
         if rng.random() < 0.1:
-            topology["conf"][f"topology.{kind}.resources.onheap.memory.mb"] = rng.choice((16.0, 64.0, 300.0))
+            topology["conf"][f"topology.{kind}.resources.onheap.memory.mb"] = rng.choice(
+                (16.0, 64.0, 300.0)
+            )
             topology["conf"][f"topology.{kind}.cpu.pcore.percent"] = rng.choice((1.0, 30.0))
     for component in topology["components"]:
         conf = component.setdefault("conf", {})
@@ -272,13 +358,16 @@ def _ask(rng: Random, topology: Problem, generic: tuple[str, ...]) -> None:
             if rng.random() < 0.3:
                 conf[key] = rng.choice(amounts)
         if generic and rng.random() < 0.3:
-            conf["topology.component.resources.map"] = {rng.choice(generic): rng.choice((0.0, 0.25, 1.0))}
+            conf["topology.component.resources.map"] = {
+                rng.choice(generic): rng.choice((0.0, 0.25, 1.0))
+            }
     problems.share_memory(rng, topology)
 
 
 def _limits(rng: Random, topology: Problem) -> None:
     """Constraints in both forms, on components that are there and that are not."""
-    conf, names = topology["conf"], [each["id"] for each in topology["components"]] + ["nobody"]
+    conf = topology["conf"]
+    names = [each["id"] for each in topology["components"]] + ["nobody"]
     if rng.random() < 0.5:
         pairs = [[rng.choice(names), rng.choice(names)] for _ in range(rng.randint(0, 4))]
         conf["topology.ras.constraints"] = pairs
@@ -286,7 +375,9 @@ def _limits(rng: Random, topology: Problem) -> None:
     elif rng.random() < 0.8:
         rules: Problem = {}
         for name in rng.sample(names, rng.randint(0, min(3, len(names)))):
-            rules[name] = {"incompatibleComponents": rng.sample(names, rng.randint(0, min(2, len(names))))}
+            rules[name] = {
+                "incompatibleComponents": rng.sample(names, rng.randint(0, min(2, len(names))))
+            }
             if rng.random() < 0.6:
                 rules[name]["maxNodeCoLocationCnt"] = rng.randint(1, 4)
         conf["topology.ras.constraints"] = rules
@@ -308,7 +399,9 @@ def resource_aware(rng: Random) -> Problem:
         conf = topology["conf"]
         _ask(rng, topology, generic)
         if rng.random() < 0.9:
-            conf["topology.scheduler.strategy"] = f"{problems.PACKAGE}.scheduling.{rng.choices(strategies, weights)[0]}"
+            conf["topology.scheduler.strategy"] = (
+                f"{problems.PACKAGE}.scheduling.{rng.choices(strategies, weights)[0]}"
+            )
         if "Constraint" in conf.get("topology.scheduler.strategy", "") or rng.random() < 0.1:
             _limits(rng, topology)
         _add_rarities(rng, conf, hosts)
@@ -319,21 +412,31 @@ def resource_aware(rng: Random) -> Problem:
 def _add_rarities(rng: Random, conf: Problem, hosts: list[str]) -> None:
     if rng.random() < 0.6:
         conf["topology.worker.max.heap.size.mb"] = rng.choice((300.0, 768.0, 1500.0, 4096.0))
-    for key in ("one.executor.per.worker", "one.component.per.worker", "order.executors.by.proximity.needs"):
+    for key in (
+        "one.executor.per.worker",
+        "one.component.per.worker",
+        "order.executors.by.proximity.needs",
+    ):
         if rng.random() < 0.15:
             conf[f"topology.ras.{key}"] = True
     for key in ("favored", "unfavored"):
         if rng.random() < 0.15:
-            conf[f"topology.scheduler.{key}.nodes"] = [*rng.sample(hosts, min(len(hosts), rng.randint(0, 3))), "elsewhere"]
+            conf[f"topology.scheduler.{key}.nodes"] = [
+                *rng.sample(hosts, min(len(hosts), rng.randint(0, 3))),
+                "elsewhere",
+            ]
     if rng.random() < 0.15:
         conf["topology.isolate.machines"] = rng.randint(1, 5)
     if rng.random() < 0.15:
         conf["topology.ras.acker.executors.per.worker"] = rng.randint(0, 3)
-    if rng.random() < 0.85:  # what cannot be placed is searched for up to the limit: the default costs seconds
+    # what cannot be placed is searched for up to the limit: the default costs seconds
+    if rng.random() < 0.85:
         conf["topology.ras.constraint.max.state.search"] = rng.choice((5, 50, 300, 1_000))
 
 
-def _add_cluster_rarities(rng: Random, problem: Problem, generic: tuple[str, ...], hosts: list[str]) -> None:
+def _add_cluster_rarities(
+    rng: Random, problem: Problem, generic: tuple[str, ...], hosts: list[str]
+) -> None:
     conf = problem["conf"]
     if rng.random() < 0.2:
         conf["storm.worker.min.cpu.pcore.percent"] = rng.choice((0.0, 5.0, 20.0, 100.0))
@@ -343,10 +446,15 @@ def _add_cluster_rarities(rng: Random, problem: Problem, generic: tuple[str, ...
         conf["resource.aware.scheduler.constraint.max.state.search"] = rng.choice((10, 100))
     if rng.random() < 0.6:
         names = ("cpu", "memory", *generic)
-        pools = {user: {name: rng.choice((0.0, 50.0, 1024.0)) for name in names if rng.random() < 0.8} for user in OWNERS[:4]}
+        pools = {
+            user: {name: rng.choice((0.0, 50.0, 1024.0)) for name in names if rng.random() < 0.8}
+            for user in OWNERS[:4]
+        }
         conf["resource.aware.scheduler.user.pools"] = pools
     kind = rng.choice(("Default", "FIFO", "GenericResourceAware"))
     if rng.random() < 0.8:
-        conf["resource.aware.scheduler.priority.strategy"] = f"{problems.PACKAGE}.priority.{kind}SchedulingPriorityStrategy"
+        conf["resource.aware.scheduler.priority.strategy"] = (
+            f"{problems.PACKAGE}.priority.{kind}SchedulingPriorityStrategy"
+        )
     if rng.random() < 0.2:
         problem["greylisted_hosts"] = rng.sample(hosts, min(len(hosts), 2))

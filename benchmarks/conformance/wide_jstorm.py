@@ -1,4 +1,6 @@
-"""Wide problems for JStorm's scheduler: shared hosts, old assignments with gaps, definitions of every kind."""
+"""Wide problems for JStorm's scheduler: shared hosts, old assignments with gaps, definitions of
+every kind.
+"""
 
 import json
 from random import Random
@@ -13,7 +15,9 @@ GIB = 1024**3
 
 def jstorm(rng: Random) -> Problem:
     """One topology: new, rebalanced or with dead tasks, on a cluster of any size."""
-    conf: Problem = {"topology.workers": rng.choice((1, 2, 4, 9, 10, 11, 25))} if rng.random() < 0.95 else {}
+    conf: Problem = (
+        {"topology.workers": rng.choice((1, 2, 4, 9, 10, 11, 25))} if rng.random() < 0.95 else {}
+    )
     if rng.random() < 0.6:
         conf["topology.master.single.worker"] = rng.choice((None, True, False))
     components = _components(rng, conf)
@@ -44,7 +48,12 @@ def _supervisors(rng: Random) -> list[Problem]:
         shared = found[-1]["host"] if found and rng.random() < 0.05 else host
         low = rng.choice((6800, 6800, 6805, 7001))
         ports = list(range(low, low + rng.randint(1, most)))
-        supervisor = {"id": name, "host": shared, "ports": ports, "available": [port for port in ports if rng.random() < share]}
+        supervisor = {
+            "id": name,
+            "host": shared,
+            "ports": ports,
+            "available": [port for port in ports if rng.random() < share],
+        }
         if share == 1.0:
             del supervisor["available"]
         found.append(supervisor)
@@ -74,7 +83,9 @@ def _components(rng: Random, conf: Problem) -> list[Problem]:
 
 
 def _tasks(rng: Random, components: list[Problem]) -> dict[str, str]:
-    """Task ids as given out at first, or as they are after rebalances: gaps, and late ones at the end."""
+    """Task ids as given out at first, or as they are after rebalances: gaps, and late ones at the
+    end.
+    """
     bolts = [each for each in components if each["kind"] != "spout"]
     spouts = [each for each in components if each["kind"] == "spout"]
     names = [each["id"] for each in [*bolts, *spouts] for _ in range(each["parallelism"])]
@@ -86,21 +97,37 @@ def _tasks(rng: Random, components: list[Problem]) -> dict[str, str]:
 
 
 def _add_old_workers(rng: Random, problem: Problem, tasks: list[int]) -> None:
-    """Old workers on ports that are in use, gone, or on lost supervisors; not all tasks need be on one."""
+    """Old workers on ports that are in use, gone, or on lost supervisors; not all tasks need be on
+    one.
+    """
     slots = [
-        (each, port) for each in problem["supervisors"] for port in each["ports"] if port not in each.get("available", (port,))
+        (each, port)
+        for each in problem["supervisors"]
+        for port in each["ports"]
+        if port not in each.get("available", (port,))
     ]
     if rng.random() < 0.3:
-        slots += [({"id": "gone", "host": "h-gone"}, 6800), ({"id": "gone", "host": "h-gone"}, 6801)]
+        slots += [
+            ({"id": "gone", "host": "h-gone"}, 6800),
+            ({"id": "gone", "host": "h-gone"}, 6801),
+        ]
     rng.shuffle(slots)
     slots = slots[: rng.randint(1, problem["conf"].get("topology.workers", 5) + 2)]
     if not slots:
         problem["assign_type"] = "NEW"
         return
-    known = [*tasks, 90_001] if rng.random() < 0.05 else tasks  # a task that the rebalance takes away
+    # a task that the rebalance takes away
+    known = [*tasks, 90_001] if rng.random() < 0.05 else tasks
     placed = [task for task in known if rng.random() < rng.choice((1.0, 1.0, 0.9))]
     old = [
-        {"node": each["id"], "host": each["host"], "port": port, "tasks": [], "memory_bytes": rng.choice((2, 3)) * GIB, "cpu": 2}
+        {
+            "node": each["id"],
+            "host": each["host"],
+            "port": port,
+            "tasks": [],
+            "memory_bytes": rng.choice((2, 3)) * GIB,
+            "cpu": 2,
+        }
         for each, port in slots
     ]
     step = rng.choice((1, 1, max(1, len(placed) // len(old))))
@@ -119,11 +146,14 @@ def _add_states(rng: Random, problem: Problem, placed: list[int], old: list[Prob
 
 
 def _add_rarities(rng: Random, problem: Problem) -> None:
-    conf, hosts = problem["conf"], sorted({each["host"] for each in problem["supervisors"]})
+    conf = problem["conf"]
+    hosts = sorted({each["host"] for each in problem["supervisors"]})
     if rng.random() < 0.2:
         conf["use.old.assignment"] = rng.random() < 0.8
     if rng.random() < 0.15 and hosts:
-        conf["isolation.scheduler.machines"] = rng.sample([*hosts, "elsewhere"], rng.randint(0, len(hosts)))
+        conf["isolation.scheduler.machines"] = rng.sample(
+            [*hosts, "elsewhere"], rng.randint(0, len(hosts))
+        )
     if rng.random() < 0.2:
         conf["worker.memory.size"] = rng.choice((1, 4)) * GIB
     if rng.random() < 0.1:
@@ -131,13 +161,17 @@ def _add_rarities(rng: Random, problem: Problem) -> None:
     if rng.random() < 0.1:
         conf["topology.master.worker.memory.size"] = GIB
     if rng.random() < 0.25 and hosts:
-        conf["use.userdefine.assignment"] = [_definition(rng, problem, hosts) for _ in range(rng.randint(1, 4))]
+        conf["use.userdefine.assignment"] = [
+            _definition(rng, problem, hosts) for _ in range(rng.randint(1, 4))
+        ]
 
 
 def _definition(rng: Random, problem: Problem, hosts: list[str]) -> str:
     """A worker as JStorm's client writes it: a JSON text whose values are texts."""
     parts = [each["id"] for each in problem["topology"]["components"]]
-    counts = {name: rng.randint(0, 4) for name in rng.sample(parts, rng.randint(1, min(3, len(parts))))}
+    counts = {
+        name: rng.randint(0, 4) for name in rng.sample(parts, rng.randint(1, min(3, len(parts))))
+    }
     if rng.random() < 0.1:
         counts["nobody"] = 1
     wanted: Problem = {"componentToNum": json.dumps(counts)}

@@ -1,1 +1,3 @@
-"""The benchmarks by which the field compares stream processors, each against an oracle, beside other systems."""
+"""The benchmarks by which the field compares stream processors, each against an oracle, beside
+other systems.
+"""

@@ -1,7 +1,9 @@
-"""One benchmark of the field: its topology, the rows that its spout emits, and the exact answer in plain Python.
+"""One benchmark of the field: its topology, the rows that its spout emits, and the exact answer in
+plain Python.
 
-Every topology ends in a bolt `result`, whose state is the answer. The generator is a function of a seed, so every system, and
-the oracle, gets the same events: `Feed` emits them live, `rows` hands them to a replay, files carry them to other systems.
+Every topology ends in a bolt `result`, whose state is the answer. The generator is a function of a
+seed, so every system, and the oracle, gets the same events: `Feed` emits them live, `rows` hands
+them to a replay, files carry them to other systems.
 """
 
 from __future__ import annotations
@@ -32,9 +34,11 @@ from sparkstorm.model.tuples import Source
 
 TASKS = 2
 RESULT = "result"
-# Rows of one call of next_tuple: half of it costs a microsecond more per 30 rows, double of it overshoots small pending limits
+# Rows of one call of next_tuple: half of it costs a microsecond more per 30 rows, double of it
+# overshoots small pending limits
 _BURST = 32
-_WEIGHTS = (1, 3, 7, 11, 13, 17, 19, 23, 29, 31)  # odd and different: two fields that are swapped show
+# odd and different: two fields that are swapped show
+_WEIGHTS = (1, 3, 7, 11, 13, 17, 19, 23, 29, 31)
 _MILLE = 1000  # decimals have three digits after the point
 Row = tuple[Any, ...]
 Answer = dict[Any, Any]
@@ -61,7 +65,9 @@ Column: TypeAlias = "np.ndarray[Any, Any] | Text | pa.Array"
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Rows of one stream within a chunk: their places among all events, and columns in the order of the stream's fields."""
+    """Rows of one stream within a chunk: their places among all events, and columns in the order of
+    the stream's fields.
+    """
 
     at: np.ndarray[Any, Any]
     columns: Sequence[Column]
@@ -69,14 +75,19 @@ class Part:
     def rows(self) -> list[Row]:
         """Return the rows as plain values."""
         plain = [
-            column.pool.objects[column.places].tolist() if isinstance(column, Text) else column.tolist() for column in self.columns
+            column.pool.objects[column.places].tolist()
+            if isinstance(column, Text)
+            else column.tolist()
+            for column in self.columns
         ]
         return list(zip(*plain, strict=True))
 
     def batch(self, fields: Sequence[str]) -> pa.RecordBatch:
         """Return the rows as an Arrow batch."""
         arrays = [
-            column.pool.array.take(pa.array(column.places)) if isinstance(column, Text) else pa.array(column)
+            column.pool.array.take(pa.array(column.places))
+            if isinstance(column, Text)
+            else pa.array(column)
             for column in self.columns
         ]
         return pa.RecordBatch.from_arrays(arrays, list(fields))
@@ -116,13 +127,18 @@ def rows_of(generator: Generator) -> dict[str, list[Row]]:
 
 
 class Feed(ReplayableSpout):
-    """Emits the wanted streams of a generator. Each task has every other chunk; the position is the chunk and a place in it."""
+    """Emits the wanted streams of a generator. Each task has every other chunk; the position is the
+    chunk and a place in it.
+    """
 
     def __init__(self, generator: Generator, wanted: Sequence[str]) -> None:
-        self._generator, self._wanted = generator, tuple(wanted)
+        self._generator = generator
+        self._wanted = tuple(wanted)
         self.outputs = {stream: tuple(generator.streams[stream]) for stream in wanted}
 
-    def open(self, conf: Mapping[str, Any], context: TopologyContext, collector: SpoutOutputCollector) -> None:
+    def open(
+        self, conf: Mapping[str, Any], context: TopologyContext, collector: SpoutOutputCollector
+    ) -> None:
         """Begin with this task's first chunk."""
         self._collector = collector
         self._numbers = list(chunks_of(self._generator)[context.task_index :: len(context.peers)])
@@ -134,7 +150,8 @@ class Feed(ReplayableSpout):
         """Emit some rows, or a batch."""
         if self._place >= len(self._ready) and not self._advance():
             return
-        emit, emit_batch = self._collector.emit, self._collector.emit_batch
+        emit = self._collector.emit
+        emit_batch = self._collector.emit_batch
         place = self._place
         for stream, values, message_id in self._ready[place : place + _BURST]:
             if type(values) is tuple:
@@ -161,7 +178,8 @@ class Feed(ReplayableSpout):
 
     def _advance(self) -> bool:
         """Make the next chunk that has rows; False when there is none."""
-        self._ready, self._place = [], 0
+        self._ready = []
+        self._place = 0
         while not self._ready and self._chunk < len(self._numbers):
             number = self._numbers[self._chunk]
             self._chunk += 1
@@ -169,15 +187,22 @@ class Feed(ReplayableSpout):
         return bool(self._ready)
 
     def _emissions(self, number: int) -> list[tuple[str, Any, int]]:
-        """Return what a chunk emits, in the order of its events; a batch stands at its first row."""
-        parts, first = self._generator.part(number), number * self._generator.chunk
+        """Return what a chunk emits, in the order of its events; a batch stands at its first
+        row.
+        """
+        parts = self._generator.part(number)
+        first = number * self._generator.chunk
         found: list[tuple[str, Any, int]] = []
         for stream in self._wanted:
             part = parts[stream]
             if stream not in self._by_column:
-                found += zip([stream] * len(part.at), part.rows(), (part.at + first).tolist(), strict=True)
+                found += zip(
+                    [stream] * len(part.at), part.rows(), (part.at + first).tolist(), strict=True
+                )
             elif len(part.at):
-                found.append((stream, part.batch(self._generator.streams[stream]), int(part.at[0]) + first))
+                found.append(
+                    (stream, part.batch(self._generator.streams[stream]), int(part.at[0]) + first)
+                )
         if len(self._wanted) > 1:
             found.sort(key=_place_of)
         return found
@@ -198,7 +223,9 @@ class Rows(StatefulBolt):
 
 
 def mixed(values: Sequence[Any]) -> int:
-    """Return a weighted sum of a row's fields, so that a sum over rows shows each field of each row; texts by their length."""
+    """Return a weighted sum of a row's fields, so that a sum over rows shows each field of each
+    row; texts by their length.
+    """
     total: Any = 0
     for weight, value in zip(_WEIGHTS, values, strict=False):
         total += weight * (len(value) if type(value) is str else value)
@@ -206,7 +233,8 @@ def mixed(values: Sequence[Any]) -> int:
 
 
 class Sums(StatefulBolt):
-    """Answer of a query with a row per event: by task, the number of rows and the sum of what `mixed` gives.
+    """Answer of a query with a row per event: by task, the number of rows and the sum of what
+    `mixed` gives.
 
     Rows cannot be kept: a state of millions of rows would be what is measured.
     """
@@ -215,7 +243,8 @@ class Sums(StatefulBolt):
 
     def prepare(self, conf: Mapping[str, Any], context: TopologyContext) -> None:
         """The task's number is a part of each key: tasks then share none."""
-        self._count, self._sum = ("rows", context.task_id), ("sum", context.task_id)
+        self._count = ("rows", context.task_id)
+        self._sum = ("sum", context.task_id)
 
     def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
         """Add one row."""
@@ -230,11 +259,17 @@ class SumColumns(Stateful, ColumnBolt):
 
     def prepare(self, conf: Mapping[str, Any], context: TopologyContext) -> None:
         """As by rows."""
-        self._count, self._sum = ("rows", context.task_id), ("sum", context.task_id)
+        self._count = ("rows", context.task_id)
+        self._sum = ("sum", context.task_id)
 
-    def execute_batch(self, batch: pa.RecordBatch, source: Source, collector: BatchCollector) -> None:
+    def execute_batch(
+        self, batch: pa.RecordBatch, source: Source, collector: BatchCollector
+    ) -> None:
         """Add the rows of a batch."""
-        numbers = (pc.utf8_length(column) if pa.types.is_string(column.type) else column for column in batch.columns)
+        numbers = (
+            pc.utf8_length(column) if pa.types.is_string(column.type) else column
+            for column in batch.columns
+        )
         self.state.add(self._count, batch.num_rows)
         self.state.add(self._sum, mixed([pc.sum(column).as_py() for column in numbers]))
 
@@ -267,10 +302,11 @@ Wire = Callable[[TopologyBuilder, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A benchmark: which streams it reads, its bolts by rows and by columns, the state's form, and the oracle.
+    """A benchmark: which streams it reads, its bolts by rows and by columns, the state's form, and
+    the oracle.
 
-    `wire` adds the bolts behind the spout `events` and in front of (and with) `result`. `time` is the field of event time, for
-    a replay. `answer` gets all rows by stream.
+    `wire` adds the bolts behind the spout `events` and in front of (and with) `result`. `time` is
+    the field of event time, for a replay. `answer` gets all rows by stream.
     """
 
     name: str

@@ -1,8 +1,10 @@
-"""Nexmark (github.com/nexmark/nexmark): its generator, and q0 to q5, q7 and q8 by rows and by columns, each with its oracle.
+"""Nexmark (github.com/nexmark/nexmark): its generator, and q0 to q5, q7 and q8 by rows and by
+columns, each with its oracle.
 
-Of 50 events 1 is a person, 3 are auctions and 46 are bids, in that order; ids, hot ids and prices follow the Java generator.
-Texts are drawn from pools of ready ones of the right lengths. Event time is in milliseconds and in order. q6 is left out, as in
-Flink SQL. q4 gives an auction's price when the auction has expired, and the sums behind each average.
+Of 50 events 1 is a person, 3 are auctions and 46 are bids, in that order; ids, hot ids and prices
+follow the Java generator. Texts are drawn from pools of ready ones of the right lengths. Event time
+is in milliseconds and in order. q6 is left out, as in Flink SQL. q4 gives an auction's price when
+the auction has expired, and the sums behind each average.
 """
 
 from __future__ import annotations
@@ -57,14 +59,42 @@ from sparkstorm.windowing.timers import Timer
 EPOCH = 50  # events: one person, three auctions, 46 bids
 FIRST_ID = 1000
 FIRST_CATEGORY = 10
-IN_FLIGHT, ACTIVE, AHEAD, HOT_GROUP = 100, 1000, 10, 100
+IN_FLIGHT = 100
+ACTIVE = 1000
+AHEAD = 10
+HOT_GROUP = 100
 BASE_MS = 1_700_000_000_000
-WINDOW_MS, SLIDE_MS = 10_000, 2_000
-SLIDE, LAG = Duration.millis(SLIDE_MS), Duration.seconds(4)
+WINDOW_MS = 10_000
+SLIDE_MS = 2_000
+SLIDE = Duration.millis(SLIDE_MS)
+LAG = Duration.seconds(4)
 RATE = Decimal("0.908")
 STATES = ("AZ", "CA", "ID", "OR", "WA", "WY")
-_CITIES = ("Phoenix", "Los Angeles", "San Francisco", "Boise", "Portland", "Bend", "Redmond", "Seattle", "Kent", "Cheyenne")
-_FIRST = ("Peter", "Paul", "Luke", "John", "Saul", "Vicky", "Kate", "Julie", "Sarah", "Deiter", "Walter")
+_CITIES = (
+    "Phoenix",
+    "Los Angeles",
+    "San Francisco",
+    "Boise",
+    "Portland",
+    "Bend",
+    "Redmond",
+    "Seattle",
+    "Kent",
+    "Cheyenne",
+)
+_FIRST = (
+    "Peter",
+    "Paul",
+    "Luke",
+    "John",
+    "Saul",
+    "Vicky",
+    "Kate",
+    "Julie",
+    "Sarah",
+    "Deiter",
+    "Walter",
+)
 _LAST = ("Shultz", "Abrams", "Spencer", "White", "Bartels", "Walton", "Smith", "Jones", "Noris")
 _HOT_CHANNELS = ("Google", "Facebook", "Baidu", "Apple")
 _COLD_CHANNELS = 10_000
@@ -73,7 +103,9 @@ _POOL = 512
 
 @dataclass(frozen=True, slots=True)
 class Nexmark:
-    """Generator of so many events of all kinds, at a number per second of event time; chunks are whole epochs."""
+    """Generator of so many events of all kinds, at a number per second of event time; chunks are
+    whole epochs.
+    """
 
     events: int
     seed: int = 1
@@ -81,7 +113,18 @@ class Nexmark:
     chunk: int = 5_000
     streams: ClassVar[Mapping[str, Sequence[str]]] = {
         "person": ("id", "name", "email", "card", "city", "state", "time", "extra"),
-        "auction": ("id", "item", "description", "initial", "reserve", "time", "expires", "seller", "category", "extra"),
+        "auction": (
+            "id",
+            "item",
+            "description",
+            "initial",
+            "reserve",
+            "time",
+            "expires",
+            "seller",
+            "category",
+            "extra",
+        ),
         "bid": ("auction", "bidder", "price", "channel", "url", "time", "extra"),
     }
 
@@ -91,9 +134,16 @@ class Nexmark:
         at = np.arange(min(self.chunk, self.events - first))
         rest = at % EPOCH
         random = np.random.default_rng([self.seed, number])
-        kinds = {"person": at[rest < 1], "auction": at[(rest >= 1) & (rest < 4)], "bid": at[rest >= 4]}
+        kinds = {
+            "person": at[rest < 1],
+            "auction": at[(rest >= 1) & (rest < 4)],
+            "bid": at[rest >= 4],
+        }
         makers = {"person": self._persons, "auction": self._auctions, "bid": self._bids}
-        return {kind: Part(places, makers[kind](first + places, random)) for kind, places in kinds.items()}
+        return {
+            kind: Part(places, makers[kind](first + places, random))
+            for kind, places in kinds.items()
+        }
 
     def _time(self, n: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         time: np.ndarray[Any, Any] = BASE_MS + n * 1000 // self.per_second
@@ -102,16 +152,27 @@ class Nexmark:
     def _persons(self, n: np.ndarray[Any, Any], random: np.random.Generator) -> list[Column]:
         pools = _pools(self.seed)
         texts = [pools[name] for name in ("name", "email", "card", "city", "state")]
-        columns: list[Column] = [Text(pool, random.integers(0, len(pool.objects), len(n))) for pool in texts]
+        columns: list[Column] = [
+            Text(pool, random.integers(0, len(pool.objects), len(n))) for pool in texts
+        ]
         extra = Text(pools["person extra"], random.integers(0, _POOL, len(n)))
         return [n // EPOCH + FIRST_ID, *columns, self._time(n), extra]
 
     def _auctions(self, n: np.ndarray[Any, Any], random: np.random.Generator) -> list[Column]:
-        pools, size, time = _pools(self.seed), len(n), self._time(n)
+        pools = _pools(self.seed)
+        size = len(n)
+        time = self._time(n)
         initial = _prices(random, size)
         horizon = self._time(n + IN_FLIGHT * EPOCH // 3) - time
         expires = time + 1 + (random.random(size) * np.maximum(2 * horizon, 1)).astype(np.int64)
-        seller = np.where(random.integers(0, 4, size) > 0, n // EPOCH // HOT_GROUP * HOT_GROUP, _active(n, random)) + FIRST_ID
+        seller = (
+            np.where(
+                random.integers(0, 4, size) > 0,
+                n // EPOCH // HOT_GROUP * HOT_GROUP,
+                _active(n, random),
+            )
+            + FIRST_ID
+        )
         return [
             n // EPOCH * 3 + n % EPOCH - 1 + FIRST_ID,
             Text(pools["item"], random.integers(0, _POOL, size)),
@@ -126,14 +187,21 @@ class Nexmark:
         ]
 
     def _bids(self, n: np.ndarray[Any, Any], random: np.random.Generator) -> list[Column]:
-        pools, size = _pools(self.seed), len(n)
+        pools = _pools(self.seed)
+        size = len(n)
         newest = n // EPOCH * 3 + 2  # the last auction before a bid
         least = np.maximum(newest - IN_FLIGHT, 0)
         cold = least + (random.random(size) * (newest - least + 1 + AHEAD)).astype(np.int64)
-        auction = np.where(random.integers(0, 2, size) > 0, newest // HOT_GROUP * HOT_GROUP, cold) + FIRST_ID
+        auction = (
+            np.where(random.integers(0, 2, size) > 0, newest // HOT_GROUP * HOT_GROUP, cold)
+            + FIRST_ID
+        )
         hot_bidder = n // EPOCH // HOT_GROUP * HOT_GROUP + 1
-        bidder = np.where(random.integers(0, 4, size) > 0, hot_bidder, _active(n, random)) + FIRST_ID
-        hot, cold_channel = random.integers(0, 4, size), 4 + random.integers(0, _COLD_CHANNELS, size)
+        bidder = (
+            np.where(random.integers(0, 4, size) > 0, hot_bidder, _active(n, random)) + FIRST_ID
+        )
+        hot = random.integers(0, 4, size)
+        cold_channel = 4 + random.integers(0, _COLD_CHANNELS, size)
         channel = np.where(random.integers(0, 2, size) > 0, hot, cold_channel)
         extra = Text(pools["bid extra"], random.integers(0, _POOL, size))
         texts = (Text(pools["channel"], channel), Text(pools["url"], channel))
@@ -149,13 +217,17 @@ def _active(n: np.ndarray[Any, Any], random: np.random.Generator) -> np.ndarray[
     """Return persons among the last that came, or a few ahead of them."""
     people = n // EPOCH + 1
     active = np.minimum(people, ACTIVE)
-    found: np.ndarray[Any, Any] = people - active + (random.random(len(n)) * (active + AHEAD)).astype(np.int64)
+    found: np.ndarray[Any, Any] = (
+        people - active + (random.random(len(n)) * (active + AHEAD)).astype(np.int64)
+    )
     return found
 
 
 @functools.cache
 def _pools(seed: int) -> Mapping[str, Pool]:
-    """Return the ready texts: lengths as in Nexmark, so that events have 200, 500 and 100 bytes on average."""
+    """Return the ready texts: lengths as in Nexmark, so that events have 200, 500 and 100 bytes on
+    average.
+    """
     random = Random(seed)
 
     def word(size: int, letters: str = string.ascii_lowercase) -> str:
@@ -167,7 +239,10 @@ def _pools(seed: int) -> Mapping[str, Pool]:
     colds = [f"channel-{n}" for n in range(_COLD_CHANNELS)]
     paths = [f"{word(5)}/{word(5)}/{word(5)}" for _ in range(_POOL)]
     urls = [f"https://www.nexmark.com/{paths[n % _POOL]}/item.htm?query=1" for n in range(4)]
-    urls += [f"https://www.nexmark.com/{paths[n % _POOL]}/item.htm?query=1&channel_id={n}" for n in range(_COLD_CHANNELS)]
+    urls += [
+        f"https://www.nexmark.com/{paths[n % _POOL]}/item.htm?query=1&channel_id={n}"
+        for n in range(_COLD_CHANNELS)
+    ]
     return {
         "name": Pool([f"{first} {last}" for first in _FIRST for last in _LAST]),
         "email": Pool([f"{word(7)}@{word(5)}.com" for _ in range(_POOL)]),
@@ -184,7 +259,7 @@ def _pools(seed: int) -> Mapping[str, Pool]:
     }
 
 
-# -- q0 pass through, q1 currency, q2 selection ------------------------------------------------------------------------
+# -- q0 pass through, q1 currency, q2 selection ----------------------------------------------------
 
 _BID = ("auction", "bidder", "price", "time", "extra")
 
@@ -216,7 +291,9 @@ class PassColumns(ColumnBolt):
 
     outputs = _BID
 
-    def execute_batch(self, batch: pa.RecordBatch, source: Source, collector: BatchCollector) -> None:
+    def execute_batch(
+        self, batch: pa.RecordBatch, source: Source, collector: BatchCollector
+    ) -> None:
         """Choose columns."""
         collector.emit_batch(batch.select(_BID))
 
@@ -226,9 +303,13 @@ class CurrencyColumns(ColumnBolt):
 
     outputs = _BID
 
-    def execute_batch(self, batch: pa.RecordBatch, source: Source, collector: BatchCollector) -> None:
+    def execute_batch(
+        self, batch: pa.RecordBatch, source: Source, collector: BatchCollector
+    ) -> None:
         """Multiply a column."""
-        prices = pc.multiply(batch["price"].cast(pa.decimal128(19, 0)), pa.scalar(RATE, pa.decimal128(3, 3)))
+        prices = pc.multiply(
+            batch["price"].cast(pa.decimal128(19, 0)), pa.scalar(RATE, pa.decimal128(3, 3))
+        )
         columns = [prices if name == "price" else batch[name] for name in _BID]
         collector.emit_batch(pa.RecordBatch.from_arrays(columns, list(_BID)))
 
@@ -238,7 +319,9 @@ class SelectionColumns(ColumnBolt):
 
     outputs = ("auction", "price")
 
-    def execute_batch(self, batch: pa.RecordBatch, source: Source, collector: BatchCollector) -> None:
+    def execute_batch(
+        self, batch: pa.RecordBatch, source: Source, collector: BatchCollector
+    ) -> None:
         """Filter; Arrow has no remainder."""
         chosen = batch["auction"].to_numpy() % 123 == 0
         if chosen.any():
@@ -262,7 +345,7 @@ def _over_bids(query: Any, answer: Any) -> Wire:
     return wire
 
 
-# -- q3 local items ----------------------------------------------------------------------------------------------------
+# -- q3 local items --------------------------------------------------------------------------------
 
 _LOCAL = ("OR", "ID", "CA")
 
@@ -286,7 +369,9 @@ class LocalPersonColumns(ColumnBolt):
 
     outputs = ("id", "name", "city", "state")
 
-    def execute_batch(self, batch: pa.RecordBatch, source: Source, collector: BatchCollector) -> None:
+    def execute_batch(
+        self, batch: pa.RecordBatch, source: Source, collector: BatchCollector
+    ) -> None:
         """Filter."""
         chosen = pc.is_in(batch["state"], value_set=pa.array(_LOCAL))
         collector.emit_batch(batch.select(list(self.outputs)).filter(chosen))
@@ -297,10 +382,14 @@ class TenthCategoryColumns(ColumnBolt):
 
     outputs = ("seller", "auction")
 
-    def execute_batch(self, batch: pa.RecordBatch, source: Source, collector: BatchCollector) -> None:
+    def execute_batch(
+        self, batch: pa.RecordBatch, source: Source, collector: BatchCollector
+    ) -> None:
         """Filter."""
         found = batch.filter(pc.equal(batch["category"], FIRST_CATEGORY))
-        collector.emit_batch(pa.RecordBatch.from_arrays([found["seller"], found["id"]], list(self.outputs)))
+        collector.emit_batch(
+            pa.RecordBatch.from_arrays([found["seller"], found["id"]], list(self.outputs))
+        )
 
 
 class LocalItems(StatefulBolt):
@@ -328,8 +417,12 @@ class LocalItems(StatefulBolt):
 
 def _local_items(persons: Any, auctions: Any) -> Wire:
     def wire(builder: TopologyBuilder, tasks: int) -> None:
-        builder.set_bolt("persons", _made(persons), tasks).local_or_shuffle_grouping("events", "person")
-        builder.set_bolt("auctions", _made(auctions), tasks).local_or_shuffle_grouping("events", "auction")
+        builder.set_bolt("persons", _made(persons), tasks).local_or_shuffle_grouping(
+            "events", "person"
+        )
+        builder.set_bolt("auctions", _made(auctions), tasks).local_or_shuffle_grouping(
+            "events", "auction"
+        )
         join = builder.set_bolt("join", LocalItems(), tasks)
         join.fields_grouping("persons", "id").fields_grouping("auctions", "seller")
         builder.set_bolt(RESULT, Rows()).global_grouping("join")
@@ -339,10 +432,16 @@ def _local_items(persons: Any, auctions: Any) -> Wire:
 
 def _local_items_answer(rows: Mapping[str, Sequence[Row]]) -> Answer:
     persons = {row[0]: (row[1], row[4], row[5]) for row in rows["person"] if row[5] in _LOCAL}
-    return counted([(*persons[row[7]], row[0]) for row in rows["auction"] if row[8] == FIRST_CATEGORY and row[7] in persons])
+    return counted(
+        [
+            (*persons[row[7]], row[0])
+            for row in rows["auction"]
+            if row[8] == FIRST_CATEGORY and row[7] in persons
+        ]
+    )
 
 
-# -- q4 average price by category --------------------------------------------------------------------------------------
+# -- q4 average price by category ------------------------------------------------------------------
 
 
 @bolt("auction", "time", "expires", "category")
@@ -363,7 +462,9 @@ class OpeningColumns(ColumnBolt):
 
     outputs = ("auction", "time", "expires", "category")
 
-    def execute_batch(self, batch: pa.RecordBatch, source: Source, collector: BatchCollector) -> None:
+    def execute_batch(
+        self, batch: pa.RecordBatch, source: Source, collector: BatchCollector
+    ) -> None:
         """Choose columns."""
         collector.emit_batch(batch.select(["id", "time", "expires", "category"]))
 
@@ -373,16 +474,19 @@ class OfferColumns(ColumnBolt):
 
     outputs = ("auction", "time", "price")
 
-    def execute_batch(self, batch: pa.RecordBatch, source: Source, collector: BatchCollector) -> None:
+    def execute_batch(
+        self, batch: pa.RecordBatch, source: Source, collector: BatchCollector
+    ) -> None:
         """Choose columns."""
         collector.emit_batch(batch.select(list(self.outputs)))
 
 
 class Closing(TimedBolt):
-    """Gives the price of an auction when it has expired: its best bid from its opening to its last millisecond.
+    """Gives the price of an auction when it has expired: its best bid from its opening to its last
+    millisecond.
 
-    A bid may come before its auction: it may have the same millisecond. Such bids wait under the negative id. Closed auctions
-    keep a 0, lest their later bids wait for ever.
+    A bid may come before its auction: it may have the same millisecond. Such bids wait under the
+    negative id. Closed auctions keep a 0, lest their later bids wait for ever.
     """
 
     outputs = ("category", "price")
@@ -427,9 +531,13 @@ class Averages(StatefulBolt):
 
 def _averages(auctions: Any, bids: Any) -> Wire:
     def wire(builder: TopologyBuilder, tasks: int) -> None:
-        builder.set_bolt("openings", _made(auctions), tasks).local_or_shuffle_grouping("events", "auction")
+        builder.set_bolt("openings", _made(auctions), tasks).local_or_shuffle_grouping(
+            "events", "auction"
+        )
         builder.set_bolt("offers", _made(bids), tasks).local_or_shuffle_grouping("events", "bid")
-        closing = builder.set_bolt("closing", Closing().with_timestamp_field("time").with_lag(LAG), tasks)
+        closing = builder.set_bolt(
+            "closing", Closing().with_timestamp_field("time").with_lag(LAG), tasks
+        )
         closing.fields_grouping("openings", "auction").fields_grouping("offers", "auction")
         builder.set_bolt(RESULT, Averages()).global_grouping("closing")
 
@@ -451,7 +559,7 @@ def _averages_answer(rows: Mapping[str, Sequence[Row]]) -> Answer:
     return found
 
 
-# -- q5 hot items ------------------------------------------------------------------------------------------------------
+# -- q5 hot items ----------------------------------------------------------------------------------
 
 
 @bolt("auction", "time", "n")
@@ -462,14 +570,20 @@ def single_bids(tup: Tuple) -> Any:
 
 
 class BidsByPane(ColumnBolt):
-    """Bids of a batch by auction and slide of the window: a count has the time at which its slide begins."""
+    """Bids of a batch by auction and slide of the window: a count has the time at which its slide
+    begins.
+    """
 
     outputs = ("auction", "time", "n")
 
-    def execute_batch(self, batch: pa.RecordBatch, source: Source, collector: BatchCollector) -> None:
+    def execute_batch(
+        self, batch: pa.RecordBatch, source: Source, collector: BatchCollector
+    ) -> None:
         """Count; rows leave in the order of time."""
         pane = pc.multiply(pc.divide(batch["time"], SLIDE_MS), SLIDE_MS)
-        table = pa.table([batch["auction"], pane], ["auction", "time"]).group_by(["auction", "time"])
+        table = pa.table([batch["auction"], pane], ["auction", "time"]).group_by(
+            ["auction", "time"]
+        )
         counts = table.aggregate([([], "count_all")]).sort_by("time").combine_chunks()
         columns = [counts[name].combine_chunks() for name in ("auction", "time", "count_all")]
         collector.emit_batch(pa.RecordBatch.from_arrays(columns, list(self.outputs)))
@@ -525,7 +639,12 @@ class Hottest(FoldingBolt):
 def _hot_items(bids: Any) -> Wire:
     def wire(builder: TopologyBuilder, tasks: int) -> None:
         builder.set_bolt("bids", _made(bids), tasks).local_or_shuffle_grouping("events", "bid")
-        counts = BidsOfWindow().with_window(Duration.millis(WINDOW_MS), SLIDE).with_timestamp_field("time").with_lag(LAG)
+        counts = (
+            BidsOfWindow()
+            .with_window(Duration.millis(WINDOW_MS), SLIDE)
+            .with_timestamp_field("time")
+            .with_lag(LAG)
+        )
         builder.set_bolt("counts", counts, tasks).fields_grouping("bids", "auction")
         hottest = Hottest().with_tumbling_window(SLIDE).with_timestamp_field("last_ms")
         builder.set_bolt("hottest", hottest).global_grouping("counts")
@@ -547,7 +666,7 @@ def _hot_items_answer(rows: Mapping[str, Sequence[Row]]) -> Answer:
     return counted(found)
 
 
-# -- q7 highest bid ----------------------------------------------------------------------------------------------------
+# -- q7 highest bid --------------------------------------------------------------------------------
 
 _TIMED_BID = (*_BID, "last_ms")
 
@@ -557,7 +676,9 @@ def _last_ms(time: int) -> int:
 
 
 class Highest(FoldingBolt):
-    """Bids of the greatest price of each window; the last millisecond of the window is their time for the next one."""
+    """Bids of the greatest price of each window; the last millisecond of the window is their time
+    for the next one.
+    """
 
     outputs = _TIMED_BID
 
@@ -584,9 +705,12 @@ class HighestColumns(ColumnBolt):
 
     outputs = _TIMED_BID
 
-    def execute_batch(self, batch: pa.RecordBatch, source: Source, collector: BatchCollector) -> None:
+    def execute_batch(
+        self, batch: pa.RecordBatch, source: Source, collector: BatchCollector
+    ) -> None:
         """Compare each price with the greatest of its window; rows stay in the order of time."""
-        price, window = batch["price"].to_numpy(), batch["time"].to_numpy() // WINDOW_MS
+        price = batch["price"].to_numpy()
+        window = batch["time"].to_numpy() // WINDOW_MS
         first = int(window.min())
         greatest = np.zeros(int(window.max()) - first + 1, np.int64)
         np.maximum.at(greatest, window - first, price)
@@ -603,7 +727,9 @@ def _tumbling(folding: Any, field: str, lag: Duration | None = None) -> Any:
 
 def _highest_by_rows(builder: TopologyBuilder, tasks: int) -> None:
     builder.set_bolt("bids", pass_through, tasks).local_or_shuffle_grouping("events", "bid")
-    builder.set_bolt("highest", _tumbling(Highest(), "time", LAG), tasks).local_or_shuffle_grouping("bids")
+    builder.set_bolt("highest", _tumbling(Highest(), "time", LAG), tasks).local_or_shuffle_grouping(
+        "bids"
+    )
     _top(builder)
 
 
@@ -622,10 +748,16 @@ def _highest_answer(rows: Mapping[str, Sequence[Row]]) -> Answer:
     for row in rows["bid"]:
         last = _last_ms(row[5])
         most[last] = max(row[2], most.get(last, 0))
-    return counted([(*row[:3], *row[5:], _last_ms(row[5])) for row in rows["bid"] if row[2] == most[_last_ms(row[5])]])
+    return counted(
+        [
+            (*row[:3], *row[5:], _last_ms(row[5]))
+            for row in rows["bid"]
+            if row[2] == most[_last_ms(row[5])]
+        ]
+    )
 
 
-# -- q8 new users ------------------------------------------------------------------------------------------------------
+# -- q8 new users ----------------------------------------------------------------------------------
 
 
 @bolt("id", "name", "time")
@@ -645,7 +777,9 @@ class NamedPersonColumns(ColumnBolt):
 
     outputs = ("id", "name", "time")
 
-    def execute_batch(self, batch: pa.RecordBatch, source: Source, collector: BatchCollector) -> None:
+    def execute_batch(
+        self, batch: pa.RecordBatch, source: Source, collector: BatchCollector
+    ) -> None:
         """Choose columns."""
         collector.emit_batch(batch.select(list(self.outputs)))
 
@@ -655,13 +789,17 @@ class SellerColumns(ColumnBolt):
 
     outputs = ("seller", "time")
 
-    def execute_batch(self, batch: pa.RecordBatch, source: Source, collector: BatchCollector) -> None:
+    def execute_batch(
+        self, batch: pa.RecordBatch, source: Source, collector: BatchCollector
+    ) -> None:
         """Choose columns."""
         collector.emit_batch(batch.select(list(self.outputs)))
 
 
 class NewUsers(StatefulBolt):
-    """Each person once, with the begin of the window; a person with several auctions comes several times."""
+    """Each person once, with the begin of the window; a person with several auctions comes several
+    times.
+    """
 
     order_insensitive = True
 
@@ -673,10 +811,20 @@ class NewUsers(StatefulBolt):
 
 def _new_users(persons: Any, auctions: Any) -> Wire:
     def wire(builder: TopologyBuilder, tasks: int) -> None:
-        builder.set_bolt("persons", _made(persons), tasks).local_or_shuffle_grouping("events", "person")
-        builder.set_bolt("auctions", _made(auctions), tasks).local_or_shuffle_grouping("events", "auction")
-        join = JoinBolt("persons", key="id").join("auctions", key="seller").select("id", "name", "persons:time")
-        builder.set_bolt("join", _tumbling(join, "time", LAG), tasks, inputs=["persons", "auctions"])
+        builder.set_bolt("persons", _made(persons), tasks).local_or_shuffle_grouping(
+            "events", "person"
+        )
+        builder.set_bolt("auctions", _made(auctions), tasks).local_or_shuffle_grouping(
+            "events", "auction"
+        )
+        join = (
+            JoinBolt("persons", key="id")
+            .join("auctions", key="seller")
+            .select("id", "name", "persons:time")
+        )
+        builder.set_bolt(
+            "join", _tumbling(join, "time", LAG), tasks, inputs=["persons", "auctions"]
+        )
         builder.set_bolt(RESULT, NewUsers()).global_grouping("join")
 
     return wire
@@ -707,11 +855,21 @@ def _selected(bids: Sequence[Row]) -> Answer:
     return counted([(row[0], row[2]) for row in bids if row[0] % 123 == 0])
 
 
-def _case(name: str, text: str, streams: Sequence[str], rows: Wire, columns: Wire, answer: Any, **more: Any) -> Case:
+def _case(
+    name: str,
+    text: str,
+    streams: Sequence[str],
+    rows: Wire,
+    columns: Wire,
+    answer: Any,
+    **more: Any,
+) -> Case:
     return Case(f"nexmark {name}", text, streams, rows, columns, answer, **more)
 
 
-_BIDS, _SALES, _ALL = ("bid",), ("person", "auction"), ("auction", "bid")
+_BIDS = ("bid",)
+_SALES = ("person", "auction")
+_ALL = ("auction", "bid")
 CASES = (
     _case(
         "q0", "pass through", _BIDS, _over_bids(pass_through, Sums), _over_bids(PassColumns, SumColumns),

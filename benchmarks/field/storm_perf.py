@@ -1,6 +1,8 @@
-"""storm-perf's ConstSpoutIdBoltNullBolt, and the word count (its FileReadWordCount over Storm's five sentences).
+"""storm-perf's ConstSpoutIdBoltNullBolt, and the word count (its FileReadWordCount over Storm's
+five sentences).
 
-A constant text goes from a spout over a bolt that passes it on to one that drops it; ours counts what it drops.
+A constant text goes from a spout over a bolt that passes it on to one that drops it; ours counts
+what it drops.
 """
 
 from __future__ import annotations
@@ -63,7 +65,9 @@ class RelayColumns(ColumnBolt):
 
     outputs = ("text",)
 
-    def execute_batch(self, batch: pa.RecordBatch, source: Source, collector: BatchCollector) -> None:
+    def execute_batch(
+        self, batch: pa.RecordBatch, source: Source, collector: BatchCollector
+    ) -> None:
         """Emit what came."""
         collector.emit_batch(batch)
 
@@ -91,7 +95,9 @@ class DroppedColumns(Stateful, ColumnBolt):
         """As by rows."""
         self._key = context.task_id
 
-    def execute_batch(self, batch: pa.RecordBatch, source: Source, collector: BatchCollector) -> None:
+    def execute_batch(
+        self, batch: pa.RecordBatch, source: Source, collector: BatchCollector
+    ) -> None:
         """Count a batch."""
         self.state.add(self._key, batch.num_rows)
 
@@ -136,5 +142,12 @@ ID = Case(
     _number,
     _all,
 )
-WORDS = Case("word count", "five sentences, lines", ("text",), _words(Split, Count), _words(SplitColumns, CountColumns), _counts)
+WORDS = Case(
+    "word count",
+    "five sentences, lines",
+    ("text",),
+    _words(Split, Count),
+    _words(SplitColumns, CountColumns),
+    _counts,
+)
 CASES = (ID, WORDS)

@@ -1,8 +1,10 @@
-"""The Yahoo streaming benchmark (github.com/yahoo/streaming-benchmarks): views of ads per campaign and 10 seconds.
+"""The Yahoo streaming benchmark (github.com/yahoo/streaming-benchmarks): views of ads per campaign
+and 10 seconds.
 
-100 campaigns of 10 ads; an event is a JSON text of about 250 bytes. deserialize -> filter -> projection -> join -> count, as the
-original's topology. The join looks into a table in memory instead of Redis, and the counts are windows of event time. Hops before
-the windows are local where the original shuffles: shuffled rows of two sources would be out of order, and late, by chance.
+100 campaigns of 10 ads; an event is a JSON text of about 250 bytes. deserialize -> filter ->
+projection -> join -> count, as the original's topology. The join looks into a table in memory
+instead of Redis, and the counts are windows of event time. Hops before the windows are local where
+the original shuffles: shuffled rows of two sources would be out of order, and late, by chance.
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ from sparkstorm.api import (
 )
 from sparkstorm.model.tuples import Source
 
-CAMPAIGNS, ADS_EACH, USERS = 100, 10, 100
+CAMPAIGNS = 100
+ADS_EACH = 10
+USERS = 100
 WINDOW_MS = 10_000
 BASE_MS = 1_700_000_000_000
 TYPES = ("banner", "modal", "sponsored-search", "mail", "mobile")
@@ -65,18 +69,23 @@ class Yahoo:
         for field in FIELDS[:5]:
             pieces += [
                 f'"{field}": "',
-                pools[field].array.take(pa.array(random.integers(0, len(pools[field].objects), len(at)))),
+                pools[field].array.take(
+                    pa.array(random.integers(0, len(pools[field].objects), len(at)))
+                ),
                 '", ',
             ]
         times = pa.array(BASE_MS + (first + at) * 1000 // self.per_second).cast(pa.string())
-        line = pc.binary_join_element_wise("{", *pieces, '"event_time": "', times, '", "ip_address": "1.2.3.4"}', "")
+        line = pc.binary_join_element_wise(
+            "{", *pieces, '"event_time": "', times, '", "ip_address": "1.2.3.4"}', ""
+        )
         return {"ad": Part(at, [line])}
 
 
 def campaign_by_ad(seed: int) -> dict[str, str]:
     """Return the campaign of each ad."""
     pools = _pools(seed)
-    campaigns, ads = pools["campaign"].objects.tolist(), pools["ad_id"].objects.tolist()
+    campaigns = pools["campaign"].objects.tolist()
+    ads = pools["ad_id"].objects.tolist()
     return {ad: campaigns[place // ADS_EACH] for place, ad in enumerate(ads)}
 
 
@@ -87,8 +96,16 @@ def _pools(seed: int) -> Mapping[str, Pool]:
     def ids(count: int) -> Pool:
         return Pool([str(UUID(int=random.getrandbits(128), version=4)) for _ in range(count)])
 
-    names = {"campaign": CAMPAIGNS, "ad_id": CAMPAIGNS * ADS_EACH, "user_id": USERS, "page_id": USERS}
-    return {name: ids(count) for name, count in names.items()} | {"ad_type": Pool(TYPES), "event_type": Pool(KINDS)}
+    names = {
+        "campaign": CAMPAIGNS,
+        "ad_id": CAMPAIGNS * ADS_EACH,
+        "user_id": USERS,
+        "page_id": USERS,
+    }
+    return {name: ids(count) for name, count in names.items()} | {
+        "ad_type": Pool(TYPES),
+        "event_type": Pool(KINDS),
+    }
 
 
 @bolt(*FIELDS)
@@ -135,7 +152,9 @@ class DeserializeColumns(ColumnBolt):
 
     outputs = FIELDS
 
-    def execute_batch(self, batch: pa.RecordBatch, source: Source, collector: BatchCollector) -> None:
+    def execute_batch(
+        self, batch: pa.RecordBatch, source: Source, collector: BatchCollector
+    ) -> None:
         """Parse them at once."""
         lines = "\n".join(batch.column(0).to_pylist()).encode()
         schema = pa.schema([(field, pa.string()) for field in FIELDS])
@@ -153,7 +172,9 @@ class ViewColumns(ColumnBolt):
 
     outputs = FIELDS
 
-    def execute_batch(self, batch: pa.RecordBatch, source: Source, collector: BatchCollector) -> None:
+    def execute_batch(
+        self, batch: pa.RecordBatch, source: Source, collector: BatchCollector
+    ) -> None:
         """Filter."""
         collector.emit_batch(batch.filter(pc.equal(batch["event_type"], "view")))
 
@@ -163,7 +184,9 @@ class ProjectionColumns(ColumnBolt):
 
     outputs = ("ad_id", "time")
 
-    def execute_batch(self, batch: pa.RecordBatch, source: Source, collector: BatchCollector) -> None:
+    def execute_batch(
+        self, batch: pa.RecordBatch, source: Source, collector: BatchCollector
+    ) -> None:
         """Choose columns."""
         columns = [batch["ad_id"], batch["event_time"].cast(pa.int64())]
         collector.emit_batch(pa.RecordBatch.from_arrays(columns, list(self.outputs)))
@@ -182,7 +205,9 @@ class JoinCampaignColumns(ColumnBolt):
         table = campaign_by_ad(self._seed)
         self._ads, self._campaigns = pa.array(list(table)), pa.array(list(table.values()))
 
-    def execute_batch(self, batch: pa.RecordBatch, source: Source, collector: BatchCollector) -> None:
+    def execute_batch(
+        self, batch: pa.RecordBatch, source: Source, collector: BatchCollector
+    ) -> None:
         """Look ads up, count, and emit in the order of time."""
         if not batch.num_rows:
             return
@@ -216,9 +241,17 @@ class Views(FoldingBolt):
 def _chain(builder: TopologyBuilder, tasks: int, parts: Sequence[Any], stream: str = "ad") -> None:
     before = "events"
     for name, part in zip(("deserialize", "filter", "projection", "join"), parts, strict=True):
-        builder.set_bolt(name, part() if isinstance(part, type) else part, tasks).local_or_shuffle_grouping(before, stream)
-        before, stream = name, "default"
-    views = Views().with_tumbling_window(Duration.millis(WINDOW_MS)).with_timestamp_field("time").with_lag(Duration.seconds(4))
+        builder.set_bolt(
+            name, part() if isinstance(part, type) else part, tasks
+        ).local_or_shuffle_grouping(before, stream)
+        before = name
+        stream = "default"
+    views = (
+        Views()
+        .with_tumbling_window(Duration.millis(WINDOW_MS))
+        .with_timestamp_field("time")
+        .with_lag(Duration.seconds(4))
+    )
     builder.set_bolt("count", views, tasks).fields_grouping("join", "campaign")
     builder.set_bolt(RESULT, Rows()).global_grouping("count")
 
@@ -230,7 +263,12 @@ def by_rows(builder: TopologyBuilder, tasks: int, stream: str = "ad") -> None:
 
 def by_columns(builder: TopologyBuilder, tasks: int, stream: str = "ad") -> None:
     """Add the bolts of columns behind a spout `events` of texts."""
-    _chain(builder, tasks, (DeserializeColumns, ViewColumns, ProjectionColumns, JoinCampaignColumns), stream)
+    _chain(
+        builder,
+        tasks,
+        (DeserializeColumns, ViewColumns, ProjectionColumns, JoinCampaignColumns),
+        stream,
+    )
 
 
 def answer(rows: Mapping[str, Sequence[Row]], seed: int = 1) -> Answer:
@@ -242,8 +280,11 @@ def answer(rows: Mapping[str, Sequence[Row]], seed: int = 1) -> Answer:
         if event["event_type"] == "view":
             key = (campaigns[event["ad_id"]], int(event["event_time"]) // WINDOW_MS)
             counts[key] = counts.get(key, 0) + 1
-    return counted([(campaign, n, (window + 1) * WINDOW_MS - 1) for (campaign, window), n in counts.items()])
+    return counted(
+        [(campaign, n, (window + 1) * WINDOW_MS - 1) for (campaign, window), n in counts.items()]
+    )
 
 
-# The replay sorts by a field of the spout's stream, and here the time is within the text: partitions in their order serve
+# The replay sorts by a field of the spout's stream, and here the time is within the text:
+# partitions in their order serve
 CASES = (Case("yahoo", "views of ads per campaign and 10 s", ("ad",), by_rows, by_columns, answer),)

@@ -1,6 +1,7 @@
 """The word count as Bytewax users write it, over as many files as there are worker processes.
 
-Run: python -m bytewax.testing -p N ..., with the files in BENCH_FILES (separated by ':'). Counts run per key; nothing is printed.
+Run: python -m bytewax.testing -p N ..., with the files in BENCH_FILES (separated by ':'). Counts
+run per key; nothing is printed.
 """
 
 import os

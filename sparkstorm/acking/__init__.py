@@ -1,6 +1,8 @@
-"""Message tracking (Storm's acker): ledgers of open tuple trees, and a spout's pending messages. PURE.
+"""Message tracking (Storm's acker): ledgers of open tuple trees, and a spout's pending messages.
+PURE.
 
-The algorithm, in `ledger.DictLedger.apply`; `table_ledger.TableLedger`, its twin in the compiled core, is tested equal to it:
+The algorithm, in `ledger.DictLedger.apply`; `table_ledger.TableLedger`, its twin in the compiled
+core, is tested equal to it:
 
     A tuple tree has a root id. Each tuple that crosses to another task is an edge with a random 64-bit id.
     init(root, value, spout task)   the spout emitted: value is the XOR of the edges it made
@@ -13,7 +15,8 @@ The algorithm, in `ledger.DictLedger.apply`; `table_ledger.TableLedger`, its twi
         a fail seen    -> failed, and forgotten
     An ack may come before its init. A root without an init ages out after three rotations.
 
-Edges that begin and end inside one epoch never come here. What comes is combined per root, as columns.
+Edges that begin and end inside one epoch never come here. What comes is combined per root, as
+columns.
 
 A tree, or a batch of trees, has a root id: `tree_batches.TreeBatches` keeps a ledger with batches.
 """

@@ -1,4 +1,6 @@
-"""Batches of an acker task: checked columns of inits, acks and fails per epoch, and the answer to them."""
+"""Batches of an acker task: checked columns of inits, acks and fails per epoch, and the answer to
+them.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ Acks: TypeAlias = tuple[Column, Column]
 """Roots, values."""
 
 ID_LIMIT = 1 << 63
-"""Ids of roots and edges, and so every XOR of them, are below this; a root is never 0, which marks an empty place."""
+"""Ids of roots and edges, and so every XOR of them, are below this; a root is never 0, which marks
+an empty place.
+"""
 TASK_LIMIT = 1 << 31
 STREAMS = ("__ack_init", "__ack_ack", "__ack_fail")
 
@@ -33,9 +37,11 @@ NO_ACKS: Acks = ((), ())
 
 
 class Settled(NamedTuple):
-    """The trees that ended with a batch of messages and the spout tasks to tell; the order of rows has no meaning.
+    """The trees that ended with a batch of messages and the spout tasks to tell; the order of rows
+    has no meaning.
 
-    `kept`: split roots of tree batches among the acked ones, whose members have not ended with the rest, or have failed.
+    `kept`: split roots of tree batches among the acked ones, whose members have not ended with the
+    rest, or have failed.
     """
 
     acked_roots: Roots
@@ -65,17 +71,23 @@ class Columns(NamedTuple):
 
 
 def count_rows(inits: Inits, acks: Acks, fails: Column) -> int:
-    """Return the number of messages in a batch; MalformedFrameError when columns of one stream differ in length."""
+    """Return the number of messages in a batch; MalformedFrameError when columns of one stream
+    differ in length.
+    """
     for stream, columns in zip(STREAMS, (inits, acks, (fails,)), strict=True):
         rows = len(columns[0])
         for column in columns:
             if len(column) != rows:
-                raise MalformedFrameError(f"{stream}: columns of {rows} and {len(column)} rows do not match")
+                raise MalformedFrameError(
+                    f"{stream}: columns of {rows} and {len(column)} rows do not match"
+                )
     return len(inits[0]) + len(acks[0]) + len(fails)
 
 
 def columns_of(inits: Inits, acks: Acks, fails: Column) -> Columns:
-    """The batch as arrays whose numbers are yet to be checked; MalformedFrameError when one holds no integers."""
+    """The batch as arrays whose numbers are yet to be checked; MalformedFrameError when one holds
+    no integers.
+    """
     init, ack, fail = STREAMS
     return Columns(
         _longs(inits[0], init), _longs(inits[1], init), _longs(inits[2], init),
@@ -105,10 +117,15 @@ def _longs(column: Column, stream: str) -> Longs:
     try:
         return np.frombuffer(array("q", column), np.int64) if column else _NO_LONGS
     except (TypeError, OverflowError) as error:
-        raise MalformedFrameError(f"{stream}: a column holds something that is no 63-bit integer") from error
+        raise MalformedFrameError(
+            f"{stream}: a column holds something that is no 63-bit integer"
+        ) from error
 
 
 def _require_range(numbers: Longs, stream: str, least: int, limit: int = ID_LIMIT) -> None:
     if len(numbers) and (int(numbers.min()) < least or int(numbers.max()) >= limit):
-        low, high = int(numbers.min()), int(numbers.max())
-        raise MalformedFrameError(f"{stream}: numbers from {low} to {high} where {least} or more was due, or too large")
+        low = int(numbers.min())
+        high = int(numbers.max())
+        raise MalformedFrameError(
+            f"{stream}: numbers from {low} to {high} where {least} or more was due, or too large"
+        )

@@ -1,8 +1,8 @@
 """Bytes of a ledger in the journal: one delta per epoch, and snapshots.
 
-Layout (little-endian): a 12-byte header (b"AL", version, kind, rows put, rows removed), then the columns root, value,
-spout task, flags of the rows put, then the removed roots. Rows carry absolute values, so replaying a record twice does
-no harm; within a record removals happen before puts.
+Layout (little-endian): a 12-byte header (b"AL", version, kind, rows put, rows removed), then the
+columns root, value, spout task, flags of the rows put, then the removed roots. Rows carry absolute
+values, so replaying a record twice does no harm; within a record removals happen before puts.
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ FAILED = 1
 _HEADER = struct.Struct("<2sBBII")
 _MAGIC = b"AL"
 _VERSION = 1
-_DELTA, _SNAPSHOT = 0, 1
-_PUT_BYTES, _REMOVED_BYTES = 8 + 8 + 4 + 1, 8
+_DELTA = 0
+_SNAPSHOT = 1
+_PUT_BYTES = 8 + 8 + 4 + 1
+_REMOVED_BYTES = 8
 DELTA_HEAD = _HEADER.pack(_MAGIC, _VERSION, _DELTA, 0, 0)[:4]
 """Head of a delta; the compiled core writes the rest (`take_delta`)."""
 NO_DELTA = _HEADER.size
@@ -52,7 +54,12 @@ class Record(NamedTuple):
 def entries_of(rows: Sequence[tuple[int, int, int, int]]) -> Entries:
     """Columns of (root, value, spout task, flags) rows."""
     roots, values, tasks, flags = zip(*rows, strict=True) if rows else ((), (), (), ())
-    return Entries(np.array(roots, np.uint64), np.array(values, np.uint64), np.array(tasks, np.int32), np.array(flags, np.uint8))
+    return Entries(
+        np.array(roots, np.uint64),
+        np.array(values, np.uint64),
+        np.array(tasks, np.int32),
+        np.array(flags, np.uint8),
+    )
 
 
 def pack_delta(put: Entries, removed: Roots) -> bytes:
@@ -77,9 +84,13 @@ def _pack(kind: int, put: Entries, removed: Roots) -> bytes:
 
 
 def replay(snapshot: bytes, deltas: Iterable[bytes]) -> Entries:
-    """Return a ledger's entries after the last delta; an empty snapshot means that the ledger began empty."""
+    """Return a ledger's entries after the last delta; an empty snapshot means that the ledger began
+    empty.
+    """
     records = [_unpack(snapshot, _SNAPSHOT, "ledger snapshot")] if snapshot else []
-    records += [_unpack(delta, _DELTA, f"ledger delta {at}") for at, delta in enumerate(deltas) if delta]
+    records += [
+        _unpack(delta, _DELTA, f"ledger delta {at}") for at, delta in enumerate(deltas) if delta
+    ]
     return _merge(records)
 
 
@@ -87,13 +98,21 @@ def _merge(records: Sequence[Record]) -> Entries:
     """Keep the last record of each root; a removal leaves nothing."""
     if not records:
         return entries_of(())
-    roots = np.concatenate([part for record in records for part in (record.removed, record.put.roots)])
+    roots = np.concatenate(
+        [part for record in records for part in (record.removed, record.put.roots)]
+    )
     is_put = np.concatenate([_put_mask(record) for record in records])
-    # np.unique reports first occurrences, so the sequence is read backwards to get each root's last one.
+    # np.unique reports first occurrences, so the sequence is read backwards to get each root's last
+    # one.
     _, from_end = np.unique(roots[::-1], return_index=True)
     last = np.sort(len(roots) - 1 - from_end)
     rows = np.cumsum(is_put)[last[is_put[last]]] - 1
-    return Entries(*(np.concatenate(column)[rows] for column in zip(*(record.put for record in records), strict=True)))
+    return Entries(
+        *(
+            np.concatenate(column)[rows]
+            for column in zip(*(record.put for record in records), strict=True)
+        )
+    )
 
 
 def _put_mask(record: Record) -> NDArray[np.bool_]:
@@ -105,10 +124,14 @@ def _unpack(packed: bytes, kind: int, name: str) -> Record:
         raise MalformedFrameError(f"{name}: {len(packed)} bytes are too short for a header")
     magic, version, found_kind, puts, removals = _HEADER.unpack_from(packed)
     if (magic, version, found_kind) != (_MAGIC, _VERSION, kind):
-        raise MalformedFrameError(f"{name}: {magic!r} version {version} kind {found_kind} is no record of this kind")
+        raise MalformedFrameError(
+            f"{name}: {magic!r} version {version} kind {found_kind} is no record of this kind"
+        )
     expected = _HEADER.size + puts * _PUT_BYTES + removals * _REMOVED_BYTES
     if len(packed) != expected:
-        raise MalformedFrameError(f"{name}: {len(packed)} bytes where its header promises {expected}")
+        raise MalformedFrameError(
+            f"{name}: {len(packed)} bytes where its header promises {expected}"
+        )
     record = _columns(packed, puts, removals)
     _require_legal(record, name)
     return record
@@ -117,7 +140,13 @@ def _unpack(packed: bytes, kind: int, name: str) -> Record:
 def _columns(packed: bytes, puts: int, removals: int) -> Record:
     at = _HEADER.size
     columns = []
-    for dtype, rows in (("<u8", puts), ("<u8", puts), ("<i4", puts), ("u1", puts), ("<u8", removals)):
+    for dtype, rows in (
+        ("<u8", puts),
+        ("<u8", puts),
+        ("<i4", puts),
+        ("u1", puts),
+        ("<u8", removals),
+    ):
         columns.append(np.frombuffer(packed, dtype, rows, at))
         at += columns[-1].nbytes
     roots, values, tasks, flags, removed = columns

@@ -1,4 +1,6 @@
-"""Trees that a spout task begins: which batch a message joins, and the root of its rows. PURE: roots are drawn elsewhere."""
+"""Trees that a spout task begins: which batch a message joins, and the root of its rows. PURE:
+roots are drawn elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ from sparkstorm.model.roots import batch_root, tree_root
 
 
 class NewTrees:
-    """Trees that a spout task has begun since they were taken: message ids in the order of emission, in batches."""
+    """Trees that a spout task has begun since they were taken: message ids in the order of
+    emission, in batches.
+    """
 
     __slots__ = ("_draw", "_root", "_start", "_starts", "ids", "size")
 
@@ -30,7 +34,9 @@ class NewTrees:
         return self._root + place
 
     def begin_alone(self) -> None:
-        """Let the next message be a tree by itself, which waits for no other; the one after it begins a batch."""
+        """Let the next message be a tree by itself, which waits for no other; the one after it
+        begins a batch.
+        """
         self._begin(tree_root(self._draw()))
         self.end_batch()
 

@@ -1,16 +1,18 @@
-"""Pending messages of a spout task: their limit, time-outs, latencies, and callbacks still to be made.
+"""Pending messages of a spout task: their limit, time-outs, latencies, and callbacks still to be
+made.
 
-A message goes through three stages: *pending* (its tree is open), *settled* (acked or failed, the user's callback
-still to be made), gone. The callback is made only after the commit that settled it, and is forgotten only with the
-next commit; a spout that restarts in between is called again (callbacks are at least once, never early). A spout
-without callbacks skips the middle stage.
+A message goes through three stages: *pending* (its tree is open), *settled* (acked or failed, the
+user's callback still to be made), gone. The callback is made only after the commit that settled it,
+and is forgotten only with the next commit; a spout that restarts in between is called again
+(callbacks are at least once, never early). A spout without callbacks skips the middle stage.
 
-Messages of one batch (model/roots.py) are one record, and each is settled by itself: acked with its batch, or acked, failed or
-timed out under its split root, which is how a single message is named here. A message is settled once: what is told of it
-again is ignored.
+Messages of one batch (model/roots.py) are one record, and each is settled by itself: acked with its
+batch, or acked, failed or timed out under its split root, which is how a single message is named
+here. A message is settled once: what is told of it again is ignored.
 
-Per epoch: `add` or `add_batch` for emissions, `settle` and `expire`, `take_delta` into the commit, and after the commit
-`take_callbacks`, whose outcomes the worker hands to the user's `ack` and `fail`.
+Per epoch: `add` or `add_batch` for emissions, `settle` and `expire`, `take_delta` into the commit,
+and after the commit `take_callbacks`, whose outcomes the worker hands to the user's `ack` and
+`fail`.
 """
 
 from __future__ import annotations
@@ -26,8 +28,9 @@ from sparkstorm.model.failure import Failure, FailureKind
 from sparkstorm.model.roots import PLACES, SPLIT, batch_of, is_batch, place_of, split
 
 Delta: TypeAlias = list[list[Any]]
-"""`[added, settled, gone]`, in that order: rows [root, message id, emit_ms] and, if a bolt has reset its time-out, when, or
-[root of a batch, message ids, emit_ms]; rows [root, message id, failure's row]; roots."""
+"""`[added, settled, gone]`, in that order: rows [root, message id, emit_ms] and, if a bolt has
+reset its time-out, when, or [root of a batch, message ids, emit_ms]; rows [root, message id,
+failure's row]; roots."""
 Snapshot: TypeAlias = list[list[Any]]
 """`[open, settled]`: rows as in a delta."""
 
@@ -36,8 +39,9 @@ TIMED_OUT = Failure(FailureKind.TIMED_OUT, "timed out")
 _FAR_FUTURE_MS = 1 << 62
 _CLOSED: Any = object()
 """In the place of a message id that is not open any more."""
-# Batches that fit into the limit of open messages: a batch that is nearly done keeps no more than an eighth of the room from new
-# messages. With two batches, one waits for the other; with many, a low limit makes batches of one.
+# Batches that fit into the limit of open messages: a batch that is nearly done keeps no more than
+# an eighth of the room from new messages. With two batches, one waits for the other; with many, a
+# low limit makes batches of one.
 _BATCHES_PER_LIMIT = 8
 
 
@@ -76,7 +80,11 @@ class _Batch:
     def members(self) -> Iterator[tuple[int, int]]:
         """Places and roots of the open messages."""
         first = split(self.root)
-        return ((place, first + place) for place, message_id in enumerate(self.ids) if message_id is not _CLOSED)
+        return (
+            (place, first + place)
+            for place, message_id in enumerate(self.ids)
+            if message_id is not _CLOSED
+        )
 
 
 class Pending:
@@ -98,20 +106,29 @@ class Pending:
         "_unwritten",
     )
 
-    def __init__(self, max_spout_pending: int | str | None = None, needs_callbacks: bool = True, workers: int = 1) -> None:
+    def __init__(
+        self,
+        max_spout_pending: int | str | None = None,
+        needs_callbacks: bool = True,
+        workers: int = 1,
+    ) -> None:
         """`workers` among which the trees' rows are divided."""
         self._adaptive = AdaptiveLimit(workers) if max_spout_pending == "auto" else None
         limit = self._adaptive.limit if self._adaptive is not None else max_spout_pending
         if isinstance(limit, str) or (limit is not None and limit < 1):
-            raise ValueError(f"topology.max.spout.pending must be 1 or more, or auto, not {max_spout_pending!r}")
+            raise ValueError(
+                f"topology.max.spout.pending must be 1 or more, or auto, not {max_spout_pending!r}"
+            )
         self._limit = limit
         self._keeps_settled = needs_callbacks
         self._batches: dict[int, _Batch] = {}  # by their root
         self._count = 0  # open messages
-        self._oldest_ms = _FAR_FUTURE_MS  # no open message is older; lets expire() return without looking
+        # no open message is older; lets expire() return without looking
+        self._oldest_ms = _FAR_FUTURE_MS
         self._settled: dict[int, Outcome] = {}
         self._due: list[Outcome] = []  # settled and not yet handed out
-        self._renewed: dict[int, int] = {}  # root of a message -> when a bolt last reset its time-out
+        # root of a message -> when a bolt last reset its time-out
+        self._renewed: dict[int, int] = {}
         self._renewed_unwritten: dict[int, None] = {}
         # The journal's side: what the next delta must say.
         self._added: dict[int, None] = {}  # batches
@@ -171,7 +188,8 @@ class Pending:
         failure: Failure = _UNKNOWN,
         kept: Collection[int] = (),
     ) -> Completion:
-        """Close trees and batches that the ackers reported; `kept`: split roots that stay open when their batch is acked.
+        """Close trees and batches that the ackers reported; `kept`: split roots that stay open when
+        their batch is acked.
 
         Unknown roots (timed out before, or repeated) are ignored.
         """
@@ -203,7 +221,8 @@ class Pending:
                 del self._batches[root]
                 self._count -= batch.open
                 latencies += [latency] * batch.open
-                if root in self._added:  # a message that began and ended inside one epoch leaves no trace
+                # a message that began and ended inside one epoch leaves no trace
+                if root in self._added:
                     del self._added[root]
                 else:
                     self._gone.append(root)
@@ -216,23 +235,33 @@ class Pending:
 
     def _find(self, root: int) -> tuple[_Batch, int] | None:
         """The batch and the place of an open message."""
-        batch, place = self._batches.get(batch_of(root)), place_of(root)
+        batch = self._batches.get(batch_of(root))
+        place = place_of(root)
         if batch is None or place >= len(batch.ids) or batch.ids[place] is _CLOSED:
             return None
         return batch, place
 
     def renew(self, roots: Iterable[int], now_ms: int) -> None:
-        """Let the time-outs of these messages begin anew (Storm's `resetTimeout`); unknown roots are ignored."""
+        """Let the time-outs of these messages begin anew (Storm's `resetTimeout`); unknown roots
+        are ignored.
+        """
         for root in roots:
             if root in self:
                 self._renewed[root] = now_ms
                 self._renewed_unwritten[root] = None
 
-    def expire(self, now_ms: int, timeout_ms: int, low_watermark_ms: int | None, failure: Failure = TIMED_OUT) -> list[int]:
+    def expire(
+        self,
+        now_ms: int,
+        timeout_ms: int,
+        low_watermark_ms: int | None,
+        failure: Failure = TIMED_OUT,
+    ) -> list[int]:
         """Fail the messages that are too old and return their roots.
 
-        Too old: emitted or renewed `timeout_ms` ago or more, and before `low_watermark_ms`, the birth of the oldest root that
-        waits in any inbox, held set or blocking queue (None: nothing waits). A tuple that waits is not a failed tuple.
+        Too old: emitted or renewed `timeout_ms` ago or more, and before `low_watermark_ms`, the
+        birth of the oldest root that waits in any inbox, held set or blocking queue (None: nothing
+        waits). A tuple that waits is not a failed tuple.
         """
         limit_ms = now_ms - timeout_ms + 1
         if low_watermark_ms is not None:
@@ -241,7 +270,11 @@ class Pending:
             return []
         late = self._older_than(limit_ms)
         for batch, place, _ in late:
-            self._close(batch, place, replace(failure, time_ms=now_ms, waited_ms={"tree": now_ms - batch.emit_ms}))
+            self._close(
+                batch,
+                place,
+                replace(failure, time_ms=now_ms, waited_ms={"tree": now_ms - batch.emit_ms}),
+            )
         self._oldest_ms = _FAR_FUTURE_MS if (oldest := self.oldest_emit_ms) is None else oldest
         return [root for _, _, root in late]
 
@@ -256,7 +289,8 @@ class Pending:
         return late
 
     def _close(self, batch: _Batch, place: int, failure: Failure | None) -> None:
-        root, message_id = split(batch.root) + place, batch.ids[place]
+        root = split(batch.root) + place
+        message_id = batch.ids[place]
         batch.ids[place] = _CLOSED
         batch.open -= 1
         self._count -= 1
@@ -281,7 +315,8 @@ class Pending:
 
     def take_callbacks(self) -> list[Outcome]:
         """Callbacks to make now; call it after the commit whose delta says that they are due."""
-        outcomes, self._due = self._due, []
+        outcomes = self._due
+        self._due = []
         return outcomes
 
     def confirm(self, outcomes: Iterable[Outcome]) -> None:
@@ -291,7 +326,9 @@ class Pending:
                 self._gone.append(outcome.root)
 
     def take_delta(self) -> Delta:
-        """Return the changes since the last call, as lists for msgpack; empty when there are none."""
+        """Return the changes since the last call, as lists for msgpack; empty when there are
+        none.
+        """
         if not (self._added or self._unwritten or self._gone or self._renewed_unwritten):
             return []
         added = [row for root in self._added for row in self._rows(self._batches[root])]
@@ -300,18 +337,32 @@ class Pending:
                 added.append(self._member_row(self._batches[batch_of(root)], place_of(root), root))
         written = [_row(self._settled[root]) for root in self._unwritten if root in self._settled]
         delta: Delta = [added, written, self._gone]
-        self._added, self._renewed_unwritten, self._unwritten, self._gone = {}, {}, [], []
+        self._added = {}
+        self._renewed_unwritten = {}
+        self._unwritten = []
+        self._gone = []
         return delta
 
     def _rows(self, batch: _Batch) -> list[list[Any]]:
-        """Rows of a batch's open messages: one for all, or one for each when some are not like the others."""
+        """Rows of a batch's open messages: one for all, or one for each when some are not like the
+        others.
+        """
         is_whole = batch.open == len(batch.ids)
-        if is_whole and (not self._renewed or not any(root in self._renewed for _, root in batch.members())):
-            return [[batch.root, batch.ids[:] if is_batch(batch.root) else batch.ids[0], batch.emit_ms]]
+        if is_whole and (
+            not self._renewed or not any(root in self._renewed for _, root in batch.members())
+        ):
+            return [
+                [batch.root, batch.ids[:] if is_batch(batch.root) else batch.ids[0], batch.emit_ms]
+            ]
         return [self._member_row(batch, place, root) for place, root in batch.members()]
 
     def _member_row(self, batch: _Batch, place: int, root: int) -> list[Any]:
-        return [root, batch.ids[place], batch.emit_ms, *([self._renewed[root]] if root in self._renewed else [])]
+        return [
+            root,
+            batch.ids[place],
+            batch.emit_ms,
+            *([self._renewed[root]] if root in self._renewed else []),
+        ]
 
     def snapshot(self) -> Snapshot:
         """Return all open messages as of the last delta; take the delta first."""
@@ -319,20 +370,29 @@ class Pending:
         return [opened, [_row(outcome) for outcome in self._settled.values()]]
 
     def load(self, snapshot: Any, deltas: Iterable[Any] = ()) -> None:
-        """Become the spout task that wrote them; every callback that was not confirmed is due again.
+        """Become the spout task that wrote them; every callback that was not confirmed is due
+        again.
 
-        MalformedFrameError (and nothing changed) when one is not what `snapshot` and `take_delta` make.
+        MalformedFrameError (and nothing changed) when one is not what `snapshot` and `take_delta`
+        make.
         """
         batches, renewed, settled = _replay(snapshot, deltas)
-        self._batches = {batch.root: batch for batch in sorted(batches.values(), key=lambda batch: batch.emit_ms)}
+        self._batches = {
+            batch.root: batch for batch in sorted(batches.values(), key=lambda batch: batch.emit_ms)
+        }
         self._count = sum(batch.open for batch in batches.values())
         self._renewed = {root: at_ms for root, at_ms in renewed.items() if root in self}
         self._renewed_unwritten = {}
         self._oldest_ms = _FAR_FUTURE_MS if (oldest := self.oldest_emit_ms) is None else oldest
         self._settled = settled if self._keeps_settled else {}
         self._due = list(self._settled.values())
-        # A spout whose new version wants no callbacks lets go of those that its old version still waited for.
-        self._added, self._unwritten, self._gone = {}, [], [] if self._keeps_settled else list(settled)
+        # A spout whose new version wants no callbacks lets go of those that its old version still
+        # waited for.
+        self._added, self._unwritten, self._gone = (
+            {},
+            [],
+            [] if self._keeps_settled else list(settled),
+        )
 
 
 def open_messages(opened: Sequence[Sequence[Any]]) -> Iterator[int]:
@@ -344,7 +404,9 @@ def open_messages(opened: Sequence[Sequence[Any]]) -> Iterator[int]:
             yield root
 
 
-def _replay(snapshot: Any, deltas: Iterable[Any]) -> tuple[dict[int, _Batch], dict[int, int], dict[int, Outcome]]:
+def _replay(
+    snapshot: Any, deltas: Iterable[Any]
+) -> tuple[dict[int, _Batch], dict[int, int], dict[int, Outcome]]:
     batches: dict[int, _Batch] = {}
     renewed: dict[int, int] = {}
     settled: dict[int, Outcome] = {}
@@ -367,11 +429,19 @@ def _replay(snapshot: Any, deltas: Iterable[Any]) -> tuple[dict[int, _Batch], di
     return batches, renewed, settled
 
 
-def _open(batches: dict[int, _Batch], renewed: dict[int, int], root: int, message_id: Any, emit_ms: int, *renewed_ms: int) -> None:
+def _open(
+    batches: dict[int, _Batch],
+    renewed: dict[int, int],
+    root: int,
+    message_id: Any,
+    emit_ms: int,
+    *renewed_ms: int,
+) -> None:
     if is_batch(root):
         batches[root] = _Batch(root, list(message_id), emit_ms)
         return
-    batch, place = batches.setdefault(batch_of(root), _Batch(batch_of(root), [], emit_ms)), place_of(root)
+    batch = batches.setdefault(batch_of(root), _Batch(batch_of(root), [], emit_ms))
+    place = place_of(root)
     batch.ids += [_CLOSED] * (place + 1 - len(batch.ids))
     batch.ids[place] = message_id
     for at_ms in renewed_ms:
@@ -380,7 +450,8 @@ def _open(batches: dict[int, _Batch], renewed: dict[int, int], root: int, messag
 
 def _shut(batches: dict[int, _Batch], root: int) -> None:
     """Close a message, or all that are left of a batch."""
-    batch, place = batches.get(batch_of(root)), place_of(root)
+    batch = batches.get(batch_of(root))
+    place = place_of(root)
     if batch is not None and is_batch(root):
         del batches[root]
     elif batch is not None and place < len(batch.ids):
@@ -388,7 +459,11 @@ def _shut(batches: dict[int, _Batch], root: int) -> None:
 
 
 def _row(outcome: Outcome) -> list[Any]:
-    return [outcome.root, outcome.message_id, [] if outcome.failure is None else outcome.failure.to_row()]
+    return [
+        outcome.root,
+        outcome.message_id,
+        [] if outcome.failure is None else outcome.failure.to_row(),
+    ]
 
 
 def _failure(row: list[Any], name: str = "pending") -> Failure | None:
@@ -399,7 +474,11 @@ def _failure(row: list[Any], name: str = "pending") -> Failure | None:
 
 
 def _parts(record: Any, parts: int, name: str) -> Any:
-    if not isinstance(record, (list, tuple)) or len(record) != parts or not all(isinstance(p, list) for p in record):
+    if (
+        not isinstance(record, (list, tuple))
+        or len(record) != parts
+        or not all(isinstance(p, list) for p in record)
+    ):
         raise MalformedFrameError(f"{name}: not {parts} lists")
     _require_rows(record[0], int, f"{name}, added", is_renewable=True)
     _require_rows(record[1], list, f"{name}, settled")
@@ -412,12 +491,23 @@ def _parts(record: Any, parts: int, name: str) -> Any:
 
 def _require_rows(rows: list[Any], last: type, name: str, is_renewable: bool = False) -> None:
     for row in rows:
-        is_row = isinstance(row, (list, tuple)) and (len(row) == 3 or (is_renewable and len(row) == 4))
+        is_row = isinstance(row, (list, tuple)) and (
+            len(row) == 3 or (is_renewable and len(row) == 4)
+        )
         if not is_row or any(type(value) is not last for value in row[2:]):
-            raise MalformedFrameError(f"{name}: {row!r:.80} is not [root, message id, {last.__name__}]")
+            raise MalformedFrameError(
+                f"{name}: {row!r:.80} is not [root, message id, {last.__name__}]"
+            )
         _require_root(row[0], name)
-        if is_batch(row[0]) and (type(row[1]) is not list or not 0 < len(row[1]) <= PLACES or place_of(row[0]) or len(row) > 3):
-            raise MalformedFrameError(f"{name}: {row!r:.80} is not [root of a batch, message ids, {last.__name__}]")
+        if is_batch(row[0]) and (
+            type(row[1]) is not list
+            or not 0 < len(row[1]) <= PLACES
+            or place_of(row[0])
+            or len(row) > 3
+        ):
+            raise MalformedFrameError(
+                f"{name}: {row!r:.80} is not [root of a batch, message ids, {last.__name__}]"
+            )
 
 
 def _require_root(root: Any, name: str) -> None:

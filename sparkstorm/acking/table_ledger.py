@@ -1,6 +1,8 @@
-"""Ledger of the compiled core: the laws of `DictLedger` over a table (figures: benchmarks/README.md).
+"""Ledger of the compiled core: the laws of `DictLedger` over a table (figures:
+benchmarks/README.md).
 
-Without the core there is no table: plain loops and numpy columns over it were one to five times slower than the dict, and longer.
+Without the core there is no table: plain loops and numpy columns over it were one to five times
+slower than the dict, and longer.
 """
 
 from __future__ import annotations
@@ -30,27 +32,45 @@ from sparkstorm.acking.batch import (
     require_legal,
     roots_of,
 )
-from sparkstorm.acking.journal import DELTA_HEAD, FAILED, NO_DELTA, UNKNOWN_TASK, Entries, pack_snapshot, replay
+from sparkstorm.acking.journal import (
+    DELTA_HEAD,
+    FAILED,
+    NO_DELTA,
+    UNKNOWN_TASK,
+    Entries,
+    pack_snapshot,
+    replay,
+)
 from sparkstorm.acking.ledger import BUCKETS, DictLedger
 from sparkstorm.model.compiled import core
 
 BURIED = -1
 LIVE, USED, NEWEST, CHANGED, REMOVED, CANDIDATES, ACKED, FAILED_COUNT = range(8)
-"""Places of the counters: used = live + buried, newest = current bucket, the others are lengths of logs and results."""
+"""Places of the counters: used = live + buried, newest = current bucket, the others are lengths of
+logs and results.
+"""
 _COUNTERS = 8
 
-BUCKET_BITS, FAILED_BIT, CHANGED_BIT, STORED_BIT = 3, 4, 8, 16
-"""Flags of a root: its bucket (0-2), a fail was seen, changed since the last delta, known to the journal."""
+BUCKET_BITS = 3
+FAILED_BIT = 4
+CHANGED_BIT = 8
+STORED_BIT = 16
+"""Flags of a root: its bucket (0-2), a fail was seen, changed since the last delta, known to the
+journal.
+"""
 
 _LEAST_PLACES = 64
-_FULL, _REFILL = 0.85, 0.5
+_FULL = 0.85
+_REFILL = 0.5
 """A table is laid out again when 85 % of its places are used, to 50 %: up to 43 bytes per root.
 
 Removals bury places, so that layouts would follow too soon on each other in a fuller one.
 """
 _SPARSE = 0.25
 _LOG_SHARE = 16
-"""The log of changed roots holds one for 16 places; when more changed, looking at all flags is cheaper anyway."""
+"""The log of changed roots holds one for 16 places; when more changed, looking at all flags is
+cheaper anyway.
+"""
 
 
 class Table:
@@ -69,7 +89,9 @@ class Table:
     arrays: Any
     """Ids, values, tasks, flags, counters, changed, removed."""
     views: Any
-    """The same as memoryviews, in the order in which the core takes them: cheaper to pass, and to read one number of."""
+    """The same as memoryviews, in the order in which the core takes them: cheaper to pass, and to
+    read one number of.
+    """
 
     def __init__(self) -> None:
         self.counters = np.zeros(_COUNTERS, np.int64)
@@ -93,9 +115,17 @@ class Table:
         return np.flatnonzero(self.ids > 0)
 
     def grow(self, expected: int) -> None:
-        """Lay the table out again with room for `expected` more roots; buried places are gone after."""
+        """Lay the table out again with room for `expected` more roots; buried places are gone
+        after.
+        """
         at = self.live_places()
-        self._lay_out(self.ids.take(at), self.values.take(at), self.tasks.take(at), self.flags.take(at), expected)
+        self._lay_out(
+            self.ids.take(at),
+            self.values.take(at),
+            self.tasks.take(at),
+            self.flags.take(at),
+            expected,
+        )
 
     def shrink(self) -> None:
         """Give memory back when few of many places are in use."""
@@ -103,7 +133,9 @@ class Table:
             self.removed = self.removed[: max(_LEAST_PLACES, int(self.counters[REMOVED]))].copy()
             self.grow(0)
 
-    def _lay_out(self, roots: Longs, values: Longs, tasks: Tasks, flags: NDArray[np.uint8], expected: int) -> None:
+    def _lay_out(
+        self, roots: Longs, values: Longs, tasks: Tasks, flags: NDArray[np.uint8], expected: int
+    ) -> None:
         places = max(_LEAST_PLACES, int((len(roots) + expected) / _REFILL) + 1)
         self.ids, at = np.zeros(places, np.int64), np.empty(len(roots), np.int64)
         core.insert_roots(self.ids, roots, at)
@@ -122,7 +154,15 @@ class Table:
         self._expose()
 
     def _expose(self) -> None:
-        self.arrays = (self.ids, self.values, self.tasks, self.flags, self.counters, self.changed, self.removed)
+        self.arrays = (
+            self.ids,
+            self.values,
+            self.tasks,
+            self.flags,
+            self.counters,
+            self.changed,
+            self.removed,
+        )
         self.views = tuple(array.data for array in self.arrays)
 
     def load(self, entries: Entries) -> None:
@@ -130,7 +170,9 @@ class Table:
         flags = np.full(len(entries.roots), self.counters[NEWEST] | STORED_BIT, np.uint8)
         flags[entries.flags == FAILED] |= FAILED_BIT
         self.counters[CHANGED] = self.counters[REMOVED] = 0
-        self._lay_out(entries.roots.view(np.int64), entries.values.view(np.int64), entries.tasks, flags, 0)
+        self._lay_out(
+            entries.roots.view(np.int64), entries.values.view(np.int64), entries.tasks, flags, 0
+        )
 
     def bury(self, at: Longs) -> None:
         """Remove what is in these distinct places; the places stay used until the next layout."""
@@ -168,7 +210,9 @@ class Table:
 
 
 class TableLedger:
-    """The ledger as an open-addressing table: up to 45 bytes for an open root, same API as `DictLedger`."""
+    """The ledger as an open-addressing table: up to 45 bytes for an open root, same API as
+    `DictLedger`.
+    """
 
     __slots__ = ("_table",)
 
@@ -182,7 +226,8 @@ class TableLedger:
         return 0 < root < ID_LIMIT and bool(self._table.find(np.array([root], np.int64))[0] >= 0)
 
     def apply(self, inits: Inits = NO_INITS, acks: Acks = NO_ACKS, fails: Column = ()) -> Settled:
-        """Apply an epoch's inits (roots, values, spout tasks), acks (roots, values) and fails (roots); say what ended.
+        """Apply an epoch's inits (roots, values, spout tasks), acks (roots, values) and fails
+        (roots); say what ended.
 
         MalformedFrameError (and nothing applied) when a column is not what it should be.
         """
@@ -193,21 +238,32 @@ class TableLedger:
         return self._apply_batch(columns_of(inits, acks, fails), rows) if rows else NOTHING_SETTLED
 
     def _apply_batch(self, batch: Columns, rows: int) -> Settled:
-        table, done = self._table, 0
+        table = self._table
+        done = 0
         candidates, roots, tasks = np.empty((3, rows), np.int64)
-        table.reserve_removed(min(rows, len(self)))  # only what was there before can leave the journal
-        while (done := core.apply_batch(*table.views, *batch, candidates, roots, tasks, done, table.limit)) < rows:
+        # only what was there before can leave the journal
+        table.reserve_removed(min(rows, len(self)))
+        while (
+            done := core.apply_batch(
+                *table.views, *batch, candidates, roots, tasks, done, table.limit
+            )
+        ) < rows:
             if done < 0:
                 require_legal(batch)
             table.grow(max(0, len(batch.init_roots) - done))
         counts = table.views[4]
-        acked, failed = counts[ACKED], counts[FAILED_COUNT]
+        acked = counts[ACKED]
+        failed = counts[FAILED_COUNT]
         if not acked and not failed:
             return NOTHING_SETTLED
-        return _settled(roots[:acked], tasks[:acked], roots[rows - failed :], tasks[rows - failed :])
+        return _settled(
+            roots[:acked], tasks[:acked], roots[rows - failed :], tasks[rows - failed :]
+        )
 
     def rotate(self) -> int:
-        """Begin a new bucket and drop the oldest one; returns how many entries that were never settled it held."""
+        """Begin a new bucket and drop the oldest one; returns how many entries that were never
+        settled it held.
+        """
         table = self._table
         # Three numbers go round: the newest bucket takes the number of the one that is dropped.
         table.counters[NEWEST] = (table.counters[NEWEST] + 1) % BUCKETS
@@ -220,32 +276,43 @@ class TableLedger:
         return np.uint8(self._table.counters[NEWEST])
 
     def renew_begun(self) -> None:
-        """Move every root whose spout task is known to the newest bucket, so that only roots without an init age."""
+        """Move every root whose spout task is known to the newest bucket, so that only roots
+        without an init age.
+        """
         table = self._table
         at = np.flatnonzero((table.ids > 0) & (table.tasks != UNKNOWN_TASK))
         table.flags[at] = (table.flags.take(at) & ~np.uint8(BUCKET_BITS)) | self._newest()
 
     def reset_timeouts(self, roots: Column) -> dict[int, list[int]]:
-        """Move open roots to the newest bucket (Storm's `__ack_reset_timeout`); return those whose spout task is known, by task."""
+        """Move open roots to the newest bucket (Storm's `__ack_reset_timeout`); return those whose
+        spout task is known, by task.
+        """
         table = self._table
         at = table.find(roots_of(roots, "__ack_reset_timeout"))
         at = at[at >= 0]
         table.flags[at] = (table.flags.take(at) & ~np.uint8(BUCKET_BITS)) | self._newest()
         by_task: dict[int, list[int]] = {}
-        for root, task in zip(table.ids.take(at).tolist(), table.tasks.take(at).tolist(), strict=True):
+        for root, task in zip(
+            table.ids.take(at).tolist(), table.tasks.take(at).tolist(), strict=True
+        ):
             if task != UNKNOWN_TASK:
                 by_task.setdefault(task, []).append(root)
         return by_task
 
     def tasks_of(self, roots: Column) -> list[int]:
-        """Return the spout task of each root; UNKNOWN_TASK for one that is not open, or whose init has not come."""
+        """Return the spout task of each root; UNKNOWN_TASK for one that is not open, or whose init
+        has not come.
+        """
         table = self._table
         at = table.find(roots_of(roots, "__ack_ack"))
-        found: list[int] = np.where(at >= 0, table.tasks.take(np.maximum(at, 0)), UNKNOWN_TASK).tolist()
+        found: list[int] = np.where(
+            at >= 0, table.tasks.take(np.maximum(at, 0)), UNKNOWN_TASK
+        ).tolist()
         return found
 
     def take_delta(self) -> bytes:
-        """Return the changes since the last call, for the epoch's journal; empty bytes when there are none.
+        """Return the changes since the last call, for the epoch's journal; empty bytes when there
+        are none.
 
         Trees that began and ended in between leave no trace.
         """
@@ -258,7 +325,9 @@ class TableLedger:
         return delta if len(delta) > NO_DELTA else b""
 
     def snapshot(self) -> bytes:
-        """Return everything open as bytes that replace all deltas taken so far; take the delta first."""
+        """Return everything open as bytes that replace all deltas taken so far; take the delta
+        first.
+        """
         return pack_snapshot(self.entries())
 
     def entries(self) -> Entries:
@@ -266,7 +335,9 @@ class TableLedger:
         return self._table.entries_at(self._table.live_places())
 
     def load(self, snapshot: bytes, deltas: Iterable[bytes] = ()) -> None:
-        """Become the ledger that wrote them, every entry in the newest bucket; MalformedFrameError changes nothing."""
+        """Become the ledger that wrote them, every entry in the newest bucket; MalformedFrameError
+        changes nothing.
+        """
         self._table.load(replay(snapshot, deltas))
 
     def bytes_per_root(self) -> float:

@@ -1,4 +1,5 @@
-"""Trees of an acker task: a ledger in which a batch of trees has one value, and the members that were split off. PURE.
+"""Trees of an acker task: a ledger in which a batch of trees has one value, and the members that
+were split off. PURE.
 
     A spout's tuples of one turn are a batch: their rows have roots of their own, and one value in the ledger, the batch's.
     A row that leaves the common path (held, failed, late) is split off: its edge goes into the value of its member's split
@@ -9,7 +10,8 @@
     A split root has failed -> told at once if the batch's spout task is known. Its entry stays until the batch ends, so that
     the member is among those that are not acked with it, whichever verdict its spout hears first.
 
-Why a batch at 0 has no common row that waits, and no split that nobody has heard of: docs/decisions/0060.
+Why a batch at 0 has no common row that waits, and no split that nobody has heard of:
+docs/decisions/0060.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ class TreeBatches:
 
     def __init__(self, ledger: Ledger | None = None) -> None:
         self._ledger = new_ledger() if ledger is None else ledger
-        self._waiting: dict[int, dict[int, bool]] = {}  # batch -> split roots that wait for its end, and whether they have failed
+        # batch -> split roots that wait for its end, and whether they have failed
+        self._waiting: dict[int, dict[int, bool]] = {}
 
     def __len__(self) -> int:
         return len(self._ledger)
@@ -41,24 +44,32 @@ class TreeBatches:
         return root in self._ledger
 
     def apply(self, inits: Inits = NO_INITS, acks: Acks = NO_ACKS, fails: Column = ()) -> Settled:
-        """Apply an epoch's inits (roots, values, spout tasks), acks (roots, values) and fails (roots); say what ended.
+        """Apply an epoch's inits (roots, values, spout tasks), acks (roots, values) and fails
+        (roots); say what ended.
 
         MalformedFrameError (and nothing applied) when a column is not what it should be.
         """
         if not self._waiting and not _have_splits(inits[0], acks[0], fails):
             return self._ledger.apply(inits, acks, fails)
-        begun = set(inits[0]) | set(self._begun(root for root in chain(acks[0], fails) if SPLIT <= root < ID_LIMIT))
+        begun = set(inits[0]) | set(
+            self._begun(root for root in chain(acks[0], fails) if SPLIT <= root < ID_LIMIT)
+        )
         settled = self._ledger.apply(inits, acks, fails)
         self._note(inits[0], acks[0], fails, begun)
         return self._with_splits(settled, inits[0], fails)
 
     def _begun(self, roots: Iterable[int]) -> Iterator[int]:
         found = list(dict.fromkeys(roots))
-        return (root for root, task in zip(found, self._ledger.tasks_of(found), strict=True) if task != UNKNOWN_TASK)
+        return (
+            root
+            for root, task in zip(found, self._ledger.tasks_of(found), strict=True)
+            if task != UNKNOWN_TASK
+        )
 
     def _note(self, inits: Column, acks: Column, fails: Column, begun: set[int]) -> None:
         """Take note of the split roots that wait for their batch."""
-        for root in inits:  # a split root among them: its batch has ended in the epoch in which it began
+        # a split root among them: its batch has ended in the epoch in which it began
+        for root in inits:
             splits = self._waiting.get(batch_of(root), {}) if root >= SPLIT else {}
             if root in splits:
                 del splits[root]
@@ -72,10 +83,14 @@ class TreeBatches:
                 self._waiting[batch_of(root)][root] = True
 
     def _with_splits(self, settled: Settled, inits: Column, fails: Column) -> Settled:
-        """Begin the split roots of batches that have ended, and tell failures of those that have not."""
+        """Begin the split roots of batches that have ended, and tell failures of those that have
+        not.
+        """
         begin = [
             (root, task)
-            for batch, task in zip(settled.acked_roots.tolist(), settled.acked_tasks.tolist(), strict=True)
+            for batch, task in zip(
+                settled.acked_roots.tolist(), settled.acked_tasks.tolist(), strict=True
+            )
             for root in self._waiting.pop(batch, ())
         ]
         failed = dict(self._open_failures(inits, fails))
@@ -84,7 +99,9 @@ class TreeBatches:
             of_splits = self._ledger.apply(([*kept], [0] * len(kept), [*kept.values()]))
             for root in of_splits.acked_roots.tolist():
                 del kept[root]
-            failed |= zip(of_splits.failed_roots.tolist(), of_splits.failed_tasks.tolist(), strict=True)
+            failed |= zip(
+                of_splits.failed_roots.tolist(), of_splits.failed_tasks.tolist(), strict=True
+            )
         if not failed and not kept:
             return settled
         return settled._replace(
@@ -95,7 +112,9 @@ class TreeBatches:
         )
 
     def _open_failures(self, inits: Column, fails: Column) -> Iterator[tuple[int, int]]:
-        """Failed split roots of open batches that were begun or have failed now, with their spout tasks."""
+        """Failed split roots of open batches that were begun or have failed now, with their spout
+        tasks.
+        """
         if not self._waiting:
             return
         told = {root: None for root in fails if batch_of(root) in self._waiting}
@@ -103,47 +122,70 @@ class TreeBatches:
             if splits := self._waiting.get(batch):
                 self._ledger.reset_timeouts([*splits])  # a split root lives as long as its batch
                 told |= {root: None for root, has_failed in splits.items() if has_failed}
-        for root, task in zip(told, self._ledger.tasks_of([batch_of(root) for root in told]), strict=True):
+        for root, task in zip(
+            told, self._ledger.tasks_of([batch_of(root) for root in told]), strict=True
+        ):
             if task != UNKNOWN_TASK:
                 yield root, task
 
     def rotate(self) -> int:
-        """Begin a new bucket and drop the oldest one; returns how many entries that were never settled it held."""
+        """Begin a new bucket and drop the oldest one; returns how many entries that were never
+        settled it held.
+        """
         late = self._ledger.rotate()
         if self._waiting and late:
             open_roots = set(self._ledger.entries().roots.tolist())
-            left = {batch: {r: failed for r, failed in of.items() if r in open_roots} for batch, of in self._waiting.items()}
+            left = {
+                batch: {r: failed for r, failed in of.items() if r in open_roots}
+                for batch, of in self._waiting.items()
+            }
             self._waiting = {batch: splits for batch, splits in left.items() if splits}
         return late
 
     def renew_begun(self) -> None:
-        """Let only roots age whose spout task is unknown, and which wait for no batch whose task is known."""
+        """Let only roots age whose spout task is unknown, and which wait for no batch whose task is
+        known.
+        """
         self._ledger.renew_begun()
-        if waiting := [root for batch in self._begun(self._waiting) for root in self._waiting[batch]]:
+        if waiting := [
+            root for batch in self._begun(self._waiting) for root in self._waiting[batch]
+        ]:
             self._ledger.reset_timeouts(waiting)
 
     def reset_timeouts(self, roots: Column) -> dict[int, list[int]]:
-        """Let the time-outs of open roots begin anew; return those whose spout task is known, by task.
+        """Let the time-outs of open roots begin anew; return those whose spout task is known, by
+        task.
 
-        That of a member which waits for its batch is the batch's in the ledger, and its own at the spout.
+        That of a member which waits for its batch is the batch's in the ledger, and its own at the
+        spout.
         """
         begun = set(self._begun(roots))
         of_batches: dict[int, list[int]] = {}
         for root in roots:
             if root >= SPLIT and root not in begun:
                 of_batches.setdefault(batch_of(root), []).append(root)
-        by_task = self._ledger.reset_timeouts([root for root in roots if root < SPLIT or root in begun])
+        by_task = self._ledger.reset_timeouts(
+            [root for root in roots if root < SPLIT or root in begun]
+        )
         for task, batches in self._ledger.reset_timeouts([*of_batches]).items():
-            by_task.setdefault(task, []).extend(root for batch in batches for root in of_batches[batch])
-        self._ledger.reset_timeouts([root for batch in of_batches for root in self._waiting.get(batch, ())])
+            by_task.setdefault(task, []).extend(
+                root for batch in batches for root in of_batches[batch]
+            )
+        self._ledger.reset_timeouts(
+            [root for batch in of_batches for root in self._waiting.get(batch, ())]
+        )
         return by_task
 
     def take_delta(self) -> bytes:
-        """Return the changes since the last call, for the epoch's journal; empty bytes when there are none."""
+        """Return the changes since the last call, for the epoch's journal; empty bytes when there
+        are none.
+        """
         return self._ledger.take_delta()
 
     def snapshot(self) -> bytes:
-        """Return everything open as bytes that replace all deltas taken so far; take the delta first."""
+        """Return everything open as bytes that replace all deltas taken so far; take the delta
+        first.
+        """
         return self._ledger.snapshot()
 
     def load(self, snapshot: bytes, deltas: Iterable[bytes] = ()) -> None:

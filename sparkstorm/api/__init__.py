@@ -1,10 +1,16 @@
-"""Public API for topologies: functions and classes of spouts and bolts, groupings, windows and the builder.
+"""Public API for topologies: functions and classes of spouts and bolts, groupings, windows and the
+builder.
 
 docs/api.md explains each name with an example.
 """
 
 from sparkstorm.api.builder import Declarer, TopologyBuilder
-from sparkstorm.api.collector import BasicOutputCollector, OutputCollector, SpoutOutputCollector, Values
+from sparkstorm.api.collector import (
+    BasicOutputCollector,
+    OutputCollector,
+    SpoutOutputCollector,
+    Values,
+)
 from sparkstorm.api.columns import BatchCollector, ColumnBolt
 from sparkstorm.api.combining import CombiningBolt
 from sparkstorm.api.components import (

@@ -7,14 +7,27 @@ from dataclasses import replace
 from typing import Any
 
 from sparkstorm.api.columns import ColumnBolt
-from sparkstorm.api.components import BasicBolt, Bolt, Effects, Outputs, Spout, Stateful, check_effects
+from sparkstorm.api.components import (
+    BasicBolt,
+    Bolt,
+    Effects,
+    Outputs,
+    Spout,
+    Stateful,
+    check_effects,
+)
 from sparkstorm.api.function_components import component_of
 from sparkstorm.api.inputs import Inputs, inputs_of, key_range
 from sparkstorm.api.signatures import check_grouping, check_methods
 from sparkstorm.api.sinks import TransactionalSink
 from sparkstorm.api.windows import TimedBolt, WindowedBolt, check_times, late_stream_of
 from sparkstorm.errors import InvalidTopologyError, show
-from sparkstorm.model.shared_memory import SHARED_MEMORY_KEY, SharedMemory, check_regions, regions_of
+from sparkstorm.model.shared_memory import (
+    SHARED_MEMORY_KEY,
+    SharedMemory,
+    check_regions,
+    regions_of,
+)
 from sparkstorm.model.topology import (
     DEFAULT_STREAM,
     Component,
@@ -29,7 +42,8 @@ from sparkstorm.settings import ComponentSettings
 
 
 class TopologyBuilder:
-    """Builder of a topology: add spouts and bolts, then `build()` checks the whole and returns an immutable Topology.
+    """Builder of a topology: add spouts and bolts, then `build()` checks the whole and returns an
+    immutable Topology.
 
     >>> builder = TopologyBuilder()
     >>> class Lines(Spout):
@@ -55,13 +69,19 @@ class TopologyBuilder:
         conf: Mapping[str, Any] | None = None,
         outputs: Outputs | None = None,
     ) -> Declarer:
-        """Add a spout, or a function declared with @spout; parallelism is its number of executors."""
+        """Add a spout, or a function declared with @spout; parallelism is its number of
+        executors.
+        """
         spout = component_of(id, spout, ("spout",), outputs)
         if not isinstance(spout, Spout):
-            raise InvalidTopologyError(f"component '{id}': set_spout needs an instance of Spout, not {_shown(spout)}")
+            raise InvalidTopologyError(
+                f"component '{id}': set_spout needs an instance of Spout, not {_shown(spout)}"
+            )
         check_methods(id, spout)
         streams = _streams(id, spout, outputs)
-        return self._add(Component(id, "spout", spout, parallelism, num_tasks, _conf(id, conf), streams))
+        return self._add(
+            Component(id, "spout", spout, parallelism, num_tasks, _conf(id, conf), streams)
+        )
 
     def set_bolt(
         self,
@@ -76,13 +96,16 @@ class TopologyBuilder:
     ) -> Declarer:
         """Add a bolt, or a function declared with @bolt, @windowed or @fold.
 
-        `inputs` names the components whose tuples it gets: `inputs="split"`, or `inputs={"split": fields("word")}` with
-        the grouping of each ("component:stream" for a stream other than the default one). An input without a grouping is
-        grouped by the bolt's key if it has one, else shuffled. The grouping methods of the returned declarer do the same.
+        `inputs` names the components whose tuples it gets: `inputs="split"`, or
+        `inputs={"split": fields("word")}` with the grouping of each ("component:stream" for a
+        stream other than the default one). An input without a grouping is grouped by the bolt's key
+        if it has one, else shuffled. The grouping methods of the returned declarer do the same.
         """
         bolt = component_of(id, bolt, ("bolt", "windowed", "fold"), outputs)
         if not isinstance(bolt, Bolt | BasicBolt | WindowedBolt | TimedBolt | TransactionalSink):
-            raise InvalidTopologyError(f"component '{id}': set_bolt needs an instance of Bolt or BasicBolt, not {_shown(bolt)}")
+            raise InvalidTopologyError(
+                f"component '{id}': set_bolt needs an instance of Bolt or BasicBolt, not {_shown(bolt)}"
+            )
         check_methods(id, bolt)
         _check_sink(id, bolt, outputs)
         _check_state(id, bolt)
@@ -98,7 +121,9 @@ class TopologyBuilder:
         return declarer
 
     def build(self) -> Topology:
-        """Check everything and return the topology; InvalidTopologyError names the component and says what to write."""
+        """Check everything and return the topology; InvalidTopologyError names the component and
+        says what to write.
+        """
         topology = Topology(dict(self._components))
         validate(topology)
         for bolt in topology.bolts:
@@ -114,13 +139,17 @@ class TopologyBuilder:
 
     def _add(self, component: Component) -> Declarer:
         if component.id in self._components:
-            raise InvalidTopologyError(f"component id '{component.id}' is used twice; ids are unique over spouts and bolts")
+            raise InvalidTopologyError(
+                f"component id '{component.id}' is used twice; ids are unique over spouts and bolts"
+            )
         self._components[component.id] = component
         return Declarer(self._components, component.id)
 
 
 class Declarer:
-    """Inputs of a bolt that `set_bolt` has added (Storm's InputDeclarer); every method returns the declarer."""
+    """Inputs of a bolt that `set_bolt` has added (Storm's InputDeclarer); every method returns the
+    declarer.
+    """
 
     def __init__(self, components: dict[str, Component], id: str) -> None:
         self._components = components
@@ -131,18 +160,28 @@ class Declarer:
         return self.grouping(component, Grouping("shuffle"), stream)
 
     def load_aware_shuffle_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> Declarer:
-        """Send tuples to the tasks in turn, fewer to those for which more is waiting (Storm's LoadAwareShuffleGrouping)."""
+        """Send tuples to the tasks in turn, fewer to those for which more is waiting (Storm's
+        LoadAwareShuffleGrouping).
+        """
         return self.grouping(component, Grouping("load_aware_shuffle"), stream)
 
-    def fields_grouping(self, component: str, *fields: str, stream: str = DEFAULT_STREAM) -> Declarer:
+    def fields_grouping(
+        self, component: str, *fields: str, stream: str = DEFAULT_STREAM
+    ) -> Declarer:
         """Send tuples with equal values of these fields to the same task."""
         return self.grouping(component, Grouping("fields", fields), stream)
 
-    def partial_key_grouping(self, component: str, *fields: str, stream: str = DEFAULT_STREAM) -> Declarer:
-        """Send tuples with equal values to two tasks, each to the one that its sender has used less (Nasir et al., ICDE 2015)."""
+    def partial_key_grouping(
+        self, component: str, *fields: str, stream: str = DEFAULT_STREAM
+    ) -> Declarer:
+        """Send tuples with equal values to two tasks, each to the one that its sender has used less
+        (Nasir et al., ICDE 2015).
+        """
         return self.grouping(component, Grouping("partial_key", fields), stream)
 
-    def key_range_grouping(self, component: str, field: str, bounds: Sequence[Any], stream: str = DEFAULT_STREAM) -> Declarer:
+    def key_range_grouping(
+        self, component: str, field: str, bounds: Sequence[Any], stream: str = DEFAULT_STREAM
+    ) -> Declarer:
         """Send tuples to the task of the range in which a field's value lies; see `key_range`."""
         return self.grouping(component, key_range(field, bounds), stream)
 
@@ -163,18 +202,28 @@ class Declarer:
         return self.grouping(component, Grouping("direct"), stream)
 
     def local_or_shuffle_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> Declarer:
-        """Send tuples to the tasks in the producer's worker in turn; to all tasks where it has none."""
+        """Send tuples to the tasks in the producer's worker in turn; to all tasks where it has
+        none.
+        """
         return self.grouping(component, Grouping("local_or_shuffle"), stream)
 
-    def custom_grouping(self, component: str, custom: Any, stream: str = DEFAULT_STREAM) -> Declarer:
-        """Let user code choose: an object with choose_tasks(task, values) -> task ids and, if wanted, prepare(tasks)."""
+    def custom_grouping(
+        self, component: str, custom: Any, stream: str = DEFAULT_STREAM
+    ) -> Declarer:
+        """Let user code choose: an object with choose_tasks(task, values) -> task ids and, if
+        wanted, prepare(tasks).
+        """
         return self.grouping(component, Grouping("custom", custom=custom), stream)
 
-    def grouping(self, component: str, grouping: Grouping, stream: str = DEFAULT_STREAM) -> Declarer:
+    def grouping(
+        self, component: str, grouping: Grouping, stream: str = DEFAULT_STREAM
+    ) -> Declarer:
         """Subscribe to a stream with any grouping."""
         if grouping.kind == "custom":
             if not callable(getattr(grouping.custom, "choose_tasks", None)):
-                raise InvalidTopologyError(f"component '{self._id}': a custom grouping needs a method choose_tasks(task, values)")
+                raise InvalidTopologyError(
+                    f"component '{self._id}': a custom grouping needs a method choose_tasks(task, values)"
+                )
             check_grouping(self._id, grouping.custom)
         if grouping.kind in ("fields", "partial_key") and not grouping.fields:
             raise InvalidTopologyError(
@@ -182,20 +231,28 @@ class Declarer:
             )
         mine = self._components[self._id]
         if any(s.component == component and s.stream == stream for s in mine.inputs):
-            raise InvalidTopologyError(f"component '{self._id}' subscribes to stream '{stream}' of '{component}' twice; drop one")
-        self._components[self._id] = replace(mine, inputs=(*mine.inputs, Subscription(component, stream, grouping)))
+            raise InvalidTopologyError(
+                f"component '{self._id}' subscribes to stream '{stream}' of '{component}' twice; drop one"
+            )
+        self._components[self._id] = replace(
+            mine, inputs=(*mine.inputs, Subscription(component, stream, grouping))
+        )
         return self
 
     def add_shared_memory(self, region: SharedMemory) -> Declarer:
         """Declare memory that this component's executors share (Storm's addSharedMemory).
 
-        The resource-aware scheduler counts it. Components that add regions of one name share one region.
-        InvalidTopologyError when their amounts differ.
+        The resource-aware scheduler counts it. Components that add regions of one name share one
+        region. InvalidTopologyError when their amounts differ.
         """
         if not isinstance(region, SharedMemory):
-            raise InvalidTopologyError(f"component '{self._id}': add_shared_memory needs a SharedMemory, not {show(region)}")
+            raise InvalidTopologyError(
+                f"component '{self._id}': add_shared_memory needs a SharedMemory, not {show(region)}"
+            )
         mine = self._components[self._id]
-        regions = {each.name: each.amounts() for each in regions_of(mine.conf, f"component '{self._id}'")}
+        regions = {
+            each.name: each.amounts() for each in regions_of(mine.conf, f"component '{self._id}'")
+        }
         if regions.setdefault(region.name, region.amounts()) != region.amounts():
             raise InvalidTopologyError(
                 f"component '{self._id}': shared memory {show(region.name)} is added twice with different amounts"
@@ -208,16 +265,23 @@ class Declarer:
 
 def _conf(id: str, conf: Mapping[str, Any] | None) -> dict[str, Any]:
     if conf is not None and not isinstance(conf, Mapping):
-        raise InvalidTopologyError(f"component '{id}': conf must be a mapping of keys to values, not {conf!r}")
+        raise InvalidTopologyError(
+            f"component '{id}': conf must be a mapping of keys to values, not {conf!r}"
+        )
     return dict(conf or {})
 
 
 def _streams(id: str, instance: Any, outputs: Outputs | None) -> dict[str, Stream]:
     declared = instance.outputs if outputs is None else outputs
     if isinstance(declared, str):
-        raise InvalidTopologyError(f"component '{id}': outputs is the text '{declared}'; write a list of field names")
-    is_typed = isinstance(declared, Mapping) and all(isinstance(kind, str) for kind in declared.values())
-    if not isinstance(declared, Mapping) or (is_typed and DEFAULT_STREAM not in declared):  # names of fields, or types by field
+        raise InvalidTopologyError(
+            f"component '{id}': outputs is the text '{declared}'; write a list of field names"
+        )
+    is_typed = isinstance(declared, Mapping) and all(
+        isinstance(kind, str) for kind in declared.values()
+    )
+    # names of fields, or types by field
+    if not isinstance(declared, Mapping) or (is_typed and DEFAULT_STREAM not in declared):
         declared = {DEFAULT_STREAM: declared} if declared else {}
     return {name: _stream(id, name, stream) for name, stream in declared.items()}
 
@@ -239,9 +303,13 @@ def _stream(id: str, name: str, declared: Any) -> Stream:
 def _check_sink(id: str, bolt: Any, outputs: Outputs | None) -> None:
     if isinstance(bolt, TransactionalSink):
         if bolt.outputs or outputs:
-            raise InvalidTopologyError(f"component '{id}' is a TransactionalSink and emits nothing: drop its outputs")
+            raise InvalidTopologyError(
+                f"component '{id}' is a TransactionalSink and emits nothing: drop its outputs"
+            )
         if bolt.blocking or isinstance(bolt, Stateful):
-            raise InvalidTopologyError(f"component '{id}': a TransactionalSink has no state and no thread of its own; drop these")
+            raise InvalidTopologyError(
+                f"component '{id}': a TransactionalSink has no state and no thread of its own; drop these"
+            )
         if bolt.effects in (Effects.RUN, Effects.IDEMPOTENT):
             raise InvalidTopologyError(
                 f"component '{id}': a TransactionalSink writes by epochs of a live worker and cannot run in a replay; "
@@ -254,7 +322,9 @@ def _check_state(id: str, bolt: Any) -> None:
         kind = getattr(bolt, attribute, "")
         if kind and isinstance(bolt, Stateful):
             declared = _check_type(f"component '{id}', {attribute}", kind)
-            if attribute == "state_key_type" and (declared.name == "map" or any(part.parts for _, part in declared.parts)):
+            if attribute == "state_key_type" and (
+                declared.name == "map" or any(part.parts for _, part in declared.parts)
+            ):
                 raise InvalidTopologyError(
                     f"component '{id}', {attribute}: state keys are text, bytes, numbers, true/false or "
                     f"tuples of them (struct<...>), not {declared}"
@@ -272,7 +342,11 @@ def _check_batch_types(topology: Topology) -> None:
     """Refuse types of a ColumnBolt for a field that none of its inputs has."""
     for bolt in topology.bolts:
         declared = bolt.instance.types if isinstance(bolt.instance, ColumnBolt) else {}
-        known = {f for s in bolt.inputs for f in topology.components[s.component].streams[s.stream].fields}
+        known = {
+            f
+            for s in bolt.inputs
+            for f in topology.components[s.component].streams[s.stream].fields
+        }
         stray = sorted(set(declared) - known)
         if stray:
             raise InvalidTopologyError(
@@ -282,4 +356,8 @@ def _check_batch_types(topology: Topology) -> None:
 
 
 def _shown(thing: Any) -> str:
-    return f"the class {thing.__name__} (call it)" if isinstance(thing, type) else f"a {type(thing).__name__}"
+    return (
+        f"the class {thing.__name__} (call it)"
+        if isinstance(thing, type)
+        else f"a {type(thing).__name__}"
+    )

@@ -25,29 +25,37 @@ _ALIASES = {
 
 
 class BatchCollector(BasicOutputCollector, Protocol):
-    """Collector that also emits whole batches, whose columns are the stream's fields in their order."""
+    """Collector that also emits whole batches, whose columns are the stream's fields in their
+    order.
+    """
 
     def emit_batch(self, batch: RecordBatch, stream: str = "default") -> None:
-        """Send every row of a batch to every subscriber of a stream; columns are taken by position, not by name."""
+        """Send every row of a batch to every subscriber of a stream; columns are taken by position,
+        not by name.
+        """
 
 
 class ColumnBolt(BasicBolt):
-    """Bolt that processes `pyarrow.RecordBatch`es. The rows of a batch come from one component and stream; its columns are the
-    stream's fields.
+    """Bolt that processes `pyarrow.RecordBatch`es. The rows of a batch come from one component and
+    stream; its columns are the stream's fields.
 
-    Live, a batch is what waits for the task at that moment, 65,536 rows at the most. `source.task` is the task of its first
-    row; others of the component may have sent the rest. Results must not depend on how rows are cut into batches. A batch
-    that fails is undone and its rows are executed one by one, so that only the faulty row fails. What a batch emits descends
-    from all of its rows: their trees are done when all of it is done. A class may define `execute` too, which is faster than
-    batches of a few rows; both methods must then do the same. `types` gives Arrow types of fields that the values of one row
-    do not determine. No value changes: a column for which Arrow has no type that gives every value back has cells that are
-    values (`to_pylist()` gives them; docs/guarantees.md has the table).
+    Live, a batch is what waits for the task at that moment, 65,536 rows at the most. `source.task`
+    is the task of its first row; others of the component may have sent the rest. Results must not
+    depend on how rows are cut into batches. A batch that fails is undone and its rows are executed
+    one by one, so that only the faulty row fails. What a batch emits descends from all of its rows:
+    their trees are done when all of it is done. A class may define `execute` too, which is faster
+    than batches of a few rows; both methods must then do the same. `types` gives Arrow types of
+    fields that the values of one row do not determine. No value changes: a column for which Arrow
+    has no type that gives every value back has cells that are values (`to_pylist()` gives them;
+    docs/guarantees.md has the table).
     """
 
     types: Mapping[str, DataType] = {}
 
     def execute_batch(self, batch: RecordBatch, source: Source, collector: BatchCollector) -> None:
-        """Process rows of one source; an exception undoes what was emitted and put for all of them."""
+        """Process rows of one source; an exception undoes what was emitted and put for all of
+        them.
+        """
         raise NotImplementedError
 
     def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
@@ -76,18 +84,28 @@ def check_batch(batch: object) -> None:
     import pyarrow as pa
 
     if not isinstance(batch, pa.RecordBatch):
-        what = "a Table, whose to_batches() gives batches" if isinstance(batch, pa.Table) else f"{batch!r:.80}"
+        what = (
+            "a Table, whose to_batches() gives batches"
+            if isinstance(batch, pa.Table)
+            else f"{batch!r:.80}"
+        )
         raise InvalidTopologyError(f"emit_batch needs a pyarrow.RecordBatch, not {what}")
 
 
-def batch_of(fields: Sequence[str], columns: Sequence[Sequence[Any]], types: Mapping[str, DataType]) -> RecordBatch:
+def batch_of(
+    fields: Sequence[str], columns: Sequence[Sequence[Any]], types: Mapping[str, DataType]
+) -> RecordBatch:
     """Return columns of values as a batch, each value unchanged.
 
-    ArrowInvalid for several rows that need more than one type; CodecError names a field whose declared type does not hold a value.
+    ArrowInvalid for several rows that need more than one type; CodecError names a field whose
+    declared type does not hold a value.
     """
     import pyarrow as pa
 
-    arrays = [_array(field, column, types.get(field)) for field, column in zip(fields, columns, strict=True)]
+    arrays = [
+        _array(field, column, types.get(field))
+        for field, column in zip(fields, columns, strict=True)
+    ]
     return pa.RecordBatch.from_arrays(arrays, list(fields))
 
 
@@ -99,7 +117,9 @@ def _array(field: str, column: Sequence[Any], kind: DataType | None) -> Any:
     try:
         return declared_array(column, kind)
     except pa.ArrowException as error:
-        raise CodecError(f"field '{field}': {error}; declare another type in `types`, or none") from error
+        raise CodecError(
+            f"field '{field}': {error}; declare another type in `types`, or none"
+        ) from error
 
 
 def arrow_type(kind: ColumnType) -> DataType:

@@ -1,4 +1,6 @@
-"""CombiningBolt: a bolt that combines tuples by key, in a replay before they are sent (Spark's reduceByKey)."""
+"""CombiningBolt: a bolt that combines tuples by key, in a replay before they are sent (Spark's
+reduceByKey).
+"""
 
 from __future__ import annotations
 
@@ -18,11 +20,13 @@ _MISSING: Any = object()
 
 
 class CombiningBolt(StatefulBolt):
-    """Bolt that keeps one value per key, combined from all tuples of that key (Trident's CombinerAggregator).
+    """Bolt that keeps one value per key, combined from all tuples of that key (Trident's
+    CombinerAggregator).
 
-    Live, every tuple is combined with the state. A replay without event time combines tuples where they are emitted and
-    sends one value per key and task, unless the tuples themselves are a requested result. `combine` must therefore be
-    associative and commutative, and neither method may use what `prepare` made.
+    Live, every tuple is combined with the state. A replay without event time combines tuples where
+    they are emitted and sends one value per key and task, unless the tuples themselves are a
+    requested result. `combine` must therefore be associative and commutative, and neither method
+    may use what `prepare` made.
 
     >>> class Count(CombiningBolt):
     ...     def pair(self, tup): return tup["word"], 1
@@ -32,7 +36,9 @@ class CombiningBolt(StatefulBolt):
     order_insensitive = True
 
     def pair(self, tup: Tuple) -> tuple[Any, Any]:
-        """Return a tuple's key (text, a number, bytes, or a tuple of them) and its value (lists, not tuples)."""
+        """Return a tuple's key (text, a number, bytes, or a tuple of them) and its value (lists,
+        not tuples).
+        """
         raise NotImplementedError
 
     def combine(self, one: Any, other: Any) -> Any:
@@ -40,7 +46,9 @@ class CombiningBolt(StatefulBolt):
         raise NotImplementedError
 
     def pairs_of(self, batch: RecordBatch) -> Mapping[Any, Any] | Iterable[tuple[Any, Any]] | None:
-        """Return keys and values of a whole batch, combined or not; None (the default): rows go through `pair` one by one."""
+        """Return keys and values of a whole batch, combined or not; None (the default): rows go
+        through `pair` one by one.
+        """
         return None
 
     def add(self, key: Any, value: Any) -> None:

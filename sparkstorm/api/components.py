@@ -1,4 +1,6 @@
-"""Base classes of user components: Spout, ReplayableSpout, Bolt, BasicBolt, StatefulBolt; and Effects."""
+"""Base classes of user components: Spout, ReplayableSpout, Bolt, BasicBolt, StatefulBolt; and
+Effects.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,12 @@ from sparkstorm.errors import InvalidTopologyError, show
 from sparkstorm.model.topology import Stream
 from sparkstorm.model.tuples import Tuple
 
-Outputs = Sequence[str] | Mapping[str, str] | Mapping[str, Sequence[str] | Mapping[str, str] | Stream]
-"""Fields of the default stream, as names or with types ({"word": "string"}), or either of them by stream."""
+Outputs = (
+    Sequence[str] | Mapping[str, str] | Mapping[str, Sequence[str] | Mapping[str, str] | Stream]
+)
+"""Fields of the default stream, as names or with types ({"word": "string"}), or either of them by
+stream.
+"""
 Conf = Mapping[str, Any]
 
 
@@ -35,14 +41,17 @@ def check_effects(id: str, effects: Any) -> None:
     """Raise InvalidTopologyError unless a component's effects are a member of Effects."""
     if not isinstance(effects, Effects):
         known = ", ".join(f"Effects.{each.name}" for each in Effects)
-        raise InvalidTopologyError(f"component '{id}': effects is {show(effects)}; use one of {known}")
+        raise InvalidTopologyError(
+            f"component '{id}': effects is {show(effects)}; use one of {known}"
+        )
 
 
 class Spout:
     """Source of a topology's tuples (Storm's ISpout).
 
-    `outputs` declares the fields of the default stream, or fields by stream. A spout that may block (I/O without a time
-    limit) sets `blocking = True` and gets a thread of its own; `next_tuple` of any other spout must return soon.
+    `outputs` declares the fields of the default stream, or fields by stream. A spout that may block
+    (I/O without a time limit) sets `blocking = True` and gets a thread of its own; `next_tuple` of
+    any other spout must return soon.
     """
 
     outputs: Outputs = ()
@@ -52,49 +61,68 @@ class Spout:
         """Prepare the task: called once in the worker, before any other method."""
 
     def next_tuple(self) -> None:
-        """Emit the next tuple or tuples through the collector, or nothing if none is there now; do not block."""
+        """Emit the next tuple or tuples through the collector, or nothing if none is there now; do
+        not block.
+        """
         raise NotImplementedError
 
     def is_exhausted(self) -> bool:
-        """Return whether there is nothing more to emit; a run stops when all its spouts are exhausted and all trees are done."""
+        """Return whether there is nothing more to emit; a run stops when all its spouts are
+        exhausted and all trees are done.
+        """
         return False
 
     def has_ended(self) -> bool:
-        """Return whether nothing will ever follow: event time then runs to its end, and every window of this source fires."""
+        """Return whether nothing will ever follow: event time then runs to its end, and every
+        window of this source fires.
+        """
         return self.is_exhausted()
 
     def extent(self) -> tuple[int, int]:
-        """Return (total, done) in any unit, for progress displays; (0, 0) if the source does not know."""
+        """Return (total, done) in any unit, for progress displays; (0, 0) if the source does not
+        know.
+        """
         return 0, 0
 
     def ack(self, message_id: Any) -> None:
-        """Take note that the tree of a message is fully processed; called after the commit, at least once."""
+        """Take note that the tree of a message is fully processed; called after the commit, at
+        least once.
+        """
 
     def fail(self, message_id: Any) -> None:
-        """Take note that the tree of a message failed or timed out (exactly-once: it was parked); called at least once.
+        """Take note that the tree of a message failed or timed out (exactly-once: it was parked);
+        called at least once.
 
-        A `fail(self, message_id, failure)` is given the Failure as well: kind, text, traceback, component, waits.
+        A `fail(self, message_id, failure)` is given the Failure as well: kind, text, traceback,
+        component, waits.
         """
 
     def activate(self) -> None:
         """Take note that the topology was activated."""
 
     def deactivate(self) -> None:
-        """Take note that the topology was deactivated; next_tuple is not called until it is active again."""
+        """Take note that the topology was deactivated; next_tuple is not called until it is active
+        again.
+        """
 
     def close(self) -> None:
-        """Release resources: called when the worker stops in an orderly way, not when it is killed."""
+        """Release resources: called when the worker stops in an orderly way, not when it is
+        killed.
+        """
 
 
 class ReplayableSpout(Spout):
     """Spout with a position, which is written in the same commit as the tuples it emitted.
 
-    After a crash, `restore` is called after `open` with the last committed position, so that no tuple is emitted twice or
-    left out. What a `next_tuple` that raises has emitted is dropped: such a call must leave the position where it was.
+    After a crash, `restore` is called after `open` with the last committed position, so that no
+    tuple is emitted twice or left out. What a `next_tuple` that raises has emitted is dropped: such
+    a call must leave the position where it was.
     """
 
     def snapshot(self) -> Any:
-        """Return the position right after the last emitted tuple: any value that a tuple may carry."""
+        """Return the position right after the last emitted tuple: any value that a tuple may
+        carry.
+        """
         raise NotImplementedError
 
     def restore(self, position: Any) -> None:
@@ -104,24 +132,29 @@ class ReplayableSpout(Spout):
     def hand_over(self) -> Any:
         """Return what a later submission needs to continue here; by default the position.
 
-        A spout overrides it to hand over something that does not depend on its number of tasks, such as bytes read by file.
+        A spout overrides it to hand over something that does not depend on its number of tasks,
+        such as bytes read by file.
         """
         return self.snapshot()
 
     def take_over(self, handed: Sequence[Any]) -> ReplayableSpout | None:
-        """Return a spout that continues after what all tasks of a former submission handed over, with any number of tasks.
+        """Return a spout that continues after what all tasks of a former submission handed over,
+        with any number of tasks.
 
-        None (the default): each task is restored from the task with the same index, so there must be as many tasks.
+        None (the default): each task is restored from the task with the same index, so there must
+        be as many tasks.
         """
         return None
 
 
 class Bolt:
-    """Bolt with acking by hand (Storm's IRichBolt): every input must be acked or failed, now or later.
+    """Bolt with acking by hand (Storm's IRichBolt): every input must be acked or failed, now or
+    later.
 
-    `effects` says what a batch replay does with a bolt that acts on the outside world; undeclared, a bolt without outputs
-    and state is redirected. `order_insensitive` promises that what the bolt emits and keeps does not depend on the order
-    of its inputs; a replay then chooses the cheapest order.
+    `effects` says what a batch replay does with a bolt that acts on the outside world; undeclared,
+    a bolt without outputs and state is redirected. `order_insensitive` promises that what the bolt
+    emits and keeps does not depend on the order of its inputs; a replay then chooses the cheapest
+    order.
     """
 
     outputs: Outputs = ()
@@ -137,14 +170,16 @@ class Bolt:
         raise NotImplementedError
 
     def cleanup(self) -> None:
-        """Release resources: called when the worker stops in an orderly way, not when it is killed."""
+        """Release resources: called when the worker stops in an orderly way, not when it is
+        killed.
+        """
 
 
 class BasicBolt:
     """Bolt that anchors and acks by itself (Storm's BaseBasicBolt).
 
-    Everything emitted during `execute` is anchored to its input, which is acked when `execute` returns and failed when it
-    raises. `effects` and `order_insensitive` are those of Bolt.
+    Everything emitted during `execute` is anchored to its input, which is acked when `execute`
+    returns and failed when it raises. `effects` and `order_insensitive` are those of Bolt.
     """
 
     outputs: Outputs = ()
@@ -160,23 +195,28 @@ class BasicBolt:
         raise NotImplementedError
 
     def cleanup(self) -> None:
-        """Release resources: called when the worker stops in an orderly way, not when it is killed."""
+        """Release resources: called when the worker stops in an orderly way, not when it is
+        killed.
+        """
 
 
 class Stateful:
-    """Mixin that gives a bolt a key-value state, written in the epoch's commit (Storm's IStatefulBolt).
+    """Mixin that gives a bolt a key-value state, written in the epoch's commit (Storm's
+    IStatefulBolt).
 
-    `key_fields` names the fields whose equal values must reach the same task. `inputs=` of `set_bolt` then groups by them,
-    and `build()` refuses inputs that scatter them.
+    `key_fields` names the fields whose equal values must reach the same task. `inputs=` of
+    `set_bolt` then groups by them, and `build()` refuses inputs that scatter them.
 
-    `state_keyed_by_grouping` promises that every key of the state is the value (or the tuple of values) by which all inputs
-    are grouped; a checkpoint can then be divided among another number of tasks.
+    `state_keyed_by_grouping` promises that every key of the state is the value (or the tuple of
+    values) by which all inputs are grouped; a checkpoint can then be divided among another number
+    of tasks.
 
-    `state_key_type` and `state_type` are the types of keys and values in a replay's result ("string",
-    "struct<user:bigint,day:string>" for tuples); undeclared, they are found from the values.
+    `state_key_type` and `state_type` are the types of keys and values in a replay's result
+    ("string", "struct<user:bigint,day:string>" for tuples); undeclared, they are found from the
+    values.
 
-    `state_version` numbers the form of keys and values. New code that writes another form, which the code before cannot
-    read, raises it and reads the older one in `migrate_state`.
+    `state_version` numbers the form of keys and values. New code that writes another form, which
+    the code before cannot read, raises it and reads the older one in `migrate_state`.
     """
 
     key_fields: Sequence[str] = ()
@@ -190,7 +230,8 @@ class Stateful:
         self.state = state
 
     def migrate_state(self, state: KeyValueState, version: int) -> None:
-        """Bring a state that another version of the code has written into this one's form, before `init_state`.
+        """Bring a state that another version of the code has written into this one's form, before
+        `init_state`.
 
         What it changes is part of the task's first commit. The default refuses.
         """

@@ -25,10 +25,10 @@ def set_files_folder(folder: Path) -> None:
 class TopologyContext:
     """One task's view of its topology (Storm's TopologyContext).
 
-    `resources` is shared by all tasks of the worker. `column_streams` are the component's streams to which a ColumnBolt subscribes:
-    a spout that has Arrow batches emits them there as they are. `incarnation` is the random id of the topology's store
-    since it last lost data; with it a sink can name an epoch so that no other ever has its name. `name_effect`
-    is what `effect_key` asks.
+    `resources` is shared by all tasks of the worker. `column_streams` are the component's streams
+    to which a ColumnBolt subscribes: a spout that has Arrow batches emits them there as they are.
+    `incarnation` is the random id of the topology's store since it last lost data; with it a sink
+    can name an epoch so that no other ever has its name. `name_effect` is what `effect_key` asks.
     """
 
     topology_id: str
@@ -59,22 +59,31 @@ class TopologyContext:
         return self.component_tasks(self.component_id)
 
     def file(self, name: str) -> str:
-        """Return the path of a file of `topology.files` on this host: "model.bin", or "data/x.csv" of a folder "data".
+        """Return the path of a file of `topology.files` on this host: "model.bin", or "data/x.csv"
+        of a folder "data".
 
         FileNotFoundError when none of that name was sent along.
         """
         entries = FileSettings.of(self.conf).files
-        given = [Path(entry).parent / name for entry in entries if Path(entry).name == Path(name).parts[0]]
+        given = [
+            Path(entry).parent / name
+            for entry in entries
+            if Path(entry).name == Path(name).parts[0]
+        ]
         for path in (*([_files_folder[0] / name] if _files_folder else []), *given):
             if path.is_file():
                 return str(path.resolve())
-        raise FileNotFoundError(f"topology.files has no {name!r}; it names {', '.join(entries) or 'nothing'}")
+        raise FileNotFoundError(
+            f"topology.files has no {name!r}; it names {', '.join(entries) or 'nothing'}"
+        )
 
     def blob(self, name: str) -> str:
-        """Return the path of the newest version of a blob on this host, by its localname in `topology.blobstore.map`.
+        """Return the path of the newest version of a blob on this host, by its localname in
+        `topology.blobstore.map`.
 
-        Ask again for a newer version; a path stays valid until its blob has changed twice. Without a cluster (replay, tests)
-        it is the file of that name in `topology.files`. FileNotFoundError when there is neither.
+        Ask again for a newer version; a path stays valid until its blob has changed twice. Without
+        a cluster (replay, tests) it is the file of that name in `topology.files`. FileNotFoundError
+        when there is neither.
         """
         folder = self.resources.get(BLOBS_FOLDER)
         path = Path(folder, name) if folder else None
@@ -88,14 +97,17 @@ class TopologyContext:
             ) from None
 
     def effect_key(self) -> str | None:
-        """Return a name of the input being executed in a replay of an idempotent bolt, equal in every run and retry; live, None.
+        """Return a name of the input being executed in a replay of an idempotent bolt, equal in
+        every run and retry; live, None.
 
         Use it for writes that must not be repeated: `key = context.effect_key() or uuid4().hex`.
         """
         return None if self.name_effect is None else self.name_effect()
 
     def counter(self, name: str) -> Counter:
-        """Return a counter that rides in the commit: exact after crashes; what a failed call has counted is undone with it."""
+        """Return a counter that rides in the commit: exact after crashes; what a failed call has
+        counted is undone with it.
+        """
         return self.metrics.counter(name)
 
     def gauge(self, name: str) -> Gauge:
@@ -111,7 +123,9 @@ class TopologyContext:
         return self.metrics.counter(name)
 
     def register_meter(self, name: str) -> Meter:
-        """Return a meter (`mark`): a counter whose rate is taken by those who read it; Storm's name."""
+        """Return a meter (`mark`): a counter whose rate is taken by those who read it; Storm's
+        name.
+        """
         return self.metrics.meter(name)
 
     def register_histogram(self, name: str) -> Histogram:
@@ -123,12 +137,15 @@ class TopologyContext:
         return self.metrics.histogram(name)
 
     def register_gauge(self, name: str, function: Callable[[], Any]) -> Callable[[], Any]:
-        """Have a function asked once a second, by the worker's loop, for a value or values by name; return it. Storm's name."""
+        """Have a function asked once a second, by the worker's loop, for a value or values by name;
+        return it. Storm's name.
+        """
         self.metrics.sample_by(name, function)
         return function
 
     def register_metric(self, name: str, metric: Any, time_bucket_secs: float) -> Any:
-        """Have a metric of Storm's first kind (`get_value_and_reset`) asked once in a period; return it.
+        """Have a metric of Storm's first kind (`get_value_and_reset`) asked once in a period;
+        return it.
 
         Its answer, a number or numbers by name, is shown as gauges.
         """
@@ -136,7 +153,9 @@ class TopologyContext:
         return metric
 
     def shared(self, name: str, make: Callable[[], Any]) -> Any:
-        """Return a resource that is made once per worker (a client, a model) and shared by its tasks."""
+        """Return a resource that is made once per worker (a client, a model) and shared by its
+        tasks.
+        """
         if name not in self.resources:
             self.resources[name] = make()
         return self.resources[name]

@@ -1,4 +1,6 @@
-"""Classes behind the function form, and the check of a decorated function when it is added to a topology."""
+"""Classes behind the function form, and the check of a decorated function when it is added to a
+topology.
+"""
 
 from __future__ import annotations
 
@@ -13,21 +15,45 @@ from typing import Any
 from sparkstorm.api.collector import BasicOutputCollector, SpoutOutputCollector
 from sparkstorm.api.components import BasicBolt, Conf, Outputs, ReplayableSpout, StatefulBolt
 from sparkstorm.api.context import TopologyContext
-from sparkstorm.api.functions import Declaration, WindowShape, declaration_of, emit_rows, raise_inside, row_of
+from sparkstorm.api.functions import (
+    Declaration,
+    WindowShape,
+    declaration_of,
+    emit_rows,
+    raise_inside,
+    row_of,
+)
 from sparkstorm.api.windows import Count, FoldingBolt, Window, WindowedBolt
 from sparkstorm.errors import InvalidTopologyError, show
 from sparkstorm.model.tuples import Tuple
 
-_PARAMETERS = {"bolt": ("tup", "state"), "windowed": ("window",), "fold": ("accumulator", "tup"), "spout": ()}
+_PARAMETERS = {
+    "bolt": ("tup", "state"),
+    "windowed": ("window",),
+    "fold": ("accumulator", "tup"),
+    "spout": (),
+}
 _YIELDING = ("bolt", "windowed")
 # Instructions that put exactly one value on the stack, whatever it is
-_ONE_VALUE = ("BUILD_LIST", "BUILD_MAP", "BUILD_SET", "BUILD_STRING", "FORMAT_VALUE", "FORMAT_SIMPLE", "LOAD_SMALL_INT")
+_ONE_VALUE = (
+    "BUILD_LIST",
+    "BUILD_MAP",
+    "BUILD_SET",
+    "BUILD_STRING",
+    "FORMAT_VALUE",
+    "FORMAT_SIMPLE",
+    "LOAD_SMALL_INT",
+)
 
 
 class _OfFunction:
-    """Base of bolts made of functions: the function, whether it yields, and the options as attributes."""
+    """Base of bolts made of functions: the function, whether it yields, and the options as
+    attributes.
+    """
 
-    def __init__(self, function: Callable[..., Any], outputs: Any, options: Mapping[str, Any]) -> None:
+    def __init__(
+        self, function: Callable[..., Any], outputs: Any, options: Mapping[str, Any]
+    ) -> None:
         vars(self).update(options)
         self.outputs = outputs
         self._function = function
@@ -67,7 +93,9 @@ class WindowFunctionBolt(_OfFunction, WindowedBolt):
 class FoldFunctionBolt(FoldingBolt):
     """A function of an accumulator and a tuple as a bolt."""
 
-    def __init__(self, function: Callable[..., Any], outputs: Outputs, initial: Any, has_time: bool) -> None:
+    def __init__(
+        self, function: Callable[..., Any], outputs: Outputs, initial: Any, has_time: bool
+    ) -> None:
         self.outputs = outputs
         self._function = function
         self._initial = initial
@@ -100,7 +128,9 @@ class MergingFunctionBolt(FoldFunctionBolt):
 
 
 class FunctionSpout(ReplayableSpout):
-    """A function that returns rows as a spout; the position is the index of the next row of this task."""
+    """A function that returns rows as a spout; the position is the index of the next row of this
+    task.
+    """
 
     def __init__(self, function: Callable[[], Sequence[Any]], outputs: Outputs) -> None:
         self.outputs = outputs
@@ -129,7 +159,9 @@ class FunctionSpout(ReplayableSpout):
 
     def extent(self) -> tuple[int, int]:
         """Return the number of rows of this task, and how many of them it has emitted."""
-        return len(range(self._next % self._stride, len(self._rows), self._stride)), self._next // self._stride
+        return len(
+            range(self._next % self._stride, len(self._rows), self._stride)
+        ), self._next // self._stride
 
     def snapshot(self) -> Any:
         """Return the index of the next row."""
@@ -141,7 +173,8 @@ class FunctionSpout(ReplayableSpout):
 
 
 def component_of(id: str, thing: Any, kinds: Sequence[str], outputs: Outputs | None = None) -> Any:
-    """Return the instance that a decorated function stands for, or `thing` itself when it is no function.
+    """Return the instance that a decorated function stands for, or `thing` itself when it is no
+    function.
 
     InvalidTopologyError names the component, the function and its line, and says what to write.
     """
@@ -149,14 +182,20 @@ def component_of(id: str, thing: Any, kinds: Sequence[str], outputs: Outputs | N
     if declared is None:
         if isinstance(thing, FunctionType | MethodType):
             word = f"@{kinds[0]}"
-            raise InvalidTopologyError(f"component '{id}': {_named(thing)} has no decorator; write {word}(\"field\", ...) above it")
+            raise InvalidTopologyError(
+                f"component '{id}': {_named(thing)} has no decorator; write {word}(\"field\", ...) above it"
+            )
         return thing
     where = f"component '{id}': {_named(thing)}"
     if declared.kind not in kinds:
         setter = "set_spout" if declared.kind == "spout" else "set_bolt"
-        raise InvalidTopologyError(f"{where} is declared with @{declared.kind}; add it with {setter}")
+        raise InvalidTopologyError(
+            f"{where} is declared with @{declared.kind}; add it with {setter}"
+        )
     if outputs is not None:
-        raise InvalidTopologyError(f"{where} names its fields in its decorator; drop outputs={show(outputs)}")
+        raise InvalidTopologyError(
+            f"{where} names its fields in its decorator; drop outputs={show(outputs)}"
+        )
     _check_function(where, thing, declared)
     fields = _outputs(where, declared)
     if declared.kind == "spout":
@@ -166,21 +205,37 @@ def component_of(id: str, thing: Any, kinds: Sequence[str], outputs: Outputs | N
     return _timed(where, thing, declared, fields)
 
 
-def _bolt(where: str, function: Any, declared: Declaration, outputs: Outputs) -> FunctionBolt | StatefulFunctionBolt:
+def _bolt(
+    where: str, function: Any, declared: Declaration, outputs: Outputs
+) -> FunctionBolt | StatefulFunctionBolt:
     _check_rows(where, function, outputs)
     if len(inspect.signature(function, follow_wrapped=False).parameters) == 2:
-        return StatefulFunctionBolt(function, outputs, {**declared.options, "key_fields": declared.key})
-    for option in ("key", "state_keyed_by_grouping", "state_key_type", "state_type", "state_version", "migrate_state"):
+        return StatefulFunctionBolt(
+            function, outputs, {**declared.options, "key_fields": declared.key}
+        )
+    for option in (
+        "key",
+        "state_keyed_by_grouping",
+        "state_key_type",
+        "state_type",
+        "state_version",
+        "migrate_state",
+    ):
         if declared.key if option == "key" else declared.options.get(option):
-            raise InvalidTopologyError(f"{where} keeps no state, so '{option}' has no meaning; add a second parameter, or drop it")
+            raise InvalidTopologyError(
+                f"{where} keeps no state, so '{option}' has no meaning; add a second parameter, or drop it"
+            )
     return FunctionBolt(function, outputs, declared.options)
 
 
 def _timed(where: str, function: Any, declared: Declaration, outputs: Outputs) -> WindowedBolt:
     options = declared.options
-    shape, time = options["window"], options["time"]
+    shape = options["window"]
+    time = options["time"]
     if not isinstance(shape, WindowShape):
-        raise InvalidTopologyError(f"{where}: window must be tumbling(...), sliding(...) or session(...), not {show(shape)}")
+        raise InvalidTopologyError(
+            f"{where}: window must be tumbling(...), sliding(...) or session(...), not {show(shape)}"
+        )
     made: WindowedBolt
     if declared.kind == "windowed":
         _check_rows(where, function, outputs)
@@ -204,17 +259,32 @@ def _timed(where: str, function: Any, declared: Declaration, outputs: Outputs) -
     return made
 
 
-def _fold(where: str, function: Any, declared: Declaration, outputs: Outputs, shape: WindowShape) -> FoldFunctionBolt:
+def _fold(
+    where: str, function: Any, declared: Declaration, outputs: Outputs, shape: WindowShape
+) -> FoldFunctionBolt:
     options = declared.options
-    least, most = len(declared.key) + 1, len(declared.key) + 1 + (not isinstance(shape.length, Count))
+    least = len(declared.key) + 1
+    most = len(declared.key) + 1 + (not isinstance(shape.length, Count))
     if not outputs:
         time = (options["time"] or "last_ms",) if most > least else ()
         outputs = (*declared.key, function.__name__, *time)
     if not least <= len(outputs) <= most:
-        parts = ", ".join((*declared.key, "the accumulator", *(["the window's last millisecond"] if most > least else [])))
-        raise InvalidTopologyError(f"{where} declares {len(outputs)} fields for the values {parts}; declare {least} or {most}")
+        parts = ", ".join(
+            (
+                *declared.key,
+                "the accumulator",
+                *(["the window's last millisecond"] if most > least else []),
+            )
+        )
+        raise InvalidTopologyError(
+            f"{where} declares {len(outputs)} fields for the values {parts}; declare {least} or {most}"
+        )
     arguments = (function, outputs, options["initial"], len(outputs) == most > least)
-    return FoldFunctionBolt(*arguments) if options["merge"] is None else MergingFunctionBolt(options["merge"], *arguments)
+    return (
+        FoldFunctionBolt(*arguments)
+        if options["merge"] is None
+        else MergingFunctionBolt(options["merge"], *arguments)
+    )
 
 
 def _check_function(where: str, function: Any, declared: Declaration) -> None:
@@ -222,12 +292,18 @@ def _check_function(where: str, function: Any, declared: Declaration) -> None:
     names = _PARAMETERS[declared.kind]
     mend = f"def {getattr(function, '__name__', 'function')}({', '.join(names[:1] if declared.kind == 'bolt' else names)})"
     if not isinstance(function, FunctionType | MethodType):
-        raise InvalidTopologyError(f"{where} is a {type(function).__name__}; @{declared.kind} decorates functions only")
+        raise InvalidTopologyError(
+            f"{where} is a {type(function).__name__}; @{declared.kind} decorates functions only"
+        )
     outer = function.__qualname__.rpartition(".")[0]
     if isinstance(function, MethodType) or (outer and not outer.endswith("<locals>")):
-        raise InvalidTopologyError(f"{where} is a method; decorate a function outside of any class, or derive from BasicBolt")
+        raise InvalidTopologyError(
+            f"{where} is a method; decorate a function outside of any class, or derive from BasicBolt"
+        )
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
-        raise InvalidTopologyError(f"{where} is async, and the runtime does not await it; write a plain {mend}")
+        raise InvalidTopologyError(
+            f"{where} is async, and the runtime does not await it; write a plain {mend}"
+        )
     parameters = inspect.signature(function, follow_wrapped=False).parameters.values()
     is_plain = all(p.kind <= p.POSITIONAL_OR_KEYWORD and p.default is p.empty for p in parameters)
     counts = (1, 2) if declared.kind == "bolt" else (len(names),)
@@ -236,7 +312,11 @@ def _check_function(where: str, function: Any, declared: Declaration) -> None:
         shown = ", ".join(str(p.replace(annotation=p.empty)) for p in parameters)
         raise InvalidTopologyError(f"{where} takes ({shown}); write {mend}{both}, without defaults")
     if declared.kind not in _YIELDING and inspect.isgeneratorfunction(function):
-        wanted = "the new accumulator" if declared.kind == "fold" else "all rows as a list, so that a restart can go on at an index"
+        wanted = (
+            "the new accumulator"
+            if declared.kind == "fold"
+            else "all rows as a list, so that a restart can go on at an index"
+        )
         raise InvalidTopologyError(f"{where} has a yield; return {wanted}")
 
 
@@ -245,22 +325,32 @@ def _outputs(where: str, declared: Declaration) -> Any:
     first = declared.outputs[0] if declared.outputs else None
     if isinstance(first, Mapping) and len(declared.outputs) == 1:
         if not all(isinstance(kind, str) for kind in first.values()):
-            raise InvalidTopologyError(f"{where} emits to the default stream only; derive from BasicBolt for several streams")
+            raise InvalidTopologyError(
+                f"{where} emits to the default stream only; derive from BasicBolt for several streams"
+            )
         return dict(first)
     stray = next((each for each in declared.outputs if not isinstance(each, str)), None)
     if stray is not None:
-        raise InvalidTopologyError(f"{where}: fields are names, or one mapping of names to types, not {show(stray)}")
+        raise InvalidTopologyError(
+            f"{where}: fields are names, or one mapping of names to types, not {show(stray)}"
+        )
     return tuple(declared.outputs)
 
 
 def _check_rows(where: str, function: Any, outputs: Outputs) -> None:
-    """Refuse yields without fields, fields without a yield, and rows that are seen to have another number of values."""
+    """Refuse yields without fields, fields without a yield, and rows that are seen to have another
+    number of values.
+    """
     yields = inspect.isgeneratorfunction(function)
     listed = ", ".join(outputs) or "none"
     if outputs and not yields:
-        raise InvalidTopologyError(f"{where} declares the fields {listed}, but has no yield; write yield for each row")
+        raise InvalidTopologyError(
+            f"{where} declares the fields {listed}, but has no yield; write yield for each row"
+        )
     if yields and not outputs:
-        raise InvalidTopologyError(f"{where} yields rows, but declares no fields; name them in the decorator")
+        raise InvalidTopologyError(
+            f"{where} yields rows, but declares no fields; name them in the decorator"
+        )
     before: dis.Instruction | None = None
     for each in dis.get_instructions(function) if yields else ():
         width = _width(before) if each.opname == "YIELD_VALUE" and before is not None else None
@@ -274,7 +364,9 @@ def _check_rows(where: str, function: Any, outputs: Outputs) -> None:
 
 
 def _width(before: dis.Instruction) -> int | None:
-    """Return how many values a row has by the instruction that makes it; None where only a run can tell."""
+    """Return how many values a row has by the instruction that makes it; None where only a run can
+    tell.
+    """
     if before.opname == "BUILD_TUPLE":
         return before.arg
     if before.opname == "LOAD_CONST":
@@ -285,5 +377,7 @@ def _width(before: dis.Instruction) -> int | None:
 def _named(thing: Any) -> str:
     """Return a function with the place of its first line."""
     code = getattr(thing, "__code__", None)
-    place = f" ({Path(code.co_filename).name}, line {code.co_firstlineno})" if code is not None else ""
+    place = (
+        f" ({Path(code.co_filename).name}, line {code.co_firstlineno})" if code is not None else ""
+    )
     return f"function {getattr(thing, '__qualname__', type(thing).__name__)}{place}"

@@ -1,7 +1,8 @@
-"""Function form of components: `@bolt`, `@windowed`, `@fold` and `@spout` declare what a plain function is in a topology.
+"""Function form of components: `@bolt`, `@windowed`, `@fold` and `@spout` declare what a plain
+function is in a topology.
 
-A decorated function stays the function it was, so it can be called in a test and is pickled like any other function.
-`TopologyBuilder` checks it and wraps it in the class that it stands for.
+A decorated function stays the function it was, so it can be called in a test and is pickled like
+any other function. `TopologyBuilder` checks it and wraps it in the class that it stands for.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ _MARK = "__sparkstorm__"
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """Declaration of a decorated function: its kind of component, its output fields and its options."""
+    """Declaration of a decorated function: its kind of component, its output fields and its
+    options.
+    """
 
     kind: Kind
     outputs: tuple[Any, ...]
@@ -36,7 +39,9 @@ class Declaration:
 
 @dataclass(frozen=True, slots=True)
 class WindowShape:
-    """Windows of a length, every `slide` (None: one after the other), or sessions with `length` as their gap."""
+    """Windows of a length, every `slide` (None: one after the other), or sessions with `length` as
+    their gap.
+    """
 
     length: Count | Duration
     slide: Count | Duration | None = None
@@ -44,7 +49,12 @@ class WindowShape:
 
 
 def tumbling(
-    length: Count | Duration | None = None, *, seconds: float = 0, minutes: float = 0, ms: int = 0, count: int = 0
+    length: Count | Duration | None = None,
+    *,
+    seconds: float = 0,
+    minutes: float = 0,
+    ms: int = 0,
+    count: int = 0,
 ) -> WindowShape:
     """Return windows that follow each other: `tumbling(seconds=10)`, `tumbling(count=100)`."""
     return WindowShape(length or (Count(count) if count else _duration(seconds, minutes, ms)))
@@ -59,12 +69,20 @@ def sliding(
     ms: int = 0,
     count: int = 0,
 ) -> WindowShape:
-    """Return windows that end at every multiple of `every`: `sliding(minutes=1, every=Duration.seconds(10))`."""
-    return WindowShape(length or (Count(count) if count else _duration(seconds, minutes, ms)), every)
+    """Return windows that end at every multiple of `every`: `sliding(minutes=1,
+    every=Duration.seconds(10))`.
+    """
+    return WindowShape(
+        length or (Count(count) if count else _duration(seconds, minutes, ms)), every
+    )
 
 
-def session(gap: Duration | None = None, *, seconds: float = 0, minutes: float = 0, ms: int = 0) -> WindowShape:
-    """Return windows of tuples of one key with less than the gap between neighbours: `session(minutes=30)`."""
+def session(
+    gap: Duration | None = None, *, seconds: float = 0, minutes: float = 0, ms: int = 0
+) -> WindowShape:
+    """Return windows of tuples of one key with less than the gap between neighbours:
+    `session(minutes=30)`.
+    """
     return WindowShape(gap or _duration(seconds, minutes, ms), is_session=True)
 
 
@@ -94,14 +112,14 @@ def bolt(
 def bolt(*outputs: Any, key: Fields = (), **options: Any) -> Any:
     """Declare a bolt: a function of one tuple, or of a tuple and the task's key-value state.
 
-    `outputs` names the fields of the rows that the function yields: a tuple of values, or one value where there is one
-    field. Rows are anchored to the input, which is acked when the function ends and failed when it raises. Types of
-    fields are given as one mapping: `@bolt({"word": "string", "count": "bigint"})`. A function without outputs yields
-    nothing.
+    `outputs` names the fields of the rows that the function yields: a tuple of values, or one value
+    where there is one field. Rows are anchored to the input, which is acked when the function ends
+    and failed when it raises. Types of fields are given as one mapping: `@bolt({"word": "string",
+    "count": "bigint"})`. A function without outputs yields nothing.
 
-    `key` names the fields whose equal values must reach the same task; `inputs=` of `set_bolt` then groups by them.
-    The other options are the class attributes of BasicBolt and StatefulBolt; `migrate_state` is a function of the state and the
-    version of the code that wrote it.
+    `key` names the fields whose equal values must reach the same task; `inputs=` of `set_bolt` then
+    groups by them. The other options are the class attributes of BasicBolt and StatefulBolt;
+    `migrate_state` is a function of the state and the version of the code that wrote it.
 
     >>> @bolt("word")
     ... def split(tup):
@@ -114,7 +132,9 @@ def bolt(*outputs: Any, key: Fields = (), **options: Any) -> Any:
         return _marked(outputs[0], Declaration("bolt", ()))  # @bolt without parentheses
     unknown = sorted(options.keys() - _BOLT_OPTIONS)
     if unknown:
-        raise TypeError(f"bolt() has no option '{unknown[0]}'; it has key, {', '.join(_BOLT_OPTIONS)}")
+        raise TypeError(
+            f"bolt() has no option '{unknown[0]}'; it has key, {', '.join(_BOLT_OPTIONS)}"
+        )
     return _decorator(Declaration("bolt", outputs, _names(key), options))
 
 
@@ -139,12 +159,20 @@ def windowed(
     lateness: Duration | None = None,
     late_stream: str | None = None,
 ) -> Callable[[FunctionT], FunctionT]:
-    """Declare a windowed bolt: a function of one Window that yields rows, called once per window and key.
+    """Declare a windowed bolt: a function of one Window that yields rows, called once per window
+    and key.
 
-    `time` names the field with the event time in milliseconds; without it windows go by the clock. `lag`, `lateness` and
-    `late_stream` are `with_lag`, `with_allowed_lateness` and `with_late_tuple_stream` of WindowedBolt.
+    `time` names the field with the event time in milliseconds; without it windows go by the clock.
+    `lag`, `lateness` and `late_stream` are `with_lag`, `with_allowed_lateness` and
+    `with_late_tuple_stream` of WindowedBolt.
     """
-    options = {"window": window, "time": time, "lag": lag, "lateness": lateness, "late_stream": late_stream}
+    options = {
+        "window": window,
+        "time": time,
+        "lag": lag,
+        "lateness": lateness,
+        "late_stream": late_stream,
+    }
     return _decorator(Declaration("windowed", outputs, _names(key), options))
 
 
@@ -159,27 +187,38 @@ def fold(
     lateness: Duration | None = None,
     late_stream: str | None = None,
 ) -> Callable[[FunctionT], FunctionT]:
-    """Declare a folding bolt: a function (accumulator, tuple) -> accumulator, which is kept per window and key.
+    """Declare a folding bolt: a function (accumulator, tuple) -> accumulator, which is kept per
+    window and key.
 
-    A window emits one row: the values of its key, the accumulator and, unless windows are by count, the window's last
-    millisecond. Without `outputs` the fields are those of the key, the function's name, and `time` (or "last_ms").
-    `initial` is the accumulator of an empty window, or a function that makes it. `merge` puts two accumulators
-    together: sessions need it. The other options are those of `windowed`.
+    A window emits one row: the values of its key, the accumulator and, unless windows are by count,
+    the window's last millisecond. Without `outputs` the fields are those of the key, the function's
+    name, and `time` (or "last_ms"). `initial` is the accumulator of an empty window, or a function
+    that makes it. `merge` puts two accumulators together: sessions need it. The other options are
+    those of `windowed`.
 
     >>> @fold(window=tumbling(seconds=10), key="word", time="at_ms", initial=0)
     ... def count(total, tup):
     ...     return total + 1
     """
-    options = {"window": window, "time": time, "lag": lag, "lateness": lateness, "late_stream": late_stream}
-    return _decorator(Declaration("fold", outputs, _names(key), {**options, "initial": initial, "merge": merge}))
+    options = {
+        "window": window,
+        "time": time,
+        "lag": lag,
+        "lateness": lateness,
+        "late_stream": late_stream,
+    }
+    return _decorator(
+        Declaration("fold", outputs, _names(key), {**options, "initial": initial, "merge": merge})
+    )
 
 
 def spout(*outputs: str | Mapping[str, str]) -> Callable[[FunctionT], FunctionT]:
     """Declare a finite spout: a function without parameters that returns its rows as a list.
 
-    Each task calls the function when it opens and emits every n-th row, tracked. The position is an index into the list,
-    so the function must return the same rows whenever it is called; rows may be added at the end. A generator has no
-    position to go on from after a crash: derive from ReplayableSpout for any other source.
+    Each task calls the function when it opens and emits every n-th row, tracked. The position is an
+    index into the list, so the function must return the same rows whenever it is called; rows may
+    be added at the end. A generator has no position to go on from after a crash: derive from
+    ReplayableSpout for any other source.
 
     >>> @spout("line")
     ... def lines():
@@ -199,8 +238,12 @@ def row_of(value: Any) -> Any:
     return value if isinstance(value, tuple) else (value,)
 
 
-def _emit_rows(rows: Any, emit: Callable[[Any], None], raise_inside: Callable[[Any, Exception], NoReturn]) -> None:
-    """Emit every row that a generator yields; an error of `emit` is raised at the `yield` of the row. Twin of the core's."""
+def _emit_rows(
+    rows: Any, emit: Callable[[Any], None], raise_inside: Callable[[Any, Exception], NoReturn]
+) -> None:
+    """Emit every row that a generator yields; an error of `emit` is raised at the `yield` of the
+    row. Twin of the core's.
+    """
     for row in rows:
         try:
             emit(row if isinstance(row, tuple) else (row,))
@@ -221,7 +264,8 @@ def raise_inside(rows: Any, error: Exception) -> NoReturn:
 
 def _decorator(declared: Declaration) -> Callable[[FunctionT], FunctionT]:
     for each in declared.outputs:
-        if not isinstance(each, Iterable):  # the build refuses a list, and names the function and its line
+        # the build refuses a list, and names the function and its line
+        if not isinstance(each, Iterable):
             raise TypeError(
                 f"{declared.kind}({each!r:.40}): outputs are names of fields as texts, or one mapping of names to types"
             )
@@ -229,13 +273,18 @@ def _decorator(declared: Declaration) -> Callable[[FunctionT], FunctionT]:
 
 
 def _marked(function: FunctionT, declared: Declaration) -> FunctionT:
-    if (declaration_of(function) or declared) != declared:  # both components would get what was said last
+    # both components would get what was said last
+    if (declaration_of(function) or declared) != declared:
         name = getattr(function, "__name__", function)
-        raise TypeError(f"{name} is decorated twice; for variants write a function that returns a decorated function")
+        raise TypeError(
+            f"{name} is decorated twice; for variants write a function that returns a decorated function"
+        )
     try:
         setattr(function, _MARK, declared)
     except (AttributeError, TypeError):
-        raise TypeError(f"@{declared.kind} decorates functions, not a {type(function).__name__}") from None
+        raise TypeError(
+            f"@{declared.kind} decorates functions, not a {type(function).__name__}"
+        ) from None
     return function
 
 

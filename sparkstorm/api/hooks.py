@@ -1,7 +1,9 @@
-"""Hooks: user code called for every tuple of a task (`TaskHook`), or of a worker's start and end (`WorkerHook`).
+"""Hooks: user code called for every tuple of a task (`TaskHook`), or of a worker's start and end
+(`WorkerHook`).
 
-After Storm's ITaskHook and IWorkerHook. `topology.auto.task.hooks` and `topology.worker.hooks` name them as
-"module:name": a class, or a function that returns a hook. An error of a hook is reported and changes nothing else.
+After Storm's ITaskHook and IWorkerHook. `topology.auto.task.hooks` and `topology.worker.hooks` name
+them as "module:name": a class, or a function that returns a hook. An error of a hook is reported
+and changes nothing else.
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ from sparkstorm.model.tuples import Tuple
 
 
 class TaskHook:
-    """One task's hook: an instance of its own per task; every method is optional. It runs in the worker's loop: be quick."""
+    """One task's hook: an instance of its own per task; every method is optional. It runs in the
+    worker's loop: be quick.
+    """
 
     def prepare(self, conf: Conf, context: TopologyContext) -> None:
         """Prepare, before the component's own `open` or `prepare`."""

@@ -1,4 +1,6 @@
-"""Inputs of a bolt: the argument `inputs=` of `set_bolt`, and the check that a key's tuples reach one task."""
+"""Inputs of a bolt: the argument `inputs=` of `set_bolt`, and the check that a key's tuples reach
+one task.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +10,18 @@ from typing import Any, Literal, get_args
 from sparkstorm.api.components import Stateful
 from sparkstorm.errors import InvalidTopologyError, show
 from sparkstorm.model.tasks import task_count
-from sparkstorm.model.topology import DEFAULT_STREAM, Component, Grouping, KeyRanges, Subscription, Topology
+from sparkstorm.model.topology import (
+    DEFAULT_STREAM,
+    Component,
+    Grouping,
+    KeyRanges,
+    Subscription,
+    Topology,
+)
 
-GroupingName = Literal["shuffle", "load_aware_shuffle", "all", "global", "none", "direct", "local_or_shuffle"]
+GroupingName = Literal[
+    "shuffle", "load_aware_shuffle", "all", "global", "none", "direct", "local_or_shuffle"
+]
 """A grouping without parameters, by its name."""
 Inputs = str | Sequence[str] | Mapping[str, Grouping | GroupingName]
 """Sources, each "component" or "component:stream": one, several, or with the grouping of each."""
@@ -27,22 +38,30 @@ def partial_key(*names: str) -> Grouping:
 
 
 def key_range(field: str, bounds: Sequence[Any]) -> Grouping:
-    """Group by ranges of a field: the bounds ascend, each begins a range, and neighbouring ranges share a task."""
+    """Group by ranges of a field: the bounds ascend, each begins a range, and neighbouring ranges
+    share a task.
+    """
     return Grouping("key_range", (field,), KeyRanges(bounds))
 
 
 def custom(grouping: Any) -> Grouping:
-    """Group by user code: an object with choose_tasks(task, values) -> task ids and, if wanted, prepare(tasks)."""
+    """Group by user code: an object with choose_tasks(task, values) -> task ids and, if wanted,
+    prepare(tasks).
+    """
     return Grouping("custom", custom=grouping)
 
 
 def inputs_of(id: str, bolt: Any, inputs: Inputs | None) -> Iterator[tuple[str, str, Grouping]]:
-    """Yield component, stream and grouping of each input; without a grouping it is the bolt's key, or shuffle."""
+    """Yield component, stream and grouping of each input; without a grouping it is the bolt's key,
+    or shuffle.
+    """
     if inputs is None:
         return
     if isinstance(inputs, str):
         inputs = [inputs]
-    if not isinstance(inputs, Mapping | Sequence) or not all(isinstance(source, str) for source in inputs):
+    if not isinstance(inputs, Mapping | Sequence) or not all(
+        isinstance(source, str) for source in inputs
+    ):
         raise InvalidTopologyError(
             f'component \'{id}\': inputs must name components, as in inputs="lines", inputs=["a", "b"] or '
             f'inputs={{"lines": fields("word")}}, not {show(inputs)}'
@@ -52,11 +71,17 @@ def inputs_of(id: str, bolt: Any, inputs: Inputs | None) -> Iterator[tuple[str, 
         stream = stream if colon else DEFAULT_STREAM
         key = key_of_input(bolt, component, stream)
         default: Grouping | str = Grouping("fields", key) if key else "shuffle"
-        yield component, stream, _grouping(id, source, inputs[source] if isinstance(inputs, Mapping) else default)
+        yield (
+            component,
+            stream,
+            _grouping(id, source, inputs[source] if isinstance(inputs, Mapping) else default),
+        )
 
 
 def key_of_input(bolt: Any, component: str, stream: str) -> tuple[str, ...]:
-    """Return the fields of an input that must reach the same task; a JoinBolt has a key per input."""
+    """Return the fields of an input that must reach the same task; a JoinBolt has a key per
+    input.
+    """
     own = getattr(bolt, "input_key", None)
     return tuple(own(component, stream) if own is not None else getattr(bolt, "key_fields", ()))
 
@@ -91,10 +116,13 @@ def _check_key(component: Component) -> None:
         if not key:
             continue
         where = f"component '{component.id}': tuples of one key ({', '.join(key)}) must reach the same of its {tasks} tasks, but"
-        kind, stream = each.grouping.kind, f"stream '{each.stream}' of '{each.component}'"
+        kind = each.grouping.kind
+        stream = f"stream '{each.stream}' of '{each.component}'"
         names = ", ".join(f"'{name}'" for name in (each.component, *key))
         if kind in ("shuffle", "load_aware_shuffle", "none", "local_or_shuffle"):
-            raise InvalidTopologyError(f"{where} {stream} comes by {kind} grouping; use fields_grouping({names}), or one task")
+            raise InvalidTopologyError(
+                f"{where} {stream} comes by {kind} grouping; use fields_grouping({names}), or one task"
+            )
         if kind in ("fields", "key_range") and not set(each.grouping.fields) <= set(key):
             raise InvalidTopologyError(
                 f"{where} {stream} is grouped by {', '.join(each.grouping.fields)}; use fields_grouping({names}), or one task"
@@ -110,6 +138,12 @@ def _check_key(component: Component) -> None:
 
 
 def _by(component: Component, each: Subscription) -> tuple[str, tuple[int, ...], Any]:
-    """Return how an input is grouped: the places of its fields in its key, since the keys of a join have several names."""
+    """Return how an input is grouped: the places of its fields in its key, since the keys of a join
+    have several names.
+    """
     key = key_of_input(component.instance, each.component, each.stream)
-    return each.grouping.kind, tuple(key.index(name) for name in each.grouping.fields), each.grouping.custom
+    return (
+        each.grouping.kind,
+        tuple(key.index(name) for name in each.grouping.fields),
+        each.grouping.custom,
+    )

@@ -1,4 +1,6 @@
-"""JoinBolt: join of the tuples of two or more streams by key, within windows (after Storm's JoinBolt)."""
+"""JoinBolt: join of the tuples of two or more streams by key, within windows (after Storm's
+JoinBolt).
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ _Inputs = Mapping[tuple[str, str], tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """One joined stream: its source, its key fields, whether rows without a partner stay, and the side it is joined to."""
+    """One joined stream: its source, its key fields, whether rows without a partner stay, and the
+    side it is joined to.
+    """
 
     source: str
     key: tuple[str, ...]
@@ -36,7 +40,9 @@ class _Side:
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """One selected value: its output field, and the field of a side (None: of the first side that has such a field)."""
+    """One selected value: its output field, and the field of a side (None: of the first side that
+    has such a field).
+    """
 
     name: str
     source: str | None
@@ -46,9 +52,10 @@ class _Column:
 class JoinBolt(WindowedBolt):
     """Joins streams by equal keys within each window; emits one row per combination.
 
-    Sources are written as in `inputs=`: "component" or "component:stream". The first stream's rows come first; each further
-    stream is joined to a stream before it (the first, unless `to` names another). `left_join` keeps rows without a partner,
-    whose fields are then None. Inputs without a grouping are grouped by their own key fields.
+    Sources are written as in `inputs=`: "component" or "component:stream". The first stream's rows
+    come first; each further stream is joined to a stream before it (the first, unless `to` names
+    another). `left_join` keeps rows without a partner, whose fields are then None. Inputs without a
+    grouping are grouped by their own key fields.
 
     >>> from sparkstorm.api import Count, JoinBolt
     >>> paid = (
@@ -76,7 +83,9 @@ class JoinBolt(WindowedBolt):
         return self._joined(source, key, to, is_left=True)
 
     def select(self, *columns: str) -> Self:
-        """Name the output: "field" (of the first stream that has it), "source:field", each with " as name" if wanted."""
+        """Name the output: "field" (of the first stream that has it), "source:field", each with "
+        as name" if wanted.
+        """
         self._columns = tuple(map(self._column, columns))
         self.outputs = names = tuple(column.name for column in self._columns)
         if twice := next((name for name in names if names.count(name) > 1), None):
@@ -109,25 +118,39 @@ class JoinBolt(WindowedBolt):
             collector.emit(tuple(_value(row, column, self._sides) for column in self._columns))
 
     def _extended(
-        self, rows: list[tuple[Tuple | None, ...]], place: int, found: Mapping[tuple[Any, ...], list[Tuple]]
+        self,
+        rows: list[tuple[Tuple | None, ...]],
+        place: int,
+        found: Mapping[tuple[Any, ...], list[Tuple]],
     ) -> list[tuple[Tuple | None, ...]]:
-        side, longer = self._sides[place], list[tuple[Tuple | None, ...]]()
+        side = self._sides[place]
+        longer = list[tuple[Tuple | None, ...]]()
         for row in rows:
             prior = row[side.prior]
-            partners: Sequence[Tuple | None] = [] if prior is None else found.get(self._key(prior, side.prior), [])
+            partners: Sequence[Tuple | None] = (
+                [] if prior is None else found.get(self._key(prior, side.prior), [])
+            )
             longer += [(*row, partner) for partner in partners or ([None] if side.is_left else [])]
             if len(longer) > _MOST_ROWS:
-                raise ValueError(f"a window of '{side.source}' joins to more than {_MOST_ROWS:,} rows: make windows shorter")
+                raise ValueError(
+                    f"a window of '{side.source}' joins to more than {_MOST_ROWS:,} rows: make windows shorter"
+                )
         return longer
 
     def _key(self, tup: Tuple, place: int) -> tuple[Any, ...]:
         return tuple(_hashable(tup[field]) for field in self._sides[place].key)
 
     def _joined(self, source: str, key: Fields, to: str | None, is_left: bool) -> Self:
-        prior = 0 if to is None else next((at for at, side in enumerate(self._sides) if side.source == to), -1)
+        prior = (
+            0
+            if to is None
+            else next((at for at, side in enumerate(self._sides) if side.source == to), -1)
+        )
         known = ", ".join(side.source for side in self._sides)
         if prior < 0:
-            raise InvalidTopologyError(f"JoinBolt: '{source}' is joined to '{to}', which is none of the streams before it: {known}")
+            raise InvalidTopologyError(
+                f"JoinBolt: '{source}' is joined to '{to}', which is none of the streams before it: {known}"
+            )
         names = _names(source, key)
         if len(names) != len(self._sides[0].key):
             raise InvalidTopologyError(
@@ -135,7 +158,9 @@ class JoinBolt(WindowedBolt):
             )
         side = _Side(source, names, is_left, prior)
         if any(each.channel == side.channel for each in self._sides):
-            raise InvalidTopologyError(f"JoinBolt: '{source}' is joined twice; a stream has one place")
+            raise InvalidTopologyError(
+                f"JoinBolt: '{source}' is joined twice; a stream has one place"
+            )
         self._sides = (*self._sides, side)
         return self
 
@@ -145,25 +170,39 @@ class JoinBolt(WindowedBolt):
         return _Column(name.strip() or field, source if colon else None, field)
 
     def _check_inputs(self, id: str, inputs: _Inputs) -> None:
-        """Refuse a join whose streams, keys or columns are not there; InvalidTopologyError names them."""
+        """Refuse a join whose streams, keys or columns are not there; InvalidTopologyError names
+        them.
+        """
         where = f"component '{id}': JoinBolt"
         if len(self._sides) < 2 or not self._columns:
-            raise InvalidTopologyError(f"{where} needs at least one join(...) or left_join(...), and a select(...)")
+            raise InvalidTopologyError(
+                f"{where} needs at least one join(...) or left_join(...), and a select(...)"
+            )
         for side in self._sides:
             if side.channel not in inputs:
-                raise InvalidTopologyError(f"{where} joins '{side.source}', which is no input of it: add it to inputs")
+                raise InvalidTopologyError(
+                    f"{where} joins '{side.source}', which is no input of it: add it to inputs"
+                )
             if missing := [name for name in side.key if name not in inputs[side.channel]]:
                 raise InvalidTopologyError(
                     f"{where}: key '{missing[0]}' is no field of '{side.source}', which has {', '.join(inputs[side.channel])}"
                 )
         own = {side.channel for side in self._sides}
-        if others := [f"{component}:{stream}" for component, stream in inputs if (component, stream) not in own]:
-            raise InvalidTopologyError(f"{where} has the input '{others[0]}', which it does not join")
+        if others := [
+            f"{component}:{stream}"
+            for component, stream in inputs
+            if (component, stream) not in own
+        ]:
+            raise InvalidTopologyError(
+                f"{where} has the input '{others[0]}', which it does not join"
+            )
         for column in self._columns:
             sources = [side for side in self._sides if column.source in (None, side.source)]
             if not any(column.field in inputs[side.channel] for side in sources):
                 shown = f"{column.source}:{column.field}" if column.source else column.field
-                raise InvalidTopologyError(f"{where}: select has '{shown}', which no joined stream declares")
+                raise InvalidTopologyError(
+                    f"{where}: select has '{shown}', which no joined stream declares"
+                )
 
 
 def _names(source: str, key: Fields) -> tuple[str, ...]:
@@ -174,7 +213,9 @@ def _names(source: str, key: Fields) -> tuple[str, ...]:
 
 
 def _hashable(value: Any) -> Any:
-    """Return a value, or the bytes that fields grouping makes of one without a hash: equal values have equal bytes."""
+    """Return a value, or the bytes that fields grouping makes of one without a hash: equal values
+    have equal bytes.
+    """
     try:
         hash(value)
     except TypeError:

@@ -1,4 +1,6 @@
-"""Metrics of user code: a change is undone with the call that made it and is part of the commit, like emits and state."""
+"""Metrics of user code: a change is undone with the call that made it and is part of the commit,
+like emits and state.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +24,14 @@ class _Metric:
     __slots__ = ("_note", "_value")
 
     def __init__(self, value: MetricValue, note: Note) -> None:
-        self._value, self._note = value, note
+        self._value = value
+        self._note = note
 
     def _grow(self, amount: int) -> None:
         if type(amount) is not int or not 0 <= amount < 2**63:
-            raise ValueError(f"a counter grows by a whole number, not by {amount!r:.40}; what may fall is a gauge")
+            raise ValueError(
+                f"a counter grows by a whole number, not by {amount!r:.40}; what may fall is a gauge"
+            )
         self._note(self._value, amount)
 
 
@@ -73,15 +78,19 @@ class Histogram(_Metric):
 class TaskMetrics:
     """Metrics of one task by name. Unbound, as in a test, they are counted at once.
 
-    Bound to a task, a change made by the task's own thread belongs to the call under way; one by another thread is counted
-    with the next commit.
+    Bound to a task, a change made by the task's own thread belongs to the call under way; one by
+    another thread is counted with the next commit.
     """
 
     def __init__(
-        self, component: str = "", values: dict[str, MetricValue] | None = None, thread: Callable[[], int] = lambda: 0
+        self,
+        component: str = "",
+        values: dict[str, MetricValue] | None = None,
+        thread: Callable[[], int] = lambda: 0,
     ) -> None:
         """`thread` returns the number of the thread that calls it."""
-        self.component, self._thread = component, thread
+        self.component = component
+        self._thread = thread
         self.values: dict[str, MetricValue] = {} if values is None else values
         self._made: dict[str, type] = {}
         self._takers: dict[int, Note] = {}  # by thread
@@ -119,12 +128,16 @@ class TaskMetrics:
     def sample_by(self, name: str, ask: Callable[[], Any], period_ms: int = SAMPLED_MS) -> None:
         """Have a function asked for a number, or numbers by name, once in a period."""
         if not callable(ask):
-            raise InvalidConfigError(f"component '{self.component}': metric {name!r:.100} needs a function, not {ask!r:.80}")
+            raise InvalidConfigError(
+                f"component '{self.component}': metric {name!r:.100} needs a function, not {ask!r:.80}"
+            )
         self._value(name, _Sampled, MetricKind.GAUGE)
         self._sampled.append(_Sampled(name, ask, max(1, period_ms)))
 
     def sample(self, now_ms: int, report: Callable[[BaseException], None]) -> int:
-        """Ask the functions that are due; return how many values are new. One that raises is reported and asked no more."""
+        """Ask the functions that are due; return how many values are new. One that raises is
+        reported and asked no more.
+        """
         found = 0
         for each in [each for each in self._sampled if now_ms >= each.due_ms]:
             each.due_ms = now_ms + each.period_ms
@@ -148,14 +161,18 @@ class TaskMetrics:
     def _value(self, name: str, made: type, kind: MetricKind) -> MetricValue:
         where = f"component '{self.component}': metric {name!r:.120}"
         if not isinstance(name, str) or not _NAME.fullmatch(name):
-            raise InvalidConfigError(f"{where}: a name has up to 300 letters, digits and _ . : / -, and begins with a letter or _")
+            raise InvalidConfigError(
+                f"{where}: a name has up to 300 letters, digits and _ . : / -, and begins with a letter or _"
+            )
         if self._made.setdefault(name, made) is not made:
             raise InvalidConfigError(
                 f"{where} is a {self._made[name].__name__.strip('_').lower()} already, not a {made.__name__.strip('_').lower()}"
             )
         if name not in self.values or self.values[name].kind is not kind:
             if len(self.values) >= MOST_METRICS and name not in self.values:
-                raise InvalidConfigError(f"{where}: a task has at most {MOST_METRICS} metrics, since every commit has all of them")
+                raise InvalidConfigError(
+                    f"{where}: a task has at most {MOST_METRICS} metrics, since every commit has all of them"
+                )
             self.values[name] = MetricValue(kind)
         return self.values[name]
 
@@ -173,7 +190,10 @@ class _Sampled:
     """A function that is asked once in a period."""
 
     def __init__(self, name: str, ask: Callable[[], Any], period_ms: int) -> None:
-        self.name, self.ask, self.period_ms, self.due_ms = name, ask, period_ms, 0
+        self.name = name
+        self.ask = ask
+        self.period_ms = period_ms
+        self.due_ms = 0
 
 
 def _number(value: Any) -> float:

@@ -1,4 +1,6 @@
-"""Check of a component's methods when it is added: each must accept the runtime's arguments and run when called."""
+"""Check of a component's methods when it is added: each must accept the runtime's arguments and run
+when called.
+"""
 
 from __future__ import annotations
 
@@ -31,15 +33,25 @@ _REQUIRED: dict[type, tuple[str, ...]] = {
 
 
 def check_methods(id: str, instance: Any) -> None:
-    """Refuse a component whose methods cannot be called as the runtime does; InvalidTopologyError names method and mend."""
+    """Refuse a component whose methods cannot be called as the runtime does; InvalidTopologyError
+    names method and mend.
+    """
     kind = type(instance).__name__
     for name, model in _called(type(instance)):
-        _check_method(f"component '{id}': {kind}.{name}", getattr(instance, name), name, _parameters(model))
+        _check_method(
+            f"component '{id}': {kind}.{name}", getattr(instance, name), name, _parameters(model)
+        )
     for base, names in _REQUIRED.items():
         for name in names:
-            if isinstance(instance, base) and getattr(type(instance), name) is vars(base)[name] and name not in vars(instance):
+            if (
+                isinstance(instance, base)
+                and getattr(type(instance), name) is vars(base)[name]
+                and name not in vars(instance)
+            ):
                 written = ", ".join(("self", *_parameters(vars(base)[name])))
-                raise InvalidTopologyError(f"component '{id}': {kind} has no method {name}; define {name}({written})")
+                raise InvalidTopologyError(
+                    f"component '{id}': {kind} has no method {name}; define {name}({written})"
+                )
     for flag in _FLAGS:
         if callable(getattr(instance, flag, False)):
             raise InvalidTopologyError(
@@ -50,7 +62,12 @@ def check_methods(id: str, instance: Any) -> None:
 def check_grouping(id: str, custom: Any) -> None:
     """Refuse a custom grouping that cannot be called as the runtime does."""
     kind = type(custom).__name__
-    _check_method(f"component '{id}': {kind}.choose_tasks", custom.choose_tasks, "choose_tasks", ("task", "values"))
+    _check_method(
+        f"component '{id}': {kind}.choose_tasks",
+        custom.choose_tasks,
+        "choose_tasks",
+        ("task", "values"),
+    )
     if (prepare := getattr(custom, "prepare", None)) is not None:
         _check_method(f"component '{id}': {kind}.prepare", prepare, "prepare", ("tasks",))
 
@@ -62,7 +79,11 @@ def _called(kind: type) -> Iterator[tuple[str, Callable[..., Any]]]:
         if not base.__module__.startswith(_API):
             continue
         for name, method in vars(base).items():
-            is_called = inspect.isfunction(method) and not name.startswith(("_", "with_")) and name not in ("add", "time_conf")
+            is_called = (
+                inspect.isfunction(method)
+                and not name.startswith(("_", "with_"))
+                and name not in ("add", "time_conf")
+            )
             if is_called and name not in seen:
                 seen.add(name)
                 yield name, method
@@ -78,21 +99,29 @@ def _check_method(where: str, method: Any, name: str, wanted: tuple[str, ...]) -
         raise InvalidTopologyError(f"{where} is a {type(method).__name__}, no method; {mend}")
     inner = method.func if isinstance(method, functools.partial) else method
     if inspect.iscoroutinefunction(inner) or inspect.isasyncgenfunction(inner):
-        raise InvalidTopologyError(f"{where} is async, and the runtime does not await it; {mend} with a plain def")
+        raise InvalidTopologyError(
+            f"{where} is async, and the runtime does not await it; {mend} with a plain def"
+        )
     if inspect.isgeneratorfunction(inner) and name not in _MAY_BE_GENERATORS:
-        raise InvalidTopologyError(f"{where} is a generator (it has a yield), so its body would never run; use collector.emit")
+        raise InvalidTopologyError(
+            f"{where} is a generator (it has a yield), so its body would never run; use collector.emit"
+        )
     try:
         signature = inspect.signature(method, follow_wrapped=False)
     except (TypeError, ValueError):  # some callables of C have none: the call itself will tell
-        if inspect.ismethod(method) and inspect.isfunction(method.__func__):  # a method without self
+        # a method without self
+        if inspect.ismethod(method) and inspect.isfunction(method.__func__):
             raise InvalidTopologyError(f"{where} takes no self; {mend}") from None
         return
     try:
-        if not (name == "fail" and accepts(method, *wanted, "failure")):  # Spout.fail may take the failure as well
+        # Spout.fail may take the failure as well
+        if not (name == "fail" and accepts(method, *wanted, "failure")):
             signature.bind(*wanted)
     except TypeError as error:
         given = f"({', '.join(filter(None, ('self', str(signature)[1:].rpartition(')')[0])))})"
-        raise InvalidTopologyError(f"{where}{given} cannot be called with {len(wanted)} arguments ({error}); {mend}") from None
+        raise InvalidTopologyError(
+            f"{where}{given} cannot be called with {len(wanted)} arguments ({error}); {mend}"
+        ) from None
 
 
 def accepts(method: Callable[..., Any], *arguments: str) -> bool:

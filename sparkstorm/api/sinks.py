@@ -1,4 +1,6 @@
-"""TransactionalSink: a bolt without outputs that writes to an outside system in step with the epochs of its worker."""
+"""TransactionalSink: a bolt without outputs that writes to an outside system in step with the
+epochs of its worker.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +13,12 @@ from sparkstorm.model.tuples import Tuple
 
 
 class RefusedRows(Exception):
-    """Raised by a TransactionalSink for tuples that the target will never take: they are parked, each with its reason.
+    """Raised by a TransactionalSink for tuples that the target will never take: they are parked,
+    each with its reason.
 
-    After `prepare` has raised it, the worker calls `prepare` again; the sink must have dropped these rows. Raised by `commit` or
-    `recover`, it says that the epoch is in the target but for these rows. Arguments: (tuple, reason) pairs.
+    After `prepare` has raised it, the worker calls `prepare` again; the sink must have dropped
+    these rows. Raised by `commit` or `recover`, it says that the epoch is in the target but for
+    these rows. Arguments: (tuple, reason) pairs.
     """
 
     def __init__(self, rows: Sequence[tuple[Tuple, str]]) -> None:
@@ -23,22 +27,26 @@ class RefusedRows(Exception):
 
 
 class TransactionalSink:
-    """Bolt that writes each epoch of its task to an outside system exactly once, in two phases (Flink's TwoPhaseCommitSink).
+    """Bolt that writes each epoch of its task to an outside system exactly once, in two phases
+    (Flink's TwoPhaseCommitSink).
 
-    The worker calls, for every epoch with tuples: `begin(epoch)`; `write(tup)` for each tuple; `prepare(epoch)`; then it
-    writes the epoch's number and what `prepare` returned into the epoch's own commit; then `commit(epoch, prepared)`. A worker that
-    starts calls `recover(epoch, prepared)` with the last committed epoch before anything else. So an epoch that was prepared is
-    either committed in the target, by this worker or its successor, or was never committed in the store and must be thrown away.
+    The worker calls, for every epoch with tuples: `begin(epoch)`; `write(tup)` for each tuple;
+    `prepare(epoch)`; then it writes the epoch's number and what `prepare` returned into the epoch's
+    own commit; then `commit(epoch, prepared)`. A worker that starts calls
+    `recover(epoch, prepared)` with the last committed epoch before anything else. So an epoch that
+    was prepared is either committed in the target, by this worker or its successor, or was never
+    committed in the store and must be thrown away.
 
-    Epoch numbers of a task only grow; gaps occur. They are those of one topology id: name them by it in the target, because a run
-    that begins from a savepoint counts anew. `open` and `begin` should not talk to the target. What `prepare`, `commit` and
-    `recover` raise is tried again for `topology.sink.patience.secs`, while the worker waits; errors of SparkStorm's own
-    (`SparkStormError`) end the worker at once. A tuple on which `write` raises is tried again, then parked, as in any bolt;
-    `write` must then have left nothing of it.
+    Epoch numbers of a task only grow; gaps occur. They are those of one topology id: name them by
+    it in the target, because a run that begins from a savepoint counts anew. `open` and `begin`
+    should not talk to the target. What `prepare`, `commit` and `recover` raise is tried again for
+    `topology.sink.patience.secs`, while the worker waits; errors of SparkStorm's own
+    (`SparkStormError`) end the worker at once. A tuple on which `write` raises is tried again, then
+    parked, as in any bolt; `write` must then have left nothing of it.
 
-    With `flush_secs` an epoch lasts at least so long, or `flush_rows` tuples: a file sink would make a file per commit otherwise.
-    Its tuples are acked as ever, and kept in the store until the epoch ends; after a crash they are written again to the new
-    instance, before any other.
+    With `flush_secs` an epoch lasts at least so long, or `flush_rows` tuples: a file sink would
+    make a file per commit otherwise. Its tuples are acked as ever, and kept in the store until the
+    epoch ends; after a crash they are written again to the new instance, before any other.
 
     In a batch replay a sink is redirected (its input is a result) or muted.
     """
@@ -61,39 +69,50 @@ class TransactionalSink:
         raise NotImplementedError
 
     def write_all(self, tuples: Sequence[Tuple]) -> None:
-        """Take tuples of one stream at once, instead of a `write` for each; optional, for sinks that convert columns.
+        """Take tuples of one stream at once, instead of a `write` for each; optional, for sinks
+        that convert columns.
 
         When it raises it must have left none of them: the worker writes them one by one then.
         """
         raise NotImplementedError
 
     def prepare(self, epoch: int) -> Any:
-        """Return what `commit` needs, also in another process: any value that a tuple may carry, but None.
+        """Return what `commit` needs, also in another process: any value that a tuple may carry,
+        but None.
 
-        Either the rows themselves (an outbox, kept in the store), or the name of what was staged in the target.
+        Either the rows themselves (an outbox, kept in the store), or the name of what was staged in
+        the target.
         """
         raise NotImplementedError
 
     def commit(self, epoch: int, prepared: Any) -> None:
-        """Make an epoch visible in the target; a second call for the same epoch, also from another process, must change nothing."""
+        """Make an epoch visible in the target; a second call for the same epoch, also from another
+        process, must change nothing.
+        """
         raise NotImplementedError
 
     def recover(self, epoch: int, prepared: Any) -> None:
-        """Bring the last committed epoch to its end, and throw away what was prepared for later ones.
+        """Bring the last committed epoch to its end, and throw away what was prepared for later
+        ones.
 
-        `epoch` is 0 when there is none; `prepared` is None when the epoch is known to be in the target.
+        `epoch` is 0 when there is none; `prepared` is None when the epoch is known to be in the
+        target.
         """
         if prepared is not None:
             self.commit(epoch, prepared)
 
     def last_epoch(self) -> int | None:
-        """Return the last epoch of this task that the target has, 0 without one; None where the target cannot tell.
+        """Return the last epoch of this task that the target has, 0 without one; None where the
+        target cannot tell.
 
-        It only reads. Called after `recover`, and after `open` alone where the topology's store has lost data and the
-        worker stops, to say what the target has. The next epoch gets a greater number, so that a target never takes it for
-        one that is done, also when the topology's store has lost commits that the target has not.
+        It only reads. Called after `recover`, and after `open` alone where the topology's store has
+        lost data and the worker stops, to say what the target has. The next epoch gets a greater
+        number, so that a target never takes it for one that is done, also when the topology's store
+        has lost commits that the target has not.
         """
         return None
 
     def cleanup(self) -> None:
-        """Release resources: called when the worker stops in an orderly way, not when it is killed."""
+        """Release resources: called when the worker stops in an orderly way, not when it is
+        killed.
+        """

@@ -7,10 +7,11 @@ from typing import Any, Protocol
 
 
 class KeyValueState(Protocol):
-    """Mapping of keys (text, numbers, bytes, or tuples of them) to values that a tuple may carry; it survives every crash.
+    """Mapping of keys (text, numbers, bytes, or tuples of them) to values that a tuple may carry;
+    it survives every crash.
 
-    `state[key]`, `state[key] = value`, `del state[key]` and iteration work as for a dict. Values are copies: after changing
-    a list, put it again.
+    `state[key]`, `state[key] = value`, `del state[key]` and iteration work as for a dict. Values
+    are copies: after changing a list, put it again.
     """
 
     def get(self, key: Any, default: Any = None) -> Any:
@@ -23,7 +24,8 @@ class KeyValueState(Protocol):
         """Add to the number under a key (0 if there is none) and return the sum."""
 
     def add_batch(self, keys: Any, amounts: Any = 1) -> None:
-        """Add to the numbers under many keys: lists or Arrow arrays of one length, or one amount for all keys.
+        """Add to the numbers under many keys: lists or Arrow arrays of one length, or one amount
+        for all keys.
 
         Keys may be an Arrow batch or table too: each row is a tuple of its columns' values.
         """
@@ -34,12 +36,14 @@ class KeyValueState(Protocol):
     def items(self) -> Iterator[tuple[Any, Any]]:
         """Iterate over keys and values."""
 
-    def scan(self, start: Any = None, stop: Any = None, prefix: Any = None) -> Iterator[tuple[Any, Any]]:
+    def scan(
+        self, start: Any = None, stop: Any = None, prefix: Any = None
+    ) -> Iterator[tuple[Any, Any]]:
         """Iterate over keys from `start` to before `stop` with their values, in the order of keys.
 
-        `prefix` takes the texts or bytes that begin so, or the tuples whose first elements are these. Numbers come before texts,
-        bytes, datetimes, dates, UUIDs and tuples. The whole state is read and what is found is sorted: for reports, not for
-        each tuple.
+        `prefix` takes the texts or bytes that begin so, or the tuples whose first elements are
+        these. Numbers come before texts, bytes, datetimes, dates, UUIDs and tuples. The whole state
+        is read and what is found is sorted: for reports, not for each tuple.
         """
 
     def __len__(self) -> int: ...
@@ -56,11 +60,12 @@ class KeyValueState(Protocol):
 
 
 class ExpiringState:
-    """View of a state whose keys end `ttl_ms` after their last put, on the clock that the caller names in each call.
+    """View of a state whose keys end `ttl_ms` after their last put, on the clock that the caller
+    names in each call.
 
-    With the time of the tuple (event time) the results of a live run and of every replay agree. The time of a key never goes back,
-    so a late tuple does not shorten its life. An ended key is deleted when it is used next, or by `purge`; in the state it is
-    `[value, time]` under its key.
+    With the time of the tuple (event time) the results of a live run and of every replay agree. The
+    time of a key never goes back, so a late tuple does not shorten its life. An ended key is
+    deleted when it is used next, or by `purge`; in the state it is `[value, time]` under its key.
 
     >>> state = ExpiringState({}, ttl_ms=1_000)  # a bolt gives self.state
     >>> state.put("a", 1, now_ms=0)
@@ -72,7 +77,8 @@ class ExpiringState:
         """Wrap a state; ValueError unless `ttl_ms` (milliseconds) is positive."""
         if ttl_ms <= 0:
             raise ValueError(f"ttl_ms is {ttl_ms}, but a key must live for 1 ms at least")
-        self._state, self._ttl_ms = state, ttl_ms
+        self._state = state
+        self._ttl_ms = ttl_ms
 
     def get(self, key: Any, now_ms: int, default: Any = None) -> Any:
         """Return the value under a key that has not ended."""
@@ -90,7 +96,9 @@ class ExpiringState:
         self._state[key] = [value, now_ms if found is None else max(now_ms, found[1])]
 
     def add(self, key: Any, amount: float, now_ms: int) -> Any:
-        """Add to the number under a key (0 if there is none, or it has ended) and return the sum."""
+        """Add to the number under a key (0 if there is none, or it has ended) and return the
+        sum.
+        """
         total = self.get(key, now_ms, 0) + amount
         self.put(key, total, now_ms)
         return total
@@ -101,7 +109,9 @@ class ExpiringState:
             del self._state[key]
 
     def purge(self, now_ms: int) -> int:
-        """Delete every key that has ended and return their number; the whole state is read, so call it from a rare tick."""
+        """Delete every key that has ended and return their number; the whole state is read, so call
+        it from a rare tick.
+        """
         ended = [key for key, found in self._state.items() if self._has_ended(found, now_ms)]
         for key in ended:
             del self._state[key]

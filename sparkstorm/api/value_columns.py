@@ -1,8 +1,9 @@
 """Values of tuples as Arrow columns and back, each value unchanged.
 
-A column has a natural type of Arrow's where that type gives every value back: true/false, whole numbers of 64 bits, floats, text,
-bytes, dates, datetimes of one zone, decimals of one scale, lists, mappings with keys of text. Any other column is one of
-`ValueType`, whose cells are values: `to_pylist()` gives them, and filters, slices and `take` keep them.
+A column has a natural type of Arrow's where that type gives every value back: true/false, whole
+numbers of 64 bits, floats, text, bytes, dates, datetimes of one zone, decimals of one scale, lists,
+mappings with keys of text. Any other column is one of `ValueType`, whose cells are values:
+`to_pylist()` gives them, and filters, slices and `take` keep them.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ _PLAIN_KINDS = frozenset({bool, float, str, bytes})
 
 @cache
 def value_type() -> DataType:
-    """Return the Arrow type of cells that are values of any type, stored as JSON with tags (`model/values/tagged.py`)."""
+    """Return the Arrow type of cells that are values of any type, stored as JSON with tags
+    (`model/values/tagged.py`).
+    """
     import pyarrow as pa
 
     class ValueScalar(pa.ExtensionScalar):  # type: ignore[misc]
@@ -62,7 +65,8 @@ def is_value_type(kind: DataType) -> bool:
 
 
 def exact_array(column: Sequence[Any]) -> Any:
-    """Return values of tuples as an Arrow array; ArrowInvalid for several rows that need more than one type.
+    """Return values of tuples as an Arrow array; ArrowInvalid for several rows that need more than
+    one type.
 
     Rows of lists and mappings are taken one by one: a type for all of them would change some.
     """
@@ -89,7 +93,9 @@ def exact_array(column: Sequence[Any]) -> Any:
 
 
 def natural_array(column: Sequence[Any]) -> Any:
-    """Return an array of a type of Arrow's own; None when there is none that gives every value back."""
+    """Return an array of a type of Arrow's own; None when there is none that gives every value
+    back.
+    """
     import pyarrow as pa
 
     kinds = set(map(type, column)) - {type(None)}
@@ -99,7 +105,13 @@ def natural_array(column: Sequence[Any]) -> Any:
     try:
         if kind is None or kind in _PLAIN_KINDS:
             return pa.array(column)
-        wanted = _timestamp_of(column) if kind is datetime.datetime else pa.int64() if kind is int else None
+        wanted = (
+            _timestamp_of(column)
+            if kind is datetime.datetime
+            else pa.int64()
+            if kind is int
+            else None
+        )
         found = pa.array(column, wanted)
         if kind is int:
             return found
@@ -120,11 +132,15 @@ def _timestamp_of(column: Sequence[Any]) -> DataType:
     name = getattr(first.tzinfo, "key", None)
     if isinstance(name, str):
         return pa.timestamp("us", name)
-    minutes, rest = divmod(first.utcoffset() or datetime.timedelta(0), datetime.timedelta(minutes=1))
+    minutes, rest = divmod(
+        first.utcoffset() or datetime.timedelta(0), datetime.timedelta(minutes=1)
+    )
     if rest:
         raise ValueError("a zone of Arrow's has whole minutes")
     sign = "-" if minutes < 0 else "+"
-    return pa.timestamp("us", f"{sign}{abs(minutes) // 60:02}:{abs(minutes) % 60:02}" if minutes else "UTC")
+    return pa.timestamp(
+        "us", f"{sign}{abs(minutes) // 60:02}:{abs(minutes) % 60:02}" if minutes else "UTC"
+    )
 
 
 def _as_values(column: Sequence[Any]) -> Any:
@@ -137,8 +153,8 @@ def _as_values(column: Sequence[Any]) -> Any:
 def declared_array(column: Sequence[Any], kind: DataType) -> Any:
     """Return values as an array of a declared type; ArrowInvalid for a value that it does not hold.
 
-    A declaration converts what compares equal: whole numbers to floats, decimals to its scale, times to its zone. A float of 32
-    bits rounds.
+    A declaration converts what compares equal: whole numbers to floats, decimals to its scale,
+    times to its zone. A float of 32 bits rounds.
     """
     import pyarrow as pa
 
@@ -147,7 +163,9 @@ def declared_array(column: Sequence[Any], kind: DataType) -> Any:
         raise pa.ArrowInvalid(f"a value of type {other.pop().__name__} in a column of {kind}")
     try:
         made = pa.array(column, kind)
-        if not (pa.types.is_nested(kind) or pa.types.is_decimal(kind) or pa.types.is_timestamp(kind)):
+        if not (
+            pa.types.is_nested(kind) or pa.types.is_decimal(kind) or pa.types.is_timestamp(kind)
+        ):
             return made
         found = plain_values(made)
     except (TypeError, ValueError, OverflowError, CodecError) as error:
@@ -159,12 +177,19 @@ def declared_array(column: Sequence[Any], kind: DataType) -> Any:
 
 
 def _is_held(value: Any, held: Any) -> bool:
-    """Return whether a declared column holds a value: it compares equal, and is of the same family."""
-    kind, other = type(value), type(held)
+    """Return whether a declared column holds a value: it compares equal, and is of the same
+    family.
+    """
+    kind = type(value)
+    other = type(held)
     if kind is list and other is list:
         return len(value) == len(held) and all(map(_is_held, value, held))
     if isinstance(value, dict) and other is dict:
-        return list(value) == list(held) and all(map(_is_held, value, held)) and all(map(_is_held, value.values(), held.values()))
+        return (
+            list(value) == list(held)
+            and all(map(_is_held, value, held))
+            and all(map(_is_held, value.values(), held.values()))
+        )
     if kind is Decimal and other is Decimal and (value.is_signed() != held.is_signed()):
         return False
     if (kind is bool) != (other is bool):
@@ -195,13 +220,18 @@ def fitting_types(kind: DataType) -> frozenset[type] | None:
 
 
 def plain_values(array: Any) -> list[Any]:
-    """Return an Arrow array's values as tuples carry them; CodecError for a map whose keys are no keys, or one of them twice."""
+    """Return an Arrow array's values as tuples carry them; CodecError for a map whose keys are no
+    keys, or one of them twice.
+    """
     import pyarrow as pa
 
     kind = array.type
     if pa.types.is_timestamp(kind) and kind.tz:
         zone = zone_of(kind.tz)
-        return [None if value is None else value.astimezone(zone) for value in _in_utc(array).to_pylist()]
+        return [
+            None if value is None else value.astimezone(zone)
+            for value in _in_utc(array).to_pylist()
+        ]
     values: list[Any] = array.to_pylist()
     return [_plain(value, kind) for value in values] if pa.types.is_nested(kind) else values
 
@@ -215,7 +245,9 @@ def _in_utc(array: Any) -> Any:
 
 @cache
 def zone_of(name: str) -> datetime.tzinfo:
-    """Return the zone that Arrow names: UTC, a zone of the tz database, or hours and minutes from UTC."""
+    """Return the zone that Arrow names: UTC, a zone of the tz database, or hours and minutes from
+    UTC.
+    """
     if name.upper() in ("UTC", "ETC/UTC", "Z", "+00:00", "-00:00"):
         return datetime.UTC
     try:
@@ -223,11 +255,15 @@ def zone_of(name: str) -> datetime.tzinfo:
             return datetime.datetime.strptime(name, "%z").tzinfo or datetime.UTC
         return ZoneInfo(name)
     except (ValueError, ZoneInfoNotFoundError) as error:
-        raise CodecError(f"a column of times in the unknown zone {name!r:.60}; cast it to timestamp('us', 'UTC')") from error
+        raise CodecError(
+            f"a column of times in the unknown zone {name!r:.60}; cast it to timestamp('us', 'UTC')"
+        ) from error
 
 
 def _plain(value: Any, kind: Any) -> Any:
-    """Return a value with Arrow's maps, which are lists of pairs, as mappings, and with times in zones of Python's own."""
+    """Return a value with Arrow's maps, which are lists of pairs, as mappings, and with times in
+    zones of Python's own.
+    """
     import pyarrow as pa
 
     if value is None:
@@ -238,7 +274,9 @@ def _plain(value: Any, kind: Any) -> Any:
         return value
     if pa.types.is_map(kind):
         if pa.types.is_nested(kind.key_type):
-            raise CodecError(f"a map with keys of type {kind.key_type}; keys are text, bytes, numbers, true/false and dates")
+            raise CodecError(
+                f"a map with keys of type {kind.key_type}; keys are text, bytes, numbers, true/false and dates"
+            )
         found = {key: _plain(item, kind.item_type) for key, item in value}
         if len(found) != len(value):
             raise CodecError("a map with one key twice")

@@ -1,6 +1,8 @@
-"""Base classes of bolts with windows and timers: WindowedBolt, FoldingBolt, TimedBolt, and the Window they get.
+"""Base classes of bolts with windows and timers: WindowedBolt, FoldingBolt, TimedBolt, and the
+Window they get.
 
-After Storm's BaseWindowedBolt and IWindowedBolt; keys, folding, sessions, allowed lateness and timers go beyond them.
+After Storm's BaseWindowedBolt and IWindowedBolt; keys, folding, sessions, allowed lateness and
+timers go beyond them.
 """
 
 from __future__ import annotations
@@ -56,17 +58,26 @@ class Duration:
 
 
 class Window:
-    """One window of one key: [start, end) in milliseconds, or in numbers of tuples for windows by count."""
+    """One window of one key: [start, end) in milliseconds, or in numbers of tuples for windows by
+    count.
+    """
 
     __slots__ = ("_content", "_keeps_expired", "end", "is_update", "key", "start")
 
     def __init__(
-        self, key: tuple[Any, ...], start: int, end: int, content: Content, is_update: bool = False, keeps_expired: bool = True
+        self,
+        key: tuple[Any, ...],
+        start: int,
+        end: int,
+        content: Content,
+        is_update: bool = False,
+        keeps_expired: bool = True,
     ) -> None:
         self.key = key
         self.start = start
         self.end = end
-        self.is_update = is_update  # it has fired before, and a tuple within the allowed lateness has changed it
+        # it has fired before, and a tuple within the allowed lateness has changed it
+        self.is_update = is_update
         self._content = content
         self._keeps_expired = keeps_expired
 
@@ -81,7 +92,9 @@ class Window:
     def get_expired(self) -> list[Tuple]:
         """Return the tuples that were in the window one slide before and are no longer."""
         if not self._keeps_expired:
-            raise InvalidTopologyError("this bolt does not keep expired tuples: set keeps_expired = True on its class")
+            raise InvalidTopologyError(
+                "this bolt does not keep expired tuples: set keeps_expired = True on its class"
+            )
         return self._content.expired
 
     @property
@@ -111,7 +124,9 @@ class Timers(Protocol):
     """
 
     def set_event_timer(self, name: Any, at_ms: int) -> None:
-        """Call `on_timer` when the watermark has reached that time; setting a name again moves its timer."""
+        """Call `on_timer` when the watermark has reached that time; setting a name again moves its
+        timer.
+        """
 
     def set_processing_timer(self, name: Any, at_ms: int) -> None:
         """Call `on_timer` when the clock (`context.now_ms`) has reached that time."""
@@ -128,7 +143,9 @@ class Timers(Protocol):
 
 
 class TimeAware(Stateful):
-    """Settings that windowed and timed bolts share; every `with_` method returns the bolt, as in Storm."""
+    """Settings that windowed and timed bolts share; every `with_` method returns the bolt, as in
+    Storm.
+    """
 
     outputs: Outputs = ()
     blocking: ClassVar[bool] = False
@@ -140,13 +157,17 @@ class TimeAware(Stateful):
         """Called once per task before the first tuple, in the worker."""
 
     def on_timer(self, timer: Timer, collector: BasicOutputCollector) -> None:
-        """Handle a timer that is due; an exception undoes what this call did, and it is tried again."""
+        """Handle a timer that is due; an exception undoes what this call did, and it is tried
+        again.
+        """
 
     def cleanup(self) -> None:
         """The worker stops in an orderly way; not called when it is killed."""
 
     def with_timestamp_field(self, field: str) -> Self:
-        """Take event time from this field of every input, in whole milliseconds from 0 on. Without it, time is the clock's."""
+        """Take event time from this field of every input, in whole milliseconds from 0 on. Without
+        it, time is the clock's.
+        """
         return self._with({settings.TIMESTAMP_FIELD: field})
 
     def with_lag(self, lag: Duration) -> Self:
@@ -154,7 +175,9 @@ class TimeAware(Stateful):
         return self._with({settings.LAG_MS: lag.ms})
 
     def with_late_tuple_stream(self, stream: str) -> Self:
-        """Emit late tuples to this stream, which need not be declared, as (component, stream, time_ms, values by field)."""
+        """Emit late tuples to this stream, which need not be declared, as (component, stream,
+        time_ms, values by field).
+        """
         return self._with({settings.LATE_STREAM: stream})
 
     def time_conf(self) -> dict[str, Any]:
@@ -172,9 +195,10 @@ class TimeAware(Stateful):
 class TimedBolt(TimeAware):
     """Bolt with timers and a key-value state: `execute` per tuple, `on_timer` when a timer is due.
 
-    With a timestamp field, a tuple is acked when it is stored and executed when the watermark has passed it, so that
-    tuples and timers come in the order of event time. `in_order = False` executes tuples at once. Late tuples do not reach
-    `execute`: they go to the late stream, or are dropped and counted.
+    With a timestamp field, a tuple is acked when it is stored and executed when the watermark has
+    passed it, so that tuples and timers come in the order of event time. `in_order = False`
+    executes tuples at once. Late tuples do not reach `execute`: they go to the late stream, or are
+    dropped and counted.
     """
 
     def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
@@ -183,11 +207,13 @@ class TimedBolt(TimeAware):
 
 
 class WindowedBolt(TimeAware):
-    """Bolt that is called once per window and key (Storm's IWindowedBolt); its tuples are acked when they are stored.
+    """Bolt that is called once per window and key (Storm's IWindowedBolt); its tuples are acked
+    when they are stored.
 
-    `key_fields` (or `with_key`) makes windows per value of these fields; the inputs must be grouped by them. Windows by
-    count follow the order of event time if there is a timestamp field (unless `in_order = False`), else that of arrival.
-    `keeps_expired = False` halves what windows store, for bolts that do not call `get_expired`.
+    `key_fields` (or `with_key`) makes windows per value of these fields; the inputs must be grouped
+    by them. Windows by count follow the order of event time if there is a timestamp field (unless
+    `in_order = False`), else that of arrival. `keeps_expired = False` halves what windows store,
+    for bolts that do not call `get_expired`.
     """
 
     keeps_expired: ClassVar[bool] = True
@@ -197,11 +223,17 @@ class WindowedBolt(TimeAware):
         raise NotImplementedError
 
     def with_window(self, length: Count | Duration, slide: Count | Duration | None = None) -> Self:
-        """Make windows of this length that end at every multiple of the slide; without a slide they tumble."""
+        """Make windows of this length that end at every multiple of the slide; without a slide they
+        tumble.
+        """
         shape: dict[str, Any] = dict.fromkeys(settings.SHAPE_KEYS)
-        shape[settings.LENGTH_COUNT if isinstance(length, Count) else settings.LENGTH_MS] = _number(length)
+        shape[settings.LENGTH_COUNT if isinstance(length, Count) else settings.LENGTH_MS] = _number(
+            length
+        )
         if slide is not None:
-            shape[settings.SLIDE_COUNT if isinstance(slide, Count) else settings.SLIDE_MS] = _number(slide)
+            shape[settings.SLIDE_COUNT if isinstance(slide, Count) else settings.SLIDE_MS] = (
+                _number(slide)
+            )
         return self._with(shape)
 
     def with_tumbling_window(self, length: Count | Duration) -> Self:
@@ -218,15 +250,19 @@ class WindowedBolt(TimeAware):
         return self
 
     def with_allowed_lateness(self, lateness: Duration) -> Self:
-        """Accept tuples for so long after their window has fired; the window then fires again, as an update."""
+        """Accept tuples for so long after their window has fired; the window then fires again, as
+        an update.
+        """
         return self._with({settings.LATENESS_MS: lateness.ms})
 
 
 class FoldingBolt(WindowedBolt):
-    """Windowed bolt that keeps one accumulator per window and key instead of the tuples: `window.value`.
+    """Windowed bolt that keeps one accumulator per window and key instead of the tuples:
+    `window.value`.
 
-    Accumulators are values that a tuple may carry; numbers and text are cheapest, others are copied at every tuple.
-    `merge` puts two accumulators together: sessions need it, and sliding windows then share their work.
+    Accumulators are values that a tuple may carry; numbers and text are cheapest, others are copied
+    at every tuple. `merge` puts two accumulators together: sessions need it, and sliding windows
+    then share their work.
     """
 
     keeps_expired: ClassVar[bool] = False
@@ -251,32 +287,55 @@ def late_stream_of(conf: Mapping[str, Any]) -> dict[str, Stream]:
 
 
 def check_times(topology: Topology) -> None:
-    """Refuse settings of windowed and timed bolts that contradict each other, and inputs that do not fit a bolt's key."""
+    """Refuse settings of windowed and timed bolts that contradict each other, and inputs that do
+    not fit a bolt's key.
+    """
     for component in topology.bolts:
         if isinstance(component.instance, TimeAware):
             check_bolt(topology, component, component.instance, {})
     check_keys(topology)
 
 
-def check_bolt(topology: Topology, component: Component, bolt: TimeAware, conf: Mapping[str, Any]) -> settings.TimeSettings:
-    """Return the settings of a windowed or timed bolt under a topology's configuration; InvalidTopologyError names a mistake."""
+def check_bolt(
+    topology: Topology, component: Component, bolt: TimeAware, conf: Mapping[str, Any]
+) -> settings.TimeSettings:
+    """Return the settings of a windowed or timed bolt under a topology's configuration;
+    InvalidTopologyError names a mistake.
+    """
     read = settings.settings_of(component, conf)
     if read is None:
-        raise InvalidTopologyError(f"component '{component.id}' was not added by set_bolt: its settings are missing")
+        raise InvalidTopologyError(
+            f"component '{component.id}' was not added by set_bolt: its settings are missing"
+        )
     if isinstance(bolt.key_fields, str):
         raise InvalidTopologyError(
             f"component '{component.id}': key_fields is the text '{bolt.key_fields}'; write a tuple of field names"
         )
-    inputs = {(s.component, s.stream): topology.components[s.component].streams[s.stream].fields for s in component.inputs}
+    inputs = {
+        (s.component, s.stream): topology.components[s.component].streams[s.stream].fields
+        for s in component.inputs
+    }
     settings.check_fields(component.id, read, tuple(bolt.key_fields), inputs)
     bolt._check_inputs(component.id, inputs)
     where = f"component '{component.id}'"
     if bolt.blocking:
-        raise InvalidTopologyError(f"{where}: bolts with windows or timers cannot be blocking; block in a later bolt")
-    if isinstance(bolt, WindowedBolt) and read.shape is None and conf:  # else a topology's configuration may still say
-        raise InvalidTopologyError(f"{where} has no window: use with_window, with_session_window or {settings.LENGTH_MS}")
-    if isinstance(bolt, FoldingBolt) and type(bolt).merge is FoldingBolt.merge and read.shape and read.shape.kind == "session":
-        raise InvalidTopologyError(f"{where}: sessions need a merge beside fold, since one tuple can join two of them")
+        raise InvalidTopologyError(
+            f"{where}: bolts with windows or timers cannot be blocking; block in a later bolt"
+        )
+    # else a topology's configuration may still say
+    if isinstance(bolt, WindowedBolt) and read.shape is None and conf:
+        raise InvalidTopologyError(
+            f"{where} has no window: use with_window, with_session_window or {settings.LENGTH_MS}"
+        )
+    if (
+        isinstance(bolt, FoldingBolt)
+        and type(bolt).merge is FoldingBolt.merge
+        and read.shape
+        and read.shape.kind == "session"
+    ):
+        raise InvalidTopologyError(
+            f"{where}: sessions need a merge beside fold, since one tuple can join two of them"
+        )
     return read
 
 

@@ -1,4 +1,6 @@
-"""A cluster inside a Spark driver: the stores, the slots as Spark tasks, a Nimbus, and handles on topologies."""
+"""A cluster inside a Spark driver: the stores, the slots as Spark tasks, a Nimbus, and handles on
+topologies.
+"""
 
 from __future__ import annotations
 
@@ -34,11 +36,21 @@ from sparkstorm.cluster.tickets import TicketOffice
 from sparkstorm.cluster.zookeeper import ZooKeeperStateStore
 from sparkstorm.config import Conf, merge
 from sparkstorm.embedded.stores import Stores, open_stores
-from sparkstorm.errors import InvalidConfigError, SlotsUnavailableError, StoreUnavailableError, TamperedBlobError
+from sparkstorm.errors import (
+    InvalidConfigError,
+    SlotsUnavailableError,
+    StoreUnavailableError,
+    TamperedBlobError,
+)
 from sparkstorm.hosting.base import SlotSpec, StateAddress
 from sparkstorm.hosting.racks import read_racks
 from sparkstorm.hosting.spark import SparkSlots, make_context, slot_conf
-from sparkstorm.hosting.spark_security import check_given, remove_at_exit, secured, with_private_scratch
+from sparkstorm.hosting.spark_security import (
+    check_given,
+    remove_at_exit,
+    secured,
+    with_private_scratch,
+)
 from sparkstorm.model.names import driver_of_node
 from sparkstorm.model.topology import Topology
 from sparkstorm.nimbus.guarded_scheduler import GuardedScheduler
@@ -62,9 +74,11 @@ _TRIES_PER_SLOT = 4  # a slot's job that has ended so often before it was up wil
 
 
 class Cluster:
-    """A running cluster: `with Cluster.open(conf) as cluster: handle = cluster.submit("name", topology, {})`.
+    """A running cluster: `with Cluster.open(conf) as cluster: handle = cluster.submit("name",
+    topology, {})`.
 
-    Opening starts what is not configured (embedded servers, a Spark context) and closing stops just that.
+    Opening starts what is not configured (embedded servers, a Spark context) and closing stops just
+    that.
     """
 
     def __init__(
@@ -84,7 +98,9 @@ class Cluster:
         self.clock = SystemClock()
         self._say = say
         self.listeners: list[TopologyActionListener] = []
-        """Told of what is done to topologies (S0.51), whichever of this driver's Nimbuses does it."""
+        """Told of what is done to topologies (S0.51), whichever of this driver's Nimbuses does
+        it.
+        """
         self._owns_context = owns_context
         self._is_alone = not is_shared or bool(stores.embedded)
         self._closers = contextlib.ExitStack()
@@ -104,9 +120,11 @@ class Cluster:
         say: Callable[[str], None] = lambda _: None,
         is_shared: bool = False,
     ) -> Iterator[Cluster]:
-        """Start everything; whatever fails, nothing is left running. `say` gets a sentence for each restarted server.
+        """Start everything; whatever fails, nothing is left running. `say` gets a sentence for each
+        restarted server.
 
-        With `is_shared`, and no embedded server, other drivers may share the ZooKeeper root: one Nimbus leads, others stand by.
+        With `is_shared`, and no embedded server, other drivers may share the ZooKeeper root: one
+        Nimbus leads, others stand by.
         """
         conf = conf or merge({})
         check_addresses(conf)  # a mistake there is said before Spark is started
@@ -132,7 +150,7 @@ class Cluster:
             cluster._start()
             yield cluster
 
-    # -- topologies --------------------------------------------------------------------------------------------------
+    # -- topologies --------------------------------------------------------------------------------
 
     def submit(
         self,
@@ -146,7 +164,9 @@ class Cluster:
         return self.client.submit(name, topology, own_conf, by_value, options)
 
     def find(self, name: str) -> TopologyHandle | None:
-        """Return the running topology of a name; a submission or hot deploy that a former driver left unfinished is waited for."""
+        """Return the running topology of a name; a submission or hot deploy that a former driver
+        left unfinished is waited for.
+        """
         return self.client.find(name)
 
     def handle(self, topology_id: str) -> TopologyHandle:
@@ -167,11 +187,13 @@ class Cluster:
         try:
             is_stopped = self.sc._jsc is None or bool(self.sc._jsc.sc().isStopped())
         except Exception as error:  # py4j raises what it likes when its JVM is gone
-            raise SlotsUnavailableError(f"Spark is gone ({type(error).__name__}), and with it every slot") from error
+            raise SlotsUnavailableError(
+                f"Spark is gone ({type(error).__name__}), and with it every slot"
+            ) from error
         if is_stopped:
             raise SlotsUnavailableError("the Spark context was stopped, and with it every slot")
 
-    # -- starting ----------------------------------------------------------------------------------------------------
+    # -- starting ----------------------------------------------------------------------------------
 
     def _start(self) -> None:
         refuse_remote_master(self.sc.master or "", self.stores.embedded)
@@ -195,14 +217,20 @@ class Cluster:
         self.client = ClusterClient(self.state, at.stores, self.service, self.conf)
         self._closers.callback(self.client.close)
         self._start_slots()
-        self._start_nimbus()  # with its slots up: a leader without them would place everything elsewhere, or nowhere
-        self._closers.callback(lambda: self._nimbus.stop())  # before the slots: else it would call slots that end dead
+        # with its slots up: a leader without them would place everything elsewhere, or nowhere
+        self._start_nimbus()
+        # before the slots: else it would call slots that end dead
+        self._closers.callback(lambda: self._nimbus.stop())
         self._closers.callback(store.hurry)
 
     def _join(self) -> None:
-        """Register this driver; InvalidConfigError when it and the drivers that are there have different secrets."""
+        """Register this driver; InvalidConfigError when it and the drivers that are there have
+        different secrets.
+        """
         session_ms = ZooKeeperSettings.of(self.conf).session_ms
-        self._office.take(session_ms, self.settings.folder, self._is_alone, "zookeeper" in self.stores.embedded)
+        self._office.take(
+            session_ms, self.settings.folder, self._is_alone, "zookeeper" in self.stores.embedded
+        )
         if not self._office.others():
             self._publish_conf()
             return
@@ -216,16 +244,21 @@ class Cluster:
         own = self.conf.for_clients()
         keys = {key for key in {*found, *own} - _OWN_KEYS if found.get(key) != own.get(key)}
         if keys:
-            self._say(f"this driver's configuration differs from the leader's, which is in force, in {', '.join(sorted(keys))}")
+            self._say(
+                f"this driver's configuration differs from the leader's, which is in force, in {', '.join(sorted(keys))}"
+            )
 
     def _publish_conf(self) -> None:
         self.state.write_cluster_conf(self.conf.for_clients())
 
     def _start_nimbus(self) -> None:
-        """Start a Nimbus with a session of its own, by which it is elected: its end is the end of its leadership."""
+        """Start a Nimbus with a session of its own, by which it is elected: its end is the end of
+        its leadership.
+        """
         session = ZooKeeperStateStore(replace(self._address, is_bound=True), _LOG.info)
         store = LeaderStore(session)
-        state, wake = StormState(store, self._key), threading.Event()
+        state = StormState(store, self._key)
+        wake = threading.Event()
         blobs = BlobStore(state, self._bytes_store, self._key)
         at = self.stores.connection
         patience_s = PATIENCE_OF_SEVERAL_S if at.other_redis else PATIENCE_S
@@ -239,7 +272,14 @@ class Cluster:
             other_stores={each.name: RedisRetirement(each, patience_s) for each in at.other_redis},
             listeners=self.listeners,
         )
-        nimbus = Nimbus(state, blobs, chosen_scheduler(self.conf, GuardedScheduler), self.conf, own_name(), hooks)
+        nimbus = Nimbus(
+            state,
+            blobs,
+            chosen_scheduler(self.conf, GuardedScheduler),
+            self.conf,
+            own_name(),
+            hooks,
+        )
         self._nimbus = NimbusThread(nimbus, self.clock, wake, store.close, session.hurry)
         self._nimbus.start()
 
@@ -268,10 +308,13 @@ class Cluster:
         spec = self._slot_spec()
         count = self.settings.slots
         ticket = lambda number: self._tickets.ticket(replace(spec, number=number).to_json())  # noqa: E731 - short, and used once
-        stop, move = partial(self.state.store.put, spec.stop_path, b""), partial(self._ask_to_move, spec.stop_path)
+        stop = partial(self.state.store.put, spec.stop_path, b"")
+        move = partial(self._ask_to_move, spec.stop_path)
         slots = SparkSlots(self.sc, count, main_by_ticket, ticket, stop, move)
         self._closers.callback(slots.stop)
-        slots.start(self.settings.slots_start_ms, self.settings.slots_hosts, self.settings.slots_settle_ms)
+        slots.start(
+            self.settings.slots_start_ms, self.settings.slots_hosts, self.settings.slots_settle_ms
+        )
         self.slots = slots
         self._wait_for_slots(count)
 
@@ -311,7 +354,8 @@ class Cluster:
         )
 
     def _wait_for_slots(self, wanted: int) -> None:
-        """Wait until every slot is registered: scheduling earlier would place everything on the first one up.
+        """Wait until every slot is registered: scheduling earlier would place everything on the
+        first one up.
 
         SlotsUnavailableError when they do not come in time, or Spark ends.
         """
@@ -319,12 +363,18 @@ class Cluster:
 
         def is_settled() -> bool:
             self.check_spark()
-            return (self._registered_slots() >= wanted and self.slots.are_placed) or self.slots.ends >= hopeless
+            return (
+                self._registered_slots() >= wanted and self.slots.are_placed
+            ) or self.slots.ends >= hopeless
 
         wait_until(is_settled, self.settings.slots_start_ms)
         there = self._registered_slots()
         if there < wanted:
-            end = f"; the last slot job ended with {self.slots.last_end}" if self.slots.last_end else ""
+            end = (
+                f"; the last slot job ended with {self.slots.last_end}"
+                if self.slots.last_end
+                else ""
+            )
             raise SlotsUnavailableError(
                 f"{wanted} worker slots were started, but {f'only {there}' if there else 'none'} came up within "
                 f"{self.settings.slots_start_ms / 1000:g} s{end}; their logs are in {self.logs_place}; on a slow or busy machine "
@@ -345,7 +395,11 @@ class Cluster:
 
     def slots_by_node(self) -> dict[str, int]:
         """Return the number of this driver's registered slots by supervisor."""
-        own = [each for each in self.state.supervisor_ids() if driver_of_node(each) == self._office.me.number]
+        own = [
+            each
+            for each in self.state.supervisor_ids()
+            if driver_of_node(each) == self._office.me.number
+        ]
         infos = [self.state.read_supervisor(each) for each in own]
         return {info.supervisor_id: len(info.ports) for info in infos if info is not None}
 
@@ -361,16 +415,24 @@ def new_context(conf: Conf) -> SparkContext:
 
 
 def quiet_spark() -> None:
-    """Keep all but errors out of Spark's log from now on, where no file of the user's configures that log.
+    """Keep all but errors out of Spark's log from now on, where no file of the user's configures
+    that log.
 
-    Without one, Spark says some 40 lines while its context starts. Ends of slots are said by their keeper in one line.
+    Without one, Spark says some 40 lines while its context starts. Ends of slots are said by their
+    keeper in one line.
     """
-    if os.environ.get("SPARK_CONF_DIR") and Path(os.environ["SPARK_CONF_DIR"], "log4j2.properties").exists():
+    if (
+        os.environ.get("SPARK_CONF_DIR")
+        and Path(os.environ["SPARK_CONF_DIR"], "log4j2.properties").exists()
+    ):
         return
     jvm: Any = SparkContext._jvm
     try:
-        # Spark reads its own settings at its first line, and would undo ours: let it read them now, in silence.
-        getattr(getattr(jvm.org.apache.spark.util, "Utils$"), "MODULE$").initializeLogIfNecessary(False, True)
+        # Spark reads its own settings at its first line, and would undo ours: let it read them now,
+        # in silence.
+        getattr(getattr(jvm.org.apache.spark.util, "Utils$"), "MODULE$").initializeLogIfNecessary(
+            False, True
+        )
         log4j = jvm.org.apache.logging.log4j
         log4j.core.config.Configurator.setRootLevel(log4j.Level.ERROR)
         for name in ("executor.Executor", "scheduler.TaskSetManager"):
@@ -380,20 +442,30 @@ def quiet_spark() -> None:
 
 
 def context_conf(conf: Conf) -> SparkConf:
-    """Return Spark's settings; `spark-submit` names the master, without it it is local with cores enough."""
-    SparkContext._ensure_initialized()  # a SparkConf made before it knows nothing of spark-submit's --master and --conf
-    spark_conf, settings = slot_conf(SparkConf()), DriverSettings.of(conf)
-    # A gateway of plain Python's own (a notebook's, say) says local[*] when nobody has named a master.
+    """Return Spark's settings; `spark-submit` names the master, without it it is local with cores
+    enough.
+    """
+    # a SparkConf made before it knows nothing of spark-submit's --master and --conf
+    SparkContext._ensure_initialized()
+    spark_conf = slot_conf(SparkConf())
+    settings = DriverSettings.of(conf)
+    # A gateway of plain Python's own (a notebook's, say) says local[*] when nobody has named a
+    # master.
     if spark_conf.get("spark.master") in (None, "", "local[*]") and not _is_submitted():
         spark_conf.setMaster(f"local[{max(os.cpu_count() or 1, settings.slots + 1)}]")
-    if (spark_conf.get("spark.master") or "").startswith("local") and not spark_conf.get("spark.pyspark.python"):
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark would take any python3 of the PATH for slots
+    if (spark_conf.get("spark.master") or "").startswith("local") and not spark_conf.get(
+        "spark.pyspark.python"
+    ):
+        # Spark would take any python3 of the PATH for slots
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     named = with_slot_daemon(spark_conf).setIfMissing("spark.app.name", "sparkstorm")
     return secured(named, settings.authenticates)
 
 
 def with_slot_daemon(conf: SparkConf) -> SparkConf:
-    """Return the conf with a Python daemon that has preloaded a slot's imports, on masters whose hosts have that module."""
+    """Return the conf with a Python daemon that has preloaded a slot's imports, on masters whose
+    hosts have that module.
+    """
     if (conf.get("spark.master") or "").startswith("local"):
         conf.setIfMissing("spark.python.daemon.module", SLOT_DAEMON)
     return conf
@@ -417,7 +489,9 @@ def wait_until(condition: Callable[[], bool], timeout_ms: int, every_ms: int = 5
 
 
 def refuse_remote_master(master: str, embedded: Iterable[str]) -> None:
-    """InvalidConfigError when slots may land on other hosts, which do not reach servers on this one's loopback."""
+    """InvalidConfigError when slots may land on other hosts, which do not reach servers on this
+    one's loopback.
+    """
     missing = " and ".join(sorted(embedded))
     if missing and not master.startswith("local"):
         raise InvalidConfigError(

@@ -1,4 +1,6 @@
-"""Console of a run: lines of text, and one progress line that is rewritten on a terminal and repeated elsewhere."""
+"""Console of a run: lines of text, and one progress line that is rewritten on a terminal and
+repeated elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +17,14 @@ from sparkstorm.model.topology import BAD_STREAM
 if TYPE_CHECKING:
     from sparkstorm.client.handle import TopologyProgress
 
-_NARROWEST = 20  # a terminal that says it has fewer columns knows its width badly; half would hide all figures
+# a terminal that says it has fewer columns knows its width badly; half would hide all figures
+_NARROWEST = 20
 
 
 class Console:
-    """Console of a run, on standard output unless another stream is given; any thread may use it."""
+    """Console of a run, on standard output unless another stream is given; any thread may use
+    it.
+    """
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._lock = threading.RLock()
@@ -43,11 +48,14 @@ class Console:
         """The progress line."""
         now = time.monotonic()
         if self._first_executed is None:
-            self._began, self._first_executed = now, progress.executed
-            self._last_executed, self._first_done = progress.executed, progress.done
+            self._began = now
+            self._first_executed = progress.executed
+            self._last_executed = progress.executed
+            self._first_done = progress.done
         # fewer than before: the store has lost its tail, and what was lost is executed again
         rate = max(0, progress.executed - self._last_executed) / max(now - self._last, 1e-9)
-        self._last, self._last_executed = now, progress.executed
+        self._last = now
+        self._last_executed = progress.executed
         with self._lock:
             self._is_line_open = self._is_terminal
             if not self._is_terminal:
@@ -56,13 +64,20 @@ class Console:
             # The last column stays free: after a character in it some terminals begin a new line.
             width = max(_NARROWEST, shutil.get_terminal_size().columns - 1)
             text = progress_text(progress, rate, width, self._left_s(progress, now))
-            print(f"\r{text:<{min(self._line_length, width)}}", end="", file=self._stream, flush=True)
+            print(
+                f"\r{text:<{min(self._line_length, width)}}", end="", file=self._stream, flush=True
+            )
             self._line_length = len(text)
 
     def _left_s(self, progress: TopologyProgress, now: float) -> float | None:
-        """Return how long the rest of a source of known extent takes at the speed since this start."""
-        done, took = progress.done - self._first_done, now - self._began
-        return (progress.total - progress.done) * took / done if progress.total and done > 0 else None
+        """Return how long the rest of a source of known extent takes at the speed since this
+        start.
+        """
+        done = progress.done - self._first_done
+        took = now - self._began
+        return (
+            (progress.total - progress.done) * took / done if progress.total and done > 0 else None
+        )
 
     def total(self, progress: TopologyProgress) -> None:
         """The totals of the run; speed is of this start alone."""
@@ -73,18 +88,27 @@ class Console:
             f"{counted(progress.acked, 'tree')} acked, {progress.failed:,} failed, "
             f"{progress.parked:,} parked{_late(progress, ', {} late')}{latency_text(progress)}"
         )
-        for line in [*bad_lines(progress.bad), *late_lines(progress.late), *held_lines(progress.held)]:
+        for line in [
+            *bad_lines(progress.bad),
+            *late_lines(progress.late),
+            *held_lines(progress.held),
+        ]:
             self.say(line)
 
 
-def progress_text(progress: TopologyProgress, rate: float, width: int | None = None, left_s: float | None = None) -> str:
-    """done/total, tuples/s, pending, acked, failed, complete latency; within `width` the least important are left out."""
+def progress_text(
+    progress: TopologyProgress, rate: float, width: int | None = None, left_s: float | None = None
+) -> str:
+    """done/total, tuples/s, pending, acked, failed, complete latency; within `width` the least
+    important are left out.
+    """
     share = left = ""
     if progress.total:
         percent = 100 * progress.done / progress.total
         share = f"{percent:5.1f} % of {_amount(progress.total)}"
         left = "" if left_s is None else f"{_clock(left_s)} left"
-    bad, latency = sum(progress.bad.values()), latency_text(progress).strip()
+    bad = sum(progress.bad.values())
+    latency = latency_text(progress).strip()
     speed = f"{rate:>9,.0f} tuples/s" if width is None else f"{rate:,.0f} tuples/s"
     parts = {  # by order of place; the number says which go first where there is no room
         share: 9,
@@ -106,18 +130,23 @@ def progress_text(progress: TopologyProgress, rate: float, width: int | None = N
 
 def _clock(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}" if minutes >= 60 else f"{minutes}:{rest:02}"
+    return (
+        f"{minutes // 60}:{minutes % 60:02}:{rest:02}" if minutes >= 60 else f"{minutes}:{rest:02}"
+    )
 
 
 def bad_lines(bad: Mapping[str, int]) -> list[str]:
     """Return a sentence for each component that sent records to its stream `bad`."""
     return [
-        f"{counted(count, 'record')} went to the stream {BAD_STREAM} of {component}" for component, count in sorted(bad.items())
+        f"{counted(count, 'record')} went to the stream {BAD_STREAM} of {component}"
+        for component, count in sorted(bad.items())
     ]
 
 
 def late_lines(late: Mapping[str, Sequence[int]]) -> list[str]:
-    """Return a sentence for each component with tuples that came too late for its windows: how many of all, and a remedy."""
+    """Return a sentence for each component with tuples that came too late for its windows: how many
+    of all, and a remedy.
+    """
     return [
         f"component '{component}': {count:,} of {counted(executed, 'tuple')} ({100 * count / max(executed, 1):.1f} %) "
         "came too late for its "
@@ -136,7 +165,9 @@ def held_lines(held: Mapping[str, int]) -> list[str]:
 
 
 def _late(progress: TopologyProgress, form: str) -> str:
-    return form.format(f"{sum(late for late, _ in progress.late.values()):,}") if progress.late else ""
+    return (
+        form.format(f"{sum(late for late, _ in progress.late.values()):,}") if progress.late else ""
+    )
 
 
 def latency_text(progress: TopologyProgress) -> str:

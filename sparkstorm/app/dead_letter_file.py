@@ -1,4 +1,6 @@
-"""Dead letters of a run as a file: each appended as it is parked, counted by cause, read again when the run is taken up."""
+"""Dead letters of a run as a file: each appended as it is parked, counted by cause, read again when
+the run is taken up.
+"""
 
 from __future__ import annotations
 
@@ -43,10 +45,13 @@ class Groups:
         self._by_cause: dict[Cause, Group] = {}
 
     def add(self, letter: DeadLetter | None) -> Cause:
-        """Count a letter, None is one that cannot be read; return the cause under which it counts."""
+        """Count a letter, None is one that cannot be read; return the cause under which it
+        counts.
+        """
         cause = _DAMAGED if letter is None else letter.cause
         if cause not in self._by_cause and len(self._by_cause) >= _MOST_CAUSES:
-            cause, letter = _OTHERS, None
+            cause = _OTHERS
+            letter = None
         found = self._by_cause.setdefault(cause, Group(0, letter))
         found.count += 1
         return cause
@@ -65,11 +70,14 @@ class Groups:
 class DeadLetterFile:
     """File of JSON lines to which a topology's stored letters are appended, each once.
 
-    What the disk refuses, and what is beyond `most_bytes`, stays in the store: `is_whole` is False then, `trouble` says why.
+    What the disk refuses, and what is beyond `most_bytes`, stays in the store: `is_whole` is False
+    then, `trouble` says why.
     """
 
     def __init__(self, path: Path, read: Read, most_bytes: int) -> None:
-        self.path, self._read, self._most_bytes = path, read, most_bytes
+        self.path = path
+        self._read = read
+        self._most_bytes = most_bytes
         self.groups = Groups()
         self.written = 0
         self.trouble = ""
@@ -81,7 +89,9 @@ class DeadLetterFile:
         return not self.trouble
 
     def collect(self) -> None:
-        """Append what was parked since the last time; StoreUnavailableError leaves the rest for the next time."""
+        """Append what was parked since the last time; StoreUnavailableError leaves the rest for the
+        next time.
+        """
         try:
             if self._last_id is None:
                 self._last_id = self._take_up()
@@ -93,8 +103,11 @@ class DeadLetterFile:
             self.trouble = f"{self.path} cannot be written: {error.strerror}"
 
     def _take_up(self) -> str:
-        """Count what a former run wrote, cut a line that it left half-written, and return the last letter's id."""
-        last, whole = "0", 0
+        """Count what a former run wrote, cut a line that it left half-written, and return the last
+        letter's id.
+        """
+        last = "0"
+        whole = 0
         with contextlib.suppress(FileNotFoundError), self.path.open("rb") as file:
             for line in file:
                 if not line.endswith(b"\n"):
@@ -109,7 +122,9 @@ class DeadLetterFile:
         return last
 
     def _append(self, letters: list[tuple[str, bytes]]) -> bool:
-        """Write some letters and return whether there was room; a line that was written in part is cut again."""
+        """Write some letters and return whether there was room; a line that was written in part is
+        cut again.
+        """
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("ab") as file:
             size = file.tell()

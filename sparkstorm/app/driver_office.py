@@ -1,4 +1,6 @@
-"""Drivers of one ZooKeeper root: each registers as an ephemeral node; one that shares the root with no other refuses others."""
+"""Drivers of one ZooKeeper root: each registers as an ephemeral node; one that shares the root with
+no other refuses others.
+"""
 
 from __future__ import annotations
 
@@ -28,29 +30,41 @@ _FOLDER_ID = re.compile("[0-9a-f]{32}")
 
 
 class DriverOffice:
-    """Registration of this driver from `take` to `leave`; a thread writes its nodes again after a lost session.
+    """Registration of this driver from `take` to `leave`; a thread writes its nodes again after a
+    lost session.
 
-    Drivers come in one at a time: each holds the node `nimbus/driver` while it looks at the others, claims its number and
-    registers. A driver that is alone on its root keeps that node.
+    Drivers come in one at a time: each holds the node `nimbus/driver` while it looks at the others,
+    claims its number and registers. A driver that is alone on its root keeps that node.
     """
 
-    def __init__(self, state: StormState, say: Callable[[str], None], look_every_s: float = 0.5) -> None:
-        self._state, self._store, self._say, self._look_every_s = state, state.store, say, look_every_s
+    def __init__(
+        self, state: StormState, say: Callable[[str], None], look_every_s: float = 0.5
+    ) -> None:
+        self._state = state
+        self._store = state.store
+        self._say = say
+        self._look_every_s = look_every_s
         self.me = this_driver()
         self._is_embedded = False
         self._deadline: float | None = None
         self._left = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="driver-office", daemon=True)
 
-    def take(self, session_ms: int, folder: Path, is_alone: bool = True, is_embedded: bool = False) -> None:
-        """Register this driver, `folder` is its storm.local.dir; RootInUseError when another driver does not admit it.
+    def take(
+        self, session_ms: int, folder: Path, is_alone: bool = True, is_embedded: bool = False
+    ) -> None:
+        """Register this driver, `folder` is its storm.local.dir; RootInUseError when another driver
+        does not admit it.
 
-        A dead driver is no obstacle: a process of this machine that is gone, and any other when ZooKeeper is embedded
-        here, since one run at a time uses its folder. The end of another machine's driver shows by the end of its session,
-        which is waited for.
+        A dead driver is no obstacle: a process of this machine that is gone, and any other when
+        ZooKeeper is embedded here, since one run at a time uses its folder. The end of another
+        machine's driver shows by the end of its session, which is waited for.
         """
-        now_ms, path = SystemClock().now_ms(), str(folder.resolve())
-        self.me = replace(self.me, folder=folder_id(folder), local_dir=path, is_alone=is_alone, since_ms=now_ms)
+        now_ms = SystemClock().now_ms()
+        path = str(folder.resolve())
+        self.me = replace(
+            self.me, folder=folder_id(folder), local_dir=path, is_alone=is_alone, since_ms=now_ms
+        )
         self._is_embedded = is_embedded
         wait_s = session_ms / 1000 + _BEYOND_SESSION_S
         while not self._enter(wait_s):
@@ -67,7 +81,9 @@ class DriverOffice:
         return decode_record(DriverInfo, found.data, paths.DRIVER) if found is not None else None
 
     def depose(self, leader: NimbusInfo) -> bool:
-        """End the leadership of a Nimbus whose driver is dead, before its session ends; whether it was done."""
+        """End the leadership of a Nimbus whose driver is dead, before its session ends; whether it
+        was done.
+        """
         return self._is_gone(leader.driver) and self._state.depose(leader)
 
     def leave(self) -> None:
@@ -80,19 +96,30 @@ class DriverOffice:
             self._state.remove_driver(self.me.id)
             self._release()
 
-    # -- coming in ---------------------------------------------------------------------------------------------------
+    # -- coming in ---------------------------------------------------------------------------------
 
     def _enter(self, wait_s: float) -> bool:
-        """Try to register; False to try again, RootInUseError when another driver does not admit this one."""
+        """Try to register; False to try again, RootInUseError when another driver does not admit
+        this one.
+        """
         if not self._try():
             holder = self.holder()
             if holder is not None and self._is_gone(holder):
                 self._store.delete(paths.DRIVER)
             elif holder is not None:
-                self._wait_for(holder, wait_s, is_passing=not holder.is_alone or holder.id == self.me.id)
+                self._wait_for(
+                    holder, wait_s, is_passing=not holder.is_alone or holder.id == self.me.id
+                )
             return False
         others = self._living()
-        rival = next((each for each in others if self.me.is_alone or each.is_alone or each.folder == self.me.folder), None)
+        rival = next(
+            (
+                each
+                for each in others
+                if self.me.is_alone or each.is_alone or each.folder == self.me.folder
+            ),
+            None,
+        )
         if rival is not None:
             self._release()
             self._wait_for(rival, wait_s)
@@ -100,7 +127,8 @@ class DriverOffice:
         if not self.me.is_alone:
             self.me = replace(self.me, number=self._claim_number(others))
         self._state.register_driver(self.me)
-        if not self._try():  # another took this driver for dead, and may have looked before it was registered
+        # another took this driver for dead, and may have looked before it was registered
+        if not self._try():
             self._state.remove_driver(self.me.id)
             return False
         if not self.me.is_alone:
@@ -128,7 +156,9 @@ class DriverOffice:
         return self._is_embedded or is_dead(driver)
 
     def _wait_for(self, rival: DriverInfo, wait_s: float, is_passing: bool = False) -> None:
-        """Wait a moment for the end of a driver's session; RootInUseError when it certainly lives, or the time is over."""
+        """Wait a moment for the end of a driver's session; RootInUseError when it certainly lives,
+        or the time is over.
+        """
         is_late = self._deadline is not None and time.monotonic() > self._deadline
         if is_late or (is_here(rival) and not is_passing):
             raise RootInUseError(refusal(self._store.address, self.me, rival))
@@ -142,10 +172,21 @@ class DriverOffice:
         time.sleep(self._look_every_s)
 
     def _claim_number(self, others: Sequence[DriverInfo]) -> int:
-        """Return the number this folder had before, else a new one: a driver that comes back gets its nodes' names again."""
-        claims, living = self._state.read_driver_numbers(), {each.number for each in others}
-        own = [number for number, claim in claims.items() if claim.folder == self.me.folder and number not in living]
-        unclaimed = next(n for n in range(1, len(claims) + len(living) + 2) if n not in claims and n not in living)
+        """Return the number this folder had before, else a new one: a driver that comes back gets
+        its nodes' names again.
+        """
+        claims = self._state.read_driver_numbers()
+        living = {each.number for each in others}
+        own = [
+            number
+            for number, claim in claims.items()
+            if claim.folder == self.me.folder and number not in living
+        ]
+        unclaimed = next(
+            n
+            for n in range(1, len(claims) + len(living) + 2)
+            if n not in claims and n not in living
+        )
         number = own[0] if own else unclaimed
         idle = [number for number in claims if number not in living]
         if not own and len(claims) >= _MOST_NUMBERS and idle:
@@ -153,7 +194,7 @@ class DriverOffice:
         self._state.write_driver_number(number, DriverNumber(self.me.folder, self.me.since_ms))
         return number
 
-    # -- staying -----------------------------------------------------------------------------------------------------
+    # -- staying -----------------------------------------------------------------------------------
 
     def _keep(self) -> None:
         rival: DriverInfo | None = None
@@ -177,9 +218,13 @@ class DriverOffice:
                 _LOG.exception("the driver's node cannot be kept")
 
     def _claim_again(self) -> None:
-        """Write the claim of this driver's number anew, should the store have lost it with the session."""
+        """Write the claim of this driver's number anew, should the store have lost it with the
+        session.
+        """
         if not self.me.is_alone and self.me.number not in self._state.read_driver_numbers():
-            self._state.write_driver_number(self.me.number, DriverNumber(self.me.folder, self.me.since_ms))
+            self._state.write_driver_number(
+                self.me.number, DriverNumber(self.me.folder, self.me.since_ms)
+            )
 
     def _find_rival(self) -> DriverInfo | None:
         """Return a driver that came in meanwhile and does not go with this one."""
@@ -212,12 +257,16 @@ def folder_id(folder: Path) -> str:
 
 
 def is_here(driver: DriverInfo) -> bool:
-    """Return whether its process id means a process that this one can see: the same boot and the same container."""
+    """Return whether its process id means a process that this one can see: the same boot and the
+    same container.
+    """
     return driver.place == _place() and driver.host == os.uname().nodename
 
 
 def is_dead(driver: DriverInfo) -> bool:
-    """Return whether that was a process here and is gone; its start time tells it from a later one with its number."""
+    """Return whether that was a process here and is gone; its start time tells it from a later one
+    with its number.
+    """
     return is_here(driver) and (not driver.start or started_at(driver.pid) != driver.start)
 
 

@@ -1,7 +1,7 @@
 """Exit statuses of jobs, replays and clusters, and the two ways to one: from an error, and at once.
 
-The command line (`app/job.py`) imports the modules that run a job, and they all need the statuses: in the command line's module
-they made a circle of imports.
+The command line (`app/job.py`) imports the modules that run a job, and they all need the statuses:
+in the command line's module they made a circle of imports.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ _NO_JVM = (
 
 
 def guarded(run: Callable[[], int]) -> int:
-    """Return the exit status of a job, a replay or a cluster; an error is one sentence with its kind."""
+    """Return the exit status of a job, a replay or a cluster; an error is one sentence with its
+    kind.
+    """
     try:
         return run()
     except SparkStormError as error:
@@ -36,12 +38,16 @@ def guarded(run: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except Exception as error:
-        if "JAVA_GATEWAY_EXITED" in str(error):  # PySpark's word for a JVM that ended before it was connected to
+        # PySpark's word for a JVM that ended before it was connected to
+        if "JAVA_GATEWAY_EXITED" in str(error):
             print(f"Slots unavailable: {_NO_JVM}", file=sys.stderr, flush=True)
             return FAILED
         # a fault of ours: say so, with all that helps to find it
         traceback.print_exc()
-        print(f"SparkStorm failed unexpectedly, please report it: {type(error).__name__}: {error}", file=sys.stderr)
+        print(
+            f"SparkStorm failed unexpectedly, please report it: {type(error).__name__}: {error}",
+            file=sys.stderr,
+        )
         return FAILED
 
 

@@ -1,4 +1,5 @@
-"""Guard of the embedded servers: starts one again, on its port and its data, when it has ended or no longer answers.
+"""Guard of the embedded servers: starts one again, on its port and its data, when it has ended or
+no longer answers.
 
 Users of the servers wait for them by themselves.
 """
@@ -28,9 +29,11 @@ class Server(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """Limits after which a silent server is restarted: `misses` requests in a row without an answer, and `silence_s` seconds.
+    """Limits after which a silent server is restarted: `misses` requests in a row without an
+    answer, and `silence_s` seconds.
 
-    A question is asked every `every_s` seconds and waits for `limit_s` seconds: a loaded machine is slow, and rarely silent.
+    A question is asked every `every_s` seconds and waits for `limit_s` seconds: a loaded machine is
+    slow, and rarely silent.
     """
 
     every_s: float = 2.0
@@ -40,14 +43,23 @@ class Patience:
 
 
 class ServerGuard:
-    """Guard of the embedded servers, on a thread for each, until stopped; failed restarts are tried again after growing pauses."""
+    """Guard of the embedded servers, on a thread for each, until stopped; failed restarts are tried
+    again after growing pauses.
+    """
 
-    def __init__(self, servers: Mapping[str, Server], say: Callable[[str], None], patience: Patience | None = None) -> None:
+    def __init__(
+        self,
+        servers: Mapping[str, Server],
+        say: Callable[[str], None],
+        patience: Patience | None = None,
+    ) -> None:
         self._say = say
         self._patience = patience or Patience()
         self._stopping = threading.Event()
         self._threads = [
-            threading.Thread(target=self._watch, args=(name, server), name=f"{name}-guard", daemon=True)
+            threading.Thread(
+                target=self._watch, args=(name, server), name=f"{name}-guard", daemon=True
+            )
             for name, server in servers.items()
         ]
 
@@ -63,7 +75,10 @@ class ServerGuard:
             thread.join()
 
     def _watch(self, name: str, server: Server) -> None:
-        pause_s, heard_s, asked_s, misses = 0.0, time.monotonic(), 0.0, 0
+        pause_s = 0.0
+        heard_s = time.monotonic()
+        asked_s = 0.0
+        misses = 0
         while not self._stopping.wait(max(_LOOK_EVERY_S, pause_s)):
             now_s = time.monotonic()
             if server.is_alive() and now_s - asked_s >= self._patience.every_s:
@@ -73,7 +88,8 @@ class ServerGuard:
             if cause := self._cause(server, misses, time.monotonic() - heard_s):
                 is_back = not self._stopping.is_set() and self._revive(name, server, cause)
                 pause_s = 0.0 if is_back else min(_LONGEST_PAUSE_S, 2 * pause_s or 0.5)
-                heard_s, misses = time.monotonic(), 0
+                heard_s = time.monotonic()
+                misses = 0
 
     def _cause(self, server: Server, misses: int, silent_s: float) -> str:
         """Return why a server needs a restart; empty when it does not."""

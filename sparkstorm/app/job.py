@@ -1,4 +1,6 @@
-"""Command line of a job (`spark-submit jobs/run_topology.py`); mistakes show before Spark starts."""
+"""Command line of a job (`spark-submit jobs/run_topology.py`); mistakes show before Spark
+starts.
+"""
 
 from __future__ import annotations
 
@@ -22,31 +24,49 @@ EXITS = "exit status: 0 all done, 1 failed, 3 done but tuples were parked, 4 don
 def main(arguments: Sequence[str], prog: str = "run_topology.py") -> int:
     """Run a job; the result is the process's exit status, as `--help` explains it."""
     parser = argparse.ArgumentParser(
-        prog=prog, description="Run a topology: on a standing cluster, or on one of its own on Spark.", epilog=EXITS
+        prog=prog,
+        description="Run a topology: on a standing cluster, or on one of its own on Spark.",
+        epilog=EXITS,
     )
     add_options(parser)
-    parser.add_argument("--cluster", metavar="FILE", help=f"submit to the cluster of this connection file (or of {VARIABLE})")
+    parser.add_argument(
+        "--cluster",
+        metavar="FILE",
+        help=f"submit to the cluster of this connection file (or of {VARIABLE})",
+    )
     options = parser.parse_args(list(arguments))
     return guarded(lambda: perform(options))
 
 
 def perform(options: argparse.Namespace) -> int:
-    """Run the job of parsed options, on the cluster that they or the environment name, else on one of its own."""
+    """Run the job of parsed options, on the cluster that they or the environment name, else on one
+    of its own.
+    """
     job = read_job(options)
     from sparkstorm.app.console import Console
     from sparkstorm.app.run import Run
 
     topology, by_value = make_topology(job)
-    prepare(job.name, job.name, topology, topology_conf(job), job.conf.as_dict())  # what Nimbus would refuse needs no Spark
+    # what Nimbus would refuse needs no Spark
+    prepare(job.name, job.name, topology, topology_conf(job), job.conf.as_dict())
     cluster = options.cluster or os.environ.get(VARIABLE)
     is_json = getattr(options, "output", "") == "json"
-    run = Run(job, topology, by_value, options.fresh, Console(sys.stderr if is_json else None), is_shared=bool(cluster))
+    run = Run(
+        job,
+        topology,
+        by_value,
+        options.fresh,
+        Console(sys.stderr if is_json else None),
+        is_shared=bool(cluster),
+    )
     if cluster:
         from sparkstorm.app.remote_run import run_remotely
 
         return run_remotely(run, job, cluster, options.detach, is_json)
     if options.detach:
-        raise InvalidConfigError(f"--detach needs a standing cluster: give --cluster FILE or set {VARIABLE}")
+        raise InvalidConfigError(
+            f"--detach needs a standing cluster: give --cluster FILE or set {VARIABLE}"
+        )
     from sparkstorm.app.own_cluster import run_in_own_cluster
 
     return run_in_own_cluster(run, job)
@@ -84,10 +104,24 @@ def say_warnings(overrides: Mapping[str, Any], own_conf: Mapping[str, Any], path
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of a job to a command line."""
     parser.add_argument(
-        "conf", metavar="CONF.yaml", help="the job file: topology, parallelism, topology.* keys; or a Flux document"
+        "conf",
+        metavar="CONF.yaml",
+        help="the job file: topology, parallelism, topology.* keys; or a Flux document",
     )
-    parser.add_argument("--input", nargs="+", default=[], metavar="PATH", help="files or folders, the factory's `input`")
-    parser.add_argument("-c", action="append", default=[], metavar="KEY=VALUE", help="override one configuration key")
+    parser.add_argument(
+        "--input",
+        nargs="+",
+        default=[],
+        metavar="PATH",
+        help="files or folders, the factory's `input`",
+    )
+    parser.add_argument(
+        "-c",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="override one configuration key",
+    )
     parser.add_argument("--name", help="name of the topology")
     parser.add_argument(
         "--from",
@@ -95,14 +129,32 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="CHECKPOINT",
         help="begin with what a replay of the history left (sparkstorm replay --checkpoint)",
     )
-    parser.add_argument("--files", nargs="+", metavar="PATH", help="files and folders that travel with it (topology.files)")
     parser.add_argument(
-        "--archives", nargs="+", metavar="FILE", help="archives of packages that travel with it (topology.archives)"
+        "--files",
+        nargs="+",
+        metavar="PATH",
+        help="files and folders that travel with it (topology.files)",
     )
-    parser.add_argument("--filter", metavar="FILE", help="properties for the ${name}s of a Flux document")
-    parser.add_argument("--env-filter", action="store_true", help="fill the ${ENV-NAME}s of a Flux document")
-    parser.add_argument("--fresh", action="store_true", help="drop an unfinished run of this name first")
-    parser.add_argument("--detach", action="store_true", help="on a standing cluster: end as soon as the topology is assigned")
+    parser.add_argument(
+        "--archives",
+        nargs="+",
+        metavar="FILE",
+        help="archives of packages that travel with it (topology.archives)",
+    )
+    parser.add_argument(
+        "--filter", metavar="FILE", help="properties for the ${name}s of a Flux document"
+    )
+    parser.add_argument(
+        "--env-filter", action="store_true", help="fill the ${ENV-NAME}s of a Flux document"
+    )
+    parser.add_argument(
+        "--fresh", action="store_true", help="drop an unfinished run of this name first"
+    )
+    parser.add_argument(
+        "--detach",
+        action="store_true",
+        help="on a standing cluster: end as soon as the topology is assigned",
+    )
 
 
 if __name__ == "__main__":

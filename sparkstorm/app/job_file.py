@@ -35,7 +35,9 @@ _KINDS: Mapping[type, str] = {str: "a string", dict: "a map", list: "a list"}
 
 @dataclass(frozen=True, slots=True)
 class JobFile:
-    """One checked job: factory "module:function", its arguments, executors by component, results, configuration."""
+    """One checked job: factory "module:function", its arguments, executors by component, results,
+    configuration.
+    """
 
     path: str
     name: str
@@ -44,21 +46,25 @@ class JobFile:
     parallelism: Mapping[str, int] = field(default_factory=dict)
     results: tuple[Result, ...] = ()
     own_conf: Mapping[str, Any] = field(default_factory=dict)
-    replay: Mapping[str, Any] = field(default_factory=dict)  # for batch replay alone; app/replay/file.py reads it
-    overrides: Mapping[str, Any] = field(default_factory=dict)  # the part of `own_conf` that the command line gave
+    # for batch replay alone; app/replay/file.py reads it
+    replay: Mapping[str, Any] = field(default_factory=dict)
+    # the part of `own_conf` that the command line gave
+    overrides: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def conf(self) -> Conf:
         """The defaults under this job's keys.
 
-        A run with servers of its own has a folder of its own below the default one: an unfinished run of another name
-        would else be found in the stores, and hold the slots.
+        A run with servers of its own has a folder of its own below the default one: an unfinished
+        run of another name would else be found in the stores, and hold the slots.
         """
         conf = merge(self.own_conf)
         is_shared = not StoreSettings.of(conf).embedded()
         if is_shared or "storm.local.dir" in self.own_conf:
             return conf
-        return merge(conf, {"storm.local.dir": str(Path(DriverSettings.of(conf).local_dir, self.name))})
+        return merge(
+            conf, {"storm.local.dir": str(Path(DriverSettings.of(conf).local_dir, self.name))}
+        )
 
 
 def read_job_file(
@@ -74,7 +80,9 @@ def read_job_file(
     """
     is_flux = is_flux_document(path)
     if not is_flux and substituted:
-        raise InvalidConfigError(f"{path}: --filter and --env-filter are for Flux documents, and this is a job file")
+        raise InvalidConfigError(
+            f"{path}: --filter and --env-filter are for Flux documents, and this is a job file"
+        )
     content, lines = (job_of_flux(path, substituted or {}), {}) if is_flux else read_yaml(path)
     own = {key: value for key, value in content.items() if key in _WORDS}
     for key, value in own.items():
@@ -84,8 +92,14 @@ def read_job_file(
         _refuse_misspelled_word(f"{path}, line {lines.get(str(key), 1)}", str(key))
     conf = check(rest, path, lines)
     if "topology" not in own:
-        raise InvalidConfigError(f"{path}: 'topology' is missing; name a factory as module:function")
-    results = read_results(f"{path}, line {lines.get('results', 1)}", own["results"]) if "results" in own else ()
+        raise InvalidConfigError(
+            f"{path}: 'topology' is missing; name a factory as module:function"
+        )
+    results = (
+        read_results(f"{path}, line {lines.get('results', 1)}", own["results"])
+        if "results" in own
+        else ()
+    )
     arguments = dict(own.get("arguments") or {})
     if inputs:
         arguments["input"] = list(inputs)
@@ -105,20 +119,30 @@ def read_job_file(
 
 
 def topology_conf(job: JobFile) -> dict[str, Any]:
-    """Return the part of a job's configuration that is its topology's, with the function that builds it."""
+    """Return the part of a job's configuration that is its topology's, with the function that
+    builds it.
+    """
     built_by = {BUILDER: job.topology, BUILDER_ARGUMENTS: dict(job.arguments)}
-    return built_by | {key: value for key, value in job.own_conf.items() if key.startswith(("topology.", "app."))}
+    return built_by | {
+        key: value for key, value in job.own_conf.items() if key.startswith(("topology.", "app."))
+    }
 
 
 def make_topology(job: JobFile, is_live: bool = True) -> tuple[Topology, list[str]]:
-    """The topology of the job's factory, and the modules that must travel with it; live with the sinks of its results."""
+    """The topology of the job's factory, and the modules that must travel with it; live with the
+    sinks of its results.
+    """
     module_name, colon, function_name = job.topology.partition(":")
     if not colon or not module_name or not function_name:
-        raise InvalidConfigError(f"{job.path}: topology '{job.topology}' is not of the form module:function")
+        raise InvalidConfigError(
+            f"{job.path}: topology '{job.topology}' is not of the form module:function"
+        )
     module = _import(job, module_name)
     factory = getattr(module, function_name, None)
     if not callable(factory):
-        raise InvalidConfigError(f"{job.path}: module '{module_name}' has no function '{function_name}'")
+        raise InvalidConfigError(
+            f"{job.path}: module '{module_name}' has no function '{function_name}'"
+        )
     topology = _call(job, factory)
     check_results(job.path, job.results, topology)
     live = with_sinks(job.path, job.results, topology)
@@ -158,7 +182,9 @@ def _import(job: JobFile, module_name: str) -> Any:
                 f"{job.path}: topology module '{module_name}' was not found beside the job script or the job file, "
                 "nor among the installed packages; for a project with src/ set PYTHONPATH=src"
             ) from None
-        raise InvalidConfigError(f"{job.path}: importing '{module_name}' failed: {error}") from error
+        raise InvalidConfigError(
+            f"{job.path}: importing '{module_name}' failed: {error}"
+        ) from error
     except (Exception, SystemExit) as error:  # a user's module may raise anything on import
         raise InvalidConfigError(
             f"{job.path}: importing '{module_name}' failed: {type(error).__name__}: {error}{_place(error)}"
@@ -172,9 +198,13 @@ def _call(job: JobFile, factory: Any) -> Topology:
     except SparkStormError:
         raise
     except (Exception, SystemExit) as error:  # a user's factory may raise anything
-        raise InvalidTopologyError(f"{job.path}: {job.topology} raised {type(error).__name__}: {error}{_place(error)}") from error
+        raise InvalidTopologyError(
+            f"{job.path}: {job.topology} raised {type(error).__name__}: {error}{_place(error)}"
+        ) from error
     if not isinstance(topology, Topology):
-        raise InvalidTopologyError(f"{job.path}: {job.topology} returned a {type(topology).__name__}; return builder.build()")
+        raise InvalidTopologyError(
+            f"{job.path}: {job.topology} returned a {type(topology).__name__}; return builder.build()"
+        )
     return topology
 
 
@@ -198,7 +228,9 @@ def _with_parallelism(job: JobFile, topology: Topology, known: Collection[str]) 
         raise InvalidTopologyError(
             f"{job.path}: parallelism names unknown component '{unknown[0]}'; there are {', '.join(sorted(known))}"
         )
-    changed = Topology({c.id: replace(c, parallelism=job.parallelism.get(c.id, c.parallelism)) for c in topology})
+    changed = Topology(
+        {c.id: replace(c, parallelism=job.parallelism.get(c.id, c.parallelism)) for c in topology}
+    )
     validate(changed)
     check_times(changed)
     return changed
@@ -208,4 +240,8 @@ def _place(error: BaseException) -> str:
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
-    return f" ({Path(trace.tb_frame.f_code.co_filename).name}, line {trace.tb_lineno})" if trace else ""
+    return (
+        f" ({Path(trace.tb_frame.f_code.co_filename).name}, line {trace.tb_lineno})"
+        if trace
+        else ""
+    )

@@ -1,4 +1,6 @@
-"""Thread that drives Nimbus inside the driver: it sleeps until the next turn is due or a wake-up comes."""
+"""Thread that drives Nimbus inside the driver: it sleeps until the next turn is due or a wake-up
+comes.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ _LONGEST_SLEEP_S = 1.0
 class NimbusThread:
     """Thread that runs a Nimbus until stopped; a lost store is waited for.
 
-    `close` ends the Nimbus's session; `hurry` is called before, so that a turn at hand does not wait long for a lost store.
+    `close` ends the Nimbus's session; `hurry` is called before, so that a turn at hand does not
+    wait long for a lost store.
     """
 
     def __init__(
@@ -30,7 +33,8 @@ class NimbusThread:
         hurry: Callable[[], None] = lambda: None,
     ) -> None:
         self.nimbus = nimbus
-        self._close, self._hurry = close, hurry
+        self._close = close
+        self._hurry = hurry
         self._clock = clock
         self._wake = wake
         self._is_stopped = False
@@ -41,7 +45,9 @@ class NimbusThread:
         self._thread.start()
 
     def stop(self) -> None:
-        """End after the turn at hand, then close the session, which hands the leadership over; calling it twice is fine."""
+        """End after the turn at hand, then close the session, which hands the leadership over;
+        calling it twice is fine.
+        """
         self._is_stopped = True
         self._hurry()
         self._wake.set()
@@ -57,7 +63,9 @@ class NimbusThread:
             except StoreUnavailableError as error:
                 _LOG.warning("Nimbus waits for the store: %s", error)
                 sleep_s = _RETRY_S
-            except Exception:  # the top of the drive: a cluster without Nimbus would look healthy and heal nothing
+            except (
+                Exception
+            ):  # the top of the drive: a cluster without Nimbus would look healthy and heal nothing
                 _LOG.exception("Nimbus's turn failed; it is taken again")
                 sleep_s = _LONGEST_SLEEP_S
             self._wake.wait(sleep_s)

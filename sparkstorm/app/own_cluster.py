@@ -1,4 +1,6 @@
-"""A cluster of a run's own: started for one job, stopped after it; signals, and the end of Spark under it."""
+"""A cluster of a run's own: started for one job, stopped after it; signals, and the end of Spark
+under it.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +22,20 @@ from sparkstorm.stores.addresses import not_configured
 
 
 def run_in_own_cluster(run: Run, job: JobFile) -> int:
-    """Start a cluster for this run alone; Ctrl-C and SIGTERM drain and stop it, a second one ends it at once."""
+    """Start a cluster for this run alone; Ctrl-C and SIGTERM drain and stop it, a second one ends
+    it at once.
+    """
     run.console.say(starting_text(f"topology '{job.name}'", not_configured(job.conf)))
     if compiled.core is None:  # slower than the compiled core, which is what runs unsaid
         run.console.say(f"row path: {compiled.description}")
     with Signals(lambda: interrupt(run)), spark_may_end(lambda: run.has_begun):
         try:
             with Cluster.open(job.conf, say=run.console.say) as cluster:
-                status = run.on(cluster, lambda: check_spark(cluster), cluster.log_dir if cluster.has_logs_here else None)
+                status = run.on(
+                    cluster,
+                    lambda: check_spark(cluster),
+                    cluster.log_dir if cluster.has_logs_here else None,
+                )
                 is_over = status in (OK, PARKED, DATA_LOST) and run.is_all_kept
                 is_last = is_over and not run.patiently(cluster.state.topology_ids)
         except StoppedError:
@@ -45,13 +53,19 @@ def interrupt(run: Run) -> None:
         leave(INTERRUPTED)
     run.stop.set()
     if not run.has_begun:
-        run.console.say("stopping: nothing has begun yet; Spark and the servers are ended (again to stop at once) ...")
+        run.console.say(
+            "stopping: nothing has begun yet; Spark and the servers are ended (again to stop at once) ..."
+        )
         raise StoppedError
-    run.console.say("stopping: sources rest, what is under way is finished (again to stop at once) ...")
+    run.console.say(
+        "stopping: sources rest, what is under way is finished (again to stop at once) ..."
+    )
 
 
 def starting_text(what: str, own: list[str]) -> str:
-    """Return the names of the parts that are started: Spark, and the servers without a configured address."""
+    """Return the names of the parts that are started: Spark, and the servers without a configured
+    address.
+    """
     names = {"redis": "Redis", "zookeeper": "ZooKeeper"}
     *first, last = ["Spark", *(names[name] for name in own)]
     started = f"{', '.join(first)} and {last}" if first else last
@@ -60,12 +74,18 @@ def starting_text(what: str, own: list[str]) -> str:
 
 
 def check_spark(cluster: Cluster) -> None:
-    """Without Spark there are no slots, and nothing here can end in an orderly way: stop like a killed driver."""
+    """Without Spark there are no slots, and nothing here can end in an orderly way: stop like a
+    killed driver.
+    """
     try:
         cluster.check_spark()
     except SlotsUnavailableError as error:
         with contextlib.suppress(OSError):  # our output went through the JVM that is gone
-            print(f"{error}; the same command goes on from the last commit", file=sys.stderr, flush=True)
+            print(
+                f"{error}; the same command goes on from the last commit",
+                file=sys.stderr,
+                flush=True,
+            )
         leave(FAILED)
 
 
@@ -81,16 +101,24 @@ def spark_may_end(has_begun: Callable[[], bool]) -> Iterator[None]:
     except Exception as error:
         if not _is_jvm_gone(parent):
             raise
-        rest = "; the same command goes on from the last commit" if has_begun() else " while the run was starting"
+        rest = (
+            "; the same command goes on from the last commit"
+            if has_begun()
+            else " while the run was starting"
+        )
         raise SlotsUnavailableError(f"Spark was ended from outside{rest}") from error
 
 
 def _is_jvm_gone(parent: int) -> bool:
-    """Return whether the JVM has ended or shuts down: it is no longer our parent, or its Spark context has been stopped."""
+    """Return whether the JVM has ended or shuts down: it is no longer our parent, or its Spark
+    context has been stopped.
+    """
     if os.getppid() != parent:
         return True
     try:
         runtime: Any = SparkContext._jvm
-        return runtime is not None and bool(runtime.org.apache.spark.util.ShutdownHookManager.inShutdown())
+        return runtime is not None and bool(
+            runtime.org.apache.spark.util.ShutdownHookManager.inShutdown()
+        )
     except Exception:  # py4j has several ways to say that nobody answers
         return True

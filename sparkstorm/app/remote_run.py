@@ -1,4 +1,6 @@
-"""Run of a job on a standing cluster: submitted and followed by a process without Spark, which may leave at any time."""
+"""Run of a job on a standing cluster: submitted and followed by a process without Spark, which may
+leave at any time.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +24,21 @@ from sparkstorm.model.names import counted
 from sparkstorm.settings import DriverSettings
 
 # keys of the cluster that concern whoever follows a run
-_OF_FOLLOWERS = ("sparkstorm.progress.", "sparkstorm.dead.letters.file.", "sparkstorm.stores.patience.", "nimbus.request.")
+_OF_FOLLOWERS = (
+    "sparkstorm.progress.",
+    "sparkstorm.dead.letters.file.",
+    "sparkstorm.stores.patience.",
+    "nimbus.request.",
+)
 _PARKED = ("tuple was parked after its tries", "tuples were parked after their tries")
 
 
-def run_remotely(run: Run, job: JobFile, connection: str, is_detached: bool, is_json: bool = False) -> int:
-    """Submit a job, or take its unfinished run up, and follow it to its end; Ctrl-C leaves it to the cluster."""
+def run_remotely(
+    run: Run, job: JobFile, connection: str, is_detached: bool, is_json: bool = False
+) -> int:
+    """Submit a job, or take its unfinished run up, and follow it to its end; Ctrl-C leaves it to
+    the cluster.
+    """
     known = keys()
     for key in job.own_conf:
         if key in known and known[key].scope == "cluster" and not key.startswith(_OF_FOLLOWERS):
@@ -35,7 +46,10 @@ def run_remotely(run: Run, job: JobFile, connection: str, is_detached: bool, is_
     how = f"sparkstorm follow {job.name}, or the same command, follows it; sparkstorm kill {job.name} ends it"
     with connect(connection) as cluster:
         status = INTERRUPTED
-        with _leaving(run.console, lambda: f"{job.name} goes on in the cluster: {how}" if run.topology_id else ""):
+        with _leaving(
+            run.console,
+            lambda: f"{job.name} goes on in the cluster: {how}" if run.topology_id else "",
+        ):
             if is_detached:
                 run.begin(cluster)
                 run.console.say(how)
@@ -43,13 +57,17 @@ def run_remotely(run: Run, job: JobFile, connection: str, is_detached: bool, is_
             else:
                 status = run.on(cluster)
     if is_json:
-        print(json.dumps({"name": job.name, "topology_id": run.topology_id, "status": status}), flush=True)
+        print(
+            json.dumps({"name": job.name, "topology_id": run.topology_id, "status": status}),
+            flush=True,
+        )
     return status
 
 
 def follow(cluster: ClusterClient, name: str, is_json: bool = False) -> int:
     """Follow a topology until its sources are drained; the topology stays."""
-    console, settings = Console(sys.stderr if is_json else None), DriverSettings.of(cluster.conf)
+    console = Console(sys.stderr if is_json else None)
+    settings = DriverSettings.of(cluster.conf)
     handle = cluster.topology(name)
     path = result_folder((), handle.topology_id) / DEAD_LETTERS
     letters = DeadLetterFile(path, handle.dead_letters.stored, settings.dead_letters_bytes)
@@ -57,25 +75,36 @@ def follow(cluster: ClusterClient, name: str, is_json: bool = False) -> int:
     line_every_s = settings.progress_ms / 1000
     watch = Watch(handle, console, PublishedLogs(handle), line_every_s, patience_s, letters)
     status = INTERRUPTED
-    with _leaving(console, lambda: f"{name} goes on in the cluster: sparkstorm follow {name} follows it again"):
-        console.say(f"following {handle.topology_id} ({handle.status()}); Ctrl-C leaves it to the cluster")
+    with _leaving(
+        console, lambda: f"{name} goes on in the cluster: sparkstorm follow {name} follows it again"
+    ):
+        console.say(
+            f"following {handle.topology_id} ({handle.status()}); Ctrl-C leaves it to the cluster"
+        )
         _, progress = watch.run(lambda: False)
         console.show(progress)
         console.total(progress)
         letters.collect()
-        console.say(f"{name} has nothing more to do; its job's command collects the results, sparkstorm kill {name} ends it")
+        console.say(
+            f"{name} has nothing more to do; its job's command collects the results, sparkstorm kill {name} ends it"
+        )
         if progress.parked:
             console.say(f"{counted(progress.parked, *_PARKED)}; {kept_where(letters)}")
         status = PARKED if progress.parked else OK
         status = DATA_LOST if handle.losses() else status
     if is_json:
-        print(json.dumps({"name": handle.name, "topology_id": handle.topology_id, "status": status}), flush=True)
+        print(
+            json.dumps({"name": handle.name, "topology_id": handle.topology_id, "status": status}),
+            flush=True,
+        )
     return status
 
 
 @contextlib.contextmanager
 def _leaving(console: Console, last_words: Callable[[], str]) -> Iterator[None]:
-    """Leave at Ctrl-C and SIGTERM, wherever the work inside is; the outcome of an interrupted request is printed."""
+    """Leave at Ctrl-C and SIGTERM, wherever the work inside is; the outcome of an interrupted
+    request is printed.
+    """
 
     def leave() -> NoReturn:
         raise KeyboardInterrupt

@@ -1,4 +1,6 @@
-"""Results of a run as the job file names them: states of components at the end, and streams, each as files or a table."""
+"""Results of a run as the job file names them: states of components at the end, and streams, each
+as files or a table.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +31,11 @@ _FLUSH_SECS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One entry of `results:`. Without a stream it is the component's state at the end of the run; `top` of it is shown.
+    """One entry of `results:`. Without a stream it is the component's state at the end of the run;
+    `top` of it is shown.
 
-    `format: table` inserts into `table` of the database at `url`; other formats write below `directory`.
+    `format: table` inserts into `table` of the database at `url`; other formats write below
+    `directory`.
     """
 
     component: str = ""  # empty: the entry only names the directory
@@ -47,8 +51,14 @@ class Result:
 
     @property
     def name(self) -> str:
-        """Name of its file or folder: the component, with its stream unless that is the default one."""
-        return self.component if self.stream in ("", DEFAULT_STREAM) else f"{self.component}.{self.stream}"
+        """Name of its file or folder: the component, with its stream unless that is the default
+        one.
+        """
+        return (
+            self.component
+            if self.stream in ("", DEFAULT_STREAM)
+            else f"{self.component}.{self.stream}"
+        )
 
     @property
     def sink_id(self) -> str:
@@ -58,11 +68,15 @@ class Result:
 
     def sql_sink(self) -> SqlSink:
         """Return the sink of `format: table`."""
-        return SqlSink(self.url, self.table, password_file=self.password_file, password_env=self.password_env)
+        return SqlSink(
+            self.url, self.table, password_file=self.password_file, password_env=self.password_env
+        )
 
 
 def read_results(where: str, content: object) -> tuple[Result, ...]:
-    """Read the `results` of a job file, an entry or a list of them; InvalidConfigError names file, entry and field."""
+    """Read the `results` of a job file, an entry or a list of them; InvalidConfigError names file,
+    entry and field.
+    """
     entries = content if isinstance(content, list) else [content]
     found: list[Result] = []
     for number, entry in enumerate(entries):
@@ -70,9 +84,13 @@ def read_results(where: str, content: object) -> tuple[Result, ...]:
         with named_errors(InvalidConfigError, prefix=f"{where}: {root}: "):
             result = read_as(Result, entry)
         if result.format == "table" and not (result.url and result.table):
-            raise InvalidConfigError(f"{where}: {root}: format: table needs the url of a database and the name of a table")
+            raise InvalidConfigError(
+                f"{where}: {root}: format: table needs the url of a database and the name of a table"
+            )
         if any(_target(each) == _target(result) for each in found):
-            raise InvalidConfigError(f"{where}: {root}: '{result.name}' is written as {result.format} twice; drop one")
+            raise InvalidConfigError(
+                f"{where}: {root}: '{result.name}' is written as {result.format} twice; drop one"
+            )
         found.append(result)
     return tuple(found)
 
@@ -83,13 +101,17 @@ def _target(result: Result) -> tuple[str, str, bool]:
 
 
 def check_results(where: str, results: Sequence[Result], topology: Topology) -> None:
-    """Raise InvalidTopologyError for a result of a component, state or stream that the topology has not."""
+    """Raise InvalidTopologyError for a result of a component, state or stream that the topology has
+    not.
+    """
     for result in results:
         if not result.component:
             continue
         if result.component not in topology.components:
             known = ", ".join(sorted(topology.components))
-            raise InvalidTopologyError(f"{where}: results names unknown component '{result.component}'; there are {known}")
+            raise InvalidTopologyError(
+                f"{where}: results names unknown component '{result.component}'; there are {known}"
+            )
         component = topology.components[result.component]
         if not result.stream and not isinstance(component.instance, Stateful):
             streams = ", ".join(component.streams) or "none"
@@ -109,15 +131,21 @@ def check_results(where: str, results: Sequence[Result], topology: Topology) -> 
 
 
 def with_sinks(where: str, results: Sequence[Result], topology: Topology) -> Topology:
-    """Return the topology with a transactional sink for every result that is a stream; each tuple is written exactly once."""
+    """Return the topology with a transactional sink for every result that is a stream; each tuple
+    is written exactly once.
+    """
     components = dict(topology.components)
     for result in results:
         if not result.stream:
             continue
         if result.sink_id in components:
-            raise InvalidTopologyError(f"{where}: results: '{result.sink_id}' is already a component; rename it")
+            raise InvalidTopologyError(
+                f"{where}: results: '{result.sink_id}' is already a component; rename it"
+            )
         inputs = (Subscription(result.component, result.stream, Grouping("local_or_shuffle")),)
-        components[result.sink_id] = Component(result.sink_id, "bolt", stream_sink(where, result, topology), inputs=inputs)
+        components[result.sink_id] = Component(
+            result.sink_id, "bolt", stream_sink(where, result, topology), inputs=inputs
+        )
     return Topology(components)
 
 
@@ -125,7 +153,8 @@ def stream_sink(where: str, result: Result, topology: Topology) -> SqlSink | Res
     """Return the sink of a result that is a stream."""
     if result.format == "table":
         return result.sql_sink()
-    stream, schema = topology.components[result.component].streams[result.stream], None
+    stream = topology.components[result.component].streams[result.stream]
+    schema = None
     if result.schema:
         schema = read_arrow_schema(result.schema)
     elif result.format == "parquet":
@@ -137,7 +166,9 @@ def stream_sink(where: str, result: Result, topology: Topology) -> SqlSink | Res
             )
         import pyarrow as pa
 
-        schema = pa.schema([(name, arrow_type(parse_type(stream.types[name]))) for name in stream.fields])
+        schema = pa.schema(
+            [(name, arrow_type(parse_type(stream.types[name]))) for name in stream.fields]
+        )
     return ResultFiles(result.directory, _FILE_SINK_FORMATS[result.format], schema, result.name)
 
 
@@ -157,18 +188,25 @@ class ResultFiles(FileSink):
         """Write into this very folder, outside of a live run: as that task would."""
         self._path = folder
         tasks = dict.fromkeys(range(task_index + 1), component)
-        super().open({}, TopologyContext(topology_id, task_index, component, tasks, (), {}, lambda: 0))
+        super().open(
+            {}, TopologyContext(topology_id, task_index, component, tasks, (), {}, lambda: 0)
+        )
 
 
-def collect(results: Sequence[Result], handle: TopologyHandle, say: Callable[[str], None]) -> Path | None:
-    """Write the states among the results, say the `top` keys of each, and say where the streams are; return the first file.
+def collect(
+    results: Sequence[Result], handle: TopologyHandle, say: Callable[[str], None]
+) -> Path | None:
+    """Write the states among the results, say the `top` keys of each, and say where the streams
+    are; return the first file.
 
     InvalidConfigError when a result cannot be written; nothing of the run is lost by it.
     """
     files = []
     for result in results:
         if result.stream:
-            say(f"stream '{result.stream}' of '{result.component}' is in {_place(result, handle.topology_id)}")
+            say(
+                f"stream '{result.stream}' of '{result.component}' is in {_place(result, handle.topology_id)}"
+            )
         elif result.component:
             pairs = sorted(handle.key_values(result.component), key=_rank)
             file = result_folder(results, handle.topology_id, result) / state_file(result)
@@ -179,7 +217,9 @@ def collect(results: Sequence[Result], handle: TopologyHandle, say: Callable[[st
 
 
 def write_state(result: Result, pairs: Sequence[tuple[Any, Any]], file: Path, run: str) -> None:
-    """Write keys and values, the greatest values first: into the file, or, once for each `run`, into the result's table."""
+    """Write keys and values, the greatest values first: into the file, or, once for each `run`,
+    into the result's table.
+    """
     if result.format == "table":
         rows = [(_cell(key), _cell(value)) for key, value in sorted(pairs, key=_rank)]
         result.sql_sink().insert_once(f"{run}/{result.component}", ("key", "value"), rows)
@@ -194,7 +234,9 @@ def write_state(result: Result, pairs: Sequence[tuple[Any, Any]], file: Path, ru
         ) from error
 
 
-def result_folder(results: Sequence[Result], topology_id: str, result: Result | None = None) -> Path:
+def result_folder(
+    results: Sequence[Result], topology_id: str, result: Result | None = None
+) -> Path:
     """Return the folder of one run's results, or of one of them."""
     first = result or next(iter(results), Result())
     return Path(first.directory, file_name(topology_id)).resolve()
@@ -203,20 +245,27 @@ def result_folder(results: Sequence[Result], topology_id: str, result: Result | 
 def state_file(result: Result) -> str:
     """Return the name of a state's file."""
     name = f"{file_name(result.component)}.{result.format}"
-    return name if name != DEAD_LETTERS else f"%{name}"  # no quoted id begins like this: that file is the run's own
+    # no quoted id begins like this: that file is the run's own
+    return name if name != DEAD_LETTERS else f"%{name}"
 
 
-def _say_state(result: Result, pairs: Sequence[tuple[Any, Any]], file: Path, say: Callable[[str], None]) -> None:
+def _say_state(
+    result: Result, pairs: Sequence[tuple[Any, Any]], file: Path, say: Callable[[str], None]
+) -> None:
     for key, value in pairs[: result.top]:
         say(f"{value:>12,}  {key}" if isinstance(value, int) else f"  {key}: {value}")
     where = f"table {result.table}" if result.format == "table" else file
-    say(f"{counted(len(pairs), 'key')}{sum_text([value for _, value in pairs])}; results are in {where}")
+    say(
+        f"{counted(len(pairs), 'key')}{sum_text([value for _, value in pairs])}; results are in {where}"
+    )
 
 
 def _place(result: Result, topology_id: str) -> str:
     if result.format == "table":
         return f"table {result.table}"
-    folder = result.directory if "://" in result.directory else str(Path(result.directory).resolve())
+    folder = (
+        result.directory if "://" in result.directory else str(Path(result.directory).resolve())
+    )
     return "/".join([folder, file_name(topology_id), file_name(result.name)])
 
 
@@ -241,7 +290,9 @@ def _cell(value: Any) -> Any:
 
 
 def sum_text(values: Sequence[Any]) -> str:
-    """The sum of values that are all whole numbers, named as one; nothing for any others, whose sum would be of a part."""
+    """The sum of values that are all whole numbers, named as one; nothing for any others, whose sum
+    would be of a part.
+    """
     are_numbers = bool(values) and all(type(value) is int for value in values)
     return f", the sum of their values is {sum(values):,}" if are_numbers else ""
 
@@ -252,19 +303,28 @@ def _rank(pair: tuple[Any, Any]) -> tuple[float, str]:
 
 
 def _line(key: Any, value: Any) -> str:
-    """Return one line of JSON that reads back exactly (`sparkstorm.replay.read_json`); other values are tagged objects."""
+    """Return one line of JSON that reads back exactly (`sparkstorm.replay.read_json`); other values
+    are tagged objects.
+    """
     return to_json([key, value])
 
 
 def _table(pairs: Iterable[tuple[Any, Any]]) -> Any:
-    """Return the keys and values of a state as a table; keys that are tuples of one length are STRUCT (_1, _2, ...).
+    """Return the keys and values of a state as a table; keys that are tuples of one length are
+    STRUCT (_1, _2, ...).
 
-    A column whose values have no type in common holds their JSON (`sparkstorm.replay.read_json` reads it back).
+    A column whose values have no type in common holds their JSON (`sparkstorm.replay.read_json`
+    reads it back).
     """
     import pyarrow as pa
 
     found = list(pairs)
-    return pa.table({"key": _array([_plain(key) for key, _ in found]), "value": _array([value for _, value in found])})
+    return pa.table(
+        {
+            "key": _array([_plain(key) for key, _ in found]),
+            "value": _array([value for _, value in found]),
+        }
+    )
 
 
 def _plain(key: Any) -> Any:
@@ -275,7 +335,9 @@ def _array(values: Sequence[Any]) -> Any:
     import pyarrow as pa
 
     kinds = set(map(type, values)) - {type(None)}
-    is_record = kinds == {dict} and len({tuple(value) for value in values if value is not None}) == 1
+    is_record = (
+        kinds == {dict} and len({tuple(value) for value in values if value is not None}) == 1
+    )
     if (len(kinds) <= 1 and (is_record or kinds.isdisjoint({dict, list}))) or kinds == {list}:
         try:
             return pa.array(values)

@@ -57,12 +57,18 @@ class Host(Protocol):
     def state(self) -> StormState: ...
     def find(self, name: str) -> TopologyHandle | None: ...
     def submit(
-        self, name: str, topology: Topology, conf: Mapping[str, Any], by_value: Sequence[str] | None = None
+        self,
+        name: str,
+        topology: Topology,
+        conf: Mapping[str, Any],
+        by_value: Sequence[str] | None = None,
     ) -> TopologyHandle: ...
 
 
 class Run:
-    """One run of a job; its result is an exit status. `is_shared`: others use the cluster as well, and it outlives this run."""
+    """One run of a job; its result is an exit status. `is_shared`: others use the cluster as well,
+    and it outlives this run.
+    """
 
     def __init__(
         self,
@@ -73,7 +79,10 @@ class Run:
         console: Console | None = None,
         is_shared: bool = False,
     ) -> None:
-        self._job, self._topology, self._by_value, self._is_fresh = job, topology, by_value, is_fresh
+        self._job = job
+        self._topology = topology
+        self._by_value = by_value
+        self._is_fresh = is_fresh
         self._is_shared = is_shared
         self.console = console or Console()
         self._settings = DriverSettings.of(job.conf)
@@ -82,7 +91,8 @@ class Run:
         self.has_begun = False
         self.topology_id = ""  # once it has begun
         self._started = time.monotonic()
-        self.is_all_kept = True  # whether results and dead letters are in files, so that the stores may go
+        # whether results and dead letters are in files, so that the stores may go
+        self.is_all_kept = True
 
     def begin(self, cluster: Host, log_dir: Path | None = None) -> TopologyHandle:
         """Submit the topology, or take its unfinished run up, and say where it is."""
@@ -95,8 +105,12 @@ class Run:
         self.console.say(f"{placed}; {logs}")
         return handle
 
-    def on(self, cluster: Host, check: Callable[[], None] = lambda: None, log_dir: Path | None = None) -> int:
-        """Run to the end of a finite source, or until `stop`; what is unfinished then stays for another run."""
+    def on(
+        self, cluster: Host, check: Callable[[], None] = lambda: None, log_dir: Path | None = None
+    ) -> int:
+        """Run to the end of a finite source, or until `stop`; what is unfinished then stays for
+        another run.
+        """
         handle = self.begin(cluster, log_dir)
         logs = FileLogs(log_dir, handle.topology_id) if log_dir else PublishedLogs(handle)
         line_every_s = self._settings.progress_ms / 1000
@@ -122,7 +136,7 @@ class Run:
         self.patiently(lambda: end(handle))
         return status
 
-    # -- beginning and end ---------------------------------------------------------------------------------------
+    # -- beginning and end -------------------------------------------------------------------------
 
     def _begin(self, cluster: Host) -> TopologyHandle:
         """The unfinished run of this name, or a new one."""
@@ -132,35 +146,50 @@ class Run:
             end(handle)
             handle = None
         if handle is None:
-            return cluster.submit(self._job.name, self._topology, topology_conf(self._job), self._by_value)
+            return cluster.submit(
+                self._job.name, self._topology, topology_conf(self._job), self._by_value
+            )
         self._accept_loss(handle)
         self._compare_settings(handle)
         handle.activate()
-        self.console.say(f"going on with unfinished run {handle.topology_id}, in the code it began with (--fresh drops it)")
+        self.console.say(
+            f"going on with unfinished run {handle.topology_id}, in the code it began with (--fresh drops it)"
+        )
         if SubmissionSettings.of(self._job.own_conf).from_checkpoint:
             self.console.say("what it has is newer than the checkpoint, which is for new runs")
         return handle
 
     def _accept_loss(self, handle: TopologyHandle) -> None:
-        """Give an unfinished run the one setting that its stored configuration may lack: going on after a loss of Redis."""
+        """Give an unfinished run the one setting that its stored configuration may lack: going on
+        after a loss of Redis.
+        """
         wanted = SubmissionSettings.of(self._job.own_conf).store_loss
         if wanted == CONTINUE and SubmissionSettings.of(handle.conf()).store_loss != wanted:
             handle.rebalance(RebalanceOptions(conf={STORE_LOSS: wanted}), 0)
 
     def _compare_settings(self, handle: TopologyHandle) -> None:
-        """Refuse a setting of the command line that what runs does not have; name those of the job file.
+        """Refuse a setting of the command line that what runs does not have; name those of the job
+        file.
 
         A job file may be older than a rebalance; who gives -c wants it now.
         """
-        running, known, own = handle.conf(), keys(), topology_conf(self._job)
+        running = handle.conf()
+        known = keys()
+        own = topology_conf(self._job)
         normalised = normalise_conf(self._job.conf.as_dict(), own)
         for key, value in own.items():
             default = known[key].default if key in known else None
             was = running.get(key, default)
-            if was in (value, normalised.get(key)) or key in _OF_NEW_RUNS or (key not in running and key == BUILDER_ARGUMENTS):
+            if (
+                was in (value, normalised.get(key))
+                or key in _OF_NEW_RUNS
+                or (key not in running and key == BUILDER_ARGUMENTS)
+            ):
                 continue
             if key not in self._job.overrides:
-                self.console.say(f"note: {self._job.path} says {key}: {show(value)}, the run goes on with {show(was)}")
+                self.console.say(
+                    f"note: {self._job.path} says {key}: {show(value)}, the run goes on with {show(was)}"
+                )
                 continue
             text = value if isinstance(value, str) else json.dumps(value)
             change = f"--workers {text}" if key == "topology.workers" else f"-c {key}={text}"
@@ -176,7 +205,11 @@ class Run:
             try:
                 result = call()
             except (StoreUnavailableError, StoreFullError) as error:
-                hopeless = (AccessRefusedError, NimbusUnavailableError) if self._is_shared else AccessRefusedError
+                hopeless = (
+                    (AccessRefusedError, NimbusUnavailableError)
+                    if self._is_shared
+                    else AccessRefusedError
+                )
                 if self.stop.is_set() or isinstance(error, hopeless):
                     raise
                 absence.bear(error)
@@ -186,17 +219,27 @@ class Run:
                 return result
 
     def _leave_failed(self, handle: TopologyHandle, is_lost: bool) -> None:
-        """A run that got nothing done is dropped: the next one shall take mended code; not one that Redis has forgotten."""
+        """A run that got nothing done is dropped: the next one shall take mended code; not one that
+        Redis has forgotten.
+        """
         progress = handle.progress()
         if is_lost or progress.executed or progress.acked or progress.parked:
             handle.deactivate()
-            self.console.say(f"{handle.topology_id} is kept as it stands; the same command goes on with it, --fresh drops it")
+            self.console.say(
+                f"{handle.topology_id} is kept as it stands; the same command goes on with it, --fresh drops it"
+            )
         else:
             end(handle)
 
     def _say_stopped(self, handle: TopologyHandle, progress: TopologyProgress) -> None:
-        rest = "every tree is settled" if progress.is_settled else f"{counted(progress.pending, 'tree is open', 'trees are open')}"
-        self.console.say(f"stopped; {rest}; the same command goes on with {handle.topology_id} from here, --fresh drops it")
+        rest = (
+            "every tree is settled"
+            if progress.is_settled
+            else f"{counted(progress.pending, 'tree is open', 'trees are open')}"
+        )
+        self.console.say(
+            f"stopped; {rest}; the same command goes on with {handle.topology_id} from here, --fresh drops it"
+        )
 
     def _dead_letters(self, handle: TopologyHandle) -> DeadLetterFile:
         path = result_folder(self._job.results, handle.topology_id) / DEAD_LETTERS
@@ -212,7 +255,9 @@ class Run:
                 self.console.say(f"  {line}")
             return PARKED
         if progress.failed and not self._replays():
-            self.console.say(f"{counted(progress.failed, 'tree')} failed, and no spout emits them again")
+            self.console.say(
+                f"{counted(progress.failed, 'tree')} failed, and no spout emits them again"
+            )
             return PARKED
         return OK
 
@@ -222,31 +267,47 @@ class Run:
 
 
 def placed_text(state: StormState, topology_id: str, took_s: float) -> str:
-    """Return a sentence: the topology is assigned, or which other topologies may hold the slots it waits for."""
+    """Return a sentence: the topology is assigned, or which other topologies may hold the slots it
+    waits for.
+    """
     if state.read_assignment(topology_id) is not None:
         return f"{topology_id} is assigned {took_s:.1f} s after the start"
     others = sorted(other for other in state.topology_ids() if other != topology_id)
-    held = f"they may be held by {', '.join(others)}: finish or drop that run" if others else "there are too few of them"
+    held = (
+        f"they may be held by {', '.join(others)}: finish or drop that run"
+        if others
+        else "there are too few of them"
+    )
     return f"{topology_id} waits for free slots; {held}, or set storm.local.dir to a folder of this run's own"
 
 
 def kept_where(letters: DeadLetterFile) -> str:
     """Return where dead letters are, for people."""
-    return f"they are in {letters.path}" if letters.is_whole else f"{letters.trouble}; what it lacks is kept in Redis"
+    return (
+        f"they are in {letters.path}"
+        if letters.is_whole
+        else f"{letters.trouble}; what it lacks is kept in Redis"
+    )
 
 
 def end(handle: TopologyHandle) -> None:
-    """Kill the topology, wait until its workers and records are gone, and delete its data and its code."""
+    """Kill the topology, wait until its workers and records are gone, and delete its data and its
+    code.
+    """
     handle.blob_keys()
     with contextlib.suppress(NotAliveError):  # killed by somebody else, or in its last moments
         handle.kill(0)
     if not wait_in_real_time(lambda: handle.status() is None, _END_WAIT_MS):
-        raise WorkerFailedError(f"{handle.topology_id} did not end within {_END_WAIT_MS // 1000} s of its kill")
+        raise WorkerFailedError(
+            f"{handle.topology_id} did not end within {_END_WAIT_MS // 1000} s of its kill"
+        )
     handle.delete_data()
 
 
 class StoppedError(BaseException):
-    """Raised by the signal handler, in whatever the main thread does: no library may take it for a fault of its own."""
+    """Raised by the signal handler, in whatever the main thread does: no library may take it for a
+    fault of its own.
+    """
 
 
 class Signals:

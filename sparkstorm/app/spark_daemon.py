@@ -1,13 +1,15 @@
 """Spark's Python daemon with a slot's modules loaded before it forks (spark.python.daemon.module).
 
-Spark's own daemon imports nothing first, so that every new slot process spends its first half second of CPU on imports,
-and several seconds on a busy machine. A worker's modules are for the slot's first worker, which it forks. The modules named here
-start no threads of Python when they are imported, which a process that forks must not have; those of numpy's BLAS end at a fork
-and start again when they are needed.
+Spark's own daemon imports nothing first, so that every new slot process spends its first half
+second of CPU on imports, and several seconds on a busy machine. A worker's modules are for the
+slot's first worker, which it forks. The modules named here start no threads of Python when they are
+imported, which a process that forks must not have; those of numpy's BLAS end at a fork and start
+again when they are needed.
 
-Spark's own daemon forks for whoever connects to its port on loopback, and the fork asks for the secret, with a traceback for every
-other word. Spark's JVM wants the fork's process id before it sends the secret, so the secret cannot be asked before the fork. A
-connection is therefore judged by what is known of it: the user of its other end, and its silence, as the JVM speaks second.
+Spark's own daemon forks for whoever connects to its port on loopback, and the fork asks for the
+secret, with a traceback for every other word. Spark's JVM wants the fork's process id before it
+sends the secret, so the secret cannot be asked before the fork. A connection is therefore judged by
+what is known of it: the user of its other end, and its silence, as the JVM speaks second.
 """
 
 from __future__ import annotations
@@ -25,20 +27,28 @@ from typing import Any
 
 
 def _leave_archives() -> None:
-    """Import pyspark and py4j from the folder that pip installed instead of from the archives that it holds.
+    """Import pyspark and py4j from the folder that pip installed instead of from the archives that
+    it holds.
 
-    The archives have no compiled modules, and each forked process would read their directories again, once per package
-    (`importlib.invalidate_caches` in pyspark's worker): 0.4 s of CPU per daemon and 0.17 s per slot.
+    The archives have no compiled modules, and each forked process would read their directories
+    again, once per package (`importlib.invalidate_caches` in pyspark's worker): 0.4 s of CPU per
+    daemon and 0.17 s per slot.
     """
     found = [path for path in sys.path if Path(path).name == "pyspark.zip"]
     for archive in found:
         package = Path(archive).parents[2]
-        if package.name == "pyspark" and (package / "__init__.py").exists() and (package.parent / "py4j").exists():
+        if (
+            package.name == "pyspark"
+            and (package / "__init__.py").exists()
+            and (package.parent / "py4j").exists()
+        ):
             libraries = package / "python" / "lib"
             sys.path[:] = [path for path in sys.path if Path(path).parent != libraries]
             if str(package.parent) not in sys.path:
                 sys.path.append(str(package.parent))
-            for path in [path for path in sys.path_importer_cache if path.startswith(str(libraries))]:
+            for path in [
+                path for path in sys.path_importer_cache if path.startswith(str(libraries))
+            ]:
                 del sys.path_importer_cache[path]
 
 
@@ -63,9 +73,13 @@ class ListeningSocket(socket.socket):
     """Daemon's port, which gives it connections of its own user that have said nothing yet."""
 
     def accept(self) -> tuple[socket.socket, Any]:
-        """Return the next connection; InterruptedError, which the daemon passes over, for one that gets no fork."""
+        """Return the next connection; InterruptedError, which the daemon passes over, for one that
+        gets no fork.
+        """
         connection, address = super().accept()
-        if self.family != socket.AF_UNIX and (_has_spoken(connection) or is_of_another_user(connection)):
+        if self.family != socket.AF_UNIX and (
+            _has_spoken(connection) or is_of_another_user(connection)
+        ):
             connection.close()
             raise InterruptedError(errno.EINTR, "a connection that is not Spark's")
         return connection, address
@@ -83,7 +97,9 @@ def _has_spoken(connection: socket.socket) -> bool:
 
 
 def worker(connection: socket.socket, authenticated: bool) -> int:
-    """Ask for the secret in silence and for a limited time, then work for Spark; return the fork's exit status."""
+    """Ask for the secret in silence and for a limited time, then work for Spark; return the fork's
+    exit status.
+    """
     if not authenticated:
         connection.settimeout(_SECRET_S)
         is_known = _knows_secret(connection)
@@ -97,7 +113,8 @@ def worker(connection: socket.socket, authenticated: bool) -> int:
 
 def _knows_secret(connection: socket.socket) -> bool:
     secret = os.environ["PYTHON_WORKER_FACTORY_SECRET"].encode()
-    wanted, found = struct.pack(">i", len(secret)) + secret, b""
+    wanted = struct.pack(">i", len(secret)) + secret
+    found = b""
     try:
         while wanted.startswith(found[:4]) and len(found) < len(wanted):
             if not (part := connection.recv(len(wanted) - len(found))):

@@ -1,4 +1,6 @@
-"""Standing cluster: Nimbus and the slots, held until stopped, for topologies that other processes submit."""
+"""Standing cluster: Nimbus and the slots, held until stopped, for topologies that other processes
+submit.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ _SHARES = re.compile(r"[\d.,]+(%| bytes| MiB| s\b)")
 _LOOK_EVERY_S = 1.0
 _PROBLEMS_EVERY_S = 2.0  # all heartbeats are read: with one a second a problem is said within 5 s
 _REPEAT_S = 60.0
-EXITS = "exit status: 0 stopped from outside (Ctrl-C, SIGTERM), 1 failed, 130 stopped while starting"
+EXITS = (
+    "exit status: 0 stopped from outside (Ctrl-C, SIGTERM), 1 failed, 130 stopped while starting"
+)
 
 
 def main(arguments: Sequence[str], prog: str = "run_cluster.py") -> int:
@@ -50,7 +54,9 @@ def _read_conf(options: argparse.Namespace) -> Conf:
 
 
 def cluster_conf(own: Mapping[str, Any]) -> Conf:
-    """Return the configuration; a cluster with servers of its own has a folder of its own below the default one."""
+    """Return the configuration; a cluster with servers of its own has a folder of its own below the
+    default one.
+    """
     conf = merge(own)
     if "storm.local.dir" in own or not not_configured(conf):
         return conf
@@ -64,14 +70,20 @@ def hold(conf: Conf, web_port: int | None = None) -> int:
     from sparkstorm.app.own_cluster import spark_may_end, starting_text
     from sparkstorm.app.run import Signals, StoppedError
 
-    console, stopping, is_up = Console(), threading.Event(), threading.Event()
+    console = Console()
+    stopping = threading.Event()
+    is_up = threading.Event()
 
     def stop() -> None:
         if stopping.is_set():
-            console.say("stopped at once; topologies go on from their last commits with the next start")
+            console.say(
+                "stopped at once; topologies go on from their last commits with the next start"
+            )
             leave(OK)
         stopping.set()
-        console.say("stopping: slots, Nimbus, Spark and the servers are ended (again to stop at once) ...")
+        console.say(
+            "stopping: slots, Nimbus, Spark and the servers are ended (again to stop at once) ..."
+        )
         if not is_up.is_set():
             raise StoppedError
 
@@ -80,7 +92,9 @@ def hold(conf: Conf, web_port: int | None = None) -> int:
         try:
             with Cluster.open(conf, say=console.say, is_shared=True) as cluster:
                 is_up.set()
-                for line in up_lines(conf, sum(cluster.slots_by_node().values()), cluster.logs_place):
+                for line in up_lines(
+                    conf, sum(cluster.slots_by_node().values()), cluster.logs_place
+                ):
                     console.say(line)
                 with _page(conf, web_port):
                     rest = _watch_until(stopping, cluster, console.say)
@@ -93,21 +107,39 @@ def hold(conf: Conf, web_port: int | None = None) -> int:
 
 @contextlib.contextmanager
 def _page(conf: Conf, port: int | None) -> Iterator[None]:
-    """Serve the page by a child, which speaks to the cluster as any client does: a page cannot slow Nimbus."""
+    """Serve the page by a child, which speaks to the cluster as any client does: a page cannot slow
+    Nimbus.
+    """
     if port is None:
         yield
         return
     file = str(connection_path(conf).resolve())
-    with tied([sys.executable, "-m", "sparkstorm.cli", "web", "--cluster", file, "--port", str(port), "--until-input-ends"]):
+    with tied(
+        [
+            sys.executable,
+            "-m",
+            "sparkstorm.cli",
+            "web",
+            "--cluster",
+            file,
+            "--port",
+            str(port),
+            "--until-input-ends",
+        ]
+    ):
         yield
 
 
 def _watch_until(stopping: threading.Event, cluster: Cluster, say: Callable[[str], None]) -> str:
-    """Show changes of leader and topologies until stopped; return a clause on the topologies that are left, or nothing."""
+    """Show changes of leader and topologies until stopped; return a clause on the topologies that
+    are left, or nothing.
+    """
     from sparkstorm.app.own_cluster import check_spark
 
     lead = LeaderWatch(lambda: (cluster.leader, cluster.is_leading), say)
-    watch = TopologyWatch(lambda: {s.topology_id: str(s.status) for s in cluster.client.summaries()}, say)
+    watch = TopologyWatch(
+        lambda: {s.topology_id: str(s.status) for s in cluster.client.summaries()}, say
+    )
     problems = ProblemWatch(cluster.client.problem_sentences, say)
     while not stopping.wait(_LOOK_EVERY_S):
         check_spark(cluster)
@@ -115,10 +147,13 @@ def _watch_until(stopping: threading.Event, cluster: Cluster, say: Callable[[str
         watch.look()
         problems.look()
     watch.look()
-    left, others = ", ".join(watch.names()), cluster.other_drivers()
+    left = ", ".join(watch.names())
+    others = cluster.other_drivers()
     if not left:
         return ""
-    return f"; {others[0]} goes on with {left}" if others else f"; with the next start go on: {left}"
+    return (
+        f"; {others[0]} goes on with {left}" if others else f"; with the next start go on: {left}"
+    )
 
 
 def up_lines(conf: Conf, slots: int, logs: str) -> list[str]:
@@ -136,10 +171,15 @@ def up_lines(conf: Conf, slots: int, logs: str) -> list[str]:
 
 
 class LeaderWatch:
-    """Lines for people when another driver begins to lead; none as long as this one is the only one."""
+    """Lines for people when another driver begins to lead; none as long as this one is the only
+    one.
+    """
 
-    def __init__(self, look: Callable[[], tuple[DriverInfo | None, bool]], say: Callable[[str], None]) -> None:
-        self._look, self._say = look, say
+    def __init__(
+        self, look: Callable[[], tuple[DriverInfo | None, bool]], say: Callable[[str], None]
+    ) -> None:
+        self._look = look
+        self._say = say
         self._was: bool | None = None
         self._known = ""
 
@@ -151,14 +191,18 @@ class LeaderWatch:
         elif not is_leading and leader is not None and leader.id != self._known:
             self._say(f"{leader} leads; this one stands by")
         if is_leading or leader is not None:
-            self._was, self._known = is_leading, leader.id if leader else ""
+            self._was = is_leading
+            self._known = leader.id if leader else ""
 
 
 class TopologyWatch:
     """Lines for people on topologies that come, change their status and go."""
 
-    def __init__(self, statuses: Callable[[], Mapping[str, str]], say: Callable[[str], None]) -> None:
-        self._statuses, self._say = statuses, say
+    def __init__(
+        self, statuses: Callable[[], Mapping[str, str]], say: Callable[[str], None]
+    ) -> None:
+        self._statuses = statuses
+        self._say = say
         self._known: Mapping[str, str] = {}
 
     def look(self) -> None:
@@ -176,11 +220,15 @@ class TopologyWatch:
 
     def names(self) -> list[str]:
         """Return the ids that were there at the last look and had not been killed."""
-        return sorted(each for each, status in self._known.items() if status != TopologyStatus.KILLED)
+        return sorted(
+            each for each, status in self._known.items() if status != TopologyStatus.KILLED
+        )
 
 
 class ProblemWatch:
-    """Lines for people on the problems of a cluster: each once when it comes and again while it lasts, every minute."""
+    """Lines for people on the problems of a cluster: each once when it comes and again while it
+    lasts, every minute.
+    """
 
     def __init__(
         self,
@@ -188,12 +236,16 @@ class ProblemWatch:
         say: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._sentences, self._say, self._clock = sentences, say, clock
+        self._sentences = sentences
+        self._say = say
+        self._clock = clock
         self._due = 0.0
         self._said_at: dict[tuple[str, str], float] = {}
 
     def look(self) -> None:
-        """Compare with the last look, when it is time to; a store that is away is looked at next time."""
+        """Compare with the last look, when it is time to; a store that is away is looked at next
+        time.
+        """
         now = self._clock()
         if now < self._due:
             return
@@ -203,8 +255,11 @@ class ProblemWatch:
         except SparkStormError:
             return
         self._said_at = {kind: at for kind, at in self._said_at.items() if now - at < _REPEAT_S}
-        for about, sentence in ((about, each) for about, several in sorted(found.items()) for each in several):
-            # A share or a size changes all the time; the number of a worker, a moment or a count of deaths is another problem.
+        for about, sentence in (
+            (about, each) for about, several in sorted(found.items()) for each in several
+        ):
+            # A share or a size changes all the time; the number of a worker, a moment or a count of
+            # deaths is another problem.
             kind = (about, _SHARES.sub("", sentence))
             if kind not in self._said_at:
                 self._said_at[kind] = now
@@ -213,11 +268,21 @@ class ProblemWatch:
 
 def _parse(arguments: Sequence[str], prog: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog=prog, description="Hold a cluster on Spark until stopped, for topologies that other processes submit.", epilog=EXITS
+        prog=prog,
+        description="Hold a cluster on Spark until stopped, for topologies that other processes submit.",
+        epilog=EXITS,
     )
     parser.add_argument("conf", nargs="?", metavar="CONF.yaml", help="configuration of the cluster")
-    parser.add_argument("-c", action="append", default=[], metavar="KEY=VALUE", help="override one configuration key")
-    parser.add_argument("--web", type=int, metavar="PORT", help="also serve the cluster's page, on this port")
+    parser.add_argument(
+        "-c",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="override one configuration key",
+    )
+    parser.add_argument(
+        "--web", type=int, metavar="PORT", help="also serve the cluster's page, on this port"
+    )
     return parser.parse_args(list(arguments))
 
 

@@ -37,21 +37,39 @@ class Watched(Protocol):
 
 
 class Waits:
-    """Sentences on causes of a wait of some seconds; the same cause again only after half a minute."""
+    """Sentences on causes of a wait of some seconds; the same cause again only after half a
+    minute.
+    """
 
-    def __init__(self, handle: Watched, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
-        self._handle, self._say, self._clock = handle, say, clock
+    def __init__(
+        self,
+        handle: Watched,
+        say: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._handle = handle
+        self._say = say
+        self._clock = clock
         self._done: object = None
         self._moved_at = self._free_at = clock()
         self._said_at: dict[str, float] = {}
-        self._beat_at: dict[WorkerSlot, tuple[int, float]] = {}  # time of the newest beat, and when it was first seen
+        # time of the newest beat, and when it was first seen
+        self._beat_at: dict[WorkerSlot, tuple[int, float]] = {}
 
     def look(self, progress: TopologyProgress, beats: Sequence[WorkerBeat]) -> None:
         """Compare with the last look; StoreUnavailableError when ZooKeeper does not answer."""
         now = self._clock()
-        done = (progress.executed, progress.emitted, progress.acked, progress.failed, progress.parked, progress.done)
+        done = (
+            progress.executed,
+            progress.emitted,
+            progress.acked,
+            progress.failed,
+            progress.parked,
+            progress.done,
+        )
         if done != self._done:
-            self._done, self._moved_at = done, now
+            self._done = done
+            self._moved_at = now
         self._note_beats(beats, now)
         blocked = _told(beats, "blocked")
         if not blocked:
@@ -68,8 +86,12 @@ class Waits:
                 self._said_at[kind] = now
                 self._say(f"waiting: {cause}")
 
-    def _idle(self, progress: TopologyProgress, beats: Sequence[WorkerBeat], now: float) -> Iterator[str]:
-        """Return the first cause found, from the cluster inwards: later ones would be its consequences."""
+    def _idle(
+        self, progress: TopologyProgress, beats: Sequence[WorkerBeat], now: float
+    ) -> Iterator[str]:
+        """Return the first cause found, from the cluster inwards: later ones would be its
+        consequences.
+        """
         wanted = self._handle.slots()
         if not wanted:
             problems = self._handle.problems()
@@ -83,7 +105,9 @@ class Waits:
         else:
             yield from _told(beats, "held_back") or [_open_work(progress)]
 
-    def _missing(self, wanted: frozenset[WorkerSlot], beats: Sequence[WorkerBeat], now: float) -> Iterator[str]:
+    def _missing(
+        self, wanted: frozenset[WorkerSlot], beats: Sequence[WorkerBeat], now: float
+    ) -> Iterator[str]:
         beat_by_slot = {WorkerSlot(beat.node, beat.port): beat for beat in beats}
         for slot in sorted(wanted, key=str):
             beat = beat_by_slot.get(slot)
@@ -105,7 +129,8 @@ class Absence:
     """A store that is away, or full: said when it goes and when it is back."""
 
     def __init__(self, say: Callable[[str], None], patience_s: float) -> None:
-        self._say, self._patience_s = say, patience_s
+        self._say = say
+        self._patience_s = patience_s
         self._since: float | None = None
 
     def bear(self, error: StoreUnavailableError | StoreFullError) -> None:
@@ -126,7 +151,9 @@ class Absence:
 
 
 def _told(beats: Sequence[WorkerBeat], name: str) -> list[str]:
-    """Return the causes in the workers' heartbeats, each once; causes that differ in numbers only are one."""
+    """Return the causes in the workers' heartbeats, each once; causes that differ in numbers only
+    are one.
+    """
     cause_by_kind: dict[str, str] = {}
     for beat in beats:
         causes = beat.stats.get(name)
@@ -147,8 +174,15 @@ def _silent(beats: Sequence[WorkerBeat]) -> Iterator[str]:
 
 def _open_work(progress: TopologyProgress) -> str:
     if progress.held:
-        return "; ".join(held_lines(progress.held)) + ": the run goes on until it acks or fails them, and no window fires past them"
+        return (
+            "; ".join(held_lines(progress.held))
+            + ": the run goes on until it acks or fails them, and no window fires past them"
+        )
     if progress.pending:
         is_open = counted(progress.pending, "tree is open", "trees are open")
         return f"{is_open}: their acks, or topology.message.timeout.secs, are waited for"
-    return "the spouts have nothing to emit" if progress.is_settled else "tuples are under way: bolts work on them"
+    return (
+        "the spouts have nothing to emit"
+        if progress.is_settled
+        else "tuples are under way: bolts work on them"
+    )

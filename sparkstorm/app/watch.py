@@ -1,4 +1,6 @@
-"""Watch over a running topology: until its sources are drained, a worker gives up, or it is stopped."""
+"""Watch over a running topology: until its sources are drained, a worker gives up, or it is
+stopped.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,12 @@ from sparkstorm.app.dead_letter_file import DeadLetterFile
 from sparkstorm.app.waits import Absence, Waits
 from sparkstorm.client.handle import TopologyHandle, TopologyProgress
 from sparkstorm.client.logs import last_lines as published_lines
-from sparkstorm.errors import NotAliveError, StoreUnavailableError, TopologyPausedError, WorkerFailedError
+from sparkstorm.errors import (
+    NotAliveError,
+    StoreUnavailableError,
+    TopologyPausedError,
+    WorkerFailedError,
+)
 from sparkstorm.model.assignment import WorkerBeat, WorkerSlot
 from sparkstorm.supervisor.slot import worker_log_name
 from sparkstorm.supervisor.worker_process import last_lines
@@ -22,7 +29,8 @@ from sparkstorm.supervisor.worker_process import last_lines
 _TAIL_LINES = 20
 DRAIN_S = 30.0
 LOOK_EVERY_S = 0.1
-MAX_DEATHS_WITHOUT_PROGRESS = 6  # a row that kills takes four: one to raise suspicion, three to be parked
+# a row that kills takes four: one to raise suspicion, three to be parked
+MAX_DEATHS_WITHOUT_PROGRESS = 6
 
 
 class Logs(Protocol):
@@ -36,7 +44,8 @@ class FileLogs:
     """Logs as files in a folder of this host."""
 
     def __init__(self, folder: Path, topology_id: str) -> None:
-        self._folder, self._topology_id = folder, topology_id
+        self._folder = folder
+        self._topology_id = topology_id
 
     def place(self, slot: WorkerSlot) -> str:
         """Say where a worker's log is."""
@@ -73,11 +82,12 @@ class Outcome(Enum):
 
 
 class Watch:
-    """Repeated look at a topology, several times a second; `run` returns how it ended, with the last progress seen.
+    """Repeated look at a topology, several times a second; `run` returns how it ended, with the
+    last progress seen.
 
-    WorkerFailedError when a worker cannot be started, or keeps dying without getting anything done; NotAliveError when the
-    topology is gone;
-    StoreUnavailableError when Redis stays away for longer than `patience_s`; ZooKeeper, which data do not pass, may.
+    WorkerFailedError when a worker cannot be started, or keeps dying without getting anything done;
+    NotAliveError when the topology is gone; StoreUnavailableError when Redis stays away for longer
+    than `patience_s`; ZooKeeper, which data do not pass, may.
     """
 
     def __init__(
@@ -89,7 +99,9 @@ class Watch:
         patience_s: float,
         letters: DeadLetterFile | None = None,
     ) -> None:
-        self._handle, self._console, self._letters = handle, console, letters
+        self._handle = handle
+        self._console = console
+        self._letters = letters
         self._line_every_s = line_every_s
         self._deaths = Deaths(handle.topology_id, logs, console.say)
         self._waits = Waits(handle, console.say)
@@ -101,14 +113,20 @@ class Watch:
         self._has_said_late: set[str] = set()
         self._losses: tuple[str, ...] = ()
 
-    def run(self, is_stopping: Callable[[], bool], check: Callable[[], None] = lambda: None) -> tuple[Outcome, TopologyProgress]:
-        """Until the end; `check` is called with every progress line and may raise to end the watch."""
-        drained, deadline = 0, None
+    def run(
+        self, is_stopping: Callable[[], bool], check: Callable[[], None] = lambda: None
+    ) -> tuple[Outcome, TopologyProgress]:
+        """Until the end; `check` is called with every progress line and may raise to end the
+        watch.
+        """
+        drained = 0
+        deadline = None
         while True:
             progress = self._look(check)
             if progress is not None:
                 drained = drained + 1 if progress.is_drained else 0
-                if drained >= 2:  # two looks: the first may have read one worker before and one after a hand-over
+                # two looks: the first may have read one worker before and one after a hand-over
+                if drained >= 2:
                     return Outcome.DRAINED, progress
                 if deadline is None and is_stopping():
                     deadline = self._deactivate()
@@ -117,7 +135,9 @@ class Watch:
             time.sleep(LOOK_EVERY_S / 2 if drained else LOOK_EVERY_S)
 
     def _deactivate(self) -> float | None:
-        """Let spouts rest; returns when to stop at the latest, None when a store is away and it must be tried again."""
+        """Let spouts rest; returns when to stop at the latest, None when a store is away and it
+        must be tried again.
+        """
         try:
             self._handle.deactivate()
         except StoreUnavailableError as error:
@@ -146,7 +166,9 @@ class Watch:
     def _look_at_workers(self, progress: TopologyProgress) -> None:
         try:
             if self._handle.status() is None:
-                raise NotAliveError(f"{self._handle.topology_id} is gone: it was killed or replaced while it was followed")
+                raise NotAliveError(
+                    f"{self._handle.topology_id} is gone: it was killed or replaced while it was followed"
+                )
             if sentence := self._handle.paused():
                 raise TopologyPausedError(sentence)
             beats = self._handle.beats()
@@ -160,7 +182,9 @@ class Watch:
 
     def _look_at_late(self, progress: TopologyProgress) -> None:
         """Say of each component when its first late tuples are seen: a run may go on for long."""
-        fresh = {name: share for name, share in progress.late.items() if name not in self._has_said_late}
+        fresh = {
+            name: share for name, share in progress.late.items() if name not in self._has_said_late
+        }
         self._has_said_late.update(fresh)
         for line in late_lines(fresh):
             self._console.say(line)
@@ -169,11 +193,15 @@ class Watch:
         losses = self._handle.losses()
         for loss in losses:
             if loss not in self._losses:
-                self._console.say(f"{loss}; it goes on with what is left (topology.store.loss=continue)")
+                self._console.say(
+                    f"{loss}; it goes on with what is left (topology.store.loss=continue)"
+                )
         self._losses = losses
 
     def _collect(self, parked: int) -> None:
-        """Write new dead letters; say where the first ones are, since the run may go on for long."""
+        """Write new dead letters; say where the first ones are, since the run may go on for
+        long.
+        """
         if self._letters is None or parked in (0, self._parked):
             return
         self._letters.collect()
@@ -181,32 +209,42 @@ class Watch:
             self._parked = parked
         if not self._has_said_parked and (causes := self._letters.groups.lines(1)):
             self._has_said_parked = True
-            self._console.say(f"tuples are parked; they are written to {self._letters.path} as it happens. {causes[0]}")
+            self._console.say(
+                f"tuples are parked; they are written to {self._letters.path} as it happens. {causes[0]}"
+            )
 
 
 class Deaths:
     """Workers that fail or were replaced, by their heartbeats."""
 
     def __init__(self, topology_id: str, logs: Logs, say: Callable[[str], None]) -> None:
-        self._topology_id, self._logs, self._say = topology_id, logs, say
+        self._topology_id = topology_id
+        self._logs = logs
+        self._say = say
         self._beat_by_slot: dict[WorkerSlot, WorkerBeat] = {}
         self._done: object = None
-        self._deaths_before: dict[WorkerSlot, int] = {}  # how many workers had died at each slot when it last got on
+        # how many workers had died at each slot when it last got on
+        self._deaths_before: dict[WorkerSlot, int] = {}
 
     def look(self, beats: list[WorkerBeat], progress: TopologyProgress) -> None:
         """Say what changed; WorkerFailedError when it is no use to go on."""
         done = (progress.executed, progress.acked, progress.failed, progress.parked, progress.done)
         if done != self._done:
-            self._done, self._deaths_before = done, {}
+            self._done = done
+            self._deaths_before = {}
         for beat in beats:
             slot = WorkerSlot(beat.node, beat.port)
             former = self._beat_by_slot.get(slot)
             if beat.state == "FAILED":
-                raise WorkerFailedError(f"worker {slot} of {self._topology_id} cannot run: {beat.message}")
+                raise WorkerFailedError(
+                    f"worker {slot} of {self._topology_id} cannot run: {beat.message}"
+                )
             if former is not None and 0 != former.pid != beat.pid != 0:
                 why = beat.stats.get("last_end") or "its slot was started again"
                 log = self._logs.place(slot)
-                self._say(f"worker {slot} was replaced (process {former.pid} by {beat.pid}): {why}; {log}")
+                self._say(
+                    f"worker {slot} was replaced (process {former.pid} by {beat.pid}): {why}; {log}"
+                )
             if former is None or beat.pid:
                 self._beat_by_slot[slot] = beat
             self._check_deaths(slot, beat)
@@ -214,10 +252,14 @@ class Deaths:
     def _check_deaths(self, slot: WorkerSlot, beat: WorkerBeat) -> None:
         said = beat.stats.get("deaths", 0)
         deaths = said if isinstance(said, int) else 0
-        before = min(deaths, self._deaths_before.get(slot, deaths))  # a slot that was restarted counts anew
+        # a slot that was restarted counts anew
+        before = min(deaths, self._deaths_before.get(slot, deaths))
         self._deaths_before[slot] = before
         if deaths - before >= MAX_DEATHS_WITHOUT_PROGRESS:
-            tail = "\n".join(f"  {line}" for line in self._logs.tail(slot)) or "  (empty, or on the worker's own host)"
+            tail = (
+                "\n".join(f"  {line}" for line in self._logs.tail(slot))
+                or "  (empty, or on the worker's own host)"
+            )
             raise WorkerFailedError(
                 f"worker {slot} of {self._topology_id} died {deaths - before} times without getting anything done; "
                 f"{self._logs.place(slot)}, and ends so:\n{tail}"

@@ -1,1 +1,3 @@
-"""Content-addressed blobs: signed bytes in chunks in a bytes store, metadata in the state store; code of topologies."""
+"""Content-addressed blobs: signed bytes in chunks in a bytes store, metadata in the state store;
+code of topologies.
+"""

@@ -1,8 +1,9 @@
 """Files and archives that travel with a topology's code (`topology.files`, `topology.archives`).
 
-A file keeps its name; a folder brings all of its files below its own name. An archive (.zip, .tar, .tar.gz) holds Python packages:
-an environment as venv-pack or conda-pack make it, of which the site-packages are taken, or the packages alone. Packages that
-a worker's own Python has come first, so an archive adds packages and replaces none.
+A file keeps its name; a folder brings all of its files below its own name. An archive (.zip, .tar,
+.tar.gz) holds Python packages: an environment as venv-pack or conda-pack make it, of which the
+site-packages are taken, or the packages alone. Packages that a worker's own Python has come first,
+so an archive adds packages and replaces none.
 """
 
 from __future__ import annotations
@@ -28,38 +29,63 @@ from sparkstorm.api.context import set_files_folder
 from sparkstorm.errors import InvalidConfigError, WorkerFailedError
 
 MAX_BYTES = 512 * 1024 * 1024
-# Packages are packed to a third or a half; 600 KiB of zeros unpacked to 600 MB on every host, at each start of a worker.
-_LEAST_BOUND, _MOST_TIMES = 256 * 1024 * 1024, 20
-# of the libraries, for bytes that are no archive; a ValueError, RuntimeError: names and methods that they do not take
-_DAMAGED = (zipfile.BadZipFile, tarfile.TarError, EOFError, OSError, zlib.error, lzma.LZMAError, ValueError, RuntimeError)
+# Packages are packed to a third or a half; 600 KiB of zeros unpacked to 600 MB on every host, at
+# each start of a worker.
+_LEAST_BOUND = 256 * 1024 * 1024
+_MOST_TIMES = 20
+# of the libraries, for bytes that are no archive; a ValueError, RuntimeError: names and methods
+# that they do not take
+_DAMAGED = (
+    zipfile.BadZipFile,
+    tarfile.TarError,
+    EOFError,
+    OSError,
+    zlib.error,
+    lzma.LZMAError,
+    ValueError,
+    RuntimeError,
+)
 _Member: TypeAlias = tuple[str, int, Callable[[], bytes]]  # name, size in bytes, reader
-_FILES, _ARCHIVES = "files/", "archives/"
+_FILES = "files/"
+_ARCHIVES = "archives/"
 _ENDINGS = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 _PACKAGES = re.compile(r"(?:.*?/)??(?:lib/python(?P<version>\d+\.\d+)/)?site-packages/(?P<name>.+)")
 
 
 def read_attachments(files: Sequence[str], archives: Sequence[str]) -> dict[str, bytes]:
-    """Return the bytes of files and archives by their names in the code blob; InvalidConfigError names what cannot travel."""
+    """Return the bytes of files and archives by their names in the code blob; InvalidConfigError
+    names what cannot travel.
+    """
     found: dict[str, bytes] = {}
     for text in files:
         path = Path(text)
         if not path.exists():
             raise InvalidConfigError(f"topology.files: there is no file or folder {text}")
-        inside = sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]
+        inside = (
+            sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]
+        )
         for each in inside:
-            name = PurePosixPath(path.resolve().name, each.relative_to(path).as_posix()) if path.is_dir() else path.name
+            name = (
+                PurePosixPath(path.resolve().name, each.relative_to(path).as_posix())
+                if path.is_dir()
+                else path.name
+            )
             _add(found, f"{_FILES}{name}", each, "topology.files")
     for text in archives:
         path = Path(text)
         if not path.is_file() or not path.name.endswith(_ENDINGS):
-            raise InvalidConfigError(f"topology.archives: {text} is no file that ends in {', '.join(_ENDINGS)}")
+            raise InvalidConfigError(
+                f"topology.archives: {text} is no file that ends in {', '.join(_ENDINGS)}"
+            )
         _add(found, f"{_ARCHIVES}{path.name}", path, "topology.archives")
     return found
 
 
 def _add(found: dict[str, bytes], name: str, path: Path, key: str) -> None:
     if name in found:
-        raise InvalidConfigError(f"{key}: two entries are named {PurePosixPath(name).name}; rename one")
+        raise InvalidConfigError(
+            f"{key}: two entries are named {PurePosixPath(name).name}; rename one"
+        )
     if sum(map(len, found.values())) + path.stat().st_size > MAX_BYTES:
         raise InvalidConfigError(
             f"{key}: with {path} the files and archives have more than {MAX_BYTES >> 20} MB, too many to send along: put "
@@ -72,7 +98,9 @@ def _add(found: dict[str, bytes], name: str, path: Path, key: str) -> None:
 
 
 def use(attachments: Mapping[str, bytes], folder: Path) -> None:
-    """Unpack into a folder, unless another process of this host did, and make files and packages known to this process."""
+    """Unpack into a folder, unless another process of this host did, and make files and packages
+    known to this process.
+    """
     if not attachments:
         return
     if not folder.exists():
@@ -82,7 +110,8 @@ def use(attachments: Mapping[str, bytes], folder: Path) -> None:
             with contextlib.suppress(OSError):  # another process was faster
                 fresh.rename(folder)
         finally:
-            shutil.rmtree(fresh, ignore_errors=True)  # also of a failed try: the next one would leave another
+            # also of a failed try: the next one would leave another
+            shutil.rmtree(fresh, ignore_errors=True)
     set_files_folder(folder / "files")
     for packages in sorted((folder / "archives").glob("*")):
         if str(packages) not in sys.path:
@@ -91,9 +120,11 @@ def use(attachments: Mapping[str, bytes], folder: Path) -> None:
 
 
 def unpack(what: str, data: bytes, folder: Path) -> None:
-    """Write the regular files of an archive (.zip or .tar, also compressed) below a new folder, within the bounds of packages.
+    """Write the regular files of an archive (.zip or .tar, also compressed) below a new folder,
+    within the bounds of packages.
 
-    WorkerFailedError for an archive that is damaged, too large, or leads out of the folder; `what` names it.
+    WorkerFailedError for an archive that is damaged, too large, or leads out of the folder; `what`
+    names it.
     """
     folder.mkdir()
     try:
@@ -114,10 +145,14 @@ def _unpack(attachments: Mapping[str, bytes], folder: Path) -> None:
 
 
 def _packages(archive: str, data: bytes) -> Iterator[tuple[str, bytes]]:
-    """Yield the files of the packages in an archive; WorkerFailedError when it is damaged, too large or for another Python."""
+    """Yield the files of the packages in an archive; WorkerFailedError when it is damaged, too
+    large or for another Python.
+    """
     here = f"{sys.version_info.major}.{sys.version_info.minor}"
     try:
-        with _opened(f"archive {archive} of the topology", data, archive.endswith(".zip")) as members:
+        with _opened(
+            f"archive {archive} of the topology", data, archive.endswith(".zip")
+        ) as members:
             matches = {name: found for name in members if (found := _PACKAGES.fullmatch(name))}
             versions = {found["version"] for found in matches.values()} - {None, here}
             if versions:
@@ -128,7 +163,9 @@ def _packages(archive: str, data: bytes) -> Iterator[tuple[str, bytes]]:
             for name in matches or members:
                 yield matches[name]["name"] if matches else name, members[name]()
     except _DAMAGED as error:
-        raise WorkerFailedError(f"archive {archive} of the topology cannot be unpacked: {error}") from error
+        raise WorkerFailedError(
+            f"archive {archive} of the topology cannot be unpacked: {error}"
+        ) from error
 
 
 @contextlib.contextmanager
@@ -139,17 +176,25 @@ def _opened(what: str, data: bytes, is_zip: bool) -> Iterator[dict[str, Callable
         if is_zip:
             zipped = stack.enter_context(zipfile.ZipFile(io.BytesIO(data)))
             entries = (each for each in zipped.infolist() if not each.is_dir())
-            members = ((each.filename, each.file_size, partial(zipped.read, each)) for each in entries)
+            members = (
+                (each.filename, each.file_size, partial(zipped.read, each)) for each in entries
+            )
         else:
             packed = stack.enter_context(tarfile.open(fileobj=io.BytesIO(data)))
             files = (each for each in packed if each.isfile())
-            members = ((each.name.removeprefix("./"), each.size, partial(_read, packed, each)) for each in files)
+            members = (
+                (each.name.removeprefix("./"), each.size, partial(_read, packed, each))
+                for each in files
+            )
         yield _bounded(what, members, _LEAST_BOUND + _MOST_TIMES * len(data))
 
 
 def _bounded(what: str, members: Iterator[_Member], most: int) -> dict[str, Callable[[], bytes]]:
-    """Return the readers by name, without those whose names lead out of a folder; WorkerFailedError for more than `most` bytes."""
-    total, readers = 0, dict[str, Callable[[], bytes]]()
+    """Return the readers by name, without those whose names lead out of a folder; WorkerFailedError
+    for more than `most` bytes.
+    """
+    total = 0
+    readers = dict[str, Callable[[], bytes]]()
     for name, size, read in members:
         total += size  # as the archive says: neither library reads more of a file than that
         if total > most:
@@ -172,6 +217,8 @@ def _read(packed: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
 def _write(folder: Path, name: str, data: bytes) -> None:
     path = folder.joinpath(*PurePosixPath(name).parts)
     if not path.resolve().is_relative_to(folder.resolve()):
-        raise WorkerFailedError(f"the topology's code brings a file {name!r:.80}, whose name leads out of its folder")
+        raise WorkerFailedError(
+            f"the topology's code brings a file {name!r:.80}, whose name leads out of its folder"
+        )
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)

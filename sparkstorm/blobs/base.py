@@ -1,7 +1,7 @@
 """Protocol of the bytes store, which holds the chunks of blobs.
 
-Laws: a value is read back as it was put; `get` of an absent key is None, `delete` of one is fine; only
-StoreUnavailableError and StoreFullError leave the seam.
+Laws: a value is read back as it was put; `get` of an absent key is None, `delete` of one is fine;
+only StoreUnavailableError and StoreFullError leave the seam.
 """
 
 from typing import Protocol
@@ -27,7 +27,9 @@ class BytesStore(Protocol):
         ...
 
     def wait_copies(self, wanted: int, timeout_ms: int) -> int:
-        """Wait until what was put is in that many copies, or the time is over; return the number reached."""
+        """Wait until what was put is in that many copies, or the time is over; return the number
+        reached.
+        """
         ...
 
     def delete(self, key: str) -> None:

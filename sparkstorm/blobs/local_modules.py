@@ -1,8 +1,9 @@
 """Local modules that a topology's code imports, as one archive that travels with it.
 
-Local is a module that the submitter finds outside of the standard library, of installed packages and of this one: most
-often a file or a package folder beside the topology's module. Imports are read from the sources, those inside functions
-too; names that only `importlib` computes are not found, and neither are data files and compiled modules.
+Local is a module that the submitter finds outside of the standard library, of installed packages
+and of this one: most often a file or a package folder beside the topology's module. Imports are
+read from the sources, those inside functions too; names that only `importlib` computes are not
+found, and neither are data files and compiled modules.
 """
 
 from __future__ import annotations
@@ -30,12 +31,14 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)  # the same sources make the same bytes, and so t
 
 
 def pack_sources(modules: Iterable[str]) -> bytes:
-    """A zip archive of these top-level modules and of every local one that they import; empty when none is local.
+    """A zip archive of these top-level modules and of every local one that they import; empty when
+    none is local.
 
     InvalidTopologyError names a module that is too large to travel.
     """
     path_by_name: dict[str, Path] = {}
-    waiting, seen = [*modules], set[str]()
+    waiting = [*modules]
+    seen = set[str]()
     while waiting:
         name = waiting.pop()
         if name in seen or (spec := local_spec(name)) is None:
@@ -49,12 +52,16 @@ def pack_sources(modules: Iterable[str]) -> bytes:
                 "too many to send along: install it on the hosts"
             )
         path_by_name |= files
-        waiting += sorted({imported for path in files.values() for imported in imports_of(path)} - seen)
+        waiting += sorted(
+            {imported for path in files.values() for imported in imports_of(path)} - seen
+        )
     return _zipped(path_by_name) if path_by_name else b""
 
 
 def local_spec(name: str) -> ModuleSpec | None:
-    """Return where a local top-level module of the submitter is found; None for any other, and for a compiled one."""
+    """Return where a local top-level module of the submitter is found; None for any other, and for
+    a compiled one.
+    """
     if name == "sparkstorm" or name in sys.stdlib_module_names:
         return None
     try:
@@ -69,7 +76,9 @@ def local_spec(name: str) -> ModuleSpec | None:
 
 
 def named_in(code: bytes) -> Iterator[str]:
-    """Yield local top-level modules that a pickle names: those of functions in attributes, and of a script's own imports."""
+    """Yield local top-level modules that a pickle names: those of functions in attributes, and of a
+    script's own imports.
+    """
     starts = [found.end() for found in re.finditer(_SHORT_TEXT, code) if found.end() < len(code)]
     texts = {code[at + 1 : at + 1 + code[at]] for at in starts}
     tops = {name.partition(".")[0] for name in list(sys.modules) if name.encode() in texts}
@@ -102,9 +111,12 @@ def _imports_of(path: Path, mtime_ns: int, size: int) -> frozenset[str]:
 
 
 def add_sources(archive: bytes, file: Path) -> None:
-    """Make a packed archive importable in this process, before other modules of that name; write it to `file`."""
+    """Make a packed archive importable in this process, before other modules of that name; write it
+    to `file`.
+    """
     if archive:
-        if not file.exists() or file.read_bytes() != archive:  # a full disk keeps no worker from its next start
+        # a full disk keeps no worker from its next start
+        if not file.exists() or file.read_bytes() != archive:
             fresh = file.with_suffix(".new")
             fresh.write_bytes(archive)
             fresh.replace(file)
@@ -125,7 +137,8 @@ def remove_sources(file: Path) -> None:
 def _forget_finders(file: Path) -> None:
     """Drop the import system's caches of one archive.
 
-    `importlib.invalidate_caches` would read every archive on the path anew: 0.4 s in a Python worker of Spark.
+    `importlib.invalidate_caches` would read every archive on the path anew: 0.4 s in a Python
+    worker of Spark.
     """
     for place in [place for place in sys.path_importer_cache if _is_in(place, file)]:
         del sys.path_importer_cache[place]
@@ -160,12 +173,19 @@ def _files_of(name: str, spec: ModuleSpec) -> Iterator[tuple[str, Path]]:
 
 def _zipped(path_by_name: dict[str, Path]) -> bytes:
     stats = {name: path.stat() for name, path in sorted(path_by_name.items())}
-    return _archive(tuple((name, path_by_name[name], stat.st_mtime_ns, stat.st_size) for name, stat in stats.items()))
+    return _archive(
+        tuple(
+            (name, path_by_name[name], stat.st_mtime_ns, stat.st_size)
+            for name, stat in stats.items()
+        )
+    )
 
 
 @lru_cache(maxsize=1)
 def _archive(sources: tuple[tuple[str, Path, int, int], ...]) -> bytes:
-    """Archive of sources, each with its name, time of change and size: every replay of a notebook asks again."""
+    """Archive of sources, each with its name, time of change and size: every replay of a notebook
+    asks again.
+    """
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, path, _, _ in sources:

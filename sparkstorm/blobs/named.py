@@ -1,8 +1,9 @@
-"""Blobs with names, which a cluster keeps and may replace while topologies run: `topology.blobstore.map` (Storm).
+"""Blobs with names, which a cluster keeps and may replace while topologies run:
+`topology.blobstore.map` (Storm).
 
-On a host each version lies under its hash. The local name is a link to the newest one, replaced in one step: a reader sees a
-whole version, never a mixture. Left out: a notice to user code, since a tuple that is executed twice may meet two versions
-whether it knows of it or not.
+On a host each version lies under its hash. The local name is a link to the newest one, replaced in
+one step: a reader sees a whole version, never a mixture. Left out: a notice to user code, since a
+tuple that is executed twice may meet two versions whether it knows of it or not.
 """
 
 from __future__ import annotations
@@ -38,13 +39,16 @@ class BlobUse:
 
 
 def blob_uses(conf: Mapping[str, Any]) -> tuple[BlobUse, ...]:
-    """Return the blobs of a topology's configuration; InvalidConfigError names the entry and what it may have."""
+    """Return the blobs of a topology's configuration; InvalidConfigError names the entry and what
+    it may have.
+    """
     found: dict[str, BlobUse] = {}
     for name, options in (FileSettings.of(conf).blobs or {}).items():
         options = {} if options is None else options
         check_name(name, f"{KEY}: blob")
         wrong = not isinstance(options, dict) or any(
-            not isinstance(value, _OPTIONS.get(option, type(None))) for option, value in options.items()
+            not isinstance(value, _OPTIONS.get(option, type(None)))
+            for option, value in options.items()
         )
         if wrong:
             raise InvalidConfigError(
@@ -53,8 +57,12 @@ def blob_uses(conf: Mapping[str, Any]) -> tuple[BlobUse, ...]:
         local = options.get("localname", name)
         check_name(local, f"{KEY}: localname")
         if local in found:
-            raise InvalidConfigError(f"{KEY}: {found[local].name} and {name} have the localname {local}; give one of them another")
-        found[local] = BlobUse(name, local, options.get("uncompress", False), options.get("workerRestart", False))
+            raise InvalidConfigError(
+                f"{KEY}: {found[local].name} and {name} have the localname {local}; give one of them another"
+            )
+        found[local] = BlobUse(
+            name, local, options.get("uncompress", False), options.get("workerRestart", False)
+        )
     return tuple(found.values())
 
 
@@ -75,7 +83,8 @@ def check_size(name: str, size: int) -> None:
 
 
 def lay_out(folder: Path, use: BlobUse, key: str, fetch: Callable[[], bytes]) -> None:
-    """Make the bytes of a key the newest version of a blob in a topology's folder on this host; the version before stays.
+    """Make the bytes of a key the newest version of a blob in a topology's folder on this host; the
+    version before stays.
 
     WorkerFailedError for an archive that is damaged, too large, or leads out of its folder.
     """
@@ -109,7 +118,9 @@ def lay_out(folder: Path, use: BlobUse, key: str, fetch: Callable[[], bytes]) ->
 
 
 def _prune(folder: Path, kept: set[str]) -> None:
-    """Delete versions that no link names, but for these: who has a path of the version before may go on with it."""
+    """Delete versions that no link names, but for these: who has a path of the version before may
+    go on with it.
+    """
     kept |= {os.readlink(each) for each in folder.iterdir() if each.is_symlink()}
     for version in (folder / _VERSIONS).iterdir():
         if f"{_VERSIONS}/{version.name}" in kept or version.name.startswith("new-"):

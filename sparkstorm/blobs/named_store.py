@@ -1,6 +1,8 @@
-"""Blobs with names as clients keep them (Storm's `storm blobstore`): made, replaced, listed and deleted.
+"""Blobs with names as clients keep them (Storm's `storm blobstore`): made, replaced, listed and
+deleted.
 
-The bytes are stored first, under their hash, and then the record of names, in one write: a name always has whole bytes.
+The bytes are stored first, under their hash, and then the record of names, in one write: a name
+always has whole bytes.
 """
 
 from __future__ import annotations
@@ -21,7 +23,10 @@ class NamedBlobStore:
     """Blobs of a cluster by name; `by` is who stores them, for people."""
 
     def __init__(self, state: StormState, blobs: BlobStore, clock: Clock, by: str) -> None:
-        self._state, self._blobs, self._clock, self._by = state, blobs, clock, by
+        self._state = state
+        self._blobs = blobs
+        self._clock = clock
+        self._by = by
 
     def all(self) -> Mapping[str, NamedBlob]:
         """Return what there is, by name."""
@@ -32,14 +37,22 @@ class NamedBlobStore:
         return self._put(name, data, is_new=True)
 
     def update(self, name: str, data: bytes) -> NamedBlob:
-        """Replace the bytes of a name; the workers that use it have them within a second, as a rule."""
+        """Replace the bytes of a name; the workers that use it have them within a second, as a
+        rule.
+        """
         return self._put(name, data, is_new=False)
 
     def delete(self, name: str) -> None:
         """Delete a blob; InvalidConfigError while a topology uses it."""
-        users = sorted(topology_id for topology_id in self._state.topology_ids() if name in self._used_by(topology_id))
+        users = sorted(
+            topology_id
+            for topology_id in self._state.topology_ids()
+            if name in self._used_by(topology_id)
+        )
         if users:
-            raise InvalidConfigError(f"blob {name} is used by {', '.join(users)} ({KEY}): kill it first")
+            raise InvalidConfigError(
+                f"blob {name} is used by {', '.join(users)} ({KEY}): kill it first"
+            )
 
         def without(found: Mapping[str, NamedBlob]) -> Mapping[str, NamedBlob]:
             _require(name, found)
@@ -48,11 +61,15 @@ class NamedBlobStore:
         self._state.change_named_blobs(without)
 
     def check(self, conf: Mapping[str, object]) -> None:
-        """Refuse a topology's configuration that names a blob which is not there: its workers could not start."""
+        """Refuse a topology's configuration that names a blob which is not there: its workers could
+        not start.
+        """
         uses = blob_uses(conf)
         known = self.all() if uses else {}
         if missing := next((use.name for use in uses if use.name not in known), None):
-            raise InvalidConfigError(f"{KEY}: the cluster has no blob {missing}; make it: sparkstorm blob create {missing} FILE")
+            raise InvalidConfigError(
+                f"{KEY}: the cluster has no blob {missing}; make it: sparkstorm blob create {missing} FILE"
+            )
 
     def _put(self, name: str, data: bytes, *, is_new: bool) -> NamedBlob:
         check_name(name, "blob")
@@ -72,16 +89,23 @@ class NamedBlobStore:
         base = self._state.read_base(topology_id)
         if base is None:
             return set()
-        return {use.name for use in blob_uses(conf_from_bytes(self._blobs.get(base.conf_key), base.conf_key))}
+        return {
+            use.name
+            for use in blob_uses(conf_from_bytes(self._blobs.get(base.conf_key), base.conf_key))
+        }
 
 
 def _require(name: str, found: Mapping[str, NamedBlob]) -> None:
     if name not in found:
-        raise InvalidConfigError(f"there is no blob {name}; there are {', '.join(sorted(found)) or 'none'}")
+        raise InvalidConfigError(
+            f"there is no blob {name}; there are {', '.join(sorted(found)) or 'none'}"
+        )
 
 
 def _check_free(name: str, found: Mapping[str, NamedBlob], is_new: bool) -> None:
     if not is_new:
         _require(name, found)
     elif name in found:
-        raise InvalidConfigError(f"blob {name} is there already; replace it with `sparkstorm blob update {name} FILE`")
+        raise InvalidConfigError(
+            f"blob {name} is there already; replace it with `sparkstorm blob update {name} FILE`"
+        )

@@ -18,7 +18,9 @@ _WAIT_TURN_MS = 2_000
 
 
 class RedisBytesStore:
-    """Chunks as Redis strings, under the laws of BytesStore; the client must not decode responses."""
+    """Chunks as Redis strings, under the laws of BytesStore; the client must not decode
+    responses.
+    """
 
     def __init__(self, client: redis.Redis, prefix: str = "sparkstorm:blob:") -> None:
         self._client = client
@@ -43,11 +45,15 @@ class RedisBytesStore:
     def list_keys(self) -> list[str]:
         """All keys, sorted; a scan, for rare sweeps only."""
         with _translated("list blob chunks"):
-            found = [key.decode() for key in self._client.scan_iter(match=_literal(self._prefix) + "*")]
+            found = [
+                key.decode() for key in self._client.scan_iter(match=_literal(self._prefix) + "*")
+            ]
         return sorted(key.removeprefix(self._prefix) for key in found)
 
     def wait_copies(self, wanted: int, timeout_ms: int) -> int:
-        """The server's own copy and those of its replicas (WAIT), asked for in turns shorter than the client's own time limit."""
+        """The server's own copy and those of its replicas (WAIT), asked for in turns shorter than
+        the client's own time limit.
+        """
         if wanted <= 1:
             return 1
         with _translated("wait for replicas"):
@@ -66,7 +72,9 @@ class RedisBytesStore:
 
 
 def greet(connection: Any) -> None:
-    """Open a connection of a client that will write: to a restarted server only when its append-only file is whole."""
+    """Open a connection of a client that will write: to a restarted server only when its
+    append-only file is whole.
+    """
     connection.on_connect()
     try:
         LogRewrite(connection, _PATIENCE_S).finish()
@@ -85,6 +93,8 @@ def _translated(what: str) -> Iterator[None]:
     except redis.exceptions.OutOfMemoryError as error:
         raise StoreFullError(f"Redis is full: could not {what}") from error
     except (redis.AuthenticationError, redis.exceptions.AuthorizationError) as error:
-        raise AccessRefusedError(f"Redis refuses the password and did not {what}: {error}") from error
+        raise AccessRefusedError(
+            f"Redis refuses the password and did not {what}: {error}"
+        ) from error
     except (redis.exceptions.RedisError, OSError) as error:
         raise StoreUnavailableError(f"Redis did not {what}: {error}") from error

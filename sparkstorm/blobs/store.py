@@ -1,8 +1,8 @@
 """Blob store: immutable bytes under their own sha256, signed, cut into chunks.
 
-Laws: read after write; a key never changes its bytes; the signature is checked against the cluster's key and the bytes
-against their address before anyone may open them; metadata is written last and removed first, so a blob that can be
-seen is whole.
+Laws: read after write; a key never changes its bytes; the signature is checked against the
+cluster's key and the bytes against their address before anyone may open them; metadata is written
+last and removed first, so a blob that can be seen is whole.
 """
 
 import contextlib
@@ -28,9 +28,13 @@ class BlobStore:
         self._secret = key
 
     def put(self, data: bytes, now_ms: int) -> str:
-        """Store bytes and return their key; the same bytes have one key, are stored once, and count as new again."""
+        """Store bytes and return their key; the same bytes have one key, are stored once, and count
+        as new again.
+        """
         if len(data) > MAX_BLOB_BYTES:
-            raise ValueError(f"a blob of {len(data)} bytes is larger than the limit of {MAX_BLOB_BYTES}")
+            raise ValueError(
+                f"a blob of {len(data)} bytes is larger than the limit of {MAX_BLOB_BYTES}"
+            )
         key = blob_key(data)
         chunks = [data[at : at + CHUNK_BYTES] for at in range(0, len(data), CHUNK_BYTES)]
         metadata = BlobMetadata(key, len(data), len(chunks), now_ms, self.sign(data))
@@ -47,28 +51,38 @@ class BlobStore:
         return key
 
     def _discard(self, metadata: BlobMetadata) -> None:
-        """Take away what a broken-off put left, as far as the stores allow; a sweep finds the rest."""
+        """Take away what a broken-off put left, as far as the stores allow; a sweep finds the
+        rest.
+        """
         with contextlib.suppress(StoreUnavailableError):
             self._remove(metadata)
 
     def mend(self, key: str, data: bytes) -> None:
-        """Put the bytes of a blob back whose chunks the bytes store has lost; TamperedBlobError when they are not its own."""
+        """Put the bytes of a blob back whose chunks the bytes store has lost; TamperedBlobError
+        when they are not its own.
+        """
         metadata = self._state.read_blob_metadata(key)
         if metadata is None or self._is_whole(metadata):
             return
         self.check(key, data, metadata.signature)
         for number in range(metadata.chunks):
-            self._bytes.put(_chunk_key(key, number), data[number * CHUNK_BYTES : (number + 1) * CHUNK_BYTES])
+            self._bytes.put(
+                _chunk_key(key, number), data[number * CHUNK_BYTES : (number + 1) * CHUNK_BYTES]
+            )
 
     def _is_whole(self, metadata: BlobMetadata) -> bool:
-        return all(self._bytes.has(_chunk_key(metadata.key, number)) for number in range(metadata.chunks))
+        return all(
+            self._bytes.has(_chunk_key(metadata.key, number)) for number in range(metadata.chunks)
+        )
 
     def has(self, key: str) -> bool:
         """Return whether the blob is there."""
         return self._state.read_blob_metadata(key) is not None
 
     def get(self, key: str) -> bytes:
-        """The bytes, checked; StoreInconsistentError when some lack, TamperedBlobError when they are not ours."""
+        """The bytes, checked; StoreInconsistentError when some lack, TamperedBlobError when they
+        are not ours.
+        """
         metadata = self._state.read_blob_metadata(key)
         if metadata is None:
             raise StoreInconsistentError(f"blob {key}: there is no such blob")
@@ -78,18 +92,23 @@ class BlobStore:
 
     def _join(self, metadata: BlobMetadata) -> bytes:
         parts = []
-        size, chunks = metadata.size_bytes, metadata.chunks
+        size = metadata.size_bytes
+        chunks = metadata.chunks
         if not 0 <= size <= MAX_BLOB_BYTES or not 0 <= chunks <= size:
             raise StoreInconsistentError(f"blob {metadata.key}: {size} bytes in {chunks} chunks")
         for number in range(metadata.chunks):
             part = self._bytes.get(_chunk_key(metadata.key, number))
             if part is None:
-                raise StoreInconsistentError(f"blob {metadata.key}: chunk {number} of {metadata.chunks} is missing")
+                raise StoreInconsistentError(
+                    f"blob {metadata.key}: chunk {number} of {metadata.chunks} is missing"
+                )
             parts.append(part)
         return b"".join(parts)
 
     def wait_copies(self, wanted: int, timeout_ms: int) -> int:
-        """Wait until the chunks put so far are in that many copies; return the number reached in time."""
+        """Wait until the chunks put so far are in that many copies; return the number reached in
+        time.
+        """
         return self._bytes.wait_copies(wanted, timeout_ms)
 
     def sign(self, data: bytes) -> str:
@@ -97,14 +116,22 @@ class BlobStore:
         return hmac.new(self._secret, data, hashlib.sha256).hexdigest()
 
     def check(self, key: str, data: bytes, signature: str) -> None:
-        """Raise TamperedBlobError unless bytes, address and signature belong together; also for copies on a disk."""
+        """Raise TamperedBlobError unless bytes, address and signature belong together; also for
+        copies on a disk.
+        """
         if not hmac.compare_digest(self.sign(data), signature):
-            raise TamperedBlobError(f"blob {key} does not carry this cluster's signature; it was not opened")
+            raise TamperedBlobError(
+                f"blob {key} does not carry this cluster's signature; it was not opened"
+            )
         if blob_key(data) != key:
-            raise TamperedBlobError(f"blob {key} holds other bytes than its address says; it was not opened")
+            raise TamperedBlobError(
+                f"blob {key} holds other bytes than its address says; it was not opened"
+            )
 
     def stray_chunks(self) -> set[str]:
-        """Return the keys of chunks without metadata: of a put under way, or left by a put or delete that was cut."""
+        """Return the keys of chunks without metadata: of a put under way, or left by a put or
+        delete that was cut.
+        """
         chunks = self._bytes.list_keys()
         known = set(self._state.blob_keys())
         return {key for key in chunks if key.partition(":")[0] not in known}

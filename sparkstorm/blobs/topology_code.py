@@ -1,7 +1,8 @@
 """Bytes of a topology: the user's instances pickled by the submitter, opened by workers.
 
-They may be opened only after address and signature were checked: unpickling runs code. The topology's own module travels
-inside by value, with what its factory has changed in it; the local modules that it imports travel as sources.
+They may be opened only after address and signature were checked: unpickling runs code. The
+topology's own module travels inside by value, with what its factory has changed in it; the local
+modules that it imports travel as sources.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from sparkstorm.errors import InvalidTopologyError, TamperedBlobError, WorkerFai
 from sparkstorm.model.topology import Topology
 
 _CLASS_KEYS = ("topology.serializers", "topology.auto.task.hooks", "topology.worker.hooks")
-_PACKING = threading.RLock()  # cloudpickle's list of modules belongs to the process, not to a thread
+# cloudpickle's list of modules belongs to the process, not to a thread
+_PACKING = threading.RLock()
 
 
 def pack_topology(
@@ -36,10 +38,11 @@ def pack_topology(
     attachments: Mapping[str, bytes] | None = None,
     classes: Mapping[str, str] | None = None,
 ) -> bytes:
-    """Bytes of a topology; modules named in `by_value` are shipped whole. InvalidTopologyError names the component.
+    """Bytes of a topology; modules named in `by_value` are shipped whole. InvalidTopologyError
+    names the component.
 
-    `sources`: archive of further modules, from `local_modules.pack_sources`; `attachments`: of `attachments.read_attachments`;
-    `classes`: of `classes_in`.
+    `sources`: archive of further modules, from `local_modules.pack_sources`; `attachments`: of
+    `attachments.read_attachments`; `classes`: of `classes_in`.
     """
     modules = [sys.modules[name] for name in by_value if name in sys.modules]
     with _PACKING:
@@ -55,14 +58,19 @@ def pack_topology(
     return pickle.dumps((sources, code, dict(attachments or {}), dict(classes or {})))
 
 
-def open_topology(data: bytes, key: str, modules_file: Path | None = None) -> tuple[Topology, Callable[[str], Any]]:
-    """The topology (without instances) and a maker of fresh instances; TamperedBlobError unless `key` is its address.
+def open_topology(
+    data: bytes, key: str, modules_file: Path | None = None
+) -> tuple[Topology, Callable[[str], Any]]:
+    """The topology (without instances) and a maker of fresh instances; TamperedBlobError unless
+    `key` is its address.
 
-    `modules_file` is where the modules that travelled along are written, files and archives beside it; without it they are left
-    out.
+    `modules_file` is where the modules that travelled along are written, files and archives beside
+    it; without it they are left out.
     """
     if hashlib.sha256(data).hexdigest() != key:
-        raise TamperedBlobError(f"code blob {key} holds other bytes than its address says; it was not opened")
+        raise TamperedBlobError(
+            f"code blob {key} holds other bytes than its address says; it was not opened"
+        )
     try:
         sources, code, attachments, *_ = pickle.loads(data)
         if modules_file is not None:
@@ -74,19 +82,31 @@ def open_topology(data: bytes, key: str, modules_file: Path | None = None) -> tu
     except ModuleNotFoundError as error:
         raise missing_module(error) from error
     except Exception as error:  # unpickling imports user modules: whatever they raise is theirs
-        raise WorkerFailedError(f"the topology's code cannot be loaded here: {type(error).__name__}: {error}") from error
+        raise WorkerFailedError(
+            f"the topology's code cannot be loaded here: {type(error).__name__}: {error}"
+        ) from error
     return topology, lambda component: _unpickled(component, instances[component])
 
 
 def classes_in(topology: Topology, conf: Mapping[str, Any]) -> dict[str, str]:
-    """Return the classes that settings of a topology and its components name as "module:Class", each with its setting."""
+    """Return the classes that settings of a topology and its components name as "module:Class",
+    each with its setting.
+    """
     confs = [conf, *(component.conf for component in topology)]
     lists = [(key, each.get(key)) for key in _CLASS_KEYS for each in confs]
-    return {name: key for key, names in lists if isinstance(names, list) for name in names if isinstance(name, str)}
+    return {
+        name: key
+        for key, names in lists
+        if isinstance(names, list)
+        for name in names
+        if isinstance(name, str)
+    }
 
 
 def check_classes(data: bytes) -> None:
-    """Import the classes that opened code names; WorkerFailedError names the setting, the class and what it lacks here."""
+    """Import the classes that opened code names; WorkerFailedError names the setting, the class and
+    what it lacks here.
+    """
     for name, key in pickle.loads(data)[3].items():
         module, _, path = name.partition(":")
         try:
@@ -94,7 +114,9 @@ def check_classes(data: bytes) -> None:
         except ModuleNotFoundError as error:
             raise WorkerFailedError(f"{key}: '{name}': {missing_module(error)}") from error
         except Exception as error:  # user code
-            raise WorkerFailedError(f"{key}: '{name}' cannot be imported: {type(error).__name__}: {error}") from error
+            raise WorkerFailedError(
+                f"{key}: '{name}' cannot be imported: {type(error).__name__}: {error}"
+            ) from error
 
 
 def modules_by_value(module: ModuleType) -> list[str]:
@@ -107,8 +129,12 @@ def modules_by_value(module: ModuleType) -> list[str]:
 
 
 def modules_of(topology: Topology) -> list[str]:
-    """The modules that define a topology's components and must travel by value: local ones, but not the script itself."""
-    names = dict.fromkeys(type(each.instance).__module__ for each in topology if each.instance is not None)
+    """The modules that define a topology's components and must travel by value: local ones, but not
+    the script itself.
+    """
+    names = dict.fromkeys(
+        type(each.instance).__module__ for each in topology if each.instance is not None
+    )
     modules = [sys.modules[name] for name in names if name != "__main__" and name in sys.modules]
     return list(dict.fromkeys(top for module in modules for top in modules_by_value(module)))
 
@@ -129,4 +155,6 @@ def _unpickled(component: str, data: bytes) -> Any:
     except ModuleNotFoundError as error:
         raise missing_module(error) from error
     except Exception as error:  # as above
-        raise WorkerFailedError(f"component '{component}' cannot be loaded here: {type(error).__name__}: {error}") from error
+        raise WorkerFailedError(
+            f"component '{component}' cannot be loaded here: {type(error).__name__}: {error}"
+        ) from error

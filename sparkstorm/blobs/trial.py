@@ -1,8 +1,9 @@
-"""Trial of a topology's code in a fresh process: code that does not import is found before any worker gets it.
+"""Trial of a topology's code in a fresh process: code that does not import is found before any
+worker gets it.
 
-`python -m sparkstorm.blobs.trial CODE FOLDER` opens the bytes in a file as a worker does, makes an instance of every component and
-imports the classes that its settings name. It sees this Python's installed packages and what travels along, not the submitter's
-folder.
+`python -m sparkstorm.blobs.trial CODE FOLDER` opens the bytes in a file as a worker does, makes an
+instance of every component and imports the classes that its settings name. It sees this Python's
+installed packages and what travels along, not the submitter's folder.
 """
 
 from __future__ import annotations
@@ -36,16 +37,23 @@ def try_code(name: str, code: bytes) -> None:
 
 
 class CodeTrial:
-    """A fresh process of this Python that opens the code in a file; it ends itself after two minutes.
+    """A fresh process of this Python that opens the code in a file; it ends itself after two
+    minutes.
 
-    `environment`: its variables, those of this process if None; `cwd`: its working folder; `scratch`: the folder for its temporary
-    files. OSError when the machine refuses it.
+    `environment`: its variables, those of this process if None; `cwd`: its working folder;
+    `scratch`: the folder for its temporary files. OSError when the machine refuses it.
     """
 
     def __init__(
-        self, code: Path, environment: Mapping[str, str] | None = None, cwd: str | None = None, scratch: Path | None = None
+        self,
+        code: Path,
+        environment: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        scratch: Path | None = None,
     ) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="trial-", dir=scratch, ignore_cleanup_errors=True)
+        self._folder = tempfile.TemporaryDirectory(
+            prefix="trial-", dir=scratch, ignore_cleanup_errors=True
+        )
         self._errors = Path(self._folder.name, "errors")
         command = [sys.executable, "-m", "sparkstorm.blobs.trial", str(code), self._folder.name]
         try:
@@ -94,7 +102,9 @@ def main(code_path: str, folder: str) -> int:
     signal.alarm(_PATIENCE_SECS)
     code = Path(code_path).read_bytes()
     try:
-        topology, make_instance = open_topology(code, hashlib.sha256(code).hexdigest(), Path(folder) / "modules.zip")
+        topology, make_instance = open_topology(
+            code, hashlib.sha256(code).hexdigest(), Path(folder) / "modules.zip"
+        )
         for component in topology:
             make_instance(component.id)
         check_classes(code)

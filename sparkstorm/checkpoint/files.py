@@ -1,9 +1,11 @@
-"""Checkpoints: state, windows and positions of a topology's tasks in files, from which another run starts.
+"""Checkpoints: state, windows and positions of a topology's tasks in files, from which another run
+starts.
 
-A folder: `manifest.json` says which component has which tasks, and a Parquet file per component holds their rows (task,
-part, key, value), key and value packed as in the store. Parts: "state", "time" (windows, timers, clocks) and, of spouts,
-"position". Laws: a folder under its name is whole (it is written beside it and renamed); nothing in it is trusted before its
-checksum, and no row before its form was checked; what is wrong is named by file and field.
+A folder: `manifest.json` says which component has which tasks, and a Parquet file per component
+holds their rows (task, part, key, value), key and value packed as in the store. Parts: "state",
+"time" (windows, timers, clocks) and, of spouts, "position". Laws: a folder under its name is whole
+(it is written beside it and renamed); nothing in it is trusted before its checksum, and no row
+before its form was checked; what is wrong is named by file and field.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ from sparkstorm.model.values.codec import KEYS, Codec
 
 FORMAT = 3  # 1 kept all session windows of a key in one entry, 2 no version of states
 KIND = "sparkstorm checkpoint"
-STATE, TIME, POSITION = "state", "time", "position"
+STATE = "state"
+TIME = "time"
+POSITION = "position"
 _PARTS = {"bolt": (STATE, TIME), "spout": (POSITION, TIME)}
 _MANIFEST = "manifest.json"
 _MOST_MANIFEST_BYTES = 64 << 20
@@ -35,14 +39,21 @@ Row = tuple[int, str, Any, Any]
 
 
 def _file_name(value: object) -> str:
-    if not isinstance(value, str) or not value.isprintable() or Path(value).name != value or value in ("", ".", ".."):
+    if (
+        not isinstance(value, str)
+        or not value.isprintable()
+        or Path(value).name != value
+        or value in ("", ".", "..")
+    ):
         raise expected("the name of a file in this folder", value)
     return value
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Part of a checkpoint for one component; task ids are those of the run that made it, in their order."""
+    """Part of a checkpoint for one component; task ids are those of the run that made it, in their
+    order.
+    """
 
     kind: Annotated[str, one_of(_PARTS)]
     tasks: tuple[int, ...]
@@ -81,14 +92,19 @@ class Checkpoint:
     parts: Mapping[str, Part]
 
     def rows(self, component: str) -> Iterator[Row]:
-        """Yield the rows of a component, some in memory at a time; CheckpointError names the damaged file, row and field."""
-        part, codec = self.parts[component], Codec(is_lenient=True)
+        """Yield the rows of a component, some in memory at a time; CheckpointError names the
+        damaged file, row and field.
+        """
+        part = self.parts[component]
+        codec = Codec(is_lenient=True)
         path = self.folder / part.file
         for number, row in enumerate(_rows_of(path)):
             yield _checked_row(codec, f"{path}, row {number}", part, row)
 
     def content(self, component: str, has_state: bool = True) -> dict[int, Content]:
-        """Return the content of each task of a component, with or without its state; CheckpointError as of `rows`."""
+        """Return the content of each task of a component, with or without its state;
+        CheckpointError as of `rows`.
+        """
         part = self.parts[component]
         found = {task: Content() for task in part.tasks}
         for task, name, key, value in self.rows(component):
@@ -98,14 +114,21 @@ class Checkpoint:
                 found[task].time.append((key, value))
             elif has_state:
                 found[task].state.append((key, value))
-        bare = [task for task, content in found.items() if part.kind == "spout" and not content.is_positioned]
+        bare = [
+            task
+            for task, content in found.items()
+            if part.kind == "spout" and not content.is_positioned
+        ]
         if bare:
-            raise CheckpointError(f"{self.folder / part.file}: no position of task {bare[0]} of spout '{component}'")
+            raise CheckpointError(
+                f"{self.folder / part.file}: no position of task {bare[0]} of spout '{component}'"
+            )
         return found
 
 
 class CheckpointWriter:
-    """Writes a checkpoint beside its folder; `close` gives it its name, leaving without it removes what there is.
+    """Writes a checkpoint beside its folder; `close` gives it its name, leaving without it removes
+    what there is.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp(), "one")
@@ -116,13 +139,17 @@ class CheckpointWriter:
     [('a', 7)]
     """
 
-    def __init__(self, folder: Path, name: str, component_by_task: Mapping[int, str], overwrite: bool = False) -> None:
+    def __init__(
+        self, folder: Path, name: str, component_by_task: Mapping[int, str], overwrite: bool = False
+    ) -> None:
         folder = Path(os.path.abspath(folder))
         if folder.exists() and not overwrite:
             raise CheckpointError(f"{folder}: there is something already; name another folder")
         _check_replaceable(folder)
         validate_name(name)
-        self._folder, self._name, self._component_by_task = folder, name, component_by_task
+        self._folder = folder
+        self._name = name
+        self._component_by_task = component_by_task
         self._partial = folder.with_name(f"{folder.name}.partial-{os.getpid()}")
         self._codec = Codec(is_lenient=True)
         self._parts: dict[str, Part] = {}
@@ -147,9 +174,17 @@ class CheckpointWriter:
         if component not in self._parts:
             self._begin(component, kind, state_version)
         known = self._parts[component]
-        if max(known.state_version, state_version) > 1 and known.state_version != state_version and known.rows:
-            raise CheckpointError(f"tasks of '{component}' have states of the versions {known.state_version} and {state_version}")
-        self._parts[component] = replace(known, state_version=max(known.state_version, state_version))
+        if (
+            max(known.state_version, state_version) > 1
+            and known.state_version != state_version
+            and known.rows
+        ):
+            raise CheckpointError(
+                f"tasks of '{component}' have states of the versions {known.state_version} and {state_version}"
+            )
+        self._parts[component] = replace(
+            known, state_version=max(known.state_version, state_version)
+        )
         waiting: list[tuple[int, str, bytes, bytes]] = []
         for task, part, key, value in rows:
             waiting.append((task, part, self._codec.pack(key), self._codec.pack(value)))
@@ -163,12 +198,17 @@ class CheckpointWriter:
         file = f"part-{len(self._parts)}.parquet"
         tasks = tuple(sorted(t for t, c in self._component_by_task.items() if c == component))
         self._parts[component] = Part(kind, tasks, file, "", 0, state_version)
-        self._writers[component] = self._open.enter_context(parquet.ParquetWriter(self._partial / file, _schema()))
+        self._writers[component] = self._open.enter_context(
+            parquet.ParquetWriter(self._partial / file, _schema())
+        )
 
     def _write(self, component: str, pa: Any, waiting: list[tuple[int, str, bytes, bytes]]) -> None:
         if not waiting:
             return
-        columns = [pa.array(column, each.type) for column, each in zip(zip(*waiting, strict=True), _schema(), strict=True)]
+        columns = [
+            pa.array(column, each.type)
+            for column, each in zip(zip(*waiting, strict=True), _schema(), strict=True)
+        ]
         self._writers[component].write_batch(pa.RecordBatch.from_arrays(columns, schema=_schema()))
         part = self._parts[component]
         self._parts[component] = replace(part, rows=part.rows + len(waiting))
@@ -177,15 +217,22 @@ class CheckpointWriter:
     def close(self) -> None:
         """Write the manifest and take the name, in place of what had it."""
         self._open.close()
-        parts = {id: {**asdict(p), "sha256": _sha256(self._partial / p.file)} for id, p in self._parts.items()}
+        parts = {
+            id: {**asdict(p), "sha256": _sha256(self._partial / p.file)}
+            for id, p in self._parts.items()
+        }
         manifest = {
             "kind": KIND,
             "format": FORMAT,
             "name": self._name,
             "components": parts,
-            "component_by_task": {str(task): id for task, id in sorted(self._component_by_task.items())},
+            "component_by_task": {
+                str(task): id for task, id in sorted(self._component_by_task.items())
+            },
         }
-        (self._partial / _MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+        (self._partial / _MANIFEST).write_text(
+            json.dumps(manifest, indent=1) + "\n", encoding="utf-8"
+        )
         if self._folder.exists():
             _check_replaceable(self._folder)  # the history was read meanwhile
             shutil.rmtree(self._folder)
@@ -193,7 +240,9 @@ class CheckpointWriter:
 
 
 def read_checkpoint(folder: Path) -> Checkpoint:
-    """The checkpoint in a folder, its files' checksums compared; CheckpointError names the file and the field."""
+    """The checkpoint in a folder, its files' checksums compared; CheckpointError names the file and
+    the field.
+    """
     path = folder / _MANIFEST
     found = _manifest(path)
     if found.get("kind") == KIND and found.get("format") != FORMAT:
@@ -205,13 +254,19 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     for id, part in manifest.components.items():
         _check_tasks(path, id, part, manifest.component_by_task)
         if _sha256(folder / part.file) != part.sha256:
-            raise CheckpointError(f"{folder / part.file} holds other bytes than {_MANIFEST} says (sha256)")
+            raise CheckpointError(
+                f"{folder / part.file} holds other bytes than {_MANIFEST} says (sha256)"
+            )
     return Checkpoint(folder, manifest.name, manifest.component_by_task, manifest.components)
 
 
 def _check_replaceable(folder: Path) -> None:
-    """CheckpointError unless the folder is absent, empty, or a checkpoint and nothing else: replacing it deletes it."""
-    if not folder.is_symlink() and (not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))):
+    """CheckpointError unless the folder is absent, empty, or a checkpoint and nothing else:
+    replacing it deletes it.
+    """
+    if not folder.is_symlink() and (
+        not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
+    ):
         return
     try:
         found = {} if folder.is_symlink() else _manifest(folder / _MANIFEST)
@@ -219,16 +274,24 @@ def _check_replaceable(folder: Path) -> None:
         found = {}
     parts = found.get("components")
     if found.get("kind") != KIND or not isinstance(parts, dict):
-        raise CheckpointError(f"{folder} is no checkpoint; name another folder, or remove what is there")
+        raise CheckpointError(
+            f"{folder} is no checkpoint; name another folder, or remove what is there"
+        )
     own = {_MANIFEST, *(part.get("file") for part in parts.values() if isinstance(part, dict))}
-    if others := sorted(path.name for path in folder.iterdir() if path.name not in own or not path.is_file()):
-        raise CheckpointError(f"{folder} holds {others[0]}, which is no part of the checkpoint; name another folder")
+    if others := sorted(
+        path.name for path in folder.iterdir() if path.name not in own or not path.is_file()
+    ):
+        raise CheckpointError(
+            f"{folder} holds {others[0]}, which is no part of the checkpoint; name another folder"
+        )
 
 
 def _manifest(path: Path) -> dict[str, Any]:
     try:
         if path.stat().st_size > _MOST_MANIFEST_BYTES:
-            raise CheckpointError(f"{path} is larger than {_MOST_MANIFEST_BYTES >> 20} MiB, which no manifest is")
+            raise CheckpointError(
+                f"{path} is larger than {_MOST_MANIFEST_BYTES >> 20} MiB, which no manifest is"
+            )
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} cannot be read: {error}") from error
@@ -240,13 +303,17 @@ def _manifest(path: Path) -> dict[str, Any]:
 def _check_tasks(path: Path, id: str, part: Part, component_by_task: Mapping[int, str]) -> None:
     tasks = sorted(task for task, component in component_by_task.items() if component == id)
     if not tasks or list(part.tasks) != tasks:
-        raise CheckpointError(f"{path}: components.{id}: tasks are {part.tasks!r:.80}, but component_by_task says {tasks!r:.80}")
+        raise CheckpointError(
+            f"{path}: components.{id}: tasks are {part.tasks!r:.80}, but component_by_task says {tasks!r:.80}"
+        )
 
 
 def _schema() -> Any:
     import pyarrow as pa
 
-    return pa.schema([("task", pa.int32()), ("part", pa.string()), ("key", pa.binary()), ("value", pa.binary())])
+    return pa.schema(
+        [("task", pa.int32()), ("part", pa.string()), ("key", pa.binary()), ("value", pa.binary())]
+    )
 
 
 def _rows_of(path: Path) -> Iterable[tuple[Any, ...]]:
@@ -270,15 +337,22 @@ def _rows_of(path: Path) -> Iterable[tuple[Any, ...]]:
 def _checked_row(codec: Codec, where: str, part: Part, row: tuple[Any, ...]) -> Row:
     task, name, key, value = row
     if task not in part.tasks:
-        raise CheckpointError(f"{where}: task {task} is none of {part.tasks[0]} to {part.tasks[-1]}")
+        raise CheckpointError(
+            f"{where}: task {task} is none of {part.tasks[0]} to {part.tasks[-1]}"
+        )
     if name not in _PARTS[part.kind]:
-        raise CheckpointError(f"{where}: part is {name!r:.40}; of a {part.kind} it is one of {', '.join(_PARTS[part.kind])}")
+        raise CheckpointError(
+            f"{where}: part is {name!r:.40}; of a {part.kind} it is one of {', '.join(_PARTS[part.kind])}"
+        )
     try:
-        key, value = codec.unpack(key or b""), codec.unpack(value or b"")
+        key = codec.unpack(key or b"")
+        value = codec.unpack(value or b"")
     except MalformedFrameError as error:
         raise CheckpointError(f"{where}: key or value is {error}") from error
     parts = key if isinstance(key, list) else [key]
-    if any(type(each) not in KEYS for each in parts) or (name == TIME and not (isinstance(key, list) and key)):
+    if any(type(each) not in KEYS for each in parts) or (
+        name == TIME and not (isinstance(key, list) and key)
+    ):
         raise CheckpointError(f"{where}: key {key!r:.80} is no key of a {name}")
     return task, name, tuple(key) if isinstance(key, list) else key, value
 

@@ -1,9 +1,11 @@
 """Initial journals of a new topology's tasks, made from a checkpoint.
 
-Every task of a spout or bolt gets one, if only with nothing in it: a task of such a topology that finds none knows that the
-store has lost it, and refuses to count from nothing. Task ids differ between two runs (ackers come first), so whatever names a
-task is told in the new run's terms. State can be dealt to another number of tasks where its keys are those of the grouping
-(`state_keyed_by_grouping`), positions where the spout says how (`take_over`); windows and everything else need as many tasks.
+Every task of a spout or bolt gets one, if only with nothing in it: a task of such a topology that
+finds none knows that the store has lost it, and refuses to count from nothing. Task ids differ
+between two runs (ackers come first), so whatever names a task is told in the new run's terms. State
+can be dealt to another number of tasks where its keys are those of the grouping
+(`state_keyed_by_grouping`), positions where the spout says how (`take_over`); windows and
+everything else need as many tasks.
 """
 
 from __future__ import annotations
@@ -23,7 +25,10 @@ from sparkstorm.model.values.codec import Codec
 
 FROM_CHECKPOINT = "topology.from.checkpoint"
 _KEYS_PER_ENTRY = 256
-_COLLECTED, _QUEUED, _CLOCK = "t", "q", "h"  # places of the time store (windowing/contents.py, reorder.py, executor/event_time.py)
+# places of the time store (windowing/contents.py, reorder.py, executor/event_time.py)
+_COLLECTED = "t"
+_QUEUED = "q"
+_CLOCK = "h"
 
 WriteBases = Callable[[Iterator[tuple[int, Any, Any]]], Mapping[int, int]]
 """Writes (task, key, value) into bases of lazy states; returns the number of keys of each task."""
@@ -31,29 +36,41 @@ WriteBases = Callable[[Iterator[tuple[int, Any, Any]]], Mapping[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class Seeds:
-    """A checkpoint fitted to a topology: `topology` is to be submitted in place of the one given."""
+    """A checkpoint fitted to a topology: `topology` is to be submitted in place of the one
+    given.
+    """
 
     checkpoint: Checkpoint
     topology: Topology
-    positioned: frozenset[str]  # spouts whose instance knows what was read: their tasks need no position
+    # spouts whose instance knows what was read: their tasks need no position
+    positioned: frozenset[str]
 
     @classmethod
     def of(cls, checkpoint: Checkpoint, topology: Topology) -> Seeds:
-        """Let spouts take over what was handed; CheckpointError when a component is missing on either side."""
+        """Let spouts take over what was handed; CheckpointError when a component is missing on
+        either side.
+        """
         _check_components(topology, checkpoint)
-        taken = {c.id: made for c in topology.spouts if (made := _taken_over(c, checkpoint)) is not None}
+        taken = {
+            c.id: made for c in topology.spouts if (made := _taken_over(c, checkpoint)) is not None
+        }
         whole = Topology({c.id: replace(c, instance=taken.get(c.id, c.instance)) for c in topology})
         return cls(checkpoint, whole, frozenset(taken))
 
     def journals(
-        self, component_by_task: Mapping[int, str], write_bases: Mapping[str, WriteBases] | None = None
+        self,
+        component_by_task: Mapping[int, str],
+        write_bases: Mapping[str, WriteBases] | None = None,
     ) -> Iterator[tuple[int, Iterator[bytes]]]:
-        """Yield each task's first entries, one component in memory at a time; CheckpointError when tasks are too many or too few.
+        """Yield each task's first entries, one component in memory at a time; CheckpointError when
+        tasks are too many or too few.
 
-        The states of components in `write_bases` are in no entry and not in memory: their functions write them (lazy states).
+        The states of components in `write_bases` are in no entry and not in memory: their functions
+        write them (lazy states).
         """
         write_bases = write_bases or {}
-        codec, former = Codec(is_lenient=True), self.checkpoint.component_by_task
+        codec = Codec(is_lenient=True)
+        former = self.checkpoint.component_by_task
         for component, tasks in tasks_by_component(component_by_task).items():
             if component in (ACKER, MASTER):
                 continue
@@ -61,24 +78,36 @@ class Seeds:
             version = 1 if part is None else part.state_version
             is_lazy = component in write_bases
             contents = self.checkpoint.content(component, not is_lazy) if part is not None else {}
-            dealt = self._dealt(component, [contents[task] for task in sorted(contents)], len(tasks))
+            dealt = self._dealt(
+                component, [contents[task] for task in sorted(contents)], len(tasks)
+            )
             sizes = write_bases[component](self.state(component, tasks)) if is_lazy else {}
             for task, content in zip(tasks, dealt, strict=True):
-                head = {"o": content.position} if content.is_positioned and component not in self.positioned else {}
+                head = (
+                    {"o": content.position}
+                    if content.is_positioned and component not in self.positioned
+                    else {}
+                )
                 head |= {} if version == 1 else {"v": version}
                 head |= {"n": [sizes.get(task, 0), 0]} if is_lazy else {}
                 pairs = {"s": content.state, "w": _renamed(content.time, former, component_by_task)}
                 yield task, map(codec.pack, [head, *_parts(pairs)])
 
     def state(self, component: str, tasks: Sequence[int]) -> Iterator[tuple[int, Any, Any]]:
-        """Yield each key and value of a component's state after the new task that gets it, some in memory at a time."""
+        """Yield each key and value of a component's state after the new task that gets it, some in
+        memory at a time.
+        """
         former = self.checkpoint.parts[component].tasks
         index_by_task = {task: index for index, task in enumerate(former)}
         for task, name, key, value in self.checkpoint.rows(component):
             if name == STATE:
                 index = index_by_task[task]
                 yield (
-                    tasks[index if len(former) == len(tasks) else _home(component, key, index, len(former), len(tasks))],
+                    tasks[
+                        index
+                        if len(former) == len(tasks)
+                        else _home(component, key, index, len(former), len(tasks))
+                    ],
                     key,
                     value,
                 )
@@ -98,7 +127,9 @@ class Seeds:
                 f"{self.checkpoint.folder}: spout '{id}' had {len(contents)} tasks and has {tasks} now: each goes on where one has "
                 f"ended. Give it {len(contents)} (num_tasks), or a take_over that says how others go on"
             )
-        if isinstance(instance, WindowedBolt | TimedBolt) or not getattr(instance, "state_keyed_by_grouping", False):
+        if isinstance(instance, WindowedBolt | TimedBolt) or not getattr(
+            instance, "state_keyed_by_grouping", False
+        ):
             raise CheckpointError(
                 f"{self.checkpoint.folder}: '{id}' had {len(contents)} tasks and has {tasks} now. What it kept can only be dealt "
                 "out anew if its class says state_keyed_by_grouping and has no windows: "
@@ -128,7 +159,12 @@ def _check_components(topology: Topology, checkpoint: Checkpoint) -> None:
                 "of that id: it would be lost"
             )
         bolt = topology.components[id].instance if kinds.get(id) == "bolt" else None
-        if part.rows and isinstance(bolt, Stateful) and part.state_version != bolt.state_version and not _migrates(bolt):
+        if (
+            part.rows
+            and isinstance(bolt, Stateful)
+            and part.state_version != bolt.state_version
+            and not _migrates(bolt)
+        ):
             raise CheckpointError(
                 f"{checkpoint.folder} has a state of '{id}' of version {part.state_version}, this code reads version "
                 f"{bolt.state_version}: override migrate_state(state, version), or begin with the code that wrote it"
@@ -143,13 +179,17 @@ def _migrates(bolt: Stateful) -> bool:
 def _taken_over(component: Component, checkpoint: Checkpoint) -> ReplayableSpout | None:
     spout = component.instance
     if not isinstance(spout, ReplayableSpout):
-        raise CheckpointError(f"spout '{component.id}' has no position to go on from: derive it from ReplayableSpout")
+        raise CheckpointError(
+            f"spout '{component.id}' has no position to go on from: derive it from ReplayableSpout"
+        )
     contents = checkpoint.content(component.id)
     return spout.take_over([contents[task].position for task in sorted(contents)])
 
 
 def _slowest(contents: Sequence[Content]) -> list[tuple[Any, Any]]:
-    """The clock of the sender that has come least far, for each subscriber: what was on time for any is on time for all."""
+    """The clock of the sender that has come least far, for each subscriber: what was on time for
+    any is on time for all.
+    """
     clocks: dict[Any, int] = {}
     for content in contents:
         for place, newest_ms in content.time:
@@ -178,9 +218,14 @@ def _home(id: str, key: Any, index: int, former: int, tasks: int) -> int:
     return home % tasks
 
 
-def _renamed(time: Sequence[tuple[Any, Any]], former: Mapping[int, str], present: Mapping[int, str]) -> list[tuple[Any, Any]]:
-    """Windows and queues name the tasks that sent their tuples: the same component's, by place, in the new run."""
-    of_former, of_present = tasks_by_component(former), tasks_by_component(present)
+def _renamed(
+    time: Sequence[tuple[Any, Any]], former: Mapping[int, str], present: Mapping[int, str]
+) -> list[tuple[Any, Any]]:
+    """Windows and queues name the tasks that sent their tuples: the same component's, by place, in
+    the new run.
+    """
+    of_former = tasks_by_component(former)
+    of_present = tasks_by_component(present)
 
     def new(task: int) -> int:
         tasks = of_present.get(former.get(task, ""), ())

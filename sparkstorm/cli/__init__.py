@@ -7,7 +7,9 @@ from collections.abc import Sequence
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one verb and return its exit status; Ctrl-C during the imports ends it without a traceback."""
+    """Run one verb and return its exit status; Ctrl-C during the imports ends it without a
+    traceback.
+    """
     try:
         from sparkstorm.cli.__main__ import main as run
     except KeyboardInterrupt:

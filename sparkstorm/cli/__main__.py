@@ -33,7 +33,16 @@ GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
         "web": ("web",),
     },
     "change": {
-        "changes": ("kill", "savepoint", "activate", "deactivate", "rebalance", "restart", "log-level", "blob"),
+        "changes": (
+            "kill",
+            "savepoint",
+            "activate",
+            "deactivate",
+            "rebalance",
+            "restart",
+            "log-level",
+            "blob",
+        ),
         "upgrades": ("upgrade",),
     },
     "mend": {"dead_letters": ("dead-letters",), "capsules": ("capsule",)},
@@ -44,7 +53,9 @@ GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
         "completion": ("completion",),
     },
 }
-"""Verbs by what one wants, then by module: of a verb that is asked for only its own module is imported."""
+"""Verbs by what one wants, then by module: of a verb that is asked for only its own module is
+imported.
+"""
 
 
 class _VerbGroup:
@@ -67,7 +78,9 @@ class _VerbGroup:
         lines = [f"{self._title}:"]
         for name, help in self._helps.items():
             head = f"  {name}".ljust(_HELP_COLUMN)
-            lines += textwrap.wrap(help, max(20, width), initial_indent=head, subsequent_indent=" " * _HELP_COLUMN)
+            lines += textwrap.wrap(
+                help, max(20, width), initial_indent=head, subsequent_indent=" " * _HELP_COLUMN
+            )
         return "\n".join(lines)
 
 
@@ -78,7 +91,9 @@ class _Parser(argparse.ArgumentParser):
         """Write usage and error, and end with exit status 2."""
         found = _UNKNOWN.search(message)
         near = difflib.get_close_matches(found[1], _WORD.findall(found[2]), 1) if found else []
-        super().error(f"there is no {found[1]!r}; did you mean {near[0]}?" if found and near else message)
+        super().error(
+            f"there is no {found[1]!r}; did you mean {near[0]}?" if found and near else message
+        )
 
 
 class _Version(argparse.Action):
@@ -92,14 +107,20 @@ class _Version(argparse.Action):
 
 
 def parser(verb: str = "") -> argparse.ArgumentParser:
-    """The command line; a verb is a sub-command that sets `run`. With `verb` it may know that one alone."""
+    """The command line; a verb is a sub-command that sets `run`. With `verb` it may know that one
+    alone.
+    """
     made = _Parser(
         prog="sparkstorm",
         description="Storm topologies in Python, hosted on Spark.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    made.add_argument("--version", action=_Version, nargs=0, help="show program's version number and exit")
-    verbs = made.add_subparsers(required=True, metavar="VERB", help="one of those below; sparkstorm VERB --help says more")
+    made.add_argument(
+        "--version", action=_Version, nargs=0, help="show program's version number and exit"
+    )
+    verbs = made.add_subparsers(
+        required=True, metavar="VERB", help="one of those below; sparkstorm VERB --help says more"
+    )
     groups = [_VerbGroup(title, verbs) for title in GROUPS]
     one = {name for modules in GROUPS.values() for name, known in modules.items() if verb in known}
     for group, modules in zip(groups, GROUPS.values(), strict=True):
@@ -132,7 +153,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(interrupt, end="\n" if interrupt.args else "", file=sys.stderr)
         return _INTERRUPTED
     except BrokenPipeError:  # whoever read our output has enough (`| head`)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter complains at its end
+        # or the interpreter complains at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
 
 

@@ -6,7 +6,15 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from sparkstorm.cli.common import EXITS, OK, add_cluster, add_json, is_for_programs, opened, write_json
+from sparkstorm.cli.common import (
+    EXITS,
+    OK,
+    add_cluster,
+    add_json,
+    is_for_programs,
+    opened,
+    write_json,
+)
 from sparkstorm.cli.dead_letters import letter_text, read_letters_of_file
 from sparkstorm.errors import InvalidConfigError, NotAliveError
 from sparkstorm.model.dead_letter import DeadLetter
@@ -17,12 +25,37 @@ from sparkstorm.recording.capsule_tests import name_of_test, text_of_test
 
 def add_verbs(verbs: Any) -> None:
     """Add it to the command line."""
-    verb = verbs.add_parser("capsule", help="a failed input as a file or a test", description=capsule.__doc__, epilog=EXITS)
-    verb.add_argument("source", metavar="FILE|NAME", help=f"a *{ENDING}; or, with ID, a dead-letters.jsonl or a topology")
-    verb.add_argument("id", nargs="?", metavar="ID", help="a dead letter, as `dead-letters list --lines` shows it")
-    verb.add_argument("--to", metavar="FILE", help=f"where to write the capsule of a dead letter (default: COMPONENT-ID{ENDING})")
-    verb.add_argument("--pytest", nargs="?", const="", metavar="TEST.py", help="write a test that fails as the run did")
-    verb.add_argument("--topology", metavar="MODULE:FUNCTION", help="builds the topology (default: as the job file says)")
+    verb = verbs.add_parser(
+        "capsule",
+        help="a failed input as a file or a test",
+        description=capsule.__doc__,
+        epilog=EXITS,
+    )
+    verb.add_argument(
+        "source",
+        metavar="FILE|NAME",
+        help=f"a *{ENDING}; or, with ID, a dead-letters.jsonl or a topology",
+    )
+    verb.add_argument(
+        "id", nargs="?", metavar="ID", help="a dead letter, as `dead-letters list --lines` shows it"
+    )
+    verb.add_argument(
+        "--to",
+        metavar="FILE",
+        help=f"where to write the capsule of a dead letter (default: COMPONENT-ID{ENDING})",
+    )
+    verb.add_argument(
+        "--pytest",
+        nargs="?",
+        const="",
+        metavar="TEST.py",
+        help="write a test that fails as the run did",
+    )
+    verb.add_argument(
+        "--topology",
+        metavar="MODULE:FUNCTION",
+        help="builds the topology (default: as the job file says)",
+    )
     verb.add_argument("--force", action="store_true", help="write over a test that is there")
     add_cluster(verb)
     add_json(verb)
@@ -30,7 +63,9 @@ def add_verbs(verbs: Any) -> None:
 
 
 def capsule(arguments: argparse.Namespace) -> int:
-    """Show a failure capsule, make one of a dead letter, or write the test that fails as the run did."""
+    """Show a failure capsule, make one of a dead letter, or write the test that fails as the run
+    did.
+    """
     path, letter = _read(Path(arguments.source)) if arguments.id is None else _made(arguments)
     if arguments.pytest is None:
         _show(arguments, path, letter)
@@ -63,13 +98,25 @@ def _made(arguments: argparse.Namespace) -> tuple[Path, DeadLetter]:
 
 def _letter(arguments: argparse.Namespace) -> DeadLetter:
     if arguments.source.endswith(".jsonl"):
-        letter = next((each for id, each in read_letters_of_file(Path(arguments.source)) if id == arguments.id), None)
+        letter = next(
+            (
+                each
+                for id, each in read_letters_of_file(Path(arguments.source))
+                if id == arguments.id
+            ),
+            None,
+        )
     else:
         with opened(arguments) as cluster:
             kept = cluster.dead_letters(arguments.source).values()
-            letter = next((found for letters in kept if (found := letters.get(arguments.id)) is not None), None)
+            letter = next(
+                (found for letters in kept if (found := letters.get(arguments.id)) is not None),
+                None,
+            )
     if letter is None:
-        raise NotAliveError(f"{arguments.source} keeps no dead letter {arguments.id} that can be read")
+        raise NotAliveError(
+            f"{arguments.source} keeps no dead letter {arguments.id} that can be read"
+        )
     return letter
 
 

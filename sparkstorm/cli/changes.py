@@ -1,4 +1,6 @@
-"""Verbs that change a topology: kill, activate, deactivate, rebalance, restart, log-level; and the blobs that topologies use."""
+"""Verbs that change a topology: kill, activate, deactivate, rebalance, restart, log-level; and the
+blobs that topologies use.
+"""
 
 from __future__ import annotations
 
@@ -37,35 +39,84 @@ from sparkstorm.model.status import RebalanceOptions, TopologyStatus
 
 def add_verbs(verbs: Any) -> None:
     """Add them to the command line."""
-    verb = add_topology_verb(verbs, "kill", kill, "end a topology after a wait in which its spouts rest")
-    verb.add_argument("--wait", type=at_least(0, float), metavar="SECS", help="default: topology.message.timeout.secs")
+    verb = add_topology_verb(
+        verbs, "kill", kill, "end a topology after a wait in which its spouts rest"
+    )
+    verb.add_argument(
+        "--wait",
+        type=at_least(0, float),
+        metavar="SECS",
+        help="default: topology.message.timeout.secs",
+    )
     _add_savepoint(verbs)
     add_topology_verb(verbs, "activate", activate, "let a topology's spouts emit")
     add_topology_verb(verbs, "deactivate", deactivate, "let a topology's spouts rest")
     _add_rebalance(verbs)
-    verb = add_topology_verb(verbs, "restart", restart, "restart a topology's workers; nothing is moved or lost")
+    verb = add_topology_verb(
+        verbs, "restart", restart, "restart a topology's workers; nothing is moved or lost"
+    )
     verb.add_argument("--worker", metavar="NODE:PORT", help="this worker alone")
-    verb = add_topology_verb(verbs, "log-level", log_level, "set levels of loggers in a topology's workers")
+    verb = add_topology_verb(
+        verbs, "log-level", log_level, "set levels of loggers in a topology's workers"
+    )
     verb.add_argument(
-        "levels", nargs="+", metavar="LOGGER=LEVEL[:SECS]", help="root=DEBUG:60 for a minute; LOGGER=RESET takes the level back"
+        "levels",
+        nargs="+",
+        metavar="LOGGER=LEVEL[:SECS]",
+        help="root=DEBUG:60 for a minute; LOGGER=RESET takes the level back",
     )
 
 
 def _add_savepoint(verbs: Any) -> None:
-    verb = add_topology_verb(verbs, "savepoint", savepoint, "write a running topology's states and positions into a folder")
-    verb.add_argument("folder", metavar="FOLDER", help="`submit JOB.yaml --from FOLDER` begins with it")
-    verb.add_argument("--kill", action="store_true", help="end the topology with it; else its spouts go on")
+    verb = add_topology_verb(
+        verbs,
+        "savepoint",
+        savepoint,
+        "write a running topology's states and positions into a folder",
+    )
+    verb.add_argument(
+        "folder", metavar="FOLDER", help="`submit JOB.yaml --from FOLDER` begins with it"
+    )
+    verb.add_argument(
+        "--kill", action="store_true", help="end the topology with it; else its spouts go on"
+    )
     verb.add_argument("--overwrite", action="store_true", help="replace a checkpoint that is there")
-    verb.add_argument("--patience", type=at_least(0, float), default=60.0, metavar="SECS", help="for what is under way (60)")
+    verb.add_argument(
+        "--patience",
+        type=at_least(0, float),
+        default=60.0,
+        metavar="SECS",
+        help="for what is under way (60)",
+    )
 
 
 def _add_rebalance(verbs: Any) -> None:
-    verb = add_topology_verb(verbs, "rebalance", rebalance, "change workers, executors or configuration; the plan is shown first")
+    verb = add_topology_verb(
+        verbs,
+        "rebalance",
+        rebalance,
+        "change workers, executors or configuration; the plan is shown first",
+    )
     verb.add_argument("--workers", type=int, metavar="N", help="number of workers")
-    verb.add_argument("--executors", nargs="+", default=[], metavar="COMPONENT=N", help="executors of components")
-    verb.add_argument("-c", action="append", default=[], metavar="KEY=VALUE", help="change one key of its configuration")
-    verb.add_argument("--reassign", action="store_true", help="place every worker afresh; else keep what may stay")
-    verb.add_argument("--wait", type=at_least(0, float), metavar="SECS", help="default: topology.message.timeout.secs")
+    verb.add_argument(
+        "--executors", nargs="+", default=[], metavar="COMPONENT=N", help="executors of components"
+    )
+    verb.add_argument(
+        "-c",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="change one key of its configuration",
+    )
+    verb.add_argument(
+        "--reassign", action="store_true", help="place every worker afresh; else keep what may stay"
+    )
+    verb.add_argument(
+        "--wait",
+        type=at_least(0, float),
+        metavar="SECS",
+        help="default: topology.message.timeout.secs",
+    )
     verb.add_argument("--plan-only", action="store_true", help="show the plan and change nothing")
     verb.add_argument("--yes", action="store_true", help="do not ask")
 
@@ -74,10 +125,14 @@ def _add_rebalance(verbs: Any) -> None:
 
 def _add_blob(verbs: Any) -> None:
     verb = verbs.add_parser(
-        "blob", help="files that the cluster keeps for its topologies: list, create, update, delete", epilog=EXITS
+        "blob",
+        help="files that the cluster keeps for its topologies: list, create, update, delete",
+        epilog=EXITS,
     )
     actions = verb.add_subparsers(required=True, metavar="ACTION")
-    add_verb(actions, "list", list_blobs, "all blobs with size, version and author", is_listing=True)
+    add_verb(
+        actions, "list", list_blobs, "all blobs with size, version and author", is_listing=True
+    )
     for name, run, help in (
         ("create", create_blob, "keep a file under a name"),
         ("update", update_blob, "replace a blob, also of topologies that run"),
@@ -98,7 +153,13 @@ def list_blobs(arguments: argparse.Namespace) -> int:
         return OK
     now_ms = SystemClock().now_ms()
     cells = [
-        (row["blob"], row["size_bytes"], row["version"], f"{lasted(now_ms - row['changed_ms'])} ago", shown(str(row["by"])))
+        (
+            row["blob"],
+            row["size_bytes"],
+            row["version"],
+            f"{lasted(now_ms - row['changed_ms'])} ago",
+            shown(str(row["by"])),
+        )
         for row in rows
     ]
     none = "the cluster keeps no blob: sparkstorm blob create NAME FILE"
@@ -124,14 +185,18 @@ def delete_blob(arguments: argparse.Namespace) -> int:
     return OK
 
 
-def _put_blob(arguments: argparse.Namespace, done: str, put: Callable[[ClusterClient, str, bytes], NamedBlob]) -> int:
+def _put_blob(
+    arguments: argparse.Namespace, done: str, put: Callable[[ClusterClient, str, bytes], NamedBlob]
+) -> int:
     from sparkstorm.blobs.named import check_size
 
     try:
         check_size(arguments.blob, Path(arguments.file).stat().st_size)
         data = Path(arguments.file).read_bytes()
     except OSError as error:
-        raise InvalidConfigError(f"blob {arguments.blob}: {arguments.file} cannot be read: {error.strerror}") from error
+        raise InvalidConfigError(
+            f"blob {arguments.blob}: {arguments.file} cannot be read: {error.strerror}"
+        ) from error
     with opened(arguments, writes=True) as cluster:
         made = put(cluster, arguments.blob, data)
     text = f"{arguments.blob} {done}: {made.size_bytes} bytes, version {made.version}"
@@ -140,20 +205,32 @@ def _put_blob(arguments: argparse.Namespace, done: str, put: Callable[[ClusterCl
 
 
 def kill(arguments: argparse.Namespace) -> int:
-    """End a topology: its spouts rest for the wait, then its workers are stopped and its data is deleted."""
+    """End a topology: its spouts rest for the wait, then its workers are stopped and its data is
+    deleted.
+    """
     with opened(arguments, writes=True) as cluster:
         topology_id = cluster.kill(arguments.name, arguments.wait)
-    say(arguments, f"{topology_id} is killed", {"topology_id": topology_id, "status": TopologyStatus.KILLED})
+    say(
+        arguments,
+        f"{topology_id} is killed",
+        {"topology_id": topology_id, "status": TopologyStatus.KILLED},
+    )
     return OK
 
 
 def savepoint(arguments: argparse.Namespace) -> int:
-    """Let a topology's spouts rest, finish what is under way, write its states and positions, and let the spouts go on."""
+    """Let a topology's spouts rest, finish what is under way, write its states and positions, and
+    let the spouts go on.
+    """
     with opened(arguments, writes=True) as cluster:
         handle = cluster.topology(arguments.name)
         handle.savepoint(arguments.folder, arguments.patience, arguments.kill, arguments.overwrite)
     ending = "; it is killed" if arguments.kill else ""
-    record = {"topology_id": handle.topology_id, "folder": arguments.folder, "killed": arguments.kill}
+    record = {
+        "topology_id": handle.topology_id,
+        "folder": arguments.folder,
+        "killed": arguments.kill,
+    }
     say(arguments, f"savepoint of {handle.topology_id} in {arguments.folder}{ending}", record)
     return OK
 
@@ -168,16 +245,24 @@ def deactivate(arguments: argparse.Namespace) -> int:
     return _change_status(arguments, TopologyHandle.deactivate, "inactive")
 
 
-def _change_status(arguments: argparse.Namespace, change: Callable[[TopologyHandle], None], word: str) -> int:
+def _change_status(
+    arguments: argparse.Namespace, change: Callable[[TopologyHandle], None], word: str
+) -> int:
     with opened(arguments, writes=True) as cluster:
         handle = cluster.topology(arguments.name)
         change(handle)
-        say(arguments, f"{handle.topology_id} is {word}", {"topology_id": handle.topology_id, "status": handle.status()})
+        say(
+            arguments,
+            f"{handle.topology_id} is {word}",
+            {"topology_id": handle.topology_id, "status": handle.status()},
+        )
     return OK
 
 
 def rebalance(arguments: argparse.Namespace) -> int:
-    """Show what a rebalance would move, ask, and carry it out; no tuple is lost or counted twice by it."""
+    """Show what a rebalance would move, ask, and carry it out; no tuple is lost or counted twice by
+    it.
+    """
     options = rebalance_options(arguments)
     with opened(arguments, writes=True) as cluster:
         handle = cluster.topology(arguments.name)
@@ -192,7 +277,11 @@ def rebalance(arguments: argparse.Namespace) -> int:
             print("nothing was changed; --yes carries the plan out", file=sys.stderr)
             return FAILED
         handle.rebalance(options, arguments.wait, steps(arguments))
-        less = f"; it has {plan.given_workers} of {plan.wanted_workers} workers: {plan.shortfall}" if plan.shortfall else ""
+        less = (
+            f"; it has {plan.given_workers} of {plan.wanted_workers} workers: {plan.shortfall}"
+            if plan.shortfall
+            else ""
+        )
         say(arguments, f"{handle.topology_id} is rebalanced{less}", plan_record(plan))
     return OK
 
@@ -210,23 +299,33 @@ def rebalance_options(arguments: argparse.Namespace) -> RebalanceOptions:
     executors = {}
     for component, number in _parts(arguments.executors, "COMPONENT=N").items():
         if not number.isascii() or not number.isdecimal():
-            raise InvalidConfigError(f"--executors {component}={number}: expected a number of executors")
+            raise InvalidConfigError(
+                f"--executors {component}={number}: expected a number of executors"
+            )
         executors[component] = int(number)
     conf = check(dict(parse_override(each) for each in arguments.c), "-c")
     return RebalanceOptions(arguments.workers, executors, conf, reassign=arguments.reassign)
 
 
 def plan_text(plan: RebalancePlan, tasks: Mapping[int, TaskInfo]) -> str:
-    """Return a plan as text: executors that stay, move, begin or end, and topologies without a slot."""
+    """Return a plan as text: executors that stay, move, begin or end, and topologies without a
+    slot.
+    """
     movement = plan.movement
     workers = f"{len(set(plan.before.values()))} -> {counted(plan.given_workers, 'worker')}"
     if plan.shortfall:
         workers += f" ({plan.wanted_workers} wanted: {plan.shortfall})"
-    lines = [f"plan for {plan.topology_id}: {workers}, {counted(len(movement.stayed), 'executor stays', 'executors stay')}"]
+    lines = [
+        f"plan for {plan.topology_id}: {workers}, {counted(len(movement.stayed), 'executor stays', 'executors stay')}"
+    ]
     for executor, before, after in movement.moved:
         lines.append(f"  {executor_text(executor, tasks)}: {before or 'new'} -> {after}")
-    lines += [f"  {executor_text(executor, tasks)}: ends on {slot}" for executor, slot in movement.dropped]
-    lines += [f"  {executor_text(executor, tasks)}: no slot is free for it" for executor in plan.unplaced]
+    lines += [
+        f"  {executor_text(executor, tasks)}: ends on {slot}" for executor, slot in movement.dropped
+    ]
+    lines += [
+        f"  {executor_text(executor, tasks)}: no slot is free for it" for executor in plan.unplaced
+    ]
     return "\n".join(lines)
 
 
@@ -235,10 +334,19 @@ def plan_record(plan: RebalancePlan) -> dict[str, Any]:
     movement = plan.movement
     return {
         "topology_id": plan.topology_id,
-        "workers": {"before": len(set(plan.before.values())), "wanted": plan.wanted_workers, "given": plan.given_workers},
+        "workers": {
+            "before": len(set(plan.before.values())),
+            "wanted": plan.wanted_workers,
+            "given": plan.given_workers,
+        },
         "stay": [str(executor) for executor in movement.stayed],
-        "move": [{"executor": str(e), "from": str(before) if before else None, "to": str(to)} for e, before, to in movement.moved],
-        "end": [{"executor": str(executor), "on": str(slot)} for executor, slot in movement.dropped],
+        "move": [
+            {"executor": str(e), "from": str(before) if before else None, "to": str(to)}
+            for e, before, to in movement.moved
+        ],
+        "end": [
+            {"executor": str(executor), "on": str(slot)} for executor, slot in movement.dropped
+        ],
         "unplaced": [str(executor) for executor in plan.unplaced],
     }
 
@@ -250,13 +358,17 @@ def executor_text(executor: ExecutorId, tasks: Mapping[int, TaskInfo]) -> str:
 
 
 def restart(arguments: argparse.Namespace) -> int:
-    """Restart the workers of a topology, or one, where they are: each goes on from its last commit."""
+    """Restart the workers of a topology, or one, where they are: each goes on from its last
+    commit.
+    """
     slot = None
     if arguments.worker is not None:
         try:
             slot = WorkerSlot.parse(arguments.worker)
         except ValueError as error:
-            raise InvalidConfigError(f"--worker {arguments.worker!r}: {error}; `sparkstorm status` shows the workers") from None
+            raise InvalidConfigError(
+                f"--worker {arguments.worker!r}: {error}; `sparkstorm status` shows the workers"
+            ) from None
     with opened(arguments, writes=True) as cluster:
         handle = cluster.topology(arguments.name)
         handle.restart(slot)
@@ -267,25 +379,38 @@ def restart(arguments: argparse.Namespace) -> int:
 
 
 def log_level(arguments: argparse.Namespace) -> int:
-    """Set the levels of loggers in all workers of a topology, for some seconds or until the next change."""
+    """Set the levels of loggers in all workers of a topology, for some seconds or until the next
+    change.
+    """
     levels = log_levels(arguments.levels)
     with opened(arguments, writes=True) as cluster:
         handle = cluster.topology(arguments.name)
         handle.set_log_level(levels)
-    record = {"topology_id": handle.topology_id, "levels": {logger: level.level for logger, level in levels.items()}}
+    record = {
+        "topology_id": handle.topology_id,
+        "levels": {logger: level.level for logger, level in levels.items()},
+    }
     say(arguments, f"the workers of {handle.topology_id} take the levels over", record)
     return OK
 
 
 def log_levels(arguments: Sequence[str]) -> dict[str, LogLevel]:
-    """Return levels by logger of LOGGER=LEVEL[:SECS] arguments; "root" is the root logger, RESET takes a level back."""
+    """Return levels by logger of LOGGER=LEVEL[:SECS] arguments; "root" is the root logger, RESET
+    takes a level back.
+    """
     found = {}
     for logger, value in _parts(arguments, "LOGGER=LEVEL[:SECS]").items():
         level, _, secs = value.partition(":")
-        if level.upper() not in (*LOG_LEVELS, "RESET") or (secs and not (secs.isascii() and secs.isdecimal())):
-            raise InvalidConfigError(f"{logger}={value}: expected a level ({', '.join(LOG_LEVELS)} or RESET), or LEVEL:SECONDS")
+        if level.upper() not in (*LOG_LEVELS, "RESET") or (
+            secs and not (secs.isascii() and secs.isdecimal())
+        ):
+            raise InvalidConfigError(
+                f"{logger}={value}: expected a level ({', '.join(LOG_LEVELS)} or RESET), or LEVEL:SECONDS"
+            )
         name = "" if logger == "root" else logger
-        found[name] = LogLevel("" if level.upper() == "RESET" else level.upper(), 1000 * int(secs or 0))
+        found[name] = LogLevel(
+            "" if level.upper() == "RESET" else level.upper(), 1000 * int(secs or 0)
+        )
     return found
 
 

@@ -1,4 +1,6 @@
-"""Common parts of the verbs: options, the connection, formats, times, and errors as one sentence with an exit status."""
+"""Common parts of the verbs: options, the connection, formats, times, and errors as one sentence
+with an exit status.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +24,22 @@ if TYPE_CHECKING:
     from sparkstorm.insight.sampler import Sampler
 
 Verb = Callable[[argparse.Namespace], int]
-OK, FAILED = 0, 1
+OK = 0
+FAILED = 1
 NAME_HELP = "name or id of the topology"
 FORMATS = ("table", "json", "yaml", "csv")
 EXITS = "exit status: 0 done, 1 refused or failed (one sentence on stderr), 2 wrong arguments, 130 stopped with Ctrl-C"
 
 
-def add_verb(verbs: Any, name: str, run: Verb, help: str, is_listing: bool = False, **options: Any) -> argparse.ArgumentParser:
-    """Add a verb that speaks to a cluster: with --cluster, --context and --json; one that lists things has all formats."""
-    verb: argparse.ArgumentParser = verbs.add_parser(name, help=help, description=run.__doc__, **{"epilog": EXITS, **options})
+def add_verb(
+    verbs: Any, name: str, run: Verb, help: str, is_listing: bool = False, **options: Any
+) -> argparse.ArgumentParser:
+    """Add a verb that speaks to a cluster: with --cluster, --context and --json; one that lists
+    things has all formats.
+    """
+    verb: argparse.ArgumentParser = verbs.add_parser(
+        name, help=help, description=run.__doc__, **{"epilog": EXITS, **options}
+    )
     add_cluster(verb)
     add_formats(verb) if is_listing else add_json(verb)
     verb.set_defaults(run=run)
@@ -40,23 +49,42 @@ def add_verb(verbs: Any, name: str, run: Verb, help: str, is_listing: bool = Fal
 def add_cluster(verb: argparse.ArgumentParser) -> None:
     """Add the options that name a cluster."""
     named = verb.add_mutually_exclusive_group()
-    named.add_argument("--cluster", metavar="FILE", help="connection file of the cluster; else SPARKSTORM_CLUSTER names it")
-    named.add_argument("--context", metavar="CONTEXT", help="the cluster of that name (`sparkstorm context list`)")
+    named.add_argument(
+        "--cluster",
+        metavar="FILE",
+        help="connection file of the cluster; else SPARKSTORM_CLUSTER names it",
+    )
+    named.add_argument(
+        "--context", metavar="CONTEXT", help="the cluster of that name (`sparkstorm context list`)"
+    )
 
 
 def add_json(verb: argparse.ArgumentParser) -> None:
     """Add the option for programs."""
-    verb.add_argument("--json", dest="output", action="store_const", const="json", default="table", help="write JSON, for programs")
+    verb.add_argument(
+        "--json",
+        dest="output",
+        action="store_const",
+        const="json",
+        default="table",
+        help="write JSON, for programs",
+    )
 
 
 def add_formats(verb: argparse.ArgumentParser) -> None:
     """Add the option for programs, and the one that chooses among all formats."""
     add_json(verb)
-    verb.add_argument("-o", "--output", choices=FORMATS, default="table", help="format of what is listed (table)")
+    verb.add_argument(
+        "-o", "--output", choices=FORMATS, default="table", help="format of what is listed (table)"
+    )
 
 
-def add_watched_verb(verbs: Any, name: str, run: Verb, help: str, **options: Any) -> argparse.ArgumentParser:
-    """Add a verb that only looks: in all formats, and with --watch, which shows it again and again."""
+def add_watched_verb(
+    verbs: Any, name: str, run: Verb, help: str, **options: Any
+) -> argparse.ArgumentParser:
+    """Add a verb that only looks: in all formats, and with --watch, which shows it again and
+    again.
+    """
     verb = add_verb(verbs, name, run, help, is_listing=True, **options)
     verb.add_argument(
         "--watch",
@@ -71,7 +99,9 @@ def add_watched_verb(verbs: Any, name: str, run: Verb, help: str, **options: Any
 
 
 def _watched(run: Verb, arguments: argparse.Namespace) -> int:
-    """Run a verb once, or again and again over one connection; on a terminal each time in place of the last."""
+    """Run a verb once, or again and again over one connection; on a terminal each time in place of
+    the last.
+    """
     if arguments.watch is None:
         return run(arguments)
     with connect(arguments.cluster) as cluster:
@@ -83,7 +113,9 @@ def _watched(run: Verb, arguments: argparse.Namespace) -> int:
             time.sleep(arguments.watch)
 
 
-def add_topology_verb(verbs: Any, name: str, run: Verb, help: str, **options: Any) -> argparse.ArgumentParser:
+def add_topology_verb(
+    verbs: Any, name: str, run: Verb, help: str, **options: Any
+) -> argparse.ArgumentParser:
     """Add a verb that speaks to a cluster about one topology: NAME is its first argument."""
     verb = add_verb(verbs, name, run, help, **options)
     verb.add_argument("name", metavar="NAME", help=NAME_HELP)
@@ -92,25 +124,45 @@ def add_topology_verb(verbs: Any, name: str, run: Verb, help: str, **options: An
 
 def add_overrides(verb: argparse.ArgumentParser) -> None:
     """Add the option that overrides keys of a configuration."""
-    verb.add_argument("-c", action="append", default=[], metavar="KEY=VALUE", help="override one configuration key")
+    verb.add_argument(
+        "-c",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="override one configuration key",
+    )
 
 
 def add_job_options(verb: argparse.ArgumentParser) -> None:
-    """Add the options of a verb that builds the topology of a job file: its input, configuration keys and name."""
-    verb.add_argument("--input", nargs="+", default=[], metavar="PATH", help="files or folders, the factory's `input`")
+    """Add the options of a verb that builds the topology of a job file: its input, configuration
+    keys and name.
+    """
+    verb.add_argument(
+        "--input",
+        nargs="+",
+        default=[],
+        metavar="PATH",
+        help="files or folders, the factory's `input`",
+    )
     add_overrides(verb)
     verb.add_argument("--name", help="name of the topology")
 
 
 def connect(file: str | None) -> ClusterClient:
-    """Connect to a cluster; what speaks to servers is imported now, since verbs that speak to none start without it."""
+    """Connect to a cluster; what speaks to servers is imported now, since verbs that speak to none
+    start without it.
+    """
     from sparkstorm.client import connect as connected
 
     return connected(file)
 
 
-def opened(arguments: argparse.Namespace, writes: bool = False) -> AbstractContextManager[ClusterClient]:
-    """Connect to the cluster that the arguments name; ReadOnlyConnectionError when the verb writes and may not."""
+def opened(
+    arguments: argparse.Namespace, writes: bool = False
+) -> AbstractContextManager[ClusterClient]:
+    """Connect to the cluster that the arguments name; ReadOnlyConnectionError when the verb writes
+    and may not.
+    """
     held: ClusterClient | None = getattr(arguments, "held_cluster", None)
     if held is not None:  # of --watch, which asks again and again
         return nullcontext(held)
@@ -121,8 +173,12 @@ def opened(arguments: argparse.Namespace, writes: bool = False) -> AbstractConte
     return cluster
 
 
-def sampled(arguments: argparse.Namespace, cluster: ClusterClient, name: str | None = None) -> Sampler:
-    """Return the read model of a cluster, or of one topology of it, which has read the stores just now; --watch has one for all."""
+def sampled(
+    arguments: argparse.Namespace, cluster: ClusterClient, name: str | None = None
+) -> Sampler:
+    """Return the read model of a cluster, or of one topology of it, which has read the stores just
+    now; --watch has one for all.
+    """
     from sparkstorm.insight.sampler import Sampler
 
     only = None if name is None else cluster.topology(name).topology_id
@@ -153,7 +209,8 @@ def is_for_programs(arguments: argparse.Namespace) -> bool:
 
 
 def write(arguments: argparse.Namespace, record: Any, rows: Iterable[Mapping[str, Any]]) -> bool:
-    """Write a record as JSON or YAML, or its rows as CSV; return False, and write nothing, where a table is asked for.
+    """Write a record as JSON or YAML, or its rows as CSV; return False, and write nothing, where a
+    table is asked for.
 
     In CSV a mapping within a row has a column for each of its keys, and a list is one cell.
     """
@@ -163,7 +220,11 @@ def write(arguments: argparse.Namespace, record: Any, rows: Iterable[Mapping[str
         import yaml
 
         plain = json.loads(json.dumps(record, default=str))  # enums and tuples are none of YAML's
-        print(yaml.safe_dump(plain, allow_unicode=False, explicit_start=True, sort_keys=False), end="", flush=True)
+        print(
+            yaml.safe_dump(plain, allow_unicode=False, explicit_start=True, sort_keys=False),
+            end="",
+            flush=True,
+        )
     elif arguments.output == "csv":
         flat = [_flat(row) for row in rows]
         titles = [*dict.fromkeys(name for row in flat for name in row)]
@@ -192,7 +253,9 @@ def write_json(value: Any) -> None:
 
 def steps(arguments: argparse.Namespace) -> Callable[[str], None]:
     """Return what says the steps of a request: on stderr when stdout is for a program."""
-    return lambda step: print(step, file=sys.stderr if is_for_programs(arguments) else sys.stdout, flush=True)
+    return lambda step: print(
+        step, file=sys.stderr if is_for_programs(arguments) else sys.stdout, flush=True
+    )
 
 
 def when(time_ms: int) -> str:
@@ -208,7 +271,11 @@ def clock_time(time_ms: int) -> str:
 def lasted(ms: float) -> str:
     """Return a span of time in its two greatest units."""
     seconds = max(0, round(ms / 1000))
-    for unit, size, smaller, part in (("d", 86_400, "h", 3_600), ("h", 3_600, "min", 60), ("min", 60, "s", 1)):
+    for unit, size, smaller, part in (
+        ("d", 86_400, "h", 3_600),
+        ("h", 3_600, "min", 60),
+        ("min", 60, "s", 1),
+    ):
         if seconds >= size:
             return f"{seconds // size} {unit} {seconds % size // part} {smaller}"
     return f"{seconds} s"

@@ -1,8 +1,9 @@
 """Completion of the command line by a shell: a script for bash, and the words that it asks for.
 
-The script calls `sparkstorm __complete WORD...` with the words before the cursor, of which the last may be empty. It answers with
-verbs, options and choices from the parsers themselves, and with names of what runs: topologies, components, workers, hosts. It
-ends in silence after two seconds, or where it finds nothing; the shell then completes names of files.
+The script calls `sparkstorm __complete WORD...` with the words before the cursor, of which the last
+may be empty. It answers with verbs, options and choices from the parsers themselves, and with names
+of what runs: topologies, components, workers, hosts. It ends in silence after two seconds, or where
+it finds nothing; the shell then completes names of files.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from typing import Any
 from sparkstorm.cli.common import OK
 
 HIDDEN = "__complete"
-_PATIENCE_S = 2  # half is too short for a cluster on another host, with the double one has typed the name
+# half is too short for a cluster on another host, with the double one has typed the name
+_PATIENCE_S = 2
 _PLAIN = re.compile(r"[\w.:@/=+-]+")
 """Words that no shell takes for anything else; a name with other characters is never offered."""
 
@@ -52,7 +54,9 @@ def add_verbs(verbs: Any) -> None:
 
 
 def completion(arguments: argparse.Namespace) -> int:
-    """Print the script for a shell; it asks `sparkstorm` for names, so it need not be made again for a new version."""
+    """Print the script for a shell; it asks `sparkstorm` for names, so it need not be made again
+    for a new version.
+    """
     print(_SCRIPTS[arguments.shell], end="")
     return OK
 
@@ -72,7 +76,9 @@ def complete(words: Sequence[str], parser: argparse.ArgumentParser) -> int:
 
 
 class _TooLongError(BaseException):
-    """Raised when the cluster has not answered in time; no client takes it for an error of its own."""
+    """Raised when the cluster has not answered in time; no client takes it for an error of its
+    own.
+    """
 
 
 def _stop() -> None:
@@ -80,9 +86,13 @@ def _stop() -> None:
 
 
 def candidates(
-    words: Sequence[str], parser: argparse.ArgumentParser, names: Callable[[str, str | None, str | None], Iterable[str]]
+    words: Sequence[str],
+    parser: argparse.ArgumentParser,
+    names: Callable[[str, str | None, str | None], Iterable[str]],
 ) -> list[str]:
-    """Return what the last word may become; `names` gives live ones: of a kind, of a topology, by a connection file."""
+    """Return what the last word may become; `names` gives live ones: of a kind, of a topology, by a
+    connection file.
+    """
     *before, word = words or [""]
     given: dict[str, str] = {}
     positionals = _positionals(parser)
@@ -103,7 +113,12 @@ def candidates(
                 parser = action.choices[each]
                 positionals = _positionals(parser)
     if word.startswith("-"):
-        found: Iterable[str] = [name for action in parser._actions for name in action.option_strings if name.startswith("--")]
+        found: Iterable[str] = [
+            name
+            for action in parser._actions
+            for name in action.option_strings
+            if name.startswith("--")
+        ]
     elif waits is None and not positionals:
         return []
     else:
@@ -111,8 +126,14 @@ def candidates(
         topology, file, context = (given.get(name) for name in ("name", "cluster", "context"))
         if context is not None:
             file = _file_of_context(context)
-        found = action.choices if action.choices is not None else names(str(action.metavar or action.dest), topology, file)
-    return sorted({each for each in map(str, found) if each.startswith(word) and _PLAIN.fullmatch(each)})
+        found = (
+            action.choices
+            if action.choices is not None
+            else names(str(action.metavar or action.dest), topology, file)
+        )
+    return sorted(
+        {each for each in map(str, found) if each.startswith(word) and _PLAIN.fullmatch(each)}
+    )
 
 
 def _positionals(parser: argparse.ArgumentParser) -> list[argparse.Action]:
@@ -124,7 +145,9 @@ def _option(parser: argparse.ArgumentParser, word: str) -> argparse.Action | Non
 
 
 def _file_of_context(context: str) -> str:
-    """Return the path of a context's connection file; one that is not there for a context that is none."""
+    """Return the path of a context's connection file; one that is not there for a context that is
+    none.
+    """
     from sparkstorm.client.contexts import file_of_context
     from sparkstorm.errors import SparkStormError
 
@@ -135,7 +158,9 @@ def _file_of_context(context: str) -> str:
 
 
 def live_names(metavar: str, topology: str | None, file: str | None) -> Iterable[str]:
-    """Return the names of a kind that an argument's metavar asks for; nothing where the cluster cannot be asked."""
+    """Return the names of a kind that an argument's metavar asks for; nothing where the cluster
+    cannot be asked.
+    """
     if metavar in ("KEY", "KEY=VALUE"):
         from sparkstorm.config import keys
 
@@ -160,6 +185,10 @@ def live_names(metavar: str, topology: str | None, file: str | None) -> Iterable
             if metavar == "NODE:PORT":
                 return [str(slot) for slot in handle.slots()]
             components = {info.component_id for info in handle.tasks().values()}
-            return [f"{each}=" if metavar == "COMPONENT=N" else each for each in components if not each.startswith("__")]
+            return [
+                f"{each}=" if metavar == "COMPONENT=N" else each
+                for each in components
+                if not each.startswith("__")
+            ]
     except SparkStormError:
         return ()

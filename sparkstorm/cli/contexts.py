@@ -1,4 +1,6 @@
-"""Verb `sparkstorm context`: clusters by name, so that a verb needs no path of a connection file."""
+"""Verb `sparkstorm context`: clusters by name, so that a verb needs no path of a connection
+file.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,14 @@ from typing import Any
 
 from sparkstorm.cli.common import EXITS, OK, add_formats, add_json, say, write
 from sparkstorm.cli.terminal import columns, show, table
-from sparkstorm.client.contexts import Contexts, add_context, contexts_file, read_contexts, remove_context, use_context
+from sparkstorm.client.contexts import (
+    Contexts,
+    add_context,
+    contexts_file,
+    read_contexts,
+    remove_context,
+    use_context,
+)
 from sparkstorm.errors import InvalidConfigError
 from sparkstorm.model.names import shown
 from sparkstorm.stores.connection import Connection, load_any_connection
@@ -18,17 +27,25 @@ def add_verbs(verbs: Any) -> None:
     """Add it to the command line."""
     verb = verbs.add_parser("context", help="name clusters: list, use, add, remove", epilog=EXITS)
     actions = verb.add_subparsers(required=True, metavar="ACTION")
-    action = actions.add_parser("list", help="all contexts; the current one has a *", description=list_contexts.__doc__)
+    action = actions.add_parser(
+        "list", help="all contexts; the current one has a *", description=list_contexts.__doc__
+    )
     add_formats(action)
     action.set_defaults(run=list_contexts)
-    action = actions.add_parser("add", help="name the connection file of a cluster", description=add.__doc__)
+    action = actions.add_parser(
+        "add", help="name the connection file of a cluster", description=add.__doc__
+    )
     action.add_argument("which", metavar="CONTEXT", help="a name of your choice")
     action.add_argument("file", metavar="FILE", help="connection file of the cluster")
     action.add_argument("--force", action="store_true", help="replace a context of that name")
     add_json(action)
     action.set_defaults(run=add)
     for name, run in (("use", use), ("remove", remove)):
-        action = actions.add_parser(name, help=str(run.__doc__).partition(";")[0].lower().rstrip("."), description=run.__doc__)
+        action = actions.add_parser(
+            name,
+            help=str(run.__doc__).partition(";")[0].lower().rstrip("."),
+            description=run.__doc__,
+        )
         action.add_argument("which", metavar="CONTEXT", help="its name")
         add_json(action)
         action.set_defaults(run=run)
@@ -38,12 +55,25 @@ def list_contexts(arguments: argparse.Namespace) -> int:
     """List contexts with their connection files, and what a connection may do."""
     found = read_contexts()
     rows = [
-        {"current": name == found.current, "context": name, "rights": _rights(file), "connection": file}
+        {
+            "current": name == found.current,
+            "context": name,
+            "rights": _rights(file),
+            "connection": file,
+        }
         for name, file in found.files.items()
     ]
     if write(arguments, {"contexts": rows}, rows):
         return OK
-    cells = [("*" if row["current"] else "", row["context"], row["rights"], shown(str(row["connection"]))) for row in rows]
+    cells = [
+        (
+            "*" if row["current"] else "",
+            row["context"],
+            row["rights"],
+            shown(str(row["connection"])),
+        )
+        for row in rows
+    ]
     none = f"no context is in {contexts_file()}: sparkstorm context add NAME FILE"
     show(table(("", "context", "rights", "connection"), cells, columns()) if rows else none)
     return OK
@@ -65,7 +95,11 @@ def add(arguments: argparse.Namespace) -> int:
 def use(arguments: argparse.Namespace) -> int:
     """Make a context the current one; verbs without --cluster and --context ask its cluster."""
     found = use_context(arguments.which)
-    return _said(arguments, found, f"{arguments.which} is the current context: {found.files[arguments.which]}")
+    return _said(
+        arguments,
+        found,
+        f"{arguments.which} is the current context: {found.files[arguments.which]}",
+    )
 
 
 def remove(arguments: argparse.Namespace) -> int:

@@ -1,4 +1,6 @@
-"""Verb `sparkstorm dead-letters`: list, show, replay and drop the inputs that topologies have given up."""
+"""Verb `sparkstorm dead-letters`: list, show, replay and drop the inputs that topologies have given
+up.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +23,27 @@ _SHOWN_CAUSES = 20
 
 def add_verbs(verbs: Any) -> None:
     """Add it to the command line."""
-    verb = verbs.add_parser("dead-letters", help="list, show, replay or drop inputs that were given up", epilog=EXITS)
+    verb = verbs.add_parser(
+        "dead-letters", help="list, show, replay or drop inputs that were given up", epilog=EXITS
+    )
     actions = verb.add_subparsers(required=True, metavar="ACTION")
-    action = add_verb(actions, "list", list_letters, "by cause, the most frequent first", is_listing=True)
-    action.add_argument("name", nargs="?", metavar="NAME", help="name or id of a topology, or a dead-letters.jsonl; else all")
-    action.add_argument("--lines", action="store_true", help="each letter as a line of JSON, its values whole")
+    action = add_verb(
+        actions, "list", list_letters, "by cause, the most frequent first", is_listing=True
+    )
+    action.add_argument(
+        "name",
+        nargs="?",
+        metavar="NAME",
+        help="name or id of a topology, or a dead-letters.jsonl; else all",
+    )
+    action.add_argument(
+        "--lines", action="store_true", help="each letter as a line of JSON, its values whole"
+    )
     action = add_verb(actions, "show", show, "one letter with its values and its cause")
     _add_letters(action, nargs="+")
-    action = add_verb(actions, "replay", replay, "give letters to their tasks once more, each exactly once")
+    action = add_verb(
+        actions, "replay", replay, "give letters to their tasks once more, each exactly once"
+    )
     _add_letters(action, nargs="*")
     action.add_argument("--all", action="store_true", help="all that are kept now")
     action = add_verb(actions, "drop", drop, "delete letters from Redis; files of runs stay")
@@ -42,26 +57,37 @@ def _add_letters(action: argparse.ArgumentParser, nargs: str) -> None:
 
 
 def list_letters(arguments: argparse.Namespace) -> int:
-    """List dead letters by cause, or each as a line of JSON; they stay until they are dropped or replayed."""
-    if arguments.name is not None and (arguments.name.endswith(".jsonl") or Path(arguments.name).is_dir()):
+    """List dead letters by cause, or each as a line of JSON; they stay until they are dropped or
+    replayed.
+    """
+    if arguments.name is not None and (
+        arguments.name.endswith(".jsonl") or Path(arguments.name).is_dir()
+    ):
         of_file = ((id, letter, b"") for id, letter in read_letters_of_file(Path(arguments.name)))
         return _list(arguments, [(arguments.name, of_file)])
     with opened(arguments) as cluster:
         found = cluster.dead_letters(arguments.name)
         if not found and not arguments.lines and not is_for_programs(arguments):
             print(f"no dead letters{f' of {arguments.name}' if arguments.name else ''} are kept")
-        return _list(arguments, [(topology_id, iter(letters)) for topology_id, letters in found.items()])
+        return _list(
+            arguments, [(topology_id, iter(letters)) for topology_id, letters in found.items()]
+        )
 
 
 def read_letters_of_file(path: Path) -> Iterator[tuple[str, DeadLetter]]:
-    """Yield id and letter of each line of a file or folder; InvalidConfigError when it cannot be read."""
+    """Yield id and letter of each line of a file or folder; InvalidConfigError when it cannot be
+    read.
+    """
     try:
         yield from read_dead_letters(path)
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidConfigError(f"{path} cannot be read: {error}") from error
 
 
-def _list(arguments: argparse.Namespace, several: Iterable[tuple[str, Iterable[tuple[str, DeadLetter | None, bytes]]]]) -> int:
+def _list(
+    arguments: argparse.Namespace,
+    several: Iterable[tuple[str, Iterable[tuple[str, DeadLetter | None, bytes]]]],
+) -> int:
     """Write the letters of topologies or of a file; for programs, one record for each."""
     rows = []
     for title, letters in several:
@@ -69,13 +95,19 @@ def _list(arguments: argparse.Namespace, several: Iterable[tuple[str, Iterable[t
             for id, letter, data in letters:
                 print(line_of(id, letter, data), flush=True)
             continue
-        groups, ids_by_cause = Groups(), dict[Cause, list[str]]()
+        groups = Groups()
+        ids_by_cause = dict[Cause, list[str]]()
         for id, letter, _ in letters:
             ids_by_cause.setdefault(groups.add(letter), []).append(id)
         count = sum(group.count for _, group in groups.largest())
-        causes = [{"cause": str(cause), "count": group.count, "ids": ids_by_cause[cause]} for cause, group in groups.largest()]
+        causes = [
+            {"cause": str(cause), "count": group.count, "ids": ids_by_cause[cause]}
+            for cause, group in groups.largest()
+        ]
         rows += [{"of": title, **each} for each in causes]
-        if arguments.output != "csv" and write(arguments, {"of": title, "count": count, "causes": causes}, ()):
+        if arguments.output != "csv" and write(
+            arguments, {"of": title, "count": count, "causes": causes}, ()
+        ):
             continue
         if not is_for_programs(arguments):
             print(f"{title}: {counted(count, 'dead letter')}")
@@ -112,19 +144,31 @@ def letter_text(id: str, letter: DeadLetter) -> str:
 
 
 def replay(arguments: argparse.Namespace) -> int:
-    """Give letters to their tasks once more: each leaves the dead letters and is delivered in one step."""
+    """Give letters to their tasks once more: each leaves the dead letters and is delivered in one
+    step.
+    """
     with opened(arguments, writes=True) as cluster:
         letters = _of_one(cluster, arguments.name)
         ids = _chosen(arguments, letters)
         done = letters.replay(ids)
-    record = {"topology_id": letters.topology_id, "replayed": list(done.done), "missing": list(done.missing)}
+    record = {
+        "topology_id": letters.topology_id,
+        "replayed": list(done.done),
+        "missing": list(done.missing),
+    }
     missing = f"; {len(done.missing):,} were not there any more" if done.missing else ""
-    say(arguments, f"{letters.topology_id}: {len(done.done):,} dead letters are replayed{missing}", record)
+    say(
+        arguments,
+        f"{letters.topology_id}: {len(done.done):,} dead letters are replayed{missing}",
+        record,
+    )
     return FAILED if done.missing and not done.done else OK
 
 
 def drop(arguments: argparse.Namespace) -> int:
-    """Delete letters of a topology from Redis, with --all those of every run of that name; 1 when there are none."""
+    """Delete letters of a topology from Redis, with --all those of every run of that name; 1 when
+    there are none.
+    """
     with opened(arguments, writes=True) as cluster:
         if arguments.all:
             _require_choice(arguments)
@@ -134,13 +178,21 @@ def drop(arguments: argparse.Namespace) -> int:
             letters = _of_one(cluster, arguments.name)
             dropped = {letters.topology_id: letters.drop(_chosen(arguments, letters))}
     for topology_id, count in dropped.items():
-        say(arguments, f"{topology_id}: {count:,} dead letters are dropped", {"of": topology_id, "dropped": count})
+        say(
+            arguments,
+            f"{topology_id}: {count:,} dead letters are dropped",
+            {"of": topology_id, "dropped": count},
+        )
     return OK if any(dropped.values()) else FAILED
 
 
 def _chosen(arguments: argparse.Namespace, letters: StoredLetters) -> list[str]:
     _require_choice(arguments)
-    return [id for id, letter, _ in letters if letter is not None] if arguments.all else list(arguments.ids)
+    return (
+        [id for id, letter, _ in letters if letter is not None]
+        if arguments.all
+        else list(arguments.ids)
+    )
 
 
 def _require_choice(arguments: argparse.Namespace) -> None:
@@ -156,7 +208,9 @@ def _kept(cluster: ClusterClient, name: str) -> dict[str, StoredLetters]:
 
 
 def _of_one(cluster: ClusterClient, name: str) -> StoredLetters:
-    """Return the letters of a topology: of the one that runs, else of the newest that was called so."""
+    """Return the letters of a topology: of the one that runs, else of the newest that was called
+    so.
+    """
     found = _kept(cluster, name)
     running = cluster.service.find(name)
     if running is not None and running.topology_id in found:

@@ -1,4 +1,6 @@
-"""Driver of `sparkstorm dev`: a standing cluster with its page, and beside it Kafka, PostgreSQL and an object store with data."""
+"""Driver of `sparkstorm dev`: a standing cluster with its page, and beside it Kafka, PostgreSQL and
+an object store with data.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ if TYPE_CHECKING:
 
 _Server = TypeVar("_Server", bound="OwnServer")
 FOLDER = Path("storm-local", "dev")
-EXITS = "exit status: 0 stopped from outside (Ctrl-C, SIGTERM), 1 failed, 130 stopped while starting"
+EXITS = (
+    "exit status: 0 stopped from outside (Ctrl-C, SIGTERM), 1 failed, 130 stopped while starting"
+)
 TOPIC = BUCKET = "clicks"
 CLICKS = 6000
 _PARTITIONS = 3
@@ -62,22 +66,31 @@ def main(arguments: Sequence[str], prog: str = "sparkstorm dev") -> int:
 
 
 def hold_all(own: Mapping[str, Any], web_port: int) -> int:
-    """Start the servers, fill them and hold a cluster beside them until Ctrl-C; the next start begins anew."""
+    """Start the servers, fill them and hold a cluster beside them until Ctrl-C; the next start
+    begins anew.
+    """
     from sparkstorm.app.standing import hold
 
     _require_page()
     folder = FOLDER.absolute()
     if "storm.local.dir" in own:
-        raise InvalidConfigError("storm.local.dir cannot be set here: sparkstorm dev keeps everything in storm-local/dev")
+        raise InvalidConfigError(
+            "storm.local.dir cannot be set here: sparkstorm dev keeps everything in storm-local/dev"
+        )
     refuse_busy(folder / "kafka", "kafka")
     discard_folder(folder)
     own_folder(folder)
     conf = merge({**own, "storm.local.dir": str(folder / "cluster")})
-    print("starting Kafka, PostgreSQL and an object store (the first time they are fetched) ...", flush=True)
+    print(
+        "starting Kafka, PostgreSQL and an object store (the first time they are fetched) ...",
+        flush=True,
+    )
     with started(folder) as servers:
         variables = environment(servers, folder, connection_path(conf).resolve())
         os.environ.update(variables)  # of the slots, so of the workers
-        (folder / "env").write_text("".join(f"export {key}={shlex.quote(value)}\n" for key, value in variables.items()))
+        (folder / "env").write_text(
+            "".join(f"export {key}={shlex.quote(value)}\n" for key, value in variables.items())
+        )
         for line in _up_lines(servers):
             print(line, flush=True)
         return hold(conf, web_port)
@@ -85,16 +98,26 @@ def hold_all(own: Mapping[str, Any], web_port: int) -> int:
 
 @contextlib.contextmanager
 def started(folder: Path, users: int = _USERS, clicks: int = CLICKS) -> Iterator[Servers]:
-    """Start the servers side by side and fill them with the sample data; they end with the block."""
+    """Start the servers side by side and fill them with the sample data; they end with the
+    block.
+    """
     password = secrets.token_urlsafe(16)
     secret = folder / "postgres.password"
-    with open(os.open(secret, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+    with open(
+        os.open(secret, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8"
+    ) as file:
         file.write(password)
     made = sample_clicks(clicks, users)
-    (folder / "clicks.jsonl").write_text("".join(f"{json.dumps(each)}\n" for each in made), encoding="utf-8")
+    (folder / "clicks.jsonl").write_text(
+        "".join(f"{json.dumps(each)}\n" for each in made), encoding="utf-8"
+    )
     with contextlib.ExitStack() as stack:
         with ThreadPoolExecutor(3) as pool:
-            begun = pool.submit(_kafka, folder, made), pool.submit(_postgres, password, users), pool.submit(_store, folder)
+            begun = (
+                pool.submit(_kafka, folder, made),
+                pool.submit(_postgres, password, users),
+                pool.submit(_store, folder),
+            )
         for each in begun:
             if each.exception() is None:
                 stack.callback(each.result().stop)
@@ -140,12 +163,15 @@ def _kept(server: _Server) -> Iterator[_Server]:
 
 
 def sample_clicks(count: int, users: int = _USERS) -> list[dict[str, Any]]:
-    """Return clicks (user, page, at_ms), the same ones at each call, out of order by less than five seconds.
+    """Return clicks (user, page, at_ms), the same ones at each call, out of order by less than five
+    seconds.
 
-    Every thousandth is of a shop's front page, which has no category: code that expects one fails on it.
+    Every thousandth is of a shop's front page, which has no category: code that expects one fails
+    on it.
     """
     chance = random.Random(0)
-    at_ms, clicks = _FIRST_MS, []
+    at_ms = _FIRST_MS
+    clicks = []
     for number in range(1, count + 1):
         at_ms += chance.choice([100, 1000, 8000])
         page = "/shop" if number % 1000 == 0 else chance.choice(_PAGES)
@@ -154,7 +180,9 @@ def sample_clicks(count: int, users: int = _USERS) -> list[dict[str, Any]]:
 
 
 def environment(servers: Servers, folder: Path, connection: Path) -> dict[str, str]:
-    """Return the variables by which job files, clients and workers find the cluster and the servers."""
+    """Return the variables by which job files, clients and workers find the cluster and the
+    servers.
+    """
     return {
         VARIABLE: str(connection),
         "DEV_KAFKA": servers.kafka.address,
@@ -176,14 +204,26 @@ def _up_lines(servers: Servers) -> list[str]:
 
 
 def _require_page() -> None:
-    if missing := [name for name in ("starlette", "uvicorn") if importlib.util.find_spec(name) is None]:
-        raise InvalidConfigError(f"the page needs {' and '.join(missing)}: pip install 'sparkstorm[servers]'")
+    if missing := [
+        name for name in ("starlette", "uvicorn") if importlib.util.find_spec(name) is None
+    ]:
+        raise InvalidConfigError(
+            f"the page needs {' and '.join(missing)}: pip install 'sparkstorm[servers]'"
+        )
 
 
 def _parse(arguments: Sequence[str], prog: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog=prog, description=hold_all.__doc__, epilog=EXITS)
-    parser.add_argument("-c", action="append", default=[], metavar="KEY=VALUE", help="override one configuration key")
-    parser.add_argument("--web", type=int, default=8080, metavar="PORT", help="port of the page (8080)")
+    parser.add_argument(
+        "-c",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="override one configuration key",
+    )
+    parser.add_argument(
+        "--web", type=int, default=8080, metavar="PORT", help="port of the page (8080)"
+    )
     return parser.parse_args(list(arguments))
 
 

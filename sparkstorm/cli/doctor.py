@@ -1,7 +1,9 @@
-"""The verb `doctor`: the health of a topology, with what is at fault; without a name, checks of this machine and its servers.
+"""The verb `doctor`: the health of a topology, with what is at fault; without a name, checks of
+this machine and its servers.
 
-The sentences of checks are those of the code that would fail later: the search for Java and Redis, the check of a configured
-Redis, the start of a ZooKeeper session, the settings of slots. Nothing is written.
+The sentences of checks are those of the code that would fail later: the search for Java and Redis,
+the check of a configured Redis, the start of a ZooKeeper session, the settings of slots. Nothing is
+written.
 """
 
 from __future__ import annotations
@@ -42,8 +44,12 @@ from sparkstorm.stores.connection import ReadOnlyConnection, load_any_connection
 from sparkstorm.stores.passwords import ZOOKEEPER, password_of
 from sparkstorm.stores.redis_client import check_redis_settings, client_of
 
-_WAIT_S = 5.0  # for a server's answer; half may be too short for one far away, with the double one waits without need
-_CLOCK_MS = 1_000  # births and deaths are compared across hosts in seconds; with half of it a busy Redis would seem wrong
+# for a server's answer; half may be too short for one far away, with the double one waits without
+# need
+_WAIT_S = 5.0
+# births and deaths are compared across hosts in seconds; with half of it a busy Redis would seem
+# wrong
+_CLOCK_MS = 1_000
 _LINE = re.compile(r"\s*(spark\.[\w.]+)(?:\s*[=:]\s*|\s+)(\S+)")
 
 
@@ -57,12 +63,24 @@ def add_verbs(verbs: Any) -> None:
         epilog="exit status: 0 all is well, 1 something is at fault (or the question failed), 2 wrong arguments",
     )
     verb.add_argument("name", metavar="NAME", nargs="?", help=NAME_HELP)
-    verb.add_argument("--conf", metavar="CONF.yaml", help="without a name: check the servers that this file configures")
-    verb.add_argument("--seconds", type=at_least(0.1, float), default=2.0, metavar="SECONDS", help="time between the two looks (2)")
+    verb.add_argument(
+        "--conf",
+        metavar="CONF.yaml",
+        help="without a name: check the servers that this file configures",
+    )
+    verb.add_argument(
+        "--seconds",
+        type=at_least(0.1, float),
+        default=2.0,
+        metavar="SECONDS",
+        help="time between the two looks (2)",
+    )
 
 
 def doctor(arguments: argparse.Namespace) -> int:
-    """Look twice at what the workers of a topology have committed, and say how it does and what is at fault, the gravest first."""
+    """Look twice at what the workers of a topology have committed, and say how it does and what is
+    at fault, the gravest first.
+    """
     if arguments.name is None:
         return check_machine(arguments)
     with opened(arguments) as cluster:
@@ -74,7 +92,9 @@ def doctor(arguments: argparse.Namespace) -> int:
 
 
 def check_machine(arguments: argparse.Namespace) -> int:
-    """Check Python, Java, the row path, Spark's settings, and the servers: of --conf, else of the cluster that is named."""
+    """Check Python, Java, the row path, Spark's settings, and the servers: of --conf, else of the
+    cluster that is named.
+    """
     conf = merge(load_conf(arguments.conf) if arguments.conf else {})
     path = None if arguments.conf else named(arguments.cluster)
     found = findings(conf, str(path) if path else None, os.environ)
@@ -86,13 +106,24 @@ def check_machine(arguments: argparse.Namespace) -> int:
 
 
 def health_text(found: Health, width: int | None = None) -> str:
-    """Return the health of a topology for people; its tables in lines of `width` columns at most."""
+    """Return the health of a topology for people; its tables in lines of `width` columns at
+    most.
+    """
     lines = [shown(found.sentence)]
     if found.culprits:
         rows = [(each.fault, each.component, shown(each.sentence)) for each in found.culprits]
         lines += ["", table(("fault", "component", "why"), rows, width)]
     if found.loads:
-        titles = ("component", "tasks", "busy", "held back", "executed/s", "emitted/s", "failed", "late")
+        titles = (
+            "component",
+            "tasks",
+            "busy",
+            "held back",
+            "executed/s",
+            "emitted/s",
+            "failed",
+            "late",
+        )
         lines += ["", table(titles, _load_rows(found), width)]
     wanted = "" if found.wanted_workers is None else f" of {found.wanted_workers} wanted"
     lines += ["", f"workers: {found.given_workers}{wanted}"]
@@ -106,15 +137,29 @@ def _load_rows(found: Health) -> list[tuple[Any, ...]]:
     for load in found.loads:
         if not load.component.startswith("__"):
             by_component.setdefault(load.component, []).append(load)
-    return [_load_row(component, tasks, found.late_shares.get(component)) for component, tasks in by_component.items()]
+    return [
+        _load_row(component, tasks, found.late_shares.get(component))
+        for component, tasks in by_component.items()
+    ]
 
 
 def _load_row(component: str, tasks: Sequence[TaskLoad], late: float | None) -> tuple[Any, ...]:
-    busy, held = max(load.busy for load in tasks), max(sum(load.paused.values()) for load in tasks)
-    executed, emitted = sum(load.executed_per_s for load in tasks), sum(load.emitted_per_s for load in tasks)
+    busy = max(load.busy for load in tasks)
+    held = max(sum(load.paused.values()) for load in tasks)
+    executed = sum(load.executed_per_s for load in tasks)
+    emitted = sum(load.emitted_per_s for load in tasks)
     failed = sum(load.failed for load in tasks)
     share = "-" if late is None else f"{late:.1%}"
-    return (component, len(tasks), f"{busy:.0%}", f"{held:.0%}", round(executed), round(emitted), failed, share)
+    return (
+        component,
+        len(tasks),
+        f"{busy:.0%}",
+        f"{held:.0%}",
+        round(executed),
+        round(emitted),
+        failed,
+        share,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +172,9 @@ class Finding:
 
 
 def findings(conf: Conf, connection: str | None, environ: Mapping[str, str]) -> list[Finding]:
-    """Return what the checks find: the servers are those of a connection file if one is given, else of the configuration."""
+    """Return what the checks find: the servers are those of a connection file if one is given, else
+    of the configuration.
+    """
     found = [
         _found("Python", lambda: f"{platform.python_version()} at {sys.executable}"),
         _found("Java", lambda: _java(environ)),
@@ -142,7 +189,11 @@ def findings(conf: Conf, connection: str | None, environ: Mapping[str, str]) -> 
         return [*found, Finding("connection", False, str(error))]
     own = at.zookeeper
     keeper = ZooKeeperAddress(own.hosts, own.root, own.user, own.password, tls=own.tls)
-    stores = [each for store in at.stores.all() for each in _redis(store, isinstance(at, ReadOnlyConnection))]
+    stores = [
+        each
+        for store in at.stores.all()
+        for each in _redis(store, isinstance(at, ReadOnlyConnection))
+    ]
     return [*found, *stores, _zookeeper(keeper)]
 
 
@@ -160,12 +211,18 @@ def _java(environ: Mapping[str, str]) -> str:
 
 def _core(environ: Mapping[str, str]) -> Finding:
     """Plain Python is a fault unless the environment asks for it: rows are several times slower."""
-    return Finding("row path", compiled.core is not None or "SPARKSTORM_PURE" in environ, compiled.description)
+    return Finding(
+        "row path", compiled.core is not None or "SPARKSTORM_PURE" in environ, compiled.description
+    )
 
 
 def _spark(environ: Mapping[str, str]) -> Iterator[Finding]:
     if (spec := find_spec("pyspark")) is None or spec.origin is None:
-        yield Finding("Spark", False, "pyspark is not installed here: a driver needs it (pip install pyspark), a client does not")
+        yield Finding(
+            "Spark",
+            False,
+            "pyspark is not installed here: a driver needs it (pip install pyspark), a client does not",
+        )
         return
     from sparkstorm.hosting.spark import contradiction
 
@@ -183,7 +240,9 @@ def _of_file(file: Path) -> list[tuple[str, str, str]]:
         lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return []
-    matches = [(number, match) for number, line in enumerate(lines, 1) if (match := _LINE.match(line))]
+    matches = [
+        (number, match) for number, line in enumerate(lines, 1) if (match := _LINE.match(line))
+    ]
     return [(match[1], match[2], f"{file}, line {number}") for number, match in matches]
 
 
@@ -214,8 +273,11 @@ def _configured(conf: Conf) -> Iterator[Finding]:
         yield from _port(settings.redis_port, "Redis", "sparkstorm.embedded.redis.port")
     if settings.zookeeper_servers:
         port = settings.zookeeper_default_port
-        hosts = ",".join(host if ":" in host else f"{host}:{port}" for host in settings.zookeeper_servers)
-        root, user = settings.zookeeper_root, settings.zookeeper_user
+        hosts = ",".join(
+            host if ":" in host else f"{host}:{port}" for host in settings.zookeeper_servers
+        )
+        root = settings.zookeeper_root
+        user = settings.zookeeper_user
         tls = files if settings.zookeeper_tls else None
         yield _zookeeper(ZooKeeperAddress(hosts, root, user, keeper_password, tls=tls))
     else:
@@ -242,7 +304,8 @@ def _redis(address: RedisAddress, is_viewer: bool = False) -> Iterator[Finding]:
             return
         try:
             check_redis_settings(client)
-            server, memory = client.info("server"), client.info("memory")
+            server = client.info("server")
+            memory = client.info("memory")
             began_ms = time.time() * 1000
             seconds, micros = client.time()
             ended_ms = time.time() * 1000
@@ -254,7 +317,9 @@ def _redis(address: RedisAddress, is_viewer: bool = False) -> Iterator[Finding]:
             return
     limit = f"{memory['maxmemory'] >> 20:,} MiB" if memory["maxmemory"] else "no limit"
     used = f"{memory['used_memory'] >> 20:,} MiB of {limit} used"
-    yield Finding("Redis", True, f"{server['redis_version']} at {at}, {memory['maxmemory_policy']}, {used}")
+    yield Finding(
+        "Redis", True, f"{server['redis_version']} at {at}, {memory['maxmemory_policy']}, {used}"
+    )
     yield _clock(1000 * seconds + micros / 1000, began_ms, ended_ms, at)
 
 
@@ -273,14 +338,22 @@ def _clock(theirs_ms: float, began_ms: float, ended_ms: float, at: str) -> Findi
         return Finding("clock", True, f"within {abs(apart_ms):.0f} ms of Redis'")
     which = "ahead of" if apart_ms > 0 else "behind"
     return Finding(
-        "clock", False, f"Redis at {at} is {abs(apart_ms) / 1000:.1f} s {which} this host: let both follow one NTP server"
+        "clock",
+        False,
+        f"Redis at {at} is {abs(apart_ms) / 1000:.1f} s {which} this host: let both follow one NTP server",
     )
 
 
 def _zookeeper(address: ZooKeeperAddress) -> Finding:
     def open_and_close() -> str:
         wait_ms = int(1000 * _WAIT_S)
-        at = replace(address, is_read_only=True, session_timeout_ms=wait_ms, connection_timeout_ms=wait_ms, retries=0)
+        at = replace(
+            address,
+            is_read_only=True,
+            session_timeout_ms=wait_ms,
+            connection_timeout_ms=wait_ms,
+            retries=0,
+        )
         store = ZooKeeperStateStore(at)
         store.close()
         return f"{store.address} answers"

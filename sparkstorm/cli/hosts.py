@@ -8,7 +8,18 @@ from collections.abc import Iterable, Mapping, Set
 from typing import Any
 
 from sparkstorm.cli.changes import is_wanted, plan_record, plan_text
-from sparkstorm.cli.common import FAILED, OK, add_watched_verb, is_for_programs, lasted, opened, sampled, say, write, write_json
+from sparkstorm.cli.common import (
+    FAILED,
+    OK,
+    add_watched_verb,
+    is_for_programs,
+    lasted,
+    opened,
+    sampled,
+    say,
+    write,
+    write_json,
+)
 from sparkstorm.cli.terminal import columns, show, table
 from sparkstorm.client import ClusterClient
 from sparkstorm.clock import SystemClock
@@ -27,19 +38,40 @@ _CHANGES = {
 
 def add_verbs(verbs: Any) -> None:
     """Add it to the command line."""
-    verb = add_watched_verb(verbs, "hosts", hosts, "hosts of the cluster: slots used and free, last heartbeat; drain, exclude")
-    verb.add_argument("change", nargs="?", choices=_CHANGES, metavar="drain|exclude|include", help="change a host; else show all")
-    verb.add_argument("host", nargs="?", metavar="HOST", help="its name, as `sparkstorm hosts` shows it")
-    verb.add_argument("--plan-only", action="store_true", help="show what a drain would move, and change nothing")
+    verb = add_watched_verb(
+        verbs,
+        "hosts",
+        hosts,
+        "hosts of the cluster: slots used and free, last heartbeat; drain, exclude",
+    )
+    verb.add_argument(
+        "change",
+        nargs="?",
+        choices=_CHANGES,
+        metavar="drain|exclude|include",
+        help="change a host; else show all",
+    )
+    verb.add_argument(
+        "host", nargs="?", metavar="HOST", help="its name, as `sparkstorm hosts` shows it"
+    )
+    verb.add_argument(
+        "--plan-only", action="store_true", help="show what a drain would move, and change nothing"
+    )
     verb.add_argument("--yes", action="store_true", help="do not ask before a drain")
-    verb.add_argument("--reason", default="", metavar="TEXT", help="why it is drained or excluded; `hosts` shows it")
+    verb.add_argument(
+        "--reason",
+        default="",
+        metavar="TEXT",
+        help="why it is drained or excluded; `hosts` shows it",
+    )
 
 
 def hosts(arguments: argparse.Namespace) -> int:
     """Show the hosts with their nodes, slots, last heartbeats and health, or change one.
 
-    `exclude` keeps new workers away from a host. `drain` also moves those that are there, with their states, as far as free slots
-    elsewhere allow. `include` takes both back. What is drained or excluded stays so when another Nimbus leads.
+    `exclude` keeps new workers away from a host. `drain` also moves those that are there, with
+    their states, as far as free slots elsewhere allow. `include` takes both back. What is drained
+    or excluded stays so when another Nimbus leads.
     """
     if arguments.change:
         return _change(arguments)
@@ -47,11 +79,18 @@ def hosts(arguments: argparse.Namespace) -> int:
         found = sampled(arguments, cluster).cluster()
     rows = [host_row(each) for each in found.hosts.values() if each.nodes]
     blacklist = "; ".join(found.problems.get("blacklist", ()))
-    if write(arguments, {"hosts": [to_json(each) for each in found.hosts.values()], "blacklist": blacklist}, rows):
+    if write(
+        arguments,
+        {"hosts": [to_json(each) for each in found.hosts.values()], "blacklist": blacklist},
+        rows,
+    ):
         return OK
     now_ms = SystemClock().now_ms()
     titles = ("host", "rack", "slots", "used", "free", "up", "last beat", "health", "nodes")
-    cells = [(*list(row.values())[:5], *_times(row, now_ms), row["health"], ", ".join(row["nodes"])) for row in rows]
+    cells = [
+        (*list(row.values())[:5], *_times(row, now_ms), row["health"], ", ".join(row["nodes"]))
+        for row in rows
+    ]
     show(table(titles, cells, columns()) if rows else "no host offers a slot")
     for each in found.hosts.values():
         if each.mark:
@@ -68,7 +107,9 @@ def _times(row: Mapping[str, Any], now_ms: int) -> tuple[str, str]:
 def _change(arguments: argparse.Namespace) -> int:
     """Drain, exclude or include one host."""
     if not arguments.host:
-        raise InvalidConfigError(f"hosts {arguments.change}: name the host; `sparkstorm hosts` lists them")
+        raise InvalidConfigError(
+            f"hosts {arguments.change}: name the host; `sparkstorm hosts` lists them"
+        )
     if arguments.watch is not None:
         raise InvalidConfigError(f"hosts {arguments.change}: --watch only shows; leave it out")
     with opened(arguments, writes=True) as cluster:
@@ -80,7 +121,11 @@ def _change(arguments: argparse.Namespace) -> int:
             cluster.drain_host(arguments.host, arguments.reason)
         else:
             cluster.exclude_host(arguments.host, arguments.reason)
-    say(arguments, f"{arguments.host} {_CHANGES[arguments.change]}", {"host": arguments.host, "change": arguments.change})
+    say(
+        arguments,
+        f"{arguments.host} {_CHANGES[arguments.change]}",
+        {"host": arguments.host, "change": arguments.change},
+    )
     return OK
 
 
@@ -102,9 +147,19 @@ def _is_agreed(cluster: ClusterClient, arguments: argparse.Namespace) -> bool:
 
 
 def drain_text(host: str, plans: Iterable[RebalancePlan], there: Set[WorkerSlot]) -> str:
-    """Return how many of the workers on a host, which are in the slots `there`, a drain would move."""
-    left = {slot for plan in plans for slot in there & set(plan.before.values()) - set(plan.after.values())}
-    stay = f"; {counted(len(there - left), 'stays', 'stay')} until slots elsewhere are free" if there - left else ""
+    """Return how many of the workers on a host, which are in the slots `there`, a drain would
+    move.
+    """
+    left = {
+        slot
+        for plan in plans
+        for slot in there & set(plan.before.values()) - set(plan.after.values())
+    }
+    stay = (
+        f"; {counted(len(there - left), 'stays', 'stay')} until slots elsewhere are free"
+        if there - left
+        else ""
+    )
     return f"plan for {host}: {len(left)} of {counted(len(there), 'worker')} there move{stay}"
 
 
@@ -117,7 +172,8 @@ def mark_text(host: HostView, now_ms: int) -> str:
 
 
 def host_row(host: HostView) -> dict[str, Any]:
-    """Return the row of a host that has nodes, one for each driver. Times are those of its newest node, in ms.
+    """Return the row of a host that has nodes, one for each driver. Times are those of its newest
+    node, in ms.
 
     `health` is "ok", or what is wrong: excluded or drained, blacklisted, no Redis.
     """

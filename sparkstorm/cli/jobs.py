@@ -36,17 +36,37 @@ def add_verbs(verbs: Any) -> None:
     from sparkstorm.app.job import add_options
     from sparkstorm.app.replay import options as of_replay
 
-    verb = add_verb(verbs, "submit", submit, "submit the topology of a job file and follow it", epilog=_JOB_EXITS)
+    verb = add_verb(
+        verbs,
+        "submit",
+        submit,
+        "submit the topology of a job file and follow it",
+        epilog=_JOB_EXITS,
+    )
     add_options(verb)
-    _add_driver(verbs, "run", run, "run a job file on a cluster of its own", add_options, _JOB_EXITS)
+    _add_driver(
+        verbs, "run", run, "run a job file on a cluster of its own", add_options, _JOB_EXITS
+    )
     what = "run a job file over history, as a Spark batch"
     _add_driver(verbs, "replay", replay, what, of_replay.add_options, of_replay.EXITS)
-    verb = add_verb(verbs, "update", update, "replace a running topology's code by that of a job file")
+    verb = add_verb(
+        verbs, "update", update, "replace a running topology's code by that of a job file"
+    )
     verb.add_argument("conf", metavar="CONF.yaml", help="the job file")
     add_job_options(verb)
-    add_topology_verb(verbs, "follow", follow, "watch a topology until its sources are drained", epilog=_JOB_EXITS)
-    _add_driver(verbs, "cluster", cluster, "hold a cluster on Spark until stopped", _add_cluster_options)
-    _add_driver(verbs, "dev", dev, "hold a cluster with Kafka, PostgreSQL and an object store", _add_dev_options)
+    add_topology_verb(
+        verbs, "follow", follow, "watch a topology until its sources are drained", epilog=_JOB_EXITS
+    )
+    _add_driver(
+        verbs, "cluster", cluster, "hold a cluster on Spark until stopped", _add_cluster_options
+    )
+    _add_driver(
+        verbs,
+        "dev",
+        dev,
+        "hold a cluster with Kafka, PostgreSQL and an object store",
+        _add_dev_options,
+    )
 
 
 def _add_driver(
@@ -67,21 +87,37 @@ def _add_driver(
 def _add_cluster_options(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("conf", nargs="?", metavar="CONF.yaml", help="configuration of the cluster")
     add_overrides(verb)
-    verb.add_argument("--web", nargs="?", type=int, const=8080, metavar="PORT", help="also serve the page, on this port (8080)")
+    verb.add_argument(
+        "--web",
+        nargs="?",
+        type=int,
+        const=8080,
+        metavar="PORT",
+        help="also serve the page, on this port (8080)",
+    )
 
 
 def _add_dev_options(verb: argparse.ArgumentParser) -> None:
     add_overrides(verb)
-    verb.add_argument("--web", type=int, default=8080, metavar="PORT", help="port of the page (8080)")
+    verb.add_argument(
+        "--web", type=int, default=8080, metavar="PORT", help="port of the page (8080)"
+    )
 
 
 def _add_spark_options(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument("--master", help="Spark's master (default: as spark-submit is configured, else this machine)")
-    verb.add_argument("--spark", action="append", default=[], metavar="KEY=VALUE", help="one setting of Spark's")
+    verb.add_argument(
+        "--master",
+        help="Spark's master (default: as spark-submit is configured, else this machine)",
+    )
+    verb.add_argument(
+        "--spark", action="append", default=[], metavar="KEY=VALUE", help="one setting of Spark's"
+    )
 
 
 def submit(arguments: argparse.Namespace) -> int:
-    """Submit the topology of a job file to a standing cluster, and follow it to its end, results included."""
+    """Submit the topology of a job file to a standing cluster, and follow it to its end, results
+    included.
+    """
     from sparkstorm.app.job import perform
     from sparkstorm.client.connect import require_named
 
@@ -90,7 +126,9 @@ def submit(arguments: argparse.Namespace) -> int:
 
 
 def update(arguments: argparse.Namespace) -> int:
-    """Replace the code of a running topology; with the same components and tasks it goes on with its streams and states."""
+    """Replace the code of a running topology; with the same components and tasks it goes on with
+    its streams and states.
+    """
     from sparkstorm.app.job import read_job
     from sparkstorm.app.job_file import make_topology, topology_conf
 
@@ -113,19 +151,29 @@ def follow(arguments: argparse.Namespace) -> int:
 
 
 def cluster(arguments: argparse.Namespace) -> int:
-    """Hold a cluster until Ctrl-C: Nimbus and the slots on Spark; other processes submit topologies to it."""
+    """Hold a cluster until Ctrl-C: Nimbus and the slots on Spark; other processes submit topologies
+    to it.
+    """
     own = [arguments.conf] if arguments.conf else []
     page = ["--web", str(arguments.web)] if arguments.web else []
-    return _become_driver(arguments, "sparkstorm.app.standing", [*own, *_overrides(arguments), *page])
+    return _become_driver(
+        arguments, "sparkstorm.app.standing", [*own, *_overrides(arguments), *page]
+    )
 
 
 def dev(arguments: argparse.Namespace) -> int:
-    """Hold a cluster until Ctrl-C with its page, and beside it Kafka, PostgreSQL and an object store with sample data."""
-    return _become_driver(arguments, "sparkstorm.cli.dev", [*_overrides(arguments), "--web", str(arguments.web)])
+    """Hold a cluster until Ctrl-C with its page, and beside it Kafka, PostgreSQL and an object
+    store with sample data.
+    """
+    return _become_driver(
+        arguments, "sparkstorm.cli.dev", [*_overrides(arguments), "--web", str(arguments.web)]
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run a job on a cluster of its own, which ends with it; Redis and ZooKeeper are embedded unless addresses are configured."""
+    """Run a job on a cluster of its own, which ends with it; Redis and ZooKeeper are embedded
+    unless addresses are configured.
+    """
     names = {
         "name": "--name",
         "from_checkpoint": "--from",
@@ -139,19 +187,38 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def replay(arguments: argparse.Namespace) -> int:
-    """Replay a job's topology over history, as a Spark batch; with --checkpoint a live run goes on from its end."""
-    named = ("input", "output", "format", "output_format", "result", "event_time", "checkpoint", "rows", "against", "name")
-    names = {name: f"--{name.replace('_', '-')}" for name in (*named, "skip_bad", "overwrite")} | {"from_checkpoint": "--from"}
+    """Replay a job's topology over history, as a Spark batch; with --checkpoint a live run goes on
+    from its end.
+    """
+    named = (
+        "input",
+        "output",
+        "format",
+        "output_format",
+        "result",
+        "event_time",
+        "checkpoint",
+        "rows",
+        "against",
+        "name",
+    )
+    names = {name: f"--{name.replace('_', '-')}" for name in (*named, "skip_bad", "overwrite")} | {
+        "from_checkpoint": "--from"
+    }
     return _become_driver(arguments, "sparkstorm.app.replay.job", _words(arguments, names))
 
 
 def _words(arguments: argparse.Namespace, names: Mapping[str, str]) -> list[str]:
-    """Return parsed options as the words of a command line; `names` has the option of each attribute."""
+    """Return parsed options as the words of a command line; `names` has the option of each
+    attribute.
+    """
     words = [arguments.conf, *_overrides(arguments)]
     for attribute, name in names.items():
         value = getattr(arguments, attribute)
         if value:
-            words += [name] if value is True else [name, *([value] if isinstance(value, str) else value)]
+            words += (
+                [name] if value is True else [name, *([value] if isinstance(value, str) else value)]
+            )
     return words
 
 
@@ -164,7 +231,9 @@ def _become_driver(arguments: argparse.Namespace, module: str, words: Sequence[s
     from sparkstorm.embedded.java import find_java
 
     if (found := importlib.util.find_spec("pyspark")) is None:
-        raise SlotsUnavailableError("a cluster runs on Spark, and this Python has no pyspark: pip install pyspark")
+        raise SlotsUnavailableError(
+            "a cluster runs on Spark, and this Python has no pyspark: pip install pyspark"
+        )
     spark_home = Path(os.environ.get("SPARK_HOME") or Path(found.origin or "").parent)
     java_home = Path(find_java()).resolve().parent.parent
     environment = cluster_environment(arguments, os.environ, sys.executable, java_home, spark_home)
@@ -174,23 +243,37 @@ def _become_driver(arguments: argparse.Namespace, module: str, words: Sequence[s
 
 
 def cluster_environment(
-    arguments: argparse.Namespace, environment: Mapping[str, str], python: str, java_home: Path, spark_home: Path
+    arguments: argparse.Namespace,
+    environment: Mapping[str, str],
+    python: str,
+    java_home: Path,
+    spark_home: Path,
 ) -> dict[str, str]:
-    """Return the environment of the cluster's driver: this Python, a Java that is new enough, the options of spark-submit.
+    """Return the environment of the cluster's driver: this Python, a Java that is new enough, the
+    options of spark-submit.
 
-    Spark's folder of settings is left as the user has it where it says something: in SPARK_CONF_DIR, or in `spark_home`/conf.
-    A driver on another master than a local one keeps its own address, which the executors' hosts must reach.
+    Spark's folder of settings is left as the user has it where it says something: in
+    SPARK_CONF_DIR, or in `spark_home`/conf. A driver on another master than a local one keeps its
+    own address, which the executors' hosts must reach.
     """
     folders = [str(Path(python).parent), *environment.get("PATH", os.defpath).split(os.pathsep)]
     options = ["--master", arguments.master] if arguments.master else []
     for setting in arguments.spark:
         options += ["--conf", setting]
     submit = {"PYSPARK_SUBMIT_ARGS": shlex.join([*options, "pyspark-shell"])} if options else {}
-    defaults = Path(environment.get("SPARK_CONF_DIR") or spark_home / "conf") / "spark-defaults.conf"
+    defaults = (
+        Path(environment.get("SPARK_CONF_DIR") or spark_home / "conf") / "spark-defaults.conf"
+    )
     # keeps Spark's own log, and a warning of the JVM's, out of sight
     is_theirs = "SPARK_HOME" in environment or defaults.exists()
-    quiet = {} if is_theirs else {"SPARK_CONF_DIR": str(Path(__file__).parents[1] / "app" / "spark_conf")}
-    loopback = {"SPARK_LOCAL_IP": "127.0.0.1"} if _master(arguments, defaults).startswith("local") else {}
+    quiet = (
+        {}
+        if is_theirs
+        else {"SPARK_CONF_DIR": str(Path(__file__).parents[1] / "app" / "spark_conf")}
+    )
+    loopback = (
+        {"SPARK_LOCAL_IP": "127.0.0.1"} if _master(arguments, defaults).startswith("local") else {}
+    )
     return {
         **quiet,
         "PYSPARK_PYTHON": python,
@@ -204,9 +287,15 @@ def cluster_environment(
 
 
 def _master(arguments: argparse.Namespace, defaults: Path) -> str:
-    """Return the master that Spark will use: of --master, of --spark spark.master=..., of spark-defaults.conf, else local."""
+    """Return the master that Spark will use: of --master, of --spark spark.master=..., of
+    spark-defaults.conf, else local.
+    """
     given = [arguments.master] if arguments.master else []
-    given += [value for key, _, value in (each.partition("=") for each in arguments.spark) if key.strip() == "spark.master"]
+    given += [
+        value
+        for key, _, value in (each.partition("=") for each in arguments.spark)
+        if key.strip() == "spark.master"
+    ]
     try:
         lines = defaults.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

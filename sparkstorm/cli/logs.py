@@ -1,5 +1,5 @@
-"""Verbs that look into workers, from any host: `logs`, their last lines, `tail`, the rows of a stream, `journey`, the way of
-one message, and `stacks`, what a process does."""
+"""Verbs that look into workers, from any host: `logs`, their last lines, `tail`, the rows of a
+stream, `journey`, the way of one message, and `stacks`, what a process does."""
 
 from __future__ import annotations
 
@@ -45,48 +45,106 @@ _LOOK_EVERY_S = 1.0
 
 def add_verbs(verbs: Any) -> None:
     """Add them to the command line."""
-    verb = add_topology_verb(verbs, "logs", logs, "last lines of a topology's workers, from any host")
+    verb = add_topology_verb(
+        verbs, "logs", logs, "last lines of a topology's workers, from any host"
+    )
     verb.add_argument("--worker", metavar="NODE:PORT", help="of this worker alone")
-    verb.add_argument("-n", "--lines", type=at_least(0), default=20, metavar="N", help="lines of each worker (20)")
+    verb.add_argument(
+        "-n", "--lines", type=at_least(0), default=20, metavar="N", help="lines of each worker (20)"
+    )
     verb.add_argument("-f", "--follow", action="store_true", help="go on until Ctrl-C")
-    verb = add_topology_verb(verbs, "tail", tail, "rows of a running topology's stream, as they are committed")
+    verb = add_topology_verb(
+        verbs, "tail", tail, "rows of a running topology's stream, as they are committed"
+    )
     verb.add_argument("component", metavar="COMPONENT", help="component whose rows are shown")
     verb.add_argument("--stream", default="default", metavar="STREAM", help="its stream (default)")
-    verb.add_argument("-n", "--rows", type=at_least(1), metavar="N", help="end after so many rows; else go on until Ctrl-C")
-    verb.add_argument("--seconds", type=at_least(0, float), metavar="SECS", help="end after this time")
+    verb.add_argument(
+        "-n",
+        "--rows",
+        type=at_least(1),
+        metavar="N",
+        help="end after so many rows; else go on until Ctrl-C",
+    )
+    verb.add_argument(
+        "--seconds", type=at_least(0, float), metavar="SECS", help="end after this time"
+    )
     _add_journey(verbs)
     _add_stacks(verbs)
 
 
 def _add_journey(verbs: Any) -> None:
     verb = add_topology_verb(
-        verbs, "journey", journey, "where one message is, or was given up; without one, the oldest open messages"
+        verbs,
+        "journey",
+        journey,
+        "where one message is, or was given up; without one, the oldest open messages",
     )
-    verb.add_argument("message", metavar="MESSAGE", nargs="?", help="root (16 hexadecimal digits), or the id of an open message")
-    verb.add_argument("--trace", type=at_least(0, float), metavar="SECS", help="follow a sample of messages for this time instead")
-    verb.add_argument("-n", "--rows", type=at_least(1), default=20, metavar="N", help="messages, or traces, that are shown (20)")
+    verb.add_argument(
+        "message",
+        metavar="MESSAGE",
+        nargs="?",
+        help="root (16 hexadecimal digits), or the id of an open message",
+    )
+    verb.add_argument(
+        "--trace",
+        type=at_least(0, float),
+        metavar="SECS",
+        help="follow a sample of messages for this time instead",
+    )
+    verb.add_argument(
+        "-n",
+        "--rows",
+        type=at_least(1),
+        default=20,
+        metavar="N",
+        help="messages, or traces, that are shown (20)",
+    )
 
 
 def _add_stacks(verbs: Any) -> None:
-    verb = add_topology_verb(verbs, "stacks", stacks, "what a worker's process does: its stacks, sampled for some seconds")
+    verb = add_topology_verb(
+        verbs,
+        "stacks",
+        stacks,
+        "what a worker's process does: its stacks, sampled for some seconds",
+    )
     verb.add_argument("worker", metavar="NODE:PORT", help="worker that is looked at")
-    verb.add_argument("--seconds", type=at_least(1, float), default=5.0, metavar="SECS", help="time of the look (5)")
+    verb.add_argument(
+        "--seconds",
+        type=at_least(1, float),
+        default=5.0,
+        metavar="SECS",
+        help="time of the look (5)",
+    )
     shape = verb.add_mutually_exclusive_group()
-    shape.add_argument("--svg", metavar="FILE", help="write a flame graph, a picture without scripts")
-    shape.add_argument("--folded", action="store_true", help='write "thread;call;call N" for each stack, for other tools')
+    shape.add_argument(
+        "--svg", metavar="FILE", help="write a flame graph, a picture without scripts"
+    )
+    shape.add_argument(
+        "--folded",
+        action="store_true",
+        help='write "thread;call;call N" for each stack, for other tools',
+    )
 
 
 def logs(arguments: argparse.Namespace) -> int:
-    """Show how the logs of a topology's workers end; their slots publish up to 1 MiB of each, a second later."""
+    """Show how the logs of a topology's workers end; their slots publish up to 1 MiB of each, a
+    second later.
+    """
     with opened(arguments) as cluster:
         handle = cluster.topology(arguments.name)
         slots = handle.log_slots()
         if arguments.worker is not None and arguments.worker not in slots:
             known = ", ".join(slots) or "none yet"
-            raise NotAliveError(f"{handle.topology_id} has no worker {arguments.worker} whose log is kept; there are {known}")
+            raise NotAliveError(
+                f"{handle.topology_id} has no worker {arguments.worker} whose log is kept; there are {known}"
+            )
         reader = LogReader(handle, arguments.worker)
         is_several = arguments.worker is None
-        found = {slot: lines[-arguments.lines :] if arguments.lines > 0 else [] for slot, lines in reader.read().items()}
+        found = {
+            slot: lines[-arguments.lines :] if arguments.lines > 0 else []
+            for slot, lines in reader.read().items()
+        }
         _write(arguments, found, is_several)
         if not any(found.values()) and not is_for_programs(arguments):
             print(f"the workers of {handle.topology_id} have printed nothing yet", file=sys.stderr)
@@ -106,11 +164,15 @@ def _write(arguments: argparse.Namespace, found: Any, is_several: bool) -> None:
 
 
 def tail(arguments: argparse.Namespace) -> int:
-    """Show samples of a stream's committed rows: the newest 50 of each worker, ten times a second; changes no count."""
+    """Show samples of a stream's committed rows: the newest 50 of each worker, ten times a second;
+    changes no count.
+    """
     count = 0
     with opened(arguments, writes=True) as cluster:
         try:
-            rows = cluster.topology(arguments.name).tail(arguments.component, arguments.stream, arguments.seconds)
+            rows = cluster.topology(arguments.name).tail(
+                arguments.component, arguments.stream, arguments.seconds
+            )
         except ValueError as error:
             raise InvalidConfigError(str(error)) from error
         with contextlib.closing(rows):
@@ -132,22 +194,38 @@ def _show(arguments: argparse.Namespace, sample: Sample) -> None:
     if is_for_programs(arguments):
         print(to_json({**said, "problem": sample.problem} if sample.problem else said), flush=True)
     else:
-        what = sample.problem or "  ".join(f"{name}={to_json(value)}" for name, value in sample.values.items())
+        what = sample.problem or "  ".join(
+            f"{name}={to_json(value)}" for name, value in sample.values.items()
+        )
         print(f"{clock_time(sample.time_ms)}  #{sample.task}  {what}", flush=True)
 
 
 def journey(arguments: argparse.Namespace) -> int:
-    """Show what the store keeps of a message: emitted when, waiting where, failed how often, given up by whom."""
+    """Show what the store keeps of a message: emitted when, waiting where, failed how often, given
+    up by whom.
+    """
     with opened(arguments, writes=arguments.trace is not None) as cluster:
         handle = cluster.topology(arguments.name)
         if arguments.trace is not None:
             view = sampled_topology(arguments, cluster)
-            rate = sum(each.windows["1m"].emitted_per_s or 0.0 for each in view.components.values() if each.kind == "spout")
+            rate = sum(
+                each.windows["1m"].emitted_per_s or 0.0
+                for each in view.components.values()
+                if each.kind == "spout"
+            )
             found = handle.traces(arguments.trace, rate)
-            say(arguments, traces_text(found[: arguments.rows]), {"traces": [asdict(each) for each in found[: arguments.rows]]})
+            say(
+                arguments,
+                traces_text(found[: arguments.rows]),
+                {"traces": [asdict(each) for each in found[: arguments.rows]]},
+            )
         elif arguments.message is None:
             messages = handle.journeys.open(arguments.rows)
-            say(arguments, messages_text(messages, SystemClock().now_ms()), {"open": [asdict(each) for each in messages]})
+            say(
+                arguments,
+                messages_text(messages, SystemClock().now_ms()),
+                {"open": [asdict(each) for each in messages]},
+            )
         else:
             one = handle.journeys.find(arguments.message)
             say(arguments, journey_text(one), {**asdict(one), "sentence": one.sentence})
@@ -158,7 +236,10 @@ def messages_text(found: Sequence[Message], now_ms: int) -> str:
     """Return a row for each open message."""
     if not found:
         return "no message is open"
-    rows = [(each.root, f"{each.component}#{each.task}", lasted(now_ms - each.emit_ms), each.message_id) for each in found]
+    rows = [
+        (each.root, f"{each.component}#{each.task}", lasted(now_ms - each.emit_ms), each.message_id)
+        for each in found
+    ]
     return table(("message", "spout", "open for", "id"), rows, columns())
 
 
@@ -167,13 +248,20 @@ def journey_text(found: Journey) -> str:
     lines = [shown(found.sentence)]
     if found.message is not None:
         began = found.message
-        lines.append(f"emitted {when(began.emit_ms)} by {began.component}#{began.task}, id {began.message_id}")
+        lines.append(
+            f"emitted {when(began.emit_ms)} by {began.component}#{began.task}, id {began.message_id}"
+        )
     for stay in found.stays:
         since = "" if stay.since_ms is None else f" since {when(stay.since_ms)}"
         values = "  ".join(f"{name}={value}" for name, value in stay.values.items())
         tries = f", {stay.attempts} tries: {shown(stay.failure)}" if stay.attempts else ""
-        lines.append(f"  {stay.component}#{stay.task} {stay.state}{since}{tries}  {values}".rstrip())
-    lines += [f"  dead letter {each.id}: {each.component}#{each.task} {when(each.time_ms)}: {each.reason}" for each in found.parked]
+        lines.append(
+            f"  {stay.component}#{stay.task} {stay.state}{since}{tries}  {values}".rstrip()
+        )
+    lines += [
+        f"  dead letter {each.id}: {each.component}#{each.task} {when(each.time_ms)}: {each.reason}"
+        for each in found.parked
+    ]
     return "\n".join(lines)
 
 
@@ -183,26 +271,38 @@ def traces_text(found: Sequence[Trace]) -> str:
         return "no message was traced: none was emitted meanwhile, or the topology has no ackers, so that its rows have no roots"
     lines = []
     for trace in found:
-        lines.append(f"message {trace.root}: {trace.took_us / 1000:,.1f} ms{', failed' if trace.has_failed else ''}")
+        lines.append(
+            f"message {trace.root}: {trace.took_us / 1000:,.1f} ms{', failed' if trace.has_failed else ''}"
+        )
         for each in spans(trace):
             text = f"  {shown(each['text'])}" if each["text"] else ""
             source = f" from {each['source']}" if each["source"] else ""
             times = f"{each['began_ms']:>9,.1f}  {each['took_ms']:>8,.1f}  {each['committed_ms']:>9,.1f} ms"
-            lines.append(f"{times}  {each['where']} {each['what']}{source} on {each['worker']}{text}")
+            lines.append(
+                f"{times}  {each['where']} {each['what']}{source} on {each['worker']}{text}"
+            )
     return "\n".join(["    begun      took  committed", *lines])
 
 
 def stacks(arguments: argparse.Namespace) -> int:
-    """Sample the stacks of a worker's threads fifty times a second, and show where they are, by CPU time and by samples."""
+    """Sample the stacks of a worker's threads fifty times a second, and show where they are, by CPU
+    time and by samples.
+    """
     with opened(arguments, writes=True) as cluster:
         found = cluster.topology(arguments.name).stacks(arguments.worker, arguments.seconds)
     if arguments.svg:
         title = f"{arguments.name}, {found.slot}"
-        Path(arguments.svg).write_text(flame_graph(found.stacks, found.samples, found.seconds, title).text, encoding="utf-8")
+        Path(arguments.svg).write_text(
+            flame_graph(found.stacks, found.samples, found.seconds, title).text, encoding="utf-8"
+        )
     elif arguments.folded:
         print("\n".join(map(shown, found.folded().splitlines())))
         return OK
-    say(arguments, stacks_text(found) if not arguments.svg else f"{arguments.svg} is written", asdict(found))
+    say(
+        arguments,
+        stacks_text(found) if not arguments.svg else f"{arguments.svg} is written",
+        asdict(found),
+    )
     return OK
 
 
@@ -215,6 +315,9 @@ def stacks_text(found: Stacks, most: int = 20) -> str:
         figures[1] += stack.cpu_us
     order = sorted(sums.items(), key=lambda each: (-each[1][1], -each[1][0], each[0]))[:most]
     of = max(1, found.samples)
-    rows = [(shown(thread), f"{count / of:.0%}", f"{us / 1000:,.0f}", shown(call)) for (thread, call), (count, us) in order]
+    rows = [
+        (shown(thread), f"{count / of:.0%}", f"{us / 1000:,.0f}", shown(call))
+        for (thread, call), (count, us) in order
+    ]
     head = f"{found.slot}: {found.samples:,} samples in {found.seconds:g} s"
     return f"{head}\n\n{table(('thread', 'samples', 'CPU ms', 'inside of'), rows, columns())}"

@@ -1,4 +1,6 @@
-"""Verbs that go on: `monitor`, a line of rates for each interval as Storm's `storm monitor` writes them, and `top`, a screen."""
+"""Verbs that go on: `monitor`, a line of rates for each interval as Storm's `storm monitor` writes
+them, and `top`, a screen.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +30,20 @@ from sparkstorm.model.names import shown
 from sparkstorm.transport.progress import percentile_ms
 
 _RATES = ("emitted", "executed", "acked", "failed")
-_WIDTHS = {"time": 12, **{f"{name}/s": 12 for name in _RATES}, "pending": 10, "p50 ms": 8, "p99 ms": 8}
+_WIDTHS = {
+    "time": 12,
+    **{f"{name}/s": 12 for name in _RATES},
+    "pending": 10,
+    "p50 ms": 8,
+    "p99 ms": 8,
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Sums of a topology's counts, or of one component's, at a moment; `buckets` of the complete latencies."""
+    """Sums of a topology's counts, or of one component's, at a moment; `buckets` of the complete
+    latencies.
+    """
 
     time_ms: int
     counts: Mapping[str, int]
@@ -42,24 +52,44 @@ class Look:
 
 def add_verbs(verbs: Any) -> None:
     """Add it to the command line."""
-    verb = add_topology_verb(verbs, "monitor", monitor, "rates of a topology, a line for each interval")
+    verb = add_topology_verb(
+        verbs, "monitor", monitor, "rates of a topology, a line for each interval"
+    )
     verb.add_argument("--component", metavar="ID", help="of this component alone")
     verb.add_argument(
-        "-i", "--interval", type=at_least(0.2, float), default=4.0, metavar="SECONDS", help="time between two lines (4)"
+        "-i",
+        "--interval",
+        type=at_least(0.2, float),
+        default=4.0,
+        metavar="SECONDS",
+        help="time between two lines (4)",
     )
-    verb.add_argument("--lines", type=at_least(1), metavar="N", help="end after so many lines (default: at Ctrl-C)")
-    verb = verbs.add_parser("top", help="topologies, components and workers in the terminal, live", description=top.__doc__)
+    verb.add_argument(
+        "--lines",
+        type=at_least(1),
+        metavar="N",
+        help="end after so many lines (default: at Ctrl-C)",
+    )
+    verb = verbs.add_parser(
+        "top",
+        help="topologies, components and workers in the terminal, live",
+        description=top.__doc__,
+    )
     verb.add_argument("name", metavar="NAME", nargs="?", help=NAME_HELP)
     add_cluster(verb)
     verb.set_defaults(run=top)
 
 
 def top(arguments: argparse.Namespace) -> int:
-    """Show the cluster, or one topology, until q: rates, load and faults by component, state of workers, each second."""
+    """Show the cluster, or one topology, until q: rates, load and faults by component, state of
+    workers, each second.
+    """
     try:
         from sparkstorm.cli.top import Top
     except ModuleNotFoundError as error:
-        raise InvalidConfigError(f"top needs one more package ({error}): pip install 'sparkstorm[cli]'") from error
+        raise InvalidConfigError(
+            f"top needs one more package ({error}): pip install 'sparkstorm[cli]'"
+        ) from error
 
     with opened(arguments) as cluster:
         model = sampled(arguments, cluster)
@@ -69,7 +99,9 @@ def top(arguments: argparse.Namespace) -> int:
 
 
 def monitor(arguments: argparse.Namespace) -> int:
-    """Write what a topology emits, executes, acks and fails in a second, and the complete latencies of each interval."""
+    """Write what a topology emits, executes, acks and fails in a second, and the complete latencies
+    of each interval.
+    """
     with opened(arguments) as cluster:
         model = sampled(arguments, cluster, arguments.name)
         view = model.topology(arguments.name)
@@ -89,7 +121,8 @@ def monitor(arguments: argparse.Namespace) -> int:
             except NotAliveError:
                 print(f"{view.id} is gone", file=sys.stderr)
                 break
-            if problem := view.problem or model.cluster().stale_reason:  # the next line is of the time until the stores answer
+            # the next line is of the time until the stores answer
+            if problem := view.problem or model.cluster().stale_reason:
                 print(f"no counts: {shown(problem)}", file=sys.stderr)
                 continue
             now = look(view, arguments.component)
@@ -104,20 +137,27 @@ def monitor(arguments: argparse.Namespace) -> int:
 
 
 def look(view: TopologyView, component: str | None) -> Look:
-    """Return a topology's counts, of which acked and failed are trees; latencies are those of whole trees, also for a component."""
+    """Return a topology's counts, of which acked and failed are trees; latencies are those of whole
+    trees, also for a component.
+    """
     of = view.components[component] if component else view
     counts = {name: getattr(of.counts, name) for name in _RATES}
     return Look(view.read_ms, {**counts, "pending": of.pending}, view.latency_buckets)
 
 
 def rates(before: Look, now: Look) -> dict[str, Any]:
-    """Return the rates between two looks, in tuples per second; counts that went back, as of a new run, are 0."""
+    """Return the rates between two looks, in tuples per second; counts that went back, as of a new
+    run, are 0.
+    """
     seconds = max(1, now.time_ms - before.time_ms) / 1000
     grown = {bucket: count - before.buckets.get(bucket, 0) for bucket, count in now.buckets.items()}
     new = {bucket: count for bucket, count in grown.items() if count > 0}
     return {
         "time_ms": now.time_ms,
-        **{name: round(max(0, now.counts[name] - before.counts[name]) / seconds, 1) for name in _RATES},
+        **{
+            name: round(max(0, now.counts[name] - before.counts[name]) / seconds, 1)
+            for name in _RATES
+        },
         "pending": now.counts["pending"],
         "p50_ms": percentile_ms(new, 0.50),
         "p99_ms": percentile_ms(new, 0.99),
@@ -126,7 +166,9 @@ def rates(before: Look, now: Look) -> dict[str, Any]:
 
 def rates_text(record: Mapping[str, Any]) -> str:
     """Return a line of rates for people."""
-    latencies = ["-" if record[name] is None else f"{record[name]:,.0f}" for name in ("p50_ms", "p99_ms")]
+    latencies = [
+        "-" if record[name] is None else f"{record[name]:,.0f}" for name in ("p50_ms", "p99_ms")
+    ]
     figures = [*(f"{record[name]:,.0f}" for name in _RATES), f"{record['pending']:,}", *latencies]
     cells = [clock_time(record["time_ms"]), *figures]
     return "  ".join(cell.rjust(width) for cell, width in zip(cells, _WIDTHS.values(), strict=True))

@@ -1,4 +1,6 @@
-"""The verb `init`: a folder with a topology, its job file, tests, a notebook and a CI file, all of which run as they are."""
+"""The verb `init`: a folder with a topology, its job file, tests, a notebook and a CI file, all of
+which run as they are.
+"""
 
 from __future__ import annotations
 
@@ -67,9 +69,18 @@ def test_nothing_is_lost_or_counted_twice_whatever_is_killed():
 '''
 
 _CELLS = (
-    ("markdown", "# NAME\n\nThe topology in one thread and simulated time: feed it, look into its state, kill a worker."),
-    ("code", "from sparkstorm.testing import LocalCluster, complete_topology\n\nfrom MODULE import build"),
-    ("code", 'result = complete_topology(build(), {"lines": [["the fox"], ["the end"]]})\nresult.state("count")'),
+    (
+        "markdown",
+        "# NAME\n\nThe topology in one thread and simulated time: feed it, look into its state, kill a worker.",
+    ),
+    (
+        "code",
+        "from sparkstorm.testing import LocalCluster, complete_topology\n\nfrom MODULE import build",
+    ),
+    (
+        "code",
+        'result = complete_topology(build(), {"lines": [["the fox"], ["the end"]]})\nresult.state("count")',
+    ),
     (
         "code",
         "with LocalCluster() as cluster:\n"
@@ -124,17 +135,29 @@ On a cluster: `sparkstorm submit job.yaml`. Over history: `sparkstorm replay job
 
 def add_verbs(verbs: Any) -> None:
     """Add it to the command line."""
-    verb = verbs.add_parser("init", help="make a folder with a topology, its job file and its tests", description=init.__doc__)
-    verb.add_argument("folder", metavar="NAME", help="the folder to make; its last part names project and topology")
+    verb = verbs.add_parser(
+        "init",
+        help="make a folder with a topology, its job file and its tests",
+        description=init.__doc__,
+    )
+    verb.add_argument(
+        "folder",
+        metavar="NAME",
+        help="the folder to make; its last part names project and topology",
+    )
     verb.set_defaults(run=init)
 
 
 def init(arguments: argparse.Namespace) -> int:
-    """Make the folder of a new project: topology, job file, tests, notebook, Makefile and CI file, ready for `make test`."""
+    """Make the folder of a new project: topology, job file, tests, notebook, Makefile and CI file,
+    ready for `make test`.
+    """
     folder = Path(arguments.folder)
     files = project_files(folder.name)
     if folder.exists() and any(folder.iterdir() if folder.is_dir() else [folder]):
-        raise InvalidConfigError(f"{show(str(folder))} is there already and not an empty folder: choose another name")
+        raise InvalidConfigError(
+            f"{show(str(folder))} is there already and not an empty folder: choose another name"
+        )
     for name, text in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -144,9 +167,15 @@ def init(arguments: argparse.Namespace) -> int:
 
 
 def project_files(name: str) -> Mapping[str, str]:
-    """Return a project's files, each path with its text; InvalidConfigError for a name that no module can have."""
+    """Return a project's files, each path with its text; InvalidConfigError for a name that no
+    module can have.
+    """
     module = name.replace("-", "_")
-    if not re.fullmatch(r"[a-zA-Z]\w*", module, re.ASCII) or keyword.iskeyword(module) or module in ("sparkstorm", "test"):
+    if (
+        not re.fullmatch(r"[a-zA-Z]\w*", module, re.ASCII)
+        or keyword.iskeyword(module)
+        or module in ("sparkstorm", "test")
+    ):
         raise InvalidConfigError(
             f"{show(name)} cannot name a project: take letters, digits, - and _, a letter first, no word of Python's"
         )
@@ -170,8 +199,16 @@ def project_files(name: str) -> Mapping[str, str]:
 def _notebook() -> str:
     cells: list[dict[str, Any]] = []
     for number, (kind, text) in enumerate(_CELLS):
-        cell: dict[str, Any] = {"cell_type": kind, "id": f"cell-{number}", "metadata": {}, "source": text}
+        cell: dict[str, Any] = {
+            "cell_type": kind,
+            "id": f"cell-{number}",
+            "metadata": {},
+            "source": text,
+        }
         if kind == "code":
             cell |= {"execution_count": None, "outputs": []}
         cells.append(cell)
-    return json.dumps({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}, indent=1) + "\n"
+    return (
+        json.dumps({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}, indent=1)
+        + "\n"
+    )

@@ -29,7 +29,9 @@ def explain(arguments: argparse.Namespace) -> int:
 
 
 def show(arguments: argparse.Namespace) -> int:
-    """Print the topology of a job file without running it: a table, or a picture or text for other programs."""
+    """Print the topology of a job file without running it: a table, or a picture or text for other
+    programs.
+    """
     from sparkstorm.app.job import read_job
     from sparkstorm.app.job_file import make_topology
     from sparkstorm.notebook.topology_graph import dot, graph_of, mermaid, picture, rows_of
@@ -39,7 +41,9 @@ def show(arguments: argparse.Namespace) -> int:
     if arguments.form == "json":
         write_json({"name": job.name, **asdict(graph)})
     elif arguments.form == "table":
-        print(table(("component", "kind", "executors", "tasks", "inputs"), rows_of(graph), columns()))
+        print(
+            table(("component", "kind", "executors", "tasks", "inputs"), rows_of(graph), columns())
+        )
     else:
         forms = {
             "svg": lambda: picture(graph, f"topology {job.name}").text,
@@ -78,7 +82,9 @@ def schedule(arguments: argparse.Namespace) -> int:
 
 
 def recorded(arguments: argparse.Namespace) -> int:
-    """Show the tuples that a bolt's task was given, as one line of JSON each; 1 when nothing can be read."""
+    """Show the tuples that a bolt's task was given, as one line of JSON each; 1 when nothing can be
+    read.
+    """
     from sparkstorm.errors import RecordingError
     from sparkstorm.replay.stepping.recorded import recorded as read
 
@@ -102,21 +108,42 @@ def recorded(arguments: argparse.Namespace) -> int:
 
 def add_verbs(verbs: Any) -> None:
     """Add them to the command line."""
-    verb = verbs.add_parser("explain", help="say what a configuration key does", description=explain.__doc__)
-    verb.add_argument("keys", nargs="+", metavar="KEY", help="a key, or a pattern such as 'topology.max.*'")
+    verb = verbs.add_parser(
+        "explain", help="say what a configuration key does", description=explain.__doc__
+    )
+    verb.add_argument(
+        "keys", nargs="+", metavar="KEY", help="a key, or a pattern such as 'topology.max.*'"
+    )
     verb.set_defaults(run=explain)
-    verb = verbs.add_parser("show", help="show the topology of a job file", description=show.__doc__)
+    verb = verbs.add_parser(
+        "show", help="show the topology of a job file", description=show.__doc__
+    )
     verb.add_argument("conf", metavar="CONF.yaml", help="the job file")
     add_job_options(verb)
     forms = verb.add_mutually_exclusive_group()
     for form, what in _FORMS.items():
         forms.add_argument(f"--{form}", dest="form", action="store_const", const=form, help=what)
     verb.set_defaults(run=show, form="table")
-    verb = verbs.add_parser("schedule", help="answer scheduling problems", description=schedule.__doc__)
-    verb.add_argument("files", nargs="+", metavar="FILE", help='a problem as JSON (shown in benchmarks/conformance), "-" for stdin')
+    verb = verbs.add_parser(
+        "schedule", help="answer scheduling problems", description=schedule.__doc__
+    )
+    verb.add_argument(
+        "files",
+        nargs="+",
+        metavar="FILE",
+        help='a problem as JSON (shown in benchmarks/conformance), "-" for stdin',
+    )
     verb.add_argument("--lines", action="store_true", help="one problem per line")
-    verb.add_argument("--why", action="store_true", help="add the reason of each place to the answers")
+    verb.add_argument(
+        "--why", action="store_true", help="add the reason of each place to the answers"
+    )
     verb.set_defaults(run=schedule)
-    verb = verbs.add_parser("recorded", help="show a bolt's recorded input", description=recorded.__doc__)
-    verb.add_argument("path", metavar="PATH", help="folder of a task, or a file in it, below `recorded` in the folder of the logs")
+    verb = verbs.add_parser(
+        "recorded", help="show a bolt's recorded input", description=recorded.__doc__
+    )
+    verb.add_argument(
+        "path",
+        metavar="PATH",
+        help="folder of a task, or a file in it, below `recorded` in the folder of the logs",
+    )
     verb.set_defaults(run=recorded)

@@ -1,7 +1,9 @@
-"""Text for people: tables that fit the terminal, colours of states, and a page that is shown again in its place.
+"""Text for people: tables that fit the terminal, colours of states, and a page that is shown again
+in its place.
 
-Only a terminal gets folded tables and colours: what goes to a file or a pipe is the same whatever the window's width, one row
-a line, so that `grep` and `awk` find whole cells. `NO_COLOR` (no-color.org) and `TERM=dumb` leave the colours out.
+Only a terminal gets folded tables and colours: what goes to a file or a pipe is the same whatever
+the window's width, one row a line, so that `grep` and `awk` find whole cells. `NO_COLOR`
+(no-color.org) and `TERM=dumb` leave the colours out.
 """
 
 from __future__ import annotations
@@ -17,9 +19,12 @@ from contextlib import contextmanager, redirect_stdout
 from typing import Any
 
 _GAP = "  "
-_LEAST_WIDTH = 12  # of a folded column: a half would cut most words, the double leaves no room for a second text at 80
+# of a folded column: a half would cut most words, the double leaves no room for a second text at 80
+_LEAST_WIDTH = 12
 _CLEAR = "\x1b[H\x1b[2J\x1b[3J"
-_GREEN, _YELLOW, _RED = "\x1b[32m", "\x1b[33m", "\x1b[31m"
+_GREEN = "\x1b[32m"
+_YELLOW = "\x1b[33m"
+_RED = "\x1b[31m"
 _PLAIN = "\x1b[0m"
 _COLOURS = {
     "ACTIVE": _GREEN,
@@ -44,7 +49,9 @@ def columns() -> int | None:
 
 def show(text: str) -> None:
     """Write a text for people; on a terminal its states are coloured."""
-    is_coloured = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    is_coloured = (
+        sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    )
     print(coloured(text) if is_coloured else text, flush=True)
 
 
@@ -56,12 +63,17 @@ def coloured(text: str) -> str:
 def table(titles: Sequence[str], rows: Sequence[Sequence[Any]], width: int | None = None) -> str:
     """Return a table for people: numbers right, texts left.
 
-    With a `width` in columns, texts are folded within their cells until a line is no longer than that, the widest column
-    first. Where that is not enough, columns go below their row, each in lines of its own with its title: texts before
-    numbers, those at the right first.
+    With a `width` in columns, texts are folded within their cells until a line is no longer than
+    that, the widest column first. Where that is not enough, columns go below their row, each in
+    lines of its own with its title: texts before numbers, those at the right first.
     """
-    left, blocks = list(range(len(titles))), _blocks(titles, rows, width)
-    while width is not None and len(left) > 1 and max(len(line) for block in blocks for line in block) > width:
+    left = list(range(len(titles)))
+    blocks = _blocks(titles, rows, width)
+    while (
+        width is not None
+        and len(left) > 1
+        and max(len(line) for block in blocks for line in block) > width
+    ):
         texts = [n for n in left[1:] if not _is_right(rows, n)]
         left.remove((texts or left[1:])[-1])
         blocks = _blocks([titles[n] for n in left], [[row[n] for n in left] for row in rows], width)
@@ -74,10 +86,14 @@ def table(titles: Sequence[str], rows: Sequence[Sequence[Any]], width: int | Non
 
 def folded(text: str, width: int, first: str = "", other: str = "  ") -> list[str]:
     """Return a text in lines of `width` columns at most, the first and the other ones indented."""
-    return textwrap.wrap(text, width, initial_indent=first, subsequent_indent=other, break_on_hyphens=False) or [first]
+    return textwrap.wrap(
+        text, width, initial_indent=first, subsequent_indent=other, break_on_hyphens=False
+    ) or [first]
 
 
-def _blocks(titles: Sequence[str], rows: Sequence[Sequence[Any]], width: int | None) -> list[list[str]]:
+def _blocks(
+    titles: Sequence[str], rows: Sequence[Sequence[Any]], width: int | None
+) -> list[list[str]]:
     """Return the lines of the titles and of each row."""
     cells = [[_cell(value) for value in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(titles, *cells, strict=True)]
@@ -88,7 +104,12 @@ def _blocks(titles: Sequence[str], rows: Sequence[Sequence[Any]], width: int | N
     for row in [list(titles), *cells]:
         parts = [_folded(cell, size) for cell, size in zip(row, widths, strict=True)]
         count = max(map(len, parts))
-        blocks.append([_line([each[n] if n < len(each) else "" for each in parts], widths, is_right) for n in range(count)])
+        blocks.append(
+            [
+                _line([each[n] if n < len(each) else "" for each in parts], widths, is_right)
+                for n in range(count)
+            ]
+        )
     return blocks
 
 
@@ -114,7 +135,10 @@ def _folded(cell: str, width: int) -> list[str]:
 
 
 def _line(parts: Sequence[str], widths: Sequence[int], is_right: Sequence[bool]) -> str:
-    placed = (part.rjust(size) if right else part.ljust(size) for part, size, right in zip(parts, widths, is_right, strict=True))
+    placed = (
+        part.rjust(size) if right else part.ljust(size)
+        for part, size, right in zip(parts, widths, is_right, strict=True)
+    )
     return _GAP.join(placed).rstrip()
 
 
@@ -126,7 +150,9 @@ def _cell(value: Any) -> str:
 
 @contextmanager
 def page() -> Iterator[None]:
-    """Gather what is written meanwhile, and show it in place of the page before; without a terminal, below it."""
+    """Gather what is written meanwhile, and show it in place of the page before; without a
+    terminal, below it.
+    """
     terminal = sys.stdout
     if not terminal.isatty():
         yield

@@ -1,4 +1,6 @@
-"""Screen of `sparkstorm top`, drawn with Textual: sentences and tables over the read model, and the keys of the page."""
+"""Screen of `sparkstorm top`, drawn with Textual: sentences and tables over the read model, and the
+keys of the page.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +17,29 @@ from textual.widgets import DataTable, Static
 
 from sparkstorm.cli.common import clock_time
 from sparkstorm.errors import NotAliveError
-from sparkstorm.insight.records import WINDOWS_S, ClusterView, HostView, TopologyView, Window, WorkerView
+from sparkstorm.insight.records import (
+    WINDOWS_S,
+    ClusterView,
+    HostView,
+    TopologyView,
+    Window,
+    WorkerView,
+)
 from sparkstorm.insight.sampler import ReadModel
 from sparkstorm.model.names import shown
 
 _EVERY_S = 1.0  # the sampler's own period; half would show most samples twice
-_HIGH, _MIDDLE = 0.8, 0.5  # the first is what health calls slow
+# the first is what health calls slow
+_HIGH = 0.8
+_MIDDLE = 0.5
 _NUMBER = re.compile(r"-|[0-9][0-9,.]*")
-_STYLES = {"RUNNING": "green", "ACTIVE": "green", "DEAD": "red", "FAILED": "red", "no heartbeat": "red"}
+_STYLES = {
+    "RUNNING": "green",
+    "ACTIVE": "green",
+    "DEAD": "red",
+    "FAILED": "red",
+    "no heartbeat": "red",
+}
 
 
 KEYS = (
@@ -39,16 +56,20 @@ KEYS = (
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """A table: titles, and rows by a key that stays. Shares of load are floats of 0 to 1, everything else is text."""
+    """A table: titles, and rows by a key that stays. Shares of load are floats of 0 to 1,
+    everything else is text.
+    """
 
     titles: tuple[str, ...]
     rows: dict[str, tuple[str | float, ...]]
 
 
 class Top(App[None]):
-    """Screen over a read model; `sample` reads the stores once, in a thread, every second. Without it somebody else samples.
+    """Screen over a read model; `sample` reads the stores once, in a thread, every second. Without
+    it somebody else samples.
 
-    A window of rates is one of `WINDOWS_S`. Names, errors and problems are shown as text: nothing in them is markup.
+    A window of rates is one of `WINDOWS_S`. Names, errors and problems are shown as text: nothing
+    in them is markup.
     """
 
     ENABLE_COMMAND_PALETTE = False
@@ -68,10 +89,17 @@ class Top(App[None]):
         ("q", "quit", "quit"),
     ]
 
-    def __init__(self, model: ReadModel, name: str | None = None, sample: Callable[[], object] | None = None) -> None:
+    def __init__(
+        self, model: ReadModel, name: str | None = None, sample: Callable[[], object] | None = None
+    ) -> None:
         super().__init__()
-        self._model, self._name, self._sample = model, name, sample
-        self._window, self._is_paused, self._has_keys, self._before = "1m", False, False, ""
+        self._model = model
+        self._name = name
+        self._sample = sample
+        self._window = "1m"
+        self._is_paused = False
+        self._has_keys = False
+        self._before = ""
         self._is_looking = False
 
     def compose(self) -> ComposeResult:
@@ -91,7 +119,9 @@ class Top(App[None]):
             self.set_interval(_EVERY_S, self._look)
 
     def _look(self) -> None:
-        """Read the stores in a thread, one reading at a time; while it is paused nothing is read."""
+        """Read the stores in a thread, one reading at a time; while it is paused nothing is
+        read.
+        """
         if not self._is_paused and not self._is_looking:
             self._is_looking = True
             self.run_worker(self._read, thread=True)
@@ -156,20 +186,36 @@ class Top(App[None]):
         found = self._model.cluster()
         notes = [f"paused at {clock_time(found.time_ms)}; space goes on"] if self._is_paused else []
         if found.stale_since_ms is not None:
-            notes.append(f"no news from the cluster since {clock_time(found.stale_since_ms)}: {found.stale_reason}")
+            notes.append(
+                f"no news from the cluster since {clock_time(found.stale_since_ms)}: {found.stale_reason}"
+            )
         if self._name is None:
             self._show_cluster(found, notes)
         else:
             self._show_topology(self._name, notes)
-        words = "  ".join(f"[{each}]" if each == self._window else f" {each} " for each in WINDOWS_S)
+        words = "  ".join(
+            f"[{each}]" if each == self._window else f" {each} " for each in WINDOWS_S
+        )
         self._say("windows", f"window {words}")
-        self._say("keys", "\n".join(f"{key:7}{what}" for key, what in KEYS) if self._has_keys else "? keys  q quit")
+        self._say(
+            "keys",
+            "\n".join(f"{key:7}{what}" for key, what in KEYS)
+            if self._has_keys
+            else "? keys  q quit",
+        )
 
     def _show_cluster(self, found: ClusterView, notes: list[str]) -> None:
-        notes += [f"problem ({about}): {each}" for about, sentences in found.problems.items() for each in sentences]
+        notes += [
+            f"problem ({about}): {each}"
+            for about, sentences in found.problems.items()
+            for each in sentences
+        ]
         self._say("sentence", found.sentence)
         self._say("note", "\n".join(notes))
-        self._fill("parts", topology_rows([self._model.topology(each) for each in found.topologies], self._window))
+        self._fill(
+            "parts",
+            topology_rows([self._model.topology(each) for each in found.topologies], self._window),
+        )
         self._fill("others", host_rows(found))
 
     def _show_topology(self, name: str, notes: list[str]) -> None:
@@ -191,7 +237,9 @@ class Top(App[None]):
         self.query_one(f"#{part}", Static).update("\n".join(map(shown, text.split("\n"))))
 
     def _fill(self, part: str, found: Rows) -> None:
-        """Write a table in place of its last content; equal rows are changed where they are, so that nothing flickers."""
+        """Write a table in place of its last content; equal rows are changed where they are, so
+        that nothing flickers.
+        """
         table: DataTable[Any] = self.query_one(f"#{part}", DataTable)
         rows = {key: [*map(_cell, row)] for key, row in found.rows.items()}
         if [str(column.label) for column in table.ordered_columns] != [*found.titles]:
@@ -213,16 +261,36 @@ class Top(App[None]):
 
 
 def _cell(value: str | float) -> Text:
-    """Return a cell: load as a share in the colour of its height, a state in its own; numbers stand right."""
+    """Return a cell: load as a share in the colour of its height, a state in its own; numbers stand
+    right.
+    """
     if isinstance(value, float):
-        return Text(f"{value:.0%}", "red" if value >= _HIGH else "yellow" if value >= _MIDDLE else "green", justify="right")
-    return Text(value, _STYLES.get(value, ""), justify="right" if _NUMBER.fullmatch(value) else None)
+        return Text(
+            f"{value:.0%}",
+            "red" if value >= _HIGH else "yellow" if value >= _MIDDLE else "green",
+            justify="right",
+        )
+    return Text(
+        value, _STYLES.get(value, ""), justify="right" if _NUMBER.fullmatch(value) else None
+    )
 
 
 def topology_rows(topologies: Sequence[TopologyView], window: str) -> Rows:
     """Return a row for each topology of a cluster."""
-    titles = ("topology", "status", "executed/s", "acked/s", "p99 ms", "load", "workers", "pending", "dead letters")
-    return Rows(titles, {each.name: _topology_row(each, each.windows[window]) for each in topologies})
+    titles = (
+        "topology",
+        "status",
+        "executed/s",
+        "acked/s",
+        "p99 ms",
+        "load",
+        "workers",
+        "pending",
+        "dead letters",
+    )
+    return Rows(
+        titles, {each.name: _topology_row(each, each.windows[window]) for each in topologies}
+    )
 
 
 def _topology_row(each: TopologyView, window: Window) -> tuple[str | float, ...]:
@@ -242,7 +310,18 @@ def _topology_row(each: TopologyView, window: Window) -> tuple[str | float, ...]
 
 def component_rows(view: TopologyView, window: str) -> Rows:
     """Return a row for each component of a topology, those of the system left out."""
-    titles = ("component", "tasks", "emitted/s", "executed/s", "load", "held back", "execute ms", "failed", "queued", "fault")
+    titles = (
+        "component",
+        "tasks",
+        "emitted/s",
+        "executed/s",
+        "load",
+        "held back",
+        "execute ms",
+        "failed",
+        "queued",
+        "fault",
+    )
     rows: dict[str, tuple[str | float, ...]] = {}
     for name, each in view.components.items():
         if name.startswith("__"):
@@ -271,20 +350,32 @@ def worker_rows(view: TopologyView) -> Rows:
 
 
 def _worker_row(each: WorkerView) -> tuple[str | float, ...]:
-    loop = sum(each.loop.get(name, 0.0) for name in ("busy", "commit", "read")) if each.loop else None
-    tasks = ", ".join(f"{name} {count}" for name, count in each.tasks.items() if not name.startswith("__"))
+    loop = (
+        sum(each.loop.get(name, 0.0) for name in ("busy", "commit", "read")) if each.loop else None
+    )
+    tasks = ", ".join(
+        f"{name} {count}" for name, count in each.tasks.items() if not name.startswith("__")
+    )
     figures = (_number(each.memory_mb), _number(each.cpu_percent), _number(each.commits_per_s))
     return (each.slot, each.state, _share(loop), *figures, shown(tasks) or "-")
 
 
 def host_rows(found: ClusterView) -> Rows:
     """Return a row for each host of a cluster."""
-    return Rows(("host", "slots", "used", "health"), {name: _host_row(each) for name, each in found.hosts.items()})
+    return Rows(
+        ("host", "slots", "used", "health"),
+        {name: _host_row(each) for name, each in found.hosts.items()},
+    )
 
 
 def _host_row(each: HostView) -> tuple[str | float, ...]:
     wrong = [each.mark or "", "blacklisted" if each.is_blacklisted else "", each.store_problem]
-    return (shown(each.host), f"{len(each.slots)}", f"{each.slots_used}", shown(", ".join(filter(None, wrong))) or "ok")
+    return (
+        shown(each.host),
+        f"{len(each.slots)}",
+        f"{each.slots_used}",
+        shown(", ".join(filter(None, wrong))) or "ok",
+    )
 
 
 def _number(value: float | None) -> str:

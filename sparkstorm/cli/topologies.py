@@ -24,7 +24,16 @@ from sparkstorm.cli.common import (
 from sparkstorm.cli.terminal import columns, show, table
 from sparkstorm.clock import SystemClock
 from sparkstorm.errors import StoreUnavailableError
-from sparkstorm.insight.records import ClusterView, DriverView, ErrorView, TaskView, TopologyLine, TopologyView, WorkerView, to_json
+from sparkstorm.insight.records import (
+    ClusterView,
+    DriverView,
+    ErrorView,
+    TaskView,
+    TopologyLine,
+    TopologyView,
+    WorkerView,
+    to_json,
+)
 from sparkstorm.model.failure import Cause, FailureGroup
 from sparkstorm.model.names import driver_of_node, shown
 from sparkstorm.model.status import TopologyStatus
@@ -37,23 +46,36 @@ def add_verbs(verbs: Any) -> None:
     """Add them to the command line."""
     add_watched_verb(verbs, "list", list_topologies, "topologies of the cluster")
     verb = add_watched_verb(
-        verbs, "status", status, "status, workers, counts and problems of a topology; without a name, the cluster's drivers"
+        verbs,
+        "status",
+        status,
+        "status, workers, counts and problems of a topology; without a name, the cluster's drivers",
     )
     verb.add_argument("name", metavar="NAME", nargs="?", help=NAME_HELP)
     verb = add_watched_verb(
-        verbs, "tasks", tasks, "what each task of a topology does: counts, latencies, what waits, its last error"
+        verbs,
+        "tasks",
+        tasks,
+        "what each task of a topology does: counts, latencies, what waits, its last error",
     )
     verb.add_argument("name", metavar="NAME", help=NAME_HELP)
     verb = add_watched_verb(verbs, "errors", errors, "last errors of a topology's components")
     verb.add_argument("name", metavar="NAME", help=NAME_HELP)
     verb.add_argument("--component", metavar="ID", help="of this component alone")
-    verb = add_watched_verb(verbs, "failures", failures, "why tuples failed, by cause: counts, the newest of each, its traceback")
+    verb = add_watched_verb(
+        verbs,
+        "failures",
+        failures,
+        "why tuples failed, by cause: counts, the newest of each, its traceback",
+    )
     verb.add_argument("name", metavar="NAME", help=NAME_HELP)
     verb.add_argument("--component", metavar="ID", help="of this component alone")
 
 
 def list_topologies(arguments: argparse.Namespace) -> int:
-    """List every topology with its status and size, those that are not well, then Nimbus's problems."""
+    """List every topology with its status and size, those that are not well, then Nimbus's
+    problems.
+    """
     with opened(arguments) as cluster:
         model = sampled(arguments, cluster)
         found = model.cluster()
@@ -77,12 +99,16 @@ def list_topologies(arguments: argparse.Namespace) -> int:
 
 
 def problems_of(cluster: ClusterView, views: Iterable[TopologyView]) -> dict[str, list[str]]:
-    """Return Nimbus's problems, and those of topologies that are not being killed, in sentences by subject, each once."""
+    """Return Nimbus's problems, and those of topologies that are not being killed, in sentences by
+    subject, each once.
+    """
     found = {about: list(sentences) for about, sentences in cluster.problems.items()}
     said = {sentence for sentences in found.values() for sentence in sentences}
     for view in views:
         own = [*view.problems, *([view.problem] if view.problem else [])]
-        if view.status != TopologyStatus.KILLED and (new := [each for each in own if each not in said]):
+        if view.status != TopologyStatus.KILLED and (
+            new := [each for each in own if each not in said]
+        ):
             found.setdefault(view.id, []).extend(new)
     return dict(sorted(found.items()))
 
@@ -101,7 +127,9 @@ def _row(each: TopologyLine, now_ms: int) -> tuple[Any, ...]:
 
 
 def status(arguments: argparse.Namespace) -> int:
-    """Show how a topology does: status, health, exact counts by component, workers with their heartbeats, problems."""
+    """Show how a topology does: status, health, exact counts by component, workers with their
+    heartbeats, problems.
+    """
     if arguments.name is None:
         return cluster_status(arguments)
     with opened(arguments) as cluster:
@@ -113,12 +141,22 @@ def status(arguments: argparse.Namespace) -> int:
 
 
 def tasks(arguments: argparse.Namespace) -> int:
-    """Show what each task of a topology does: exact counts, and latencies, queue and last error of its last heartbeat."""
+    """Show what each task of a topology does: exact counts, and latencies, queue and last error of
+    its last heartbeat.
+    """
     with opened(arguments) as cluster:
         found = sampled_topology(arguments, cluster)
-    by_task = {task: each for component in found.components.values() for task, each in component.tasks.items()}
+    by_task = {
+        task: each
+        for component in found.components.values()
+        for task, each in component.tasks.items()
+    }
     records = to_json(dict(sorted(by_task.items())))
-    if write(arguments, {"topology_id": found.id, "read_ms": found.read_ms, "tasks": records}, records.values()):
+    if write(
+        arguments,
+        {"topology_id": found.id, "read_ms": found.read_ms, "tasks": records},
+        records.values(),
+    ):
         return FAILED if found.problem else OK
     show(tasks_text(by_task, columns()))
     if found.problem:
@@ -128,15 +166,39 @@ def tasks(arguments: argparse.Namespace) -> int:
 
 def tasks_text(by_task: Mapping[int, TaskView], width: int | None = None) -> str:
     """Return a row for each task; its lines have `width` columns at most."""
-    titles = ("task", "worker", "up", "emitted", "executed", "failed", "queued", "execute us p50/p95/p99", "last error")
+    titles = (
+        "task",
+        "worker",
+        "up",
+        "emitted",
+        "executed",
+        "failed",
+        "queued",
+        "execute us p50/p95/p99",
+        "last error",
+    )
     return table(titles, [_task_row(each) for _, each in sorted(by_task.items())], width)
 
 
 def _task_row(each: TaskView) -> tuple[Any, ...]:
-    latencies = "/".join(f"{each.execute_us[word]:.0f}" for word in ("p50", "p95", "p99") if word in each.execute_us)
+    latencies = "/".join(
+        f"{each.execute_us[word]:.0f}" for word in ("p50", "p95", "p99") if word in each.execute_us
+    )
     up = "-" if each.uptime_ms is None else lasted(each.uptime_ms)
-    counts = (each.counts.emitted, each.counts.executed, each.counts.failed + each.counts.retried, each.queued or 0)
-    return (f"{each.component}#{each.task}", each.slot, up, *counts, latencies or "-", shown(each.last_error)[:60] or "-")
+    counts = (
+        each.counts.emitted,
+        each.counts.executed,
+        each.counts.failed + each.counts.retried,
+        each.queued or 0,
+    )
+    return (
+        f"{each.component}#{each.task}",
+        each.slot,
+        up,
+        *counts,
+        latencies or "-",
+        shown(each.last_error)[:60] or "-",
+    )
 
 
 def cluster_status(arguments: argparse.Namespace) -> int:
@@ -144,12 +206,18 @@ def cluster_status(arguments: argparse.Namespace) -> int:
     with opened(arguments) as cluster:
         found = sampled(arguments, cluster).cluster()
     slots = {node: each.slots for host in found.hosts.values() for node, each in host.nodes.items()}
-    rows = [_driver(each, slots) for each in sorted(found.drivers.values(), key=lambda each: each.number)]
+    rows = [
+        _driver(each, slots)
+        for each in sorted(found.drivers.values(), key=lambda each: each.number)
+    ]
     if write(arguments, {"drivers": rows}, rows):
         return OK
     now_ms = SystemClock().now_ms()
     titles = ("driver", "state", "host", "pid", "slots", "up", "nodes")
-    cells = [(*list(row.values())[:5], lasted(now_ms - row["since_ms"]), ", ".join(row["nodes"])) for row in rows]
+    cells = [
+        (*list(row.values())[:5], lasted(now_ms - row["since_ms"]), ", ".join(row["nodes"]))
+        for row in rows
+    ]
     show(table(titles, cells, columns()) if rows else "no driver is here: start a cluster")
     return OK
 
@@ -168,7 +236,9 @@ def _driver(each: DriverView, slots: Mapping[str, int]) -> dict[str, Any]:
 
 
 def counts_by_component(view: TopologyView) -> dict[str, dict[str, int]]:
-    """Return what `status` shows of each component; the system's own are left out, and what was replayed is not parked."""
+    """Return what `status` shows of each component; the system's own are left out, and what was
+    replayed is not parked.
+    """
     found = {}
     for name, each in view.components.items():
         if not name.startswith("__"):
@@ -179,7 +249,9 @@ def counts_by_component(view: TopologyView) -> dict[str, dict[str, int]]:
 
 
 def status_text(view: TopologyView, now_ms: int, width: int | None = None) -> str:
-    """Return the status of a topology for people; its tables in lines of `width` columns at most."""
+    """Return the status of a topology for people; its tables in lines of `width` columns at
+    most.
+    """
     owner = f", of {view.owner}" if view.owner else ""
     lines = [f"{view.id} is {view.status}, up {lasted(now_ms - view.launch_ms)}{owner}"]
     if view.problem:
@@ -187,13 +259,24 @@ def status_text(view: TopologyView, now_ms: int, width: int | None = None) -> st
     else:
         lines += _figures(view, width)
     workers = [
-        (each.slot, each.state, _text(each.pid), *_ages(each, now_ms), each.memory_mb, each.cpu_percent)
+        (
+            each.slot,
+            each.state,
+            _text(each.pid),
+            *_ages(each, now_ms),
+            each.memory_mb,
+            each.cpu_percent,
+        )
         for each in view.workers.values()
     ]
     if workers:
-        lines += ["", table(("worker", "state", "pid", "up", "last beat", "MiB", "CPU %"), workers, width)]
+        lines += [
+            "",
+            table(("worker", "state", "pid", "up", "last beat", "MiB", "CPU %"), workers, width),
+        ]
     messages = {
-        # The end of its log is worth the room where a worker cannot start; `errors` has it for each death.
+        # The end of its log is worth the room where a worker cannot start; `errors` has it for each
+        # death.
         f"worker {each.slot}: {each.message if each.state == CANNOT_START else each.message.partition(chr(10))[0]}"
         for each in view.workers.values()
         if each.message
@@ -202,7 +285,9 @@ def status_text(view: TopologyView, now_ms: int, width: int | None = None) -> st
     said = {each.partition("\n")[0] for each in messages}
     lines += [f"problem: {shown(problem)}" for problem in view.problems if problem not in said]
     if view.dead_letters:
-        lines.append(f"{view.dead_letters:,} dead letters: sparkstorm dead-letters list {view.name}")
+        lines.append(
+            f"{view.dead_letters:,} dead letters: sparkstorm dead-letters list {view.name}"
+        )
     return "\n".join(lines)
 
 
@@ -215,10 +300,18 @@ def _figures(view: TopologyView, width: int | None) -> list[str]:
         lines += ["", table(("component", "tasks", *_COUNTS, "pending"), rows, width)]
     users = {name: each for name, each in view.components.items() if not name.startswith("__")}
     lines += bad_lines({name: each.counts.bad for name, each in users.items() if each.counts.bad})
-    lines += late_lines({name: (each.counts.late, each.counts.executed) for name, each in users.items() if each.counts.late})
+    lines += late_lines(
+        {
+            name: (each.counts.late, each.counts.executed)
+            for name, each in users.items()
+            if each.counts.late
+        }
+    )
     lines += held_lines({name: each.held for name, each in users.items() if each.held})
     if view.complete.p50_ms is not None and view.complete.p99_ms is not None:
-        lines.append(f"complete latency: p50 {view.complete.p50_ms:,.0f} ms, p99 {view.complete.p99_ms:,.0f} ms")
+        lines.append(
+            f"complete latency: p50 {view.complete.p50_ms:,.0f} ms, p99 {view.complete.p99_ms:,.0f} ms"
+        )
     return lines
 
 
@@ -242,15 +335,22 @@ def errors(arguments: argparse.Namespace) -> int:
 
 
 def failures(arguments: argparse.Namespace) -> int:
-    """Show why tuples failed, by cause, the most frequent first, each with its newest failure and the user's frames."""
+    """Show why tuples failed, by cause, the most frequent first, each with its newest failure and
+    the user's frames.
+    """
     with opened(arguments) as cluster:
         view = sampled_topology(arguments, cluster)
         if view.problem:
             raise StoreUnavailableError(view.problem)
-        counts = {Cause(each.component, each.error, each.place): each.count for each in view.failures}
+        counts = {
+            Cause(each.component, each.error, each.place): each.count for each in view.failures
+        }
         found = cluster.topology(view.id).failures(arguments.component, counts)
     records = [{**asdict(each), "text": str(each.cause)} for each in found]
-    rows = [{"cause": record["text"], "count": record["count"], **(record["newest"] or {})} for record in records]
+    rows = [
+        {"cause": record["text"], "count": record["count"], **(record["newest"] or {})}
+        for record in records
+    ]
     if not write(arguments, records, rows):
         print("\n".join(map(failures_text, found)) or f"nothing of {arguments.name} has failed")
     return OK
@@ -259,8 +359,16 @@ def failures(arguments: argparse.Namespace) -> int:
 def failures_text(group: FailureGroup) -> str:
     """Return the failures of one cause for people."""
     newest = group.newest
-    is_masked = newest is not None and not group.cause.place and ("*" in group.cause.error or len(group.cause.error) >= 100)
-    cause = f"{group.cause.component}: {newest.text.partition(chr(10))[0]}" if newest and is_masked else str(group.cause)
+    is_masked = (
+        newest is not None
+        and not group.cause.place
+        and ("*" in group.cause.error or len(group.cause.error) >= 100)
+    )
+    cause = (
+        f"{group.cause.component}: {newest.text.partition(chr(10))[0]}"
+        if newest and is_masked
+        else str(group.cause)
+    )
     lines = [f"{group.count:>9,}  {shown(cause)}"]
     if newest is not None:
         waits = ", ".join(f"{name} {ms:,} ms" for name, ms in newest.waited_ms.items())

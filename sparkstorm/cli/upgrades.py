@@ -42,49 +42,108 @@ _DEFAULT_PATIENCE_SECS = 300.0
 
 def add_verbs(verbs: Any) -> None:
     """Add them to the command line."""
-    group = verbs.add_parser("upgrade", help="upgrade a running topology's workers in batches, and back")
+    group = verbs.add_parser(
+        "upgrade", help="upgrade a running topology's workers in batches, and back"
+    )
     under = group.add_subparsers(required=True, metavar="VERB")
     _add_start(under)
     _add_shadow(under)
     _add_batch(add_topology_verb(under, "continue", go_on, "upgrade the next batch"))
-    _add_patience(add_topology_verb(under, "complete", complete, "end it as it is; the other workers keep their code"))
-    _add_patience(add_topology_verb(under, "rollback", roll_back, "restart upgraded workers with the code that they had"))
+    _add_patience(
+        add_topology_verb(
+            under, "complete", complete, "end it as it is; the other workers keep their code"
+        )
+    )
+    _add_patience(
+        add_topology_verb(
+            under, "rollback", roll_back, "restart upgraded workers with the code that they had"
+        )
+    )
     add_topology_verb(under, "status", status, "its stage, and which workers run what")
 
 
 def _add_start(verbs: Any) -> None:
-    verb = add_verb(verbs, "start", start, "restart a first batch of workers with the code of a job file")
+    verb = add_verb(
+        verbs, "start", start, "restart a first batch of workers with the code of a job file"
+    )
     verb.add_argument("conf", metavar="CONF.yaml", help="the job file with the new code")
     add_job_options(verb)
-    verb.add_argument("--force", action="store_true", help="also when the code before could not read the new code's state")
+    verb.add_argument(
+        "--force",
+        action="store_true",
+        help="also when the code before could not read the new code's state",
+    )
     _add_batch(verb)
-    verb.add_argument("--shadow", metavar="RECORDING", help="first compare both codes over this recording of a live task")
-    verb.add_argument("--live-shadow", default="", metavar="BOLT", help="first run the new code beside this bolt's first task")
-    verb.add_argument("--tuples", type=at_least(0), default=0, metavar="N", help="with a shadow: that many without a difference")
+    verb.add_argument(
+        "--shadow",
+        metavar="RECORDING",
+        help="first compare both codes over this recording of a live task",
+    )
+    verb.add_argument(
+        "--live-shadow",
+        default="",
+        metavar="BOLT",
+        help="first run the new code beside this bolt's first task",
+    )
+    verb.add_argument(
+        "--tuples",
+        type=at_least(0),
+        default=0,
+        metavar="N",
+        help="with a shadow: that many without a difference",
+    )
 
 
 def _add_shadow(verbs: Any) -> None:
-    verb = add_verb(verbs, "shadow", compare, "step new and running code through a live task's recording", epilog=_SHADOW)
+    verb = add_verb(
+        verbs,
+        "shadow",
+        compare,
+        "step new and running code through a live task's recording",
+        epilog=_SHADOW,
+    )
     verb.add_argument("conf", metavar="CONF.yaml", help="the job file with the new code")
-    verb.add_argument("--recording", required=True, metavar="FOLDER", help="of one task (topology.record.components)")
-    verb.add_argument("--tuples", type=at_least(0), default=0, metavar="N", help="the newest N at least; else all")
+    verb.add_argument(
+        "--recording",
+        required=True,
+        metavar="FOLDER",
+        help="of one task (topology.record.components)",
+    )
+    verb.add_argument(
+        "--tuples", type=at_least(0), default=0, metavar="N", help="the newest N at least; else all"
+    )
     add_job_options(verb)
 
 
 def _add_batch(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--workers", nargs="+", default=[], metavar="NODE:PORT", help="these workers")
-    verb.add_argument("--component", default="", metavar="ID", help="workers of this component: --num of them, else all")
+    verb.add_argument(
+        "--component",
+        default="",
+        metavar="ID",
+        help="workers of this component: --num of them, else all",
+    )
     verb.add_argument("--num", type=at_least(0), default=0, metavar="N", help="number of workers")
     _add_patience(verb)
 
 
 def _add_patience(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument("--no-wait", action="store_true", help="do not wait until the workers have restarted")
-    verb.add_argument("--timeout", type=at_least(0, float), default=_DEFAULT_PATIENCE_SECS, metavar="SECS", help="at most (300)")
+    verb.add_argument(
+        "--no-wait", action="store_true", help="do not wait until the workers have restarted"
+    )
+    verb.add_argument(
+        "--timeout",
+        type=at_least(0, float),
+        default=_DEFAULT_PATIENCE_SECS,
+        metavar="SECS",
+        help="at most (300)",
+    )
 
 
 def start(arguments: argparse.Namespace) -> int:
-    """Begin a gray upgrade: a first batch of workers restarts with the new code beside the others; nothing is lost."""
+    """Begin a gray upgrade: a first batch of workers restarts with the new code beside the others;
+    nothing is lost.
+    """
     from sparkstorm.app.job import read_job
     from sparkstorm.app.job_file import make_topology, topology_conf
 
@@ -96,8 +155,13 @@ def start(arguments: argparse.Namespace) -> int:
             _need_spark()
             from sparkstorm.app.replay.shadow import check_shadow, shadow
 
-            recorded, least = arguments.shadow, arguments.tuples
-            check_shadow(job.name, shadow(handle, cluster, topology, topology_conf(job), recorded, least, by_value), least)
+            recorded = arguments.shadow
+            least = arguments.tuples
+            check_shadow(
+                job.name,
+                shadow(handle, cluster, topology, topology_conf(job), recorded, least, by_value),
+                least,
+            )
         before = handle.upgrade.status().last_rollback
         handle.upgrade.start(
             topology,
@@ -115,7 +179,9 @@ def start(arguments: argparse.Namespace) -> int:
 
 
 def compare(arguments: argparse.Namespace) -> int:
-    """Give new code what a live task was given, beside the code that runs, and compare what each row comes to."""
+    """Give new code what a live task was given, beside the code that runs, and compare what each
+    row comes to.
+    """
     _need_spark()
     from sparkstorm.app.job import read_job
     from sparkstorm.app.job_file import make_topology, topology_conf
@@ -125,13 +191,23 @@ def compare(arguments: argparse.Namespace) -> int:
     topology, by_value = make_topology(job)
     with opened(arguments) as cluster:
         handle = cluster.topology(job.name)
-        found = shadow(handle, cluster, topology, topology_conf(job), arguments.recording, arguments.tuples, by_value)
+        found = shadow(
+            handle,
+            cluster,
+            topology,
+            topology_conf(job),
+            arguments.recording,
+            arguments.tuples,
+            by_value,
+        )
     if is_for_programs(arguments):
         write_json(asdict(found))
     else:
         for each in found.differences:
             print(shown(str(each)))
-        print(f"{counted(found.compared, 'tuple')} compared, {found.different:,} come out differently")
+        print(
+            f"{counted(found.compared, 'tuple')} compared, {found.different:,} come out differently"
+        )
     return FAILED if found.different else OK
 
 
@@ -154,7 +230,9 @@ def complete(arguments: argparse.Namespace) -> int:
 
 
 def roll_back(arguments: argparse.Namespace) -> int:
-    """Take a gray upgrade back: upgraded workers restart with the code that they had; nothing is lost."""
+    """Take a gray upgrade back: upgraded workers restart with the code that they had; nothing is
+    lost.
+    """
     with opened(arguments, writes=True) as cluster:
         handle = cluster.topology(arguments.name)
         before = handle.upgrade.status().last_rollback
@@ -167,14 +245,25 @@ def status(arguments: argparse.Namespace) -> int:
     with opened(arguments) as cluster:
         handle = cluster.topology(arguments.name)
         found = handle.upgrade.status()
-        _show(arguments, found, status_text(found, SystemClock().now_ms()), _parked(handle, found.last_rollback))
+        _show(
+            arguments,
+            found,
+            status_text(found, SystemClock().now_ms()),
+            _parked(handle, found.last_rollback),
+        )
     return OK
 
 
-def _follow(arguments: argparse.Namespace, handle: TopologyHandle, before: Failure | None, is_rollback: bool = False) -> int:
+def _follow(
+    arguments: argparse.Namespace,
+    handle: TopologyHandle,
+    before: Failure | None,
+    is_rollback: bool = False,
+) -> int:
     """Wait until the batch is done, the upgrade is over or it is taken back; show its result.
 
-    `before` is the last rollback as of before the request: Nimbus may have reported a new one when the request returns.
+    `before` is the last rollback as of before the request: Nimbus may have reported a new one when
+    the request returns.
     """
     until = time.monotonic() + arguments.timeout
     is_late = False
@@ -184,22 +273,42 @@ def _follow(arguments: argparse.Namespace, handle: TopologyHandle, before: Failu
     found = handle.upgrade.status()
     is_old = found.last_rollback == before  # of an earlier upgrade: `status` shows it
     shown_status = replace(found, last_rollback=None) if is_old else found
-    is_over = found.stage is UpgradeStage.NONE and found.status == "ACTIVE" and not arguments.no_wait
+    is_over = (
+        found.stage is UpgradeStage.NONE and found.status == "ACTIVE" and not arguments.no_wait
+    )
     is_completed = is_over and shown_status.last_rollback is None
-    text = completed_text(found) if is_completed else status_text(shown_status, SystemClock().now_ms())
+    text = (
+        completed_text(found) if is_completed else status_text(shown_status, SystemClock().now_ms())
+    )
     _show(arguments, shown_status, text, _parked(handle, shown_status.last_rollback))
     if is_late:
-        print(f"the workers have not restarted within {arguments.timeout:g} s; the cluster goes on with it", file=sys.stderr)
-    was_taken_back = not is_rollback and (found.last_rollback != before or found.stage is UpgradeStage.ROLLING_BACK)
+        print(
+            f"the workers have not restarted within {arguments.timeout:g} s; the cluster goes on with it",
+            file=sys.stderr,
+        )
+    was_taken_back = not is_rollback and (
+        found.last_rollback != before or found.stage is UpgradeStage.ROLLING_BACK
+    )
     if was_taken_back:
         last = found.last_rollback
-        print(shown(last.text if last and last != before else f"gray upgrade is rolled back: {found.rollback}"), file=sys.stderr)
+        print(
+            shown(
+                last.text
+                if last and last != before
+                else f"gray upgrade is rolled back: {found.rollback}"
+            ),
+            file=sys.stderr,
+        )
     return FAILED if is_late or was_taken_back else OK
 
 
 def _parked(handle: TopologyHandle, rollback: Failure | None) -> int:
     """Return how many dead letters the code has left that was taken back; 0 without a rollback."""
-    return handle.dead_letters.count_of(rollback.code_version) if rollback and rollback.code_version else 0
+    return (
+        handle.dead_letters.count_of(rollback.code_version)
+        if rollback and rollback.code_version
+        else 0
+    )
 
 
 def _show(arguments: argparse.Namespace, found: UpgradeStatus, text: str, parked: int) -> None:
@@ -222,7 +331,10 @@ def completed_text(found: UpgradeStatus) -> str:
 def status_record(found: UpgradeStatus) -> dict[str, Any]:
     """Return a status for programs."""
     slots = ("upgraded", "upgrading", "remaining", "other_code")
-    return {**asdict(found), **{name: [str(each) for each in getattr(found, name)] for name in slots}}
+    return {
+        **asdict(found),
+        **{name: [str(each) for each in getattr(found, name)] for name in slots},
+    }
 
 
 def status_text(found: UpgradeStatus, now_ms: int) -> str:
@@ -233,20 +345,32 @@ def status_text(found: UpgradeStatus, now_ms: int) -> str:
             line += f"\nother code than the rest runs at {', '.join(map(str, found.other_code))}"
         if found.last_rollback:
             line += f"\n{when(found.last_rollback.time_ms)}: {shown(found.last_rollback.text)}"
-            line += "".join(f"\n  {shown(each)}" for each in found.last_rollback.traceback.splitlines())
+            line += "".join(
+                f"\n  {shown(each)}" for each in found.last_rollback.traceback.splitlines()
+            )
         return line
     ages = f"began {lasted(now_ms - found.started_ms)} ago, ends in {lasted(found.expires_ms - now_ms)} at the latest"
     lines = [f"{found.topology_id} is {found.status}: {found.stage}, batch {found.batches}; {ages}"]
     if found.shadow:
-        lines.append(f"shadow of {shown(str(found.shadow))}; {found.shadow_tuples:,} without a difference are asked for")
+        lines.append(
+            f"shadow of {shown(str(found.shadow))}; {found.shadow_tuples:,} without a difference are asked for"
+        )
     if found.rollback:
         lines.append(f"it is taken back: {shown(found.rollback)}")
-    rows = [(slot, word) for word in ("upgraded", "upgrading", "remaining") for slot in getattr(found, word)]
-    return "\n".join([*lines, table(("worker", "state"), [(str(slot), word) for slot, word in sorted(rows)])])
+    rows = [
+        (slot, word)
+        for word in ("upgraded", "upgrading", "remaining")
+        for slot in getattr(found, word)
+    ]
+    return "\n".join(
+        [*lines, table(("worker", "state"), [(str(slot), word) for slot, word in sorted(rows)])]
+    )
 
 
 def _need_spark() -> None:
-    """InvalidConfigError in a Python without pyspark: what steps through recordings belongs to the replay."""
+    """InvalidConfigError in a Python without pyspark: what steps through recordings belongs to the
+    replay.
+    """
     if importlib.util.find_spec("pyspark") is None:
         raise InvalidConfigError(
             "a shadow steps through recordings as a replay does, and this Python has no pyspark: pip install pyspark"
@@ -257,4 +381,6 @@ def _slots(texts: Sequence[str]) -> list[WorkerSlot]:
     try:
         return [WorkerSlot.parse(each) for each in texts]
     except ValueError as error:
-        raise InvalidConfigError(f"--workers: {error}; `sparkstorm status` shows the workers") from None
+        raise InvalidConfigError(
+            f"--workers: {error}; `sparkstorm status` shows the workers"
+        ) from None

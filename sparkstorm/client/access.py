@@ -1,7 +1,8 @@
-"""Access of a client to its cluster: the state tree, Nimbus, readers of Redis, and whether it may change something.
+"""Access of a client to its cluster: the state tree, Nimbus, readers of Redis, and whether it may
+change something.
 
-The client makes handles, and a handle needs this much of the client. With both in one class, client, handle and gray upgrades
-would import each other in a circle.
+The client makes handles, and a handle needs this much of the client. With both in one class,
+client, handle and gray upgrades would import each other in a circle.
 """
 
 from __future__ import annotations
@@ -26,16 +27,25 @@ from sparkstorm.transport.reader import RedisReader, is_kept_in
 
 
 class ClusterAccess:
-    """State tree, Nimbus's service and Redis of one cluster, for its client and the handles on its topologies."""
+    """State tree, Nimbus's service and Redis of one cluster, for its client and the handles on its
+    topologies.
+    """
 
     def __init__(
-        self, state: StormState, stores: RedisStores, service: NimbusService, conf: Conf, is_read_only: bool = False
+        self,
+        state: StormState,
+        stores: RedisStores,
+        service: NimbusService,
+        conf: Conf,
+        is_read_only: bool = False,
     ) -> None:
         self.state = state
         self.service = service
         self.conf = conf
         self.is_read_only = is_read_only
-        self.dead_workers = DeadWorkers(state.read_worker_beat, SupervisorSettings.of(conf).worker_heartbeat_ms)
+        self.dead_workers = DeadWorkers(
+            state.read_worker_beat, SupervisorSettings.of(conf).worker_heartbeat_ms
+        )
         self._stores = stores
         self._readers: dict[str, RedisReader] = {}
 
@@ -44,13 +54,18 @@ class ClusterAccess:
         return self.service.summaries()
 
     def reader(self, topology_id: str) -> RedisReader:
-        """Return the reader of a topology's data in Redis, one per topology; `close_readers` ends its connection."""
+        """Return the reader of a topology's data in Redis, one per topology; `close_readers` ends
+        its connection.
+        """
         if topology_id not in self._readers:
-            self._readers[topology_id] = RedisReader(self.store_of(topology_id), topology_id, may_write=not self.is_read_only)
+            self._readers[topology_id] = RedisReader(
+                self.store_of(topology_id), topology_id, may_write=not self.is_read_only
+            )
         return self._readers[topology_id]
 
     def store_of(self, topology_id: str) -> RedisAddress:
-        """Return the Redis that holds a topology's data: its base names it; of one that is gone, where something is left.
+        """Return the Redis that holds a topology's data: its base names it; of one that is gone,
+        where something is left.
 
         StoreInconsistentError when this connection knows no store of that name.
         """
@@ -63,12 +78,24 @@ class ClusterAccess:
         return next((each for each in self._stores.all() if is_kept_in(each, topology_id)), home)
 
     def source(self, only: str | None = None, is_lasting: bool = True) -> StoreSource:
-        """Return what a sampler (`insight.sampler.Sampler`) reads this cluster from, or with `only` one topology, by its id.
+        """Return what a sampler (`insight.sampler.Sampler`) reads this cluster from, or with `only`
+        one topology, by its id.
 
-        A source that does not last, because it is read once or twice, waits a moment to tell dead workers from slow clocks.
+        A source that does not last, because it is read once or twice, waits a moment to tell dead
+        workers from slow clocks.
         """
-        clock, dead_workers = SystemClock(), None if is_lasting else self.dead_workers
-        return StoreSource(self.state, self.service, self.reader, self.conf, clock, self.is_read_only, only, dead_workers)
+        clock = SystemClock()
+        dead_workers = None if is_lasting else self.dead_workers
+        return StoreSource(
+            self.state,
+            self.service,
+            self.reader,
+            self.conf,
+            clock,
+            self.is_read_only,
+            only,
+            dead_workers,
+        )
 
     def close_readers(self) -> None:
         """Close the readers' connections to Redis; the next look makes a new one."""
@@ -77,16 +104,25 @@ class ClusterAccess:
 
     @property
     def requests(self) -> NimbusService:
-        """The way to Nimbus for requests that change something; ReadOnlyConnectionError when this connection may not."""
+        """The way to Nimbus for requests that change something; ReadOnlyConnectionError when this
+        connection may not.
+        """
         self.require_writer()
         return self.service
 
     def require_writer(self) -> None:
         """Raise ReadOnlyConnectionError when this connection may only read."""
         if self.is_read_only:
-            raise ReadOnlyConnectionError("this connection may only read: use the cluster's connection.json to change something")
+            raise ReadOnlyConnectionError(
+                "this connection may only read: use the cluster's connection.json to change something"
+            )
 
-    def packed(self, topology: Topology, by_value: Sequence[str] | None = None, conf: Mapping[str, Any] | None = None) -> bytes:
+    def packed(
+        self,
+        topology: Topology,
+        by_value: Sequence[str] | None = None,
+        conf: Mapping[str, Any] | None = None,
+    ) -> bytes:
         """Return the bytes of a topology with the modules that workers do not have."""
         return packed(topology, by_value, conf or {})
 
@@ -98,7 +134,9 @@ class ClusterAccess:
         by_value: Sequence[str] | None = None,
         progress: Progress | None = None,
     ) -> str:
-        """Replace the code of a running topology (hot deploy); return the id under which it goes on."""
+        """Replace the code of a running topology (hot deploy); return the id under which it goes
+        on.
+        """
         self.require_writer()
         code = self.packed(topology, by_value, conf)
         request = self.service.update_request(name, topology, conf or {}, code)
@@ -106,7 +144,9 @@ class ClusterAccess:
 
 
 def packed(topology: Topology, by_value: Sequence[str] | None, conf: Mapping[str, Any]) -> bytes:
-    """Return the bytes of a topology with the modules that workers do not have, its files and its archives."""
+    """Return the bytes of a topology with the modules that workers do not have, its files and its
+    archives.
+    """
     from sparkstorm.blobs.attachments import read_attachments
     from sparkstorm.blobs.local_modules import named_in, pack_sources
     from sparkstorm.blobs.topology_code import classes_in, modules_of, pack_topology
@@ -117,4 +157,6 @@ def packed(topology: Topology, by_value: Sequence[str] | None, conf: Mapping[str
     classes = classes_in(topology, conf)
     sources = pack_sources([*modules, *named, *map(top_module, classes)])
     sent = FileSettings.of(conf)
-    return pack_topology(topology, modules, sources, read_attachments(sent.files, sent.archives), classes)
+    return pack_topology(
+        topology, modules, sources, read_attachments(sent.files, sent.archives), classes
+    )

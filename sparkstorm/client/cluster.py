@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
 
 class ClusterClient(ClusterAccess):
-    """A cluster that runs, for drivers, scripts and notebooks; `connect` opens one. A context manager.
+    """A cluster that runs, for drivers, scripts and notebooks; `connect` opens one. A context
+    manager.
 
     With a read-only connection, everything that changes something raises ReadOnlyConnectionError.
     """
@@ -53,7 +54,12 @@ class ClusterClient(ClusterAccess):
     def __enter__(self) -> ClusterClient:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
     def close(self) -> None:
@@ -61,7 +67,7 @@ class ClusterClient(ClusterAccess):
         self.close_readers()
         self._opened.close()
 
-    # -- looking -----------------------------------------------------------------------------------------------------
+    # -- looking -----------------------------------------------------------------------------------
 
     def topologies(self) -> list[TopologyHandle]:
         """Return a handle on every topology, by id."""
@@ -74,11 +80,15 @@ class ClusterClient(ClusterAccess):
             handle = self.handle(name)
         if handle is None:
             names = ", ".join(sorted({topology_name(each) for each in self.state.topology_ids()}))
-            raise NotAliveError(f"topology {name} is not alive; {f'there are {names}' if names else 'no topology runs here'}")
+            raise NotAliveError(
+                f"topology {name} is not alive; {f'there are {names}' if names else 'no topology runs here'}"
+            )
         return handle
 
     def find(self, name: str) -> TopologyHandle | None:
-        """Return the topology of a name; None when there is none. A hot deploy that is under way is waited for."""
+        """Return the topology of a name; None when there is none. A hot deploy that is under way is
+        waited for.
+        """
         self.service.wait_deployed(name)
         base = self.service.find(name)
         return None if base is None else self.handle(base.topology_id)
@@ -108,32 +118,49 @@ class ClusterClient(ClusterAccess):
 
     def used_slots(self) -> set[WorkerSlot]:
         """Return the slots that topologies are assigned to."""
-        return {slot for each in self.state.read_assignments().values() for slot in each.slot_by_executor.values()}
+        return {
+            slot
+            for each in self.state.read_assignments().values()
+            for slot in each.slot_by_executor.values()
+        }
 
     def host_marks(self) -> Mapping[str, HostMark]:
         """Return the excluded and drained hosts by name."""
         return self.state.read_host_marks()
 
     def problems(self) -> dict[str, str]:
-        """Return problems by topology id or name, "scheduler", "blacklist" or "turn"; those of one are joined by "; "."""
-        return {about: "; ".join(sentences) for about, sentences in self.problem_sentences().items()}
+        """Return problems by topology id or name, "scheduler", "blacklist" or "turn"; those of one
+        are joined by "; ".
+        """
+        return {
+            about: "; ".join(sentences) for about, sentences in self.problem_sentences().items()
+        }
 
     def problem_sentences(self) -> dict[str, list[str]]:
-        """Return Nimbus's problems, and those that the workers of running topologies show, in sentences by subject."""
+        """Return Nimbus's problems, and those that the workers of running topologies show, in
+        sentences by subject.
+        """
         found = {about: [sentence] for about, sentence in self.service.problems().items()}
-        handles = [self.handle(each.topology_id) for each in self.summaries() if each.status != TopologyStatus.KILLED]
-        self.dead_workers.among([beat for handle in handles for beat in handle.beats()])  # one wait for all
+        handles = [
+            self.handle(each.topology_id)
+            for each in self.summaries()
+            if each.status != TopologyStatus.KILLED
+        ]
+        # one wait for all
+        self.dead_workers.among([beat for handle in handles for beat in handle.beats()])
         for handle in handles:
             known = found.setdefault(handle.topology_id, [])
             known += [sentence for sentence in handle.worker_problems() if sentence not in known]
         return {about: sentences for about, sentences in found.items() if sentences}
 
     def dead_letters(self, topology: str | None = None) -> dict[str, StoredLetters]:
-        """Return the dead letters by topology id, of all topologies or one by name or id; also of those that are gone."""
+        """Return the dead letters by topology id, of all topologies or one by name or id; also of
+        those that are gone.
+        """
         ids = sorted({each for store in self._stores.all() for each in stored_in(store, topology)})
         return {topology_id: self.handle(topology_id).dead_letters for topology_id in ids}
 
-    # -- changing ----------------------------------------------------------------------------------------------------
+    # -- changing ----------------------------------------------------------------------------------
 
     def submit(
         self,
@@ -144,10 +171,11 @@ class ClusterClient(ClusterAccess):
         options: SubmitOptions | None = None,
         progress: Progress | None = None,
     ) -> TopologyHandle:
-        """Submit a topology and wait until it is assigned; `topology.from.checkpoint` in its conf is where it begins.
+        """Submit a topology and wait until it is assigned; `topology.from.checkpoint` in its conf
+        is where it begins.
 
-        `by_value` names modules that travel as they are in memory (default: those that define the components and are not
-        installed); the local modules that they import travel as sources.
+        `by_value` names modules that travel as they are in memory (default: those that define the
+        components and are not installed); the local modules that they import travel as sources.
         """
         from sparkstorm.checkpoint.files import read_checkpoint
         from sparkstorm.checkpoint.restore import Seeds
@@ -171,13 +199,16 @@ class ClusterClient(ClusterAccess):
         by_value: Sequence[str] | None = None,
         progress: Progress | None = None,
     ) -> TopologyHandle:
-        """Replace the code of a running topology (hot deploy); the same tasks go on with their streams and states."""
+        """Replace the code of a running topology (hot deploy); the same tasks go on with their
+        streams and states.
+        """
         return self.handle(self.replace_code(name, topology, conf, by_value, progress))
 
     def kill(self, name: str, wait_secs: float | None = None) -> str:
         """End a topology by its name or id, and return the id.
 
-        The id of a topology that ZooKeeper has lost (see `problems`) is taken too: what Redis keeps of it is deleted.
+        The id of a topology that ZooKeeper has lost (see `problems`) is taken too: what Redis keeps
+        of it is deleted.
         """
         self.require_writer()
         if name in self.problems() and name not in self.state.topology_ids():
@@ -188,11 +219,15 @@ class ClusterClient(ClusterAccess):
         return handle.topology_id
 
     def plan_drain(self, host: str) -> tuple[RebalancePlan, ...]:
-        """Plan what draining a host would move now, a plan for each topology that changes; nothing is changed."""
+        """Plan what draining a host would move now, a plan for each topology that changes; nothing
+        is changed.
+        """
         return self.requests.plan_drain(host)
 
     def drain_host(self, host: str, reason: str = "") -> None:
-        """Give a host no new workers, and move those that are there, with their states, as far as free slots elsewhere allow."""
+        """Give a host no new workers, and move those that are there, with their states, as far as
+        free slots elsewhere allow.
+        """
         self.requests.mark_host(RequestKind.DRAIN_HOST, host, reason)
 
     def exclude_host(self, host: str, reason: str = "") -> None:
@@ -208,7 +243,9 @@ class ClusterClient(ClusterAccess):
         return self.service.named_blobs().all()
 
     def create_blob(self, name: str, data: bytes) -> NamedBlob:
-        """Keep bytes under a name for `topology.blobstore.map`; InvalidConfigError when the name is taken or they are too many."""
+        """Keep bytes under a name for `topology.blobstore.map`; InvalidConfigError when the name is
+        taken or they are too many.
+        """
         self.require_writer()
         return self.service.named_blobs().create(name, data)
 
@@ -223,21 +260,38 @@ class ClusterClient(ClusterAccess):
         self.service.named_blobs().delete(name)
 
     def running_code(self, topology_id: str) -> tuple[bytes, Mapping[str, Any]]:
-        """Return the code of a topology as its workers open it, and its configuration; NotAliveError when it is gone."""
+        """Return the code of a topology as its workers open it, and its configuration;
+        NotAliveError when it is gone.
+        """
         return self.service.code_of(topology_id)
 
     def _with_store(self, name: str, conf: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Name the store in the configuration of a topology that begins with a state: the state is there before Nimbus is asked."""
+        """Name the store in the configuration of a topology that begins with a state: the state is
+        there before Nimbus is asked.
+        """
         if not self._stores.others:
             return conf
-        bases = [base for each in self.state.topology_ids() if (base := self.state.read_base(each)) is not None]
-        wanted, names = SubmissionSettings.of({**self.conf, **conf}).store, [each.name for each in self._stores.all()]
+        bases = [
+            base
+            for each in self.state.topology_ids()
+            if (base := self.state.read_base(each)) is not None
+        ]
+        wanted = SubmissionSettings.of({**self.conf, **conf}).store
+        names = [each.name for each in self._stores.all()]
         return {**conf, STORE: choose_store(name, wanted, names, bases, self.supervisors())}
 
-    def _sow(self, seeds: Seeds, conf: Mapping[str, Any], topology_id: str, component_by_task: Mapping[int, str]) -> None:
+    def _sow(
+        self,
+        seeds: Seeds,
+        conf: Mapping[str, Any],
+        topology_id: str,
+        component_by_task: Mapping[int, str],
+    ) -> None:
         from sparkstorm.client.submission import sow
         from sparkstorm.transport.initial_state import RedisSeeding
 
         store = SubmissionSettings.of(conf).store or ""
-        with contextlib.closing(RedisSeeding(self._stores.of(topology_id, store), topology_id)) as seeding:
+        with contextlib.closing(
+            RedisSeeding(self._stores.of(topology_id, store), topology_id)
+        ) as seeding:
             sow(seeds, seeding, conf, component_by_task)

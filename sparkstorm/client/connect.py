@@ -36,14 +36,16 @@ _REDIS_ANSWER_S = 10.0
 
 
 def connect(
-    connection: str | os.PathLike[str] | Mapping[str, Any] | None = None, conf: Mapping[str, Any] | None = None
+    connection: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+    conf: Mapping[str, Any] | None = None,
 ) -> ClusterClient:
     """Connect to a cluster that runs: `with connect("connection.json") as cluster: ...`.
 
-    `connection` is the path of a connection file or its content as a mapping; without it the variable SPARKSTORM_CLUSTER
-    names the file, else the current context does (`sparkstorm context`). `conf` overrides keys of the cluster's configuration
-    for this client (time-outs of ZooKeeper, say).
-    Raises InvalidConfigError (no such file, or not one) or StoreUnavailableError (a store does not answer).
+    `connection` is the path of a connection file or its content as a mapping; without it the
+    variable SPARKSTORM_CLUSTER names the file, else the current context does
+    (`sparkstorm context`). `conf` overrides keys of the cluster's configuration for this client
+    (time-outs of ZooKeeper, say). Raises InvalidConfigError (no such file, or not one) or
+    StoreUnavailableError (a store does not answer).
     """
     at = _load(connection)
     with contextlib.ExitStack() as opened:
@@ -55,11 +57,15 @@ def connect(
         opened.callback(redis.close)
         state = StormState(store, key)
         total = merge(state.read_cluster_conf(), conf or {})
-        service = NimbusService(state, BlobStore(state, RedisBytesStore(redis), key or b""), total, SystemClock())
+        service = NimbusService(
+            state, BlobStore(state, RedisBytesStore(redis), key or b""), total, SystemClock()
+        )
         return ClusterClient(state, at.stores, service, total, is_read_only, opened.pop_all())
 
 
-def _load(connection: str | os.PathLike[str] | Mapping[str, Any] | None) -> Connection | ReadOnlyConnection:
+def _load(
+    connection: str | os.PathLike[str] | Mapping[str, Any] | None,
+) -> Connection | ReadOnlyConnection:
     if isinstance(connection, Mapping):
         kind = Connection if "secret" in connection else ReadOnlyConnection
         content = {"format": 1, "kind_of_record": kind.__name__, **connection}
@@ -81,16 +87,24 @@ def require_named(connection: str | os.PathLike[str] | None) -> str | os.PathLik
 
 
 def named(connection: str | os.PathLike[str] | None) -> str | os.PathLike[str] | None:
-    """Return the path of a connection file: the one given, of the environment, or of the current context; None without."""
+    """Return the path of a connection file: the one given, of the environment, or of the current
+    context; None without.
+    """
     return connection or os.environ.get(VARIABLE) or file_of_current_context()
 
 
 def zookeeper_address(at: Connection | ReadOnlyConnection, conf: Conf) -> ZooKeeperAddress:
-    """Return where a cluster's ZooKeeper is, with the rights of the connection and the patience of the configuration."""
+    """Return where a cluster's ZooKeeper is, with the rights of the connection and the patience of
+    the configuration.
+    """
     keeper = at.zookeeper
     if not keeper.hosts:
-        raise InvalidConfigError("the connection file names no ZooKeeper: the cluster has not been up yet")
-    address = ZooKeeperAddress(keeper.hosts, keeper.root, keeper.user, keeper.password, tls=keeper.tls).with_patience_of(conf)
+        raise InvalidConfigError(
+            "the connection file names no ZooKeeper: the cluster has not been up yet"
+        )
+    address = ZooKeeperAddress(
+        keeper.hosts, keeper.root, keeper.user, keeper.password, tls=keeper.tls
+    ).with_patience_of(conf)
     if isinstance(at, ReadOnlyConnection):
         return replace(address, is_read_only=True)
     return replace(address, viewer=viewer_identity(VIEWER, viewer_zookeeper_password(at.secret)))

@@ -1,7 +1,8 @@
 """Contexts: clusters by name, in one file of the user's configuration folder.
 
-The file has paths of connection files and the name of the current context; the secrets stay in the connection files. Whoever
-may write it chooses the cluster that a verb changes, so it is written with mode 0600 and refused with any other.
+The file has paths of connection files and the name of the current context; the secrets stay in the
+connection files. Whoever may write it chooses the cluster that a verb changes, so it is written
+with mode 0600 and refused with any other.
 """
 
 from __future__ import annotations
@@ -22,31 +23,47 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 @dataclass(frozen=True, slots=True)
 class Contexts:
-    """Paths of connection files by the name of their context, and which one is current ("" for none)."""
+    """Paths of connection files by the name of their context, and which one is current ("" for
+    none).
+    """
 
     files: Mapping[str, str] = field(default_factory=dict)
     current: str = ""
 
 
 def contexts_file(environ: Mapping[str, str] = os.environ) -> Path:
-    """Return where contexts are kept: `sparkstorm/contexts.json` in XDG_CONFIG_HOME, else in ~/.config."""
+    """Return where contexts are kept: `sparkstorm/contexts.json` in XDG_CONFIG_HOME, else in
+    ~/.config.
+    """
     named = environ.get("XDG_CONFIG_HOME", "")
-    return (Path(named) if os.path.isabs(named) else Path("~/.config").expanduser()) / "sparkstorm" / "contexts.json"
+    return (
+        (Path(named) if os.path.isabs(named) else Path("~/.config").expanduser())
+        / "sparkstorm"
+        / "contexts.json"
+    )
 
 
 def read_contexts() -> Contexts:
-    """Return the user's contexts, none without a file; InvalidConfigError when it may be read by others or is damaged."""
+    """Return the user's contexts, none without a file; InvalidConfigError when it may be read by
+    others or is damaged.
+    """
     path = contexts_file()
     if not path.exists():
         return Contexts()
     try:
         content = json.loads(read_private(path, "file of contexts"))
-        files, current = content["contexts"], content["current"]
-        whole = all(_NAME.fullmatch(name) and isinstance(file, str) and os.path.isabs(file) for name, file in files.items())
+        files = content["contexts"]
+        current = content["current"]
+        whole = all(
+            _NAME.fullmatch(name) and isinstance(file, str) and os.path.isabs(file)
+            for name, file in files.items()
+        )
         if not whole or not isinstance(current, str) or (current and current not in files):
             raise ValueError("it names no connection files")
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise InvalidConfigError(f"{path} is damaged ({error}): delete it, and add the contexts again") from error
+        raise InvalidConfigError(
+            f"{path} is damaged ({error}): delete it, and add the contexts again"
+        ) from error
     return Contexts(dict(sorted(files.items())), current)
 
 
@@ -56,7 +73,9 @@ def file_of_context(name: str) -> str:
 
 
 def file_of_current_context() -> str | None:
-    """Return the path of the current context's connection file; None when there is no current context."""
+    """Return the path of the current context's connection file; None when there is no current
+    context.
+    """
     found = read_contexts()
     return found.files.get(found.current)
 
@@ -64,13 +83,18 @@ def file_of_current_context() -> str | None:
 def add_context(name: str, connection: str, is_forced: bool = False) -> Contexts:
     """Keep a connection file under a name, and return all; the first context is current at once.
 
-    InvalidConfigError when the name is taken and `is_forced` is not set, or when the file is no connection file.
+    InvalidConfigError when the name is taken and `is_forced` is not set, or when the file is no
+    connection file.
     """
     if not _NAME.fullmatch(name):
-        raise InvalidConfigError(f"context {name!r:.80}: its name must have letters, digits, '.', '_' and '-' only, 64 at most")
+        raise InvalidConfigError(
+            f"context {name!r:.80}: its name must have letters, digits, '.', '_' and '-' only, 64 at most"
+        )
     found = read_contexts()
     if name in found.files and not is_forced:
-        raise InvalidConfigError(f"context {name} is {found.files[name]} already: give --force to replace it")
+        raise InvalidConfigError(
+            f"context {name} is {found.files[name]} already: give --force to replace it"
+        )
     path = Path(connection).expanduser().absolute()
     load_any_connection(path)
     return _written(Contexts({**found.files, name: str(path)}, found.current or name))
@@ -84,7 +108,9 @@ def use_context(name: str) -> Contexts:
 
 
 def remove_context(name: str) -> Contexts:
-    """Forget a context, and return the others; its connection file stays. InvalidConfigError names those there are."""
+    """Forget a context, and return the others; its connection file stays. InvalidConfigError names
+    those there are.
+    """
     found = read_contexts()
     _require(found, name)
     files = {known: file for known, file in found.files.items() if known != name}
@@ -93,7 +119,11 @@ def remove_context(name: str) -> Contexts:
 
 def _require(found: Contexts, name: str) -> str:
     if name not in found.files:
-        known = f"there are {', '.join(found.files)}" if found.files else "none is there: sparkstorm context add NAME FILE"
+        known = (
+            f"there are {', '.join(found.files)}"
+            if found.files
+            else "none is there: sparkstorm context add NAME FILE"
+        )
         raise InvalidConfigError(f"there is no context {name!r:.80}; {known}")
     return found.files[name]
 
@@ -101,12 +131,16 @@ def _require(found: Contexts, name: str) -> str:
 def _written(contexts: Contexts) -> Contexts:
     """Write the file, whole or not at all."""
     path = contexts_file()
-    content = json.dumps({"contexts": dict(sorted(contexts.files.items())), "current": contexts.current}, indent=2)
+    content = json.dumps(
+        {"contexts": dict(sorted(contexts.files.items())), "current": contexts.current}, indent=2
+    )
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         draft.unlink(missing_ok=True)
-        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "w") as file:
+        with os.fdopen(
+            os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "w"
+        ) as file:
             file.write(content + "\n")
         draft.replace(path)
     except OSError as error:

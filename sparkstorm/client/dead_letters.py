@@ -10,7 +10,12 @@ from typing import Protocol
 import redis
 
 from sparkstorm.clock import SystemClock
-from sparkstorm.errors import MalformedFrameError, NotAliveError, StoreInconsistentError, StoreUnavailableError
+from sparkstorm.errors import (
+    MalformedFrameError,
+    NotAliveError,
+    StoreInconsistentError,
+    StoreUnavailableError,
+)
 from sparkstorm.model.assignment import TaskInfo
 from sparkstorm.model.dead_letter import DeadLetter
 from sparkstorm.model.status import TopologyStatus
@@ -23,7 +28,8 @@ Read = Callable[[int, str], list[tuple[str, bytes]]]
 """(limit, id) -> the oldest stored letters behind that id, with their ids."""
 
 AT_ONCE = 100  # a letter may be as large as a commit
-_BYTES_AT_ONCE = 1 << 20  # of frames in one step of a replay: the server does nothing else meanwhile
+# of frames in one step of a replay: the server does nothing else meanwhile
+_BYTES_AT_ONCE = 1 << 20
 _PATIENCE_S = 5.0
 
 
@@ -40,7 +46,9 @@ class LetterStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """Outcome of a replay: ids of the letters that were put back, and of those that were not there any more."""
+    """Outcome of a replay: ids of the letters that were put back, and of those that were not there
+    any more.
+    """
 
     done: tuple[str, ...]
     missing: tuple[str, ...]
@@ -57,8 +65,11 @@ class StoredLetters:
         status: Callable[[], TopologyStatus | None],
         require_writer: Callable[[], None],
     ) -> None:
-        self.topology_id, self._store = topology_id, store
-        self._tasks, self._status, self._require_writer = tasks, status, require_writer
+        self.topology_id = topology_id
+        self._store = store
+        self._tasks = tasks
+        self._status = status
+        self._require_writer = require_writer
         self._clock = SystemClock()
 
     def stored(self, limit: int, after: str = "0") -> list[tuple[str, bytes]]:
@@ -69,8 +80,14 @@ class StoredLetters:
         return stored_letters(self._store.parked)
 
     def read(self, limit: int = 100, after: str = "0") -> dict[str, DeadLetter]:
-        """Return the oldest letters with ids greater than `after`, by id; letters that cannot be read are left out."""
-        return {id: letter for id, data in self._store.parked(limit, after) if (letter := decoded(data)) is not None}
+        """Return the oldest letters with ids greater than `after`, by id; letters that cannot be
+        read are left out.
+        """
+        return {
+            id: letter
+            for id, data in self._store.parked(limit, after)
+            if (letter := decoded(data)) is not None
+        }
 
     def get(self, id: str) -> DeadLetter | None:
         """Return a letter by its id; None when it is not there, or cannot be read."""
@@ -83,12 +100,17 @@ class StoredLetters:
 
     def count_of(self, code_version: str) -> int:
         """Return how many letters that code parked; every letter is read."""
-        return sum(letter is not None and letter.failure.code_version == code_version for _, letter, _ in self)
+        return sum(
+            letter is not None and letter.failure.code_version == code_version
+            for _, letter, _ in self
+        )
 
     def replay(self, ids: Iterable[str]) -> Replayed:
-        """Put letters back to their tasks: each is taken off the dead letters and delivered in one step, so exactly once.
+        """Put letters back to their tasks: each is taken off the dead letters and delivered in one
+        step, so exactly once.
 
-        NotAliveError when the topology does not run; StoreInconsistentError names a letter that does not fit it.
+        NotAliveError when the topology does not run; StoreInconsistentError names a letter that
+        does not fit it.
         """
         self._require_writer()
         status = self._status()
@@ -114,7 +136,9 @@ class StoredLetters:
         return sum(self._store.drop_dead_letter(id) for id in ids)
 
     def _put_back(self, ids: Sequence[str]) -> list[str]:
-        """Put letters back in steps of bounded size; those before one that does not fit are put back before its error."""
+        """Put letters back in steps of bounded size; those before one that does not fit are put
+        back before its error.
+        """
         done: list[str] = []
         waiting: list[tuple[str, int, bytes]] = []
         found = self._store.letters(ids)
@@ -123,7 +147,8 @@ class StoredLetters:
                 if (data := found.get(id)) is not None:
                     waiting.append(self._frame_of(id, data))
                     if sum(len(frame) for _, _, frame in waiting) >= _BYTES_AT_ONCE:
-                        several, waiting = waiting, []
+                        several = waiting
+                        waiting = []
                         done += self._store.put_back(several)
         finally:
             if waiting:
@@ -131,16 +156,22 @@ class StoredLetters:
         return done
 
     def _frame_of(self, id: str, data: bytes) -> tuple[str, int, bytes]:
-        """Return id, task and frame of a letter; StoreInconsistentError when it does not fit the topology."""
+        """Return id, task and frame of a letter; StoreInconsistentError when it does not fit the
+        topology.
+        """
         from sparkstorm.transport.frames import encode_replayed
 
         letter = decoded(data)
         if letter is None:
-            raise StoreInconsistentError(f"dead letter {id} of {self.topology_id} cannot be read; it can only be dropped")
+            raise StoreInconsistentError(
+                f"dead letter {id} of {self.topology_id} cannot be read; it can only be dropped"
+            )
         try:
             sender, values = letter.replayed()
         except StoreInconsistentError as error:
-            raise StoreInconsistentError(f"dead letter {id} of {self.topology_id}: {error}; it can only be dropped") from error
+            raise StoreInconsistentError(
+                f"dead letter {id} of {self.topology_id}: {error}; it can only be dropped"
+            ) from error
         for task, component in ((letter.task, letter.component), (sender, letter.source_component)):
             info = self._tasks().get(task)
             if info is None or info.component_id != component:
@@ -148,25 +179,38 @@ class StoredLetters:
                     f"dead letter {id} names task {task} of component '{component}', which {self.topology_id} does not have; "
                     "it can only be dropped"
                 )
-        return id, letter.task, encode_replayed(Codec(), sender, letter.stream, self._clock.now_ms(), values)
+        return (
+            id,
+            letter.task,
+            encode_replayed(Codec(), sender, letter.stream, self._clock.now_ms(), values),
+        )
 
 
 def stored_in(address: RedisAddress, topology: str | None = None) -> dict[str, int]:
-    """Return the number of dead letters by topology id, of all topologies or of one by its name or id."""
+    """Return the number of dead letters by topology id, of all topologies or of one by its name or
+    id.
+    """
     found = {}
     try:
         with client_of(address, _PATIENCE_S) as client:
             for key in client.scan_iter(match="{*}:dead", count=1000, _type="stream"):
                 topology_id = key.decode(errors="replace").removeprefix("{").removesuffix("}:dead")
-                if topology in (None, topology_id, topology_id.rsplit("-", 2)[0]) and Keys(topology_id)("dead").encode() == key:
+                if (
+                    topology in (None, topology_id, topology_id.rsplit("-", 2)[0])
+                    and Keys(topology_id)("dead").encode() == key
+                ):
                     found[topology_id] = int(client.xlen(key))
     except redis.RedisError as error:
-        raise StoreUnavailableError(f"Redis at {address.host}:{address.port} cannot be read: {error}") from error
+        raise StoreUnavailableError(
+            f"Redis at {address.host}:{address.port} cannot be read: {error}"
+        ) from error
     return {topology_id: count for topology_id, count in sorted(found.items()) if count}
 
 
 def stored_letters(read: Read) -> Iterator[tuple[str, DeadLetter | None, bytes]]:
-    """Read all of a topology's stored letters in steps: id, letter (None for no record of ours) and bytes."""
+    """Read all of a topology's stored letters in steps: id, letter (None for no record of ours) and
+    bytes.
+    """
     last = "0"
     while letters := read(AT_ONCE, last):
         for id, data in letters:

@@ -1,4 +1,6 @@
-"""Handle on one topology: its status, counts, errors, dead letters and logs, and the requests that change it."""
+"""Handle on one topology: its status, counts, errors, dead letters and logs, and the requests that
+change it.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TopologyProgress:
-    """Exact counts over all workers, as of their last commits; latencies in milliseconds, None before the first ack."""
+    """Exact counts over all workers, as of their last commits; latencies in milliseconds, None
+    before the first ack.
+    """
 
     total: int
     done: int
@@ -53,16 +57,19 @@ class TopologyProgress:
     p99_ms: float | None
     is_settled: bool  # nothing is under way
     is_drained: bool  # nothing is under way, and nothing will come: all sources are exhausted
-    # By component, where there are any: rows emitted to the stream `bad`; tuples that came too late for their windows, and all
-    # that were executed; inputs that its code has neither acked nor failed.
+    # By component, where there are any: rows emitted to the stream `bad`; tuples that came too late
+    # for their windows, and all that were executed; inputs that its code has neither acked nor
+    # failed.
     bad: Mapping[str, int] = field(default_factory=dict)
     late: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     held: Mapping[str, int] = field(default_factory=dict)
-    replayed: int = 0  # dead letters that were put back and executed; they do not count as parked any more
+    # dead letters that were put back and executed; they do not count as parked any more
+    replayed: int = 0
 
 
 class TopologyHandle:
-    """One topology by id; requests name it, so a handle on a former run of the same name changes nothing.
+    """One topology by id; requests name it, so a handle on a former run of the same name changes
+    nothing.
 
     Methods that change something raise ReadOnlyConnectionError when the connection may only read.
     """
@@ -83,7 +90,7 @@ class TopologyHandle:
         """Its name: the id without its two numbers."""
         return topology_name(self.topology_id)
 
-    # -- looking -----------------------------------------------------------------------------------------------------
+    # -- looking -----------------------------------------------------------------------------------
 
     def status(self) -> TopologyStatus | None:
         """Return its life-cycle status; None when it is gone."""
@@ -97,7 +104,10 @@ class TopologyHandle:
 
     def summary(self) -> TopologySummary | None:
         """Return its status with the sizes of its assignment; None when it is gone."""
-        return next((each for each in self._cluster.summaries() if each.topology_id == self.topology_id), None)
+        return next(
+            (each for each in self._cluster.summaries() if each.topology_id == self.topology_id),
+            None,
+        )
 
     def counts(self) -> dict[int, TaskCounts]:
         """Return exact counts by task."""
@@ -109,9 +119,17 @@ class TopologyHandle:
         backlog = self._reader.backlog()
         counts = list(merged.counts_by_task.values())
         spouts = self._spout_counts(merged)
-        is_settled = not any(c.pending for c in spouts) and not any(c.is_waiting for c in counts) and not any(backlog.values())
+        is_settled = (
+            not any(c.pending for c in spouts)
+            and not any(c.is_waiting for c in counts)
+            and not any(backlog.values())
+        )
         executed = _by_component(counts, "executed")
-        is_drained = is_settled and len(spouts) == self._spout_tasks() > 0 and all(c.is_exhausted for c in spouts)
+        is_drained = (
+            is_settled
+            and len(spouts) == self._spout_tasks() > 0
+            and all(c.is_exhausted for c in spouts)
+        )
         return TopologyProgress(
             sum(c.total for c in spouts),
             sum(c.done for c in spouts),
@@ -132,7 +150,9 @@ class TopologyHandle:
         )
 
     def health(self, seconds: float = 2.0) -> Health:
-        """Return its health over so many seconds: what is slow, failing, late, held back or lost, and the workers it has."""
+        """Return its health over so many seconds: what is slow, failing, late, held back or lost,
+        and the workers it has.
+        """
         source = self.source()
         _, before = self._look(source)
         time.sleep(seconds)
@@ -162,34 +182,50 @@ class TopologyHandle:
             yield from stored.state.items()
 
     def state_frame(self, component: str, spark: Any = None) -> Any:
-        """Return the committed state of a stateful component: columns task, key and value, each task as of its last commit.
+        """Return the committed state of a stateful component: columns task, key and value, each
+        task as of its last commit.
 
-        A Spark DataFrame of the session given, else a pandas one, or an Arrow table where there is no pandas. ValueError
-        names the components there are.
+        A Spark DataFrame of the session given, else a pandas one, or an Arrow table where there is
+        no pandas. ValueError names the components there are.
         """
         known = {info.component_id for info in self.tasks().values()}
         if component not in known:
-            raise ValueError(f"{self.name} has no component '{component}', only {', '.join(sorted(known))}")
+            raise ValueError(
+                f"{self.name} has no component '{component}', only {', '.join(sorted(known))}"
+            )
         from sparkstorm.client.state_frames import state_frame
 
         return state_frame(self._source().stored(component), spark)
 
     frame = state_frame
 
-    def tail(self, component: str, stream: str = DEFAULT_STREAM, seconds: float | None = None) -> Generator[Sample | None]:
-        """Yield samples of a stream's rows as they are committed, for so long or without an end; None when there are none now.
+    def tail(
+        self, component: str, stream: str = DEFAULT_STREAM, seconds: float | None = None
+    ) -> Generator[Sample | None]:
+        """Yield samples of a stream's rows as they are committed, for so long or without an end;
+        None when there are none now.
 
-        Up to 50 of the newest rows of each worker, ten times a second. ValueError names the components and streams there are.
+        Up to 50 of the newest rows of each worker, ten times a second. ValueError names the
+        components and streams there are.
         """
         self._cluster.require_writer()
         outline = self._state.read_outline(self.topology_id)
         if outline is None:
             raise NotAliveError(f"{self.topology_id} is gone")
-        streams = {name: each.streams for name, each in outline.components.items() if not name.startswith("__")}
+        streams = {
+            name: each.streams
+            for name, each in outline.components.items()
+            if not name.startswith("__")
+        }
         if component not in streams:
-            raise ValueError(f"{self.name} has no component '{component}', only {', '.join(sorted(streams))}")
+            raise ValueError(
+                f"{self.name} has no component '{component}', only {', '.join(sorted(streams))}"
+            )
         if stream not in streams[component]:
-            known = ", ".join(sorted(name for name in streams[component] if not name.startswith("__"))) or "none"
+            known = (
+                ", ".join(sorted(name for name in streams[component] if not name.startswith("__")))
+                or "none"
+            )
             raise ValueError(f"component '{component}' has no stream '{stream}'; it has {known}")
         return samples(self._reader, tap_name(component, stream), seconds)
 
@@ -201,10 +237,13 @@ class TopologyHandle:
         outline = self._state.read_outline(self.topology_id)
         if outline is None:
             raise NotAliveError(f"{self.topology_id} is gone")
-        return Journeys(self.topology_id, self._reader, self.tasks(), outline, lambda: iter(self.dead_letters))
+        return Journeys(
+            self.topology_id, self._reader, self.tasks(), outline, lambda: iter(self.dead_letters)
+        )
 
     def traces(self, seconds: float = 5.0, emitted_per_s: float | None = None) -> list[Trace]:
-        """Return what happens to a sample of messages in so many seconds: the failed first, then the slowest.
+        """Return what happens to a sample of messages in so many seconds: the failed first, then
+        the slowest.
 
         `emitted_per_s` of its spouts, as the read model has it, says how large the sample may be.
         """
@@ -223,7 +262,9 @@ class TopologyHandle:
         self._cluster.require_writer()
         known = sorted(map(str, self.slots()))
         if slot not in known:
-            raise NotAliveError(f"{self.topology_id} has no worker {slot:.80}, only {', '.join(known) or 'none'}")
+            raise NotAliveError(
+                f"{self.topology_id} has no worker {slot:.80}, only {', '.join(known) or 'none'}"
+            )
         return look(self._reader, slot, seconds)
 
     def tasks(self) -> Mapping[int, TaskInfo]:
@@ -236,59 +277,94 @@ class TopologyHandle:
     def beats(self) -> list[WorkerBeat]:
         """Return the heartbeats of its workers."""
         slots = self._state.worker_beat_slots(self.topology_id)
-        return [beat for slot in slots if (beat := self._state.read_worker_beat(self.topology_id, slot)) is not None]
+        return [
+            beat
+            for slot in slots
+            if (beat := self._state.read_worker_beat(self.topology_id, slot)) is not None
+        ]
 
     def losses(self) -> tuple[str, ...]:
-        """Return what its store has lost beyond its tail, with which it goes on: sentences, the newest last."""
+        """Return what its store has lost beyond its tail, with which it goes on: sentences, the
+        newest last.
+        """
         mark = self._state.read_store_mark(self.topology_id)
         return () if mark is None else mark.losses
 
     def task_beats(self) -> TaskBeats:
-        """Return what each task last reported: counts, latencies, what waits, its last error; empty before the first record."""
+        """Return what each task last reported: counts, latencies, what waits, its last error; empty
+        before the first record.
+        """
         return self._state.read_task_beats(self.topology_id) or TaskBeats(self.topology_id)
 
     def slots(self) -> frozenset[WorkerSlot]:
         """Return the slots of its assignment; empty while it has none."""
         assignment = self._state.read_assignment(self.topology_id)
-        return frozenset() if assignment is None else frozenset(assignment.slot_by_executor.values())
+        return (
+            frozenset() if assignment is None else frozenset(assignment.slot_by_executor.values())
+        )
 
     def problems(self) -> list[str]:
-        """Return its problems, a sentence each: Nimbus's, its workers' and which topologies may hold the slots that it lacks."""
+        """Return its problems, a sentence each: Nimbus's, its workers' and which topologies may
+        hold the slots that it lacks.
+        """
         slots = self.slots()
         others = [] if slots else sorted({*self._state.topology_ids()} - {self.topology_id})
         held = [f"slots may be held by {', '.join(others)}"] if others else []
-        return [*dict.fromkeys(self._cluster.service.problems_of(self.topology_id) + self.worker_problems()), *held]
+        return [
+            *dict.fromkeys(
+                self._cluster.service.problems_of(self.topology_id) + self.worker_problems()
+            ),
+            *held,
+        ]
 
     def worker_problems(self) -> list[str]:
-        """Return dead workers, deaths of the last minute and reasons for which work stands still, as heartbeats show them."""
+        """Return dead workers, deaths of the last minute and reasons for which work stands still,
+        as heartbeats show them.
+        """
         slots = self.slots()
         beats = [beat for beat in self.beats() if WorkerSlot(beat.node, beat.port) in slots]
         return worker_problems(self.topology_id, beats, self._cluster.dead_workers.among(beats))
 
     def dead_slots(self, beats: Sequence[WorkerBeat]) -> frozenset[WorkerSlot]:
-        """Return the slots among those of heartbeats that were just read which send none any more."""
+        """Return the slots among those of heartbeats that were just read which send none any
+        more.
+        """
         return frozenset(slot for _, slot in self._cluster.dead_workers.among(beats))
 
     def errors(self, component: str | None = None) -> list[Failure]:
         """Return the last errors of every component, or of one; oldest first."""
-        components = self._state.error_components(self.topology_id) if component is None else [component]
-        found = [error for each in components for error in self._state.read_errors(self.topology_id, each)]
+        components = (
+            self._state.error_components(self.topology_id) if component is None else [component]
+        )
+        found = [
+            error
+            for each in components
+            for error in self._state.read_errors(self.topology_id, each)
+        ]
         return sorted(found, key=lambda error: error.time_ms)
 
-    def failures(self, component: str | None = None, counts: Mapping[Cause, int] | None = None) -> list[FailureGroup]:
+    def failures(
+        self, component: str | None = None, counts: Mapping[Cause, int] | None = None
+    ) -> list[FailureGroup]:
         """Return failed calls, time-outs, reports and deaths by cause, the most frequent first.
 
-        Counts are exact: workers commit them with their epochs. Time-outs belong to the component of their spout. With
-        `counts`, as a reader of the read model has them, they are not read again.
+        Counts are exact: workers commit them with their epochs. Time-outs belong to the component
+        of their spout. With `counts`, as a reader of the read model has them, they are not read
+        again.
         """
         letters = (letter.failure for letter in self.dead_letters.read().values())
-        groups = group_failures(self._merged().failures if counts is None else counts, [*self.errors(component), *letters])
+        groups = group_failures(
+            self._merged().failures if counts is None else counts,
+            [*self.errors(component), *letters],
+        )
         return [group for group in groups if component in (None, group.cause.component)]
 
     @property
     def dead_letters(self) -> StoredLetters:
         """Inputs that its bolts have given up: to be read, replayed and dropped."""
-        return StoredLetters(self.topology_id, self._reader, self.tasks, self.status, self._cluster.require_writer)
+        return StoredLetters(
+            self.topology_id, self._reader, self.tasks, self.status, self._cluster.require_writer
+        )
 
     @property
     def upgrade(self) -> Upgrades:
@@ -300,32 +376,47 @@ class TopologyHandle:
         return self._reader.log_slots()
 
     def log(self, slot: str, after: str = "0") -> list[tuple[str, bytes]]:
-        """Return the kept parts of one worker's log with ids greater than `after`, with their ids."""
+        """Return the kept parts of one worker's log with ids greater than `after`, with their
+        ids.
+        """
         return self._reader.log(slot, after)
 
     def conf(self) -> Mapping[str, Any]:
-        """Return its own configuration as its submission or its last rebalance left it; NotAliveError when it is gone."""
+        """Return its own configuration as its submission or its last rebalance left it;
+        NotAliveError when it is gone.
+        """
         return self._cluster.service.conf_of(self.topology_id)
 
     def blob_keys(self) -> frozenset[str]:
-        """Return the keys of its code and configuration, as when they were first asked for; empty if it was gone by then."""
+        """Return the keys of its code and configuration, as when they were first asked for; empty
+        if it was gone by then.
+        """
         if not self._blob_keys and (base := self._state.read_base(self.topology_id)):
             assignment = self._state.read_assignment(self.topology_id)
             own = assignment.blob_keys() if assignment else set()
             self._blob_keys = frozenset({base.code_key, base.conf_key} | own)
         return self._blob_keys
 
-    def savepoint(self, folder: str | Path, patience_secs: float = 60.0, is_last: bool = False, overwrite: bool = False) -> None:
-        """Write states, windows and positions into a folder, from which a submission (`--from`), a replay or a test begins.
+    def savepoint(
+        self,
+        folder: str | Path,
+        patience_secs: float = 60.0,
+        is_last: bool = False,
+        overwrite: bool = False,
+    ) -> None:
+        """Write states, windows and positions into a folder, from which a submission (`--from`), a
+        replay or a test begins.
 
-        Spouts rest meanwhile; then they go on, unless `is_last`: the topology is killed. CheckpointError names what is still
-        under way after `patience_secs`, and changes nothing.
+        Spouts rest meanwhile; then they go on, unless `is_last`: the topology is killed.
+        CheckpointError names what is still under way after `patience_secs`, and changes nothing.
         """
         from sparkstorm.client.savepoints import write_in_time
 
         status = self.status()
         if status not in (TopologyStatus.ACTIVE, TopologyStatus.INACTIVE):
-            raise NotAliveError(f"{self.topology_id} is {status or 'gone'}: a savepoint needs one that is ACTIVE or INACTIVE")
+            raise NotAliveError(
+                f"{self.topology_id} is {status or 'gone'}: a savepoint needs one that is ACTIVE or INACTIVE"
+            )
         self._cluster.require_writer()
         self.deactivate()
         try:
@@ -340,7 +431,9 @@ class TopologyHandle:
 
     def _written(self, folder: Path, overwrite: bool) -> str:
         if (status := self.status()) in (None, TopologyStatus.KILLED):
-            raise NotAliveError(f"{self.topology_id} is {status or 'gone'} since; no savepoint was written")
+            raise NotAliveError(
+                f"{self.topology_id} is {status or 'gone'} since; no savepoint was written"
+            )
         return self._source().write(folder, self.name, overwrite)
 
     def _go_on(self, status: TopologyStatus) -> None:
@@ -348,7 +441,7 @@ class TopologyHandle:
             with contextlib.suppress(NotAliveError, IllegalTransitionError):  # killed meanwhile
                 self.activate()
 
-    # -- changing ----------------------------------------------------------------------------------------------------
+    # -- changing ----------------------------------------------------------------------------------
 
     def kill(self, wait_secs: float | None = None) -> None:
         """Kill it after a wait (default: the message time-out)."""
@@ -366,16 +459,27 @@ class TopologyHandle:
         """Return what a rebalance would do now; nothing is changed."""
         return self._cluster.requests.plan_rebalance(self.name, options, self.topology_id)
 
-    def rebalance(self, options: RebalanceOptions, wait_secs: float | None = None, progress: Steps | None = None) -> None:
-        """Change its workers, executors, configuration or resources after a wait; returns when the new assignment is out."""
+    def rebalance(
+        self,
+        options: RebalanceOptions,
+        wait_secs: float | None = None,
+        progress: Steps | None = None,
+    ) -> None:
+        """Change its workers, executors, configuration or resources after a wait; returns when the
+        new assignment is out.
+        """
         self._cluster.requests.rebalance(self.name, options, wait_secs, progress, self.topology_id)
 
     def restart(self, slot: WorkerSlot | None = None) -> None:
-        """Restart the worker in a slot, or all its workers; nothing is moved and nothing is lost."""
+        """Restart the worker in a slot, or all its workers; nothing is moved and nothing is
+        lost.
+        """
         self._cluster.requests.restart_worker(self.name, slot, self.topology_id)
 
     def set_log_level(self, levels: Mapping[str, LogLevel]) -> None:
-        """Set levels by logger ("" is the root logger) in all its workers; a level "" resets its logger."""
+        """Set levels by logger ("" is the root logger) in all its workers; a level "" resets its
+        logger.
+        """
         self._cluster.requests.set_log_level(self.name, levels, self.topology_id)
 
     def update(
@@ -385,7 +489,9 @@ class TopologyHandle:
         by_value: Sequence[str] | None = None,
         progress: Steps | None = None,
     ) -> TopologyHandle:
-        """Replace its code; with the same components and tasks the new one goes on with its streams and states."""
+        """Replace its code; with the same components and tasks the new one goes on with its streams
+        and states.
+        """
         self._cluster.requests.require(self.name, self.topology_id)
         new_id = self._cluster.replace_code(self.name, topology, conf, by_value, progress)
         return TopologyHandle(new_id, self._cluster, self._cluster.reader(new_id))
@@ -403,7 +509,7 @@ class TopologyHandle:
         """Let go of its connection to Redis; the next look makes a new one."""
         self._reader.close()
 
-    # -- inside ------------------------------------------------------------------------------------------------------
+    # -- inside ------------------------------------------------------------------------------------
 
     def _source(self) -> Source:
         from sparkstorm.client.savepoints import Source
@@ -418,7 +524,11 @@ class TopologyHandle:
 
     def _spout_counts(self, merged: Progress) -> list[TaskCounts]:
         table = self.tasks()
-        return [c for task, c in merged.counts_by_task.items() if task in table and table[task].kind == "spout"]
+        return [
+            c
+            for task, c in merged.counts_by_task.items()
+            if task in table and table[task].kind == "spout"
+        ]
 
 
 def _by_component(counts: Sequence[TaskCounts], name: str) -> dict[str, int]:

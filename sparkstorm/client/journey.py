@@ -1,11 +1,12 @@
 """Journey of one message: where its tree is now, by what the store keeps of it.
 
-A message is named by its root, in 16 hexadecimal digits, or by its message id while it is open. Its spout's journal says when
-it was emitted, the tasks' streams and held inputs where its rows wait, and the dead letters which of them were given up.
+A message is named by its root, in 16 hexadecimal digits, or by its message id while it is open. Its
+spout's journal says when it was emitted, the tasks' streams and held inputs where its rows wait,
+and the dead letters which of them were given up.
 
-Law: a look changes nothing. Its reads follow each other, so that a row which moves meanwhile may be seen twice, or nowhere.
-Left out: a history of every message, which would be a write for every hop. What is over is shown by dead letters, and by
-traces of a sample (`client/traces.py`).
+Law: a look changes nothing. Its reads follow each other, so that a row which moves meanwhile may be
+seen twice, or nowhere. Left out: a history of every message, which would be a write for every hop.
+What is over is shown by dead letters, and by traces of a sample (`client/traces.py`).
 """
 
 from __future__ import annotations
@@ -61,7 +62,9 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Stay:
-    """Rows of a message's tree at one task: they wait in its stream, or it holds them, or tries them again."""
+    """Rows of a message's tree at one task: they wait in its stream, or it holds them, or tries
+    them again.
+    """
 
     component: str
     task: int
@@ -111,7 +114,8 @@ class Journey:
             if self.stays:
                 return f"{began}: {'; '.join(map(_stay_text, self.stays))}"
             return f"{began}, and none of its rows waits in the store: a worker has them at hand, or its verdict is on its way"
-        if self.stays:  # of at-most-once delivery, or its spout was told while other rows of it go on
+        # of at-most-once delivery, or its spout was told while other rows of it go on
+        if self.stays:
             return f"is not open any more, and rows of it go on: {'; '.join(map(_stay_text, self.stays))}"
         if self.verdict:
             reason = f": {self.failure}" if self.failure else ""
@@ -147,17 +151,24 @@ class Journeys:
         letters: Letters,
         now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
     ) -> None:
-        self._id, self._reader, self._tasks, self._outline = topology_id, reader, tasks, outline
-        self._letters, self._now_ms, self._codec = letters, now_ms, Codec(is_lenient=True)
+        self._id = topology_id
+        self._reader = reader
+        self._tasks = tasks
+        self._outline = outline
+        self._letters = letters
+        self._now_ms = now_ms
+        self._codec = Codec(is_lenient=True)
 
     def open(self, limit: int = 20) -> list[Message]:
         """Return the messages that are open, the oldest first."""
         return nsmallest(limit, self._open(), key=lambda each: each.emit_ms)
 
     def find(self, name: str) -> Journey:
-        """Return the journey of the message with this root, or of the open one with this message id.
+        """Return the journey of the message with this root, or of the open one with this message
+        id.
 
-        NotAliveError when no open message has the id; a root that is not known gives a journey that says so.
+        NotAliveError when no open message has the id; a root that is not known gives a journey that
+        says so.
         """
         if _ROOT.fullmatch(name):
             return self._journey(split(int(name, 16) & (1 << 63) - 1))
@@ -181,7 +192,9 @@ class Journeys:
         try:
             pending.load(*whole_and_deltas(entries, "p"))
         except MalformedFrameError as error:
-            raise StoreInconsistentError(f"the open messages of task {task} cannot be read: {error}") from error
+            raise StoreInconsistentError(
+                f"the open messages of task {task} cannot be read: {error}"
+            ) from error
         opened = [
             Message(root_text(root), _text(message_id), info.component_id, task, emit_ms)
             for root, message_id, emit_ms in pending.messages()
@@ -189,7 +202,10 @@ class Journeys:
         return opened, pending.take_callbacks()
 
     def _journey(self, root: int) -> Journey:
-        message, verdict, failure, is_whole = None, "", "", True
+        message = None
+        verdict = ""
+        failure = ""
+        is_whole = True
         stays: list[Stay] = []
         for task, info in self._tasks.items():
             if info.kind == "spout":
@@ -205,23 +221,47 @@ class Journeys:
                 stays += self._stays(root, task, info.component_id, found)
         parked, is_all = self._parked(root)
         now_ms = self._now_ms()
-        return Journey(self._id, root_text(root), now_ms, message, verdict, failure, tuple(stays), parked, is_whole and is_all)
+        return Journey(
+            self._id,
+            root_text(root),
+            now_ms,
+            message,
+            verdict,
+            failure,
+            tuple(stays),
+            parked,
+            is_whole and is_all,
+        )
 
     def _stays(self, root: int, task: int, component: str, found: TaskInputs) -> Iterator[Stay]:
         for key, data in found.held.items():
             held = unpack_held(self._codec, key, data)
             if _has(held.roots, root):
                 source = self._source(held.sender, held.channel)
-                state, text = ("held", "") if held.failure is None else ("tried again", held.failure.text)
+                state, text = (
+                    ("held", "") if held.failure is None else ("tried again", held.failure.text)
+                )
                 values = _shown_values(source.fields, held.values)
-                yield Stay(component, task, state, f"{source.component}/{source.stream}", 1, None, held.attempts, text, values)
+                yield Stay(
+                    component,
+                    task,
+                    state,
+                    f"{source.component}/{source.stream}",
+                    1,
+                    None,
+                    held.attempts,
+                    text,
+                    values,
+                )
         yield from self._waiting(root, task, component, found)
 
     def _waiting(self, root: int, task: int, component: str, found: TaskInputs) -> Iterator[Stay]:
         from sparkstorm.transport.frames import ROWS, RowFrame, decode, kind_of
 
         passed = entry_order(found.cursor.entry)
-        for at, (id, data) in enumerate(each for each in found.entries if entry_order(each[0]) > passed):
+        for at, (id, data) in enumerate(
+            each for each in found.entries if entry_order(each[0]) > passed
+        ):
             try:
                 frame = decode(self._codec, data) if kind_of(data) == ROWS else None
             except MalformedFrameError:  # its owner will put it into quarantine
@@ -233,9 +273,19 @@ class Journeys:
                 continue
             sender = frame.senders[places[0] if len(frame.senders) > 1 else 0]
             source = self._source(sender, frame.stream)
-            values = {} if frame.batch is not None else _shown_values(source.fields, frame.values[places[0]])
+            values = (
+                {}
+                if frame.batch is not None
+                else _shown_values(source.fields, frame.values[places[0]])
+            )
             yield Stay(
-                component, task, "waits", f"{source.component}/{frame.stream}", len(places), entry_order(id)[0], values=values
+                component,
+                task,
+                "waits",
+                f"{source.component}/{frame.stream}",
+                len(places),
+                entry_order(id)[0],
+                values=values,
             )
 
     def _source(self, task: int, stream: str) -> Source:
@@ -246,16 +296,21 @@ class Journeys:
         return Source(component, task, name, tuple(fields), name != stream)
 
     def _parked(self, root: int) -> tuple[tuple[Parked, ...], bool]:
-        looked, found = 0, list[Parked]()
+        looked = 0
+        found = list[Parked]()
         for id, letter, _ in islice(self._letters(), MOST_LETTERS):
             looked += 1
             if letter is not None and root in letter.roots:
-                found.append(Parked(id, letter.component, letter.task, letter.time_ms, shown(letter.reason)))
+                found.append(
+                    Parked(id, letter.component, letter.task, letter.time_ms, shown(letter.reason))
+                )
         return tuple(found), looked < MOST_LETTERS
 
 
 def root_text(root: int) -> str:
-    """Return a root as people write it; of a member of a batch the one by which a single message is named."""
+    """Return a root as people write it; of a member of a batch the one by which a single message is
+    named.
+    """
     return f"{split(root):016x}"
 
 
@@ -271,7 +326,8 @@ def _places(frame: Any, root: int, passed: int) -> list[int]:
     """Return the places of a message's rows in a frame, of those behind `passed`."""
     if frame.batch is None:
         return [at for at, roots in enumerate(frame.roots) if at >= passed and _has(roots, root)]
-    found, at = list[int](), 0
+    found = list[int]()
+    at = 0
     for roots, length in zip(frame.roots, frame.lengths, strict=True):
         if _has(roots, root):
             found += range(max(at, passed), at + length)
@@ -281,4 +337,7 @@ def _places(frame: Any, root: int, passed: int) -> list[int]:
 
 def _shown_values(fields: tuple[str, ...], values: Any) -> dict[str, str]:
     names = fields if len(fields) == len(values) else tuple(map(str, range(len(values))))
-    return {shown(name): shown(repr(value)[:_MOST_VALUE]) for name, value in zip(names, values, strict=True)}
+    return {
+        shown(name): shown(repr(value)[:_MOST_VALUE])
+        for name, value in zip(names, values, strict=True)
+    }

@@ -19,12 +19,15 @@ class LogReader:
     """Reader of some workers' logs, line by line; `read` gives what is new since the last call."""
 
     def __init__(self, store: LogStore, slot: str | None = None) -> None:
-        self._store, self._slot = store, slot
+        self._store = store
+        self._slot = slot
         self._last: dict[str, str] = {}
         self._rest: dict[str, str] = {}
 
     def read(self) -> Mapping[str, list[str]]:
-        """Return new lines by slot ("node:port"), oldest first; what could confuse a terminal is shown as escapes."""
+        """Return new lines by slot ("node:port"), oldest first; what could confuse a terminal is
+        shown as escapes.
+        """
         slots = self._store.log_slots() if self._slot is None else [self._slot]
         return {slot: lines for slot in slots if (lines := self._new_lines(slot))}
 
@@ -34,7 +37,8 @@ class LogReader:
             return []
         self._last[slot] = parts[-1][0]
         data = b"".join(part for _, part in parts).decode("utf-8", "backslashreplace")
-        *lines, self._rest[slot] = (self._rest.get(slot, "") + data).split("\n")  # a long line may come in several parts
+        # a long line may come in several parts
+        *lines, self._rest[slot] = (self._rest.get(slot, "") + data).split("\n")
         return [shown(line) for line in lines]
 
 

@@ -1,4 +1,6 @@
-"""Readings of a cluster's stores for a sampler: the same few reads whoever looks, over ZooKeeper and Redis or their twins."""
+"""Readings of a cluster's stores for a sampler: the same few reads whoever looks, over ZooKeeper
+and Redis or their twins.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +13,22 @@ from sparkstorm.client.worker_problems import FEWEST_BEATS, DeadWorkers, Worker,
 from sparkstorm.clock import Clock
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.config import Conf, merge, secret_keys
-from sparkstorm.errors import NotAliveError, SparkStormError, StoreInconsistentError, StoreUnavailableError, TamperedBlobError
+from sparkstorm.errors import (
+    NotAliveError,
+    SparkStormError,
+    StoreInconsistentError,
+    StoreUnavailableError,
+    TamperedBlobError,
+)
 from sparkstorm.insight.health import Look
 from sparkstorm.insight.reading import Reading, TopologyReading
-from sparkstorm.model.assignment import Assignment, SupervisorInfo, TopologyBase, WorkerBeat, WorkerSlot
+from sparkstorm.model.assignment import (
+    Assignment,
+    SupervisorInfo,
+    TopologyBase,
+    WorkerBeat,
+    WorkerSlot,
+)
 from sparkstorm.model.failure import Failure
 from sparkstorm.model.outline import TopologyOutline
 from sparkstorm.model.task_beats import TaskBeat, gather
@@ -25,7 +39,9 @@ from sparkstorm.transport.progress import Progress
 _LEAST_MS = 4_000
 _Placed = tuple[Assignment | None, tuple[WorkerBeat, ...]]
 _ERRORS_EVERY = 5
-"""Readings between two looks at the errors: they are a node in ZooKeeper each, and change seldom."""
+"""Readings between two looks at the errors: they are a node in ZooKeeper each, and change
+seldom.
+"""
 
 
 class Reader(Protocol):
@@ -36,10 +52,12 @@ class Reader(Protocol):
 
 
 class StoreSource:
-    """Source of a sampler over the stores of one cluster; `reader` gives the reader of a topology's data.
+    """Source of a sampler over the stores of one cluster; `reader` gives the reader of a topology's
+    data.
 
-    With `only`, it reads that topology (its id) and no other. `dead_workers` finds dead workers at the first reading, for
-    which it may wait a moment; without it they are found by readings that go on.
+    With `only`, it reads that topology (its id) and no other. `dead_workers` finds dead workers at
+    the first reading, for which it may wait a moment; without it they are found by readings that go
+    on.
     """
 
     def __init__(
@@ -53,12 +71,18 @@ class StoreSource:
         only: str | None = None,
         dead_workers: DeadWorkers | None = None,
     ) -> None:
-        self._only, self._dead_workers = only, dead_workers
-        self._state, self._service, self._reader = state, service, reader
-        self._conf, self._clock, self._is_read_only = conf, clock, is_read_only
+        self._only = only
+        self._dead_workers = dead_workers
+        self._state = state
+        self._service = service
+        self._reader = reader
+        self._conf = conf
+        self._clock = clock
+        self._is_read_only = is_read_only
         beat_ms = SupervisorSettings.of(conf).worker_heartbeat_ms
         self._silence_ms = max(_LEAST_MS, FEWEST_BEATS * beat_ms)
-        self._changed: dict[Worker, tuple[int, int]] = {}  # time of the last heartbeat, and when it was first seen here
+        # time of the last heartbeat, and when it was first seen here
+        self._changed: dict[Worker, tuple[int, int]] = {}
         self._outlines: dict[str, TopologyOutline] = {}
         self._confs: dict[str, tuple[str, Mapping[str, Any]]] = {}  # with its key
         self._errors: dict[str, tuple[Failure, ...]] = {}
@@ -66,13 +90,15 @@ class StoreSource:
 
     def read(self) -> Reading:
         """Read everything once; StoreUnavailableError when ZooKeeper does not answer."""
-        now_ms, state = self._clock.now_ms(), self._state
+        now_ms = self._clock.now_ms()
+        state = self._state
         problems = self._service.problems()
         bases = {}
         placed: dict[str, _Placed] = {}
         known = state.topology_ids()
         for topology_id in known if self._only is None else {*known} & {self._only}:
-            with contextlib.suppress(StoreInconsistentError, TamperedBlobError):  # Nimbus's problems name it
+            # Nimbus's problems name it
+            with contextlib.suppress(StoreInconsistentError, TamperedBlobError):
                 if (base := state.read_base(topology_id)) is not None:
                     placed[topology_id] = self._placed(topology_id)
                     bases[topology_id] = base
@@ -82,7 +108,11 @@ class StoreSource:
         for topology_id, base in bases.items():
             with contextlib.suppress(StoreInconsistentError, TamperedBlobError, NotAliveError):
                 others = sorted({*known} - {topology_id})
-                if (reading := self._topology(base, placed[topology_id], problems, dead, others, now_ms)) is not None:
+                if (
+                    reading := self._topology(
+                        base, placed[topology_id], problems, dead, others, now_ms
+                    )
+                ) is not None:
                     found[topology_id] = reading
         for gone in self._outlines.keys() - bases.keys():
             for kept in (self._outlines, self._confs, self._errors):
@@ -116,7 +146,8 @@ class StoreSource:
         others: list[str],
         now_ms: int,
     ) -> TopologyReading | None:
-        topology_id, state = base.topology_id, self._state
+        topology_id = base.topology_id
+        state = self._state
         if topology_id not in self._outlines:
             outline = state.read_outline(topology_id)
             if outline is None:
@@ -124,7 +155,9 @@ class StoreSource:
             self._outlines[topology_id] = outline
         assignment, beats = placed
         dead = frozenset(each for each in all_dead if each[0] == topology_id)
-        by_task = gather(topology_id, None, beats, self._outlines[topology_id].component_by_task, now_ms).by_task
+        by_task = gather(
+            topology_id, None, beats, self._outlines[topology_id].component_by_task, now_ms
+        ).by_task
         look, letters, problem = self._look(topology_id, by_task)
         sentences = self._problems(base, problems, assignment, beats, dead)
         if not assignment and others:
@@ -146,19 +179,31 @@ class StoreSource:
             problem,
         )
 
-    def _look(self, topology_id: str, by_task: Mapping[int, TaskBeat]) -> tuple[Look | None, int | None, str]:
+    def _look(
+        self, topology_id: str, by_task: Mapping[int, TaskBeat]
+    ) -> tuple[Look | None, int | None, str]:
         """Return what Redis holds; None and why when it does not answer."""
         try:
             reader = self._reader(topology_id)
             progress, backlog = reader.progress_and_backlog()
             letters = reader.count_dead_letters()
             waited = {task: each.queued_ms for task, each in by_task.items() if each.queued_ms}
-            return Look({owner: Progress.decode(data) for owner, data in progress.items()}, backlog, waited), letters, ""
+            return (
+                Look(
+                    {owner: Progress.decode(data) for owner, data in progress.items()},
+                    backlog,
+                    waited,
+                ),
+                letters,
+                "",
+            )
         except (StoreUnavailableError, StoreInconsistentError) as error:
             return None, None, str(error)
 
     def _dead(self, beats: Iterable[WorkerBeat], now_ms: int) -> frozenset[Worker]:
-        """Return the workers whose heartbeats have not changed here for too long; no other host's clock is asked."""
+        """Return the workers whose heartbeats have not changed here for too long; no other host's
+        clock is asked.
+        """
         if self._dead_workers is not None:
             return self._dead_workers.among(beats)
         found = set()
@@ -196,7 +241,9 @@ class StoreSource:
     def _errors_of(self, topology_id: str) -> tuple[Failure, ...]:
         if topology_id not in self._errors or self._number % _ERRORS_EVERY == 0:
             components = self._state.error_components(topology_id)
-            found = [error for name in components for error in self._state.read_errors(topology_id, name)]
+            found = [
+                error for name in components for error in self._state.read_errors(topology_id, name)
+            ]
             self._errors[topology_id] = tuple(sorted(found, key=lambda each: -each.time_ms))
         return self._errors[topology_id]
 
@@ -207,13 +254,22 @@ class StoreSource:
             own: Mapping[str, Any] = {}
             if not self._is_read_only:
                 with contextlib.suppress(SparkStormError):
-                    whole = {**Conf.as_dict(merge(self._conf)), **self._service.conf_of(base.topology_id)}
-                    own = {name: value for name, value in sorted(whole.items()) if name not in secret_keys()}
+                    whole = {
+                        **Conf.as_dict(merge(self._conf)),
+                        **self._service.conf_of(base.topology_id),
+                    }
+                    own = {
+                        name: value
+                        for name, value in sorted(whole.items())
+                        if name not in secret_keys()
+                    }
             known = self._confs[base.topology_id] = (base.conf_key, own)
         return known[1]
 
     def _wanted(self, base: TopologyBase, conf: Mapping[str, Any]) -> int | None:
-        """Return how many workers it wants; None where its scheduler decides, or may: a viewer cannot read."""
+        """Return how many workers it wants; None where its scheduler decides, or may: a viewer
+        cannot read.
+        """
         if not conf:
             return None
         chosen = ChoiceSettings.of_partial(dict(conf))

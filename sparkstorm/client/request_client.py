@@ -1,6 +1,8 @@
-"""A client's side of requests: writes a request, waits for its outcome, withdraws it, cleans up after it.
+"""A client's side of requests: writes a request, waits for its outcome, withdraws it, cleans up
+after it.
 
-Needs the stores alone: no Nimbus in memory, no Spark, no Java. A client that dies at any write leaves what Nimbus sweeps.
+Needs the stores alone: no Nimbus in memory, no Spark, no Java. A client that dies at any write
+leaves what Nimbus sweeps.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ _POLL_MS = 500  # between two readings of an outcome when no hint came
 Progress = Callable[[str], None]
 """Called with each new step of a request, one sentence."""
 WaitUntil: TypeAlias = Callable[[Callable[[], bool], int], bool]
-"""Waits until a condition holds or a number of milliseconds has passed; returns whether it holds."""
+"""Waits until a condition holds or a number of milliseconds has passed; returns whether it
+holds.
+"""
 _PAUSE_S = 0.01
 
 
@@ -51,14 +55,25 @@ def wait_in_real_time(condition: Callable[[], bool], timeout_ms: int) -> bool:
 class RequestClient:
     """Requests of one session, with the blobs and outcomes that belong to them."""
 
-    def __init__(self, state: StormState, blobs: BlobStore, conf: Mapping[str, Any], clock: Clock, wait_until: WaitUntil) -> None:
-        self.state, self.clock, self.wait_until = state, clock, wait_until
+    def __init__(
+        self,
+        state: StormState,
+        blobs: BlobStore,
+        conf: Mapping[str, Any],
+        clock: Clock,
+        wait_until: WaitUntil,
+    ) -> None:
+        self.state = state
+        self.clock = clock
+        self.wait_until = wait_until
         self.accept_ms = NimbusSettings.of(conf).request_timeout_ms
         self.hints = 0  # how many outcomes have changed so far
         self._blobs = blobs
 
     def note(self) -> None:
-        """Take in that an outcome has changed; one method for all requests, since stores never drop a hint."""
+        """Take in that an outcome has changed; one method for all requests, since stores never drop
+        a hint.
+        """
         self.hints += 1
 
     def begin(self, request: Request) -> PendingRequest:
@@ -66,14 +81,18 @@ class RequestClient:
         try:
             self.state.create_request(request)
         except ValueError as error:
-            raise InvalidConfigError(f"the request for {request.subject} is too large: {error}") from error
+            raise InvalidConfigError(
+                f"the request for {request.subject} is too large: {error}"
+            ) from error
         if request.has_state:
             with contextlib.suppress(StoreUnavailableError):  # the mark ends with the session
                 self.state.unprotect(request.topology_id)
         return PendingRequest(self, request)
 
     def finish(self, request: Request, is_done: bool) -> None:
-        """Remove a decided request and what only it needed; what cannot be removed now is swept by Nimbus."""
+        """Remove a decided request and what only it needed; what cannot be removed now is swept by
+        Nimbus.
+        """
         with contextlib.suppress(StoreUnavailableError, StoreInconsistentError, TamperedBlobError):
             self.state.remove_request(request.id)
             self.state.remove_outcome(request.id)
@@ -81,10 +100,14 @@ class RequestClient:
                 return
             self._blobs.delete(request.outline_key)
             if not is_done:
-                self.discard_blobs(key for key in request.blob_keys() if self._is_ours(key, request.base.launch_ms))
+                self.discard_blobs(
+                    key for key in request.blob_keys() if self._is_ours(key, request.base.launch_ms)
+                )
 
     def _is_ours(self, key: str, stored_ms: int) -> bool:
-        """Return whether no other client has stored the same bytes since; such a client may be about to name them."""
+        """Return whether no other client has stored the same bytes since; such a client may be
+        about to name them.
+        """
         try:
             metadata = self.state.read_blob_metadata(key)
         except (StoreInconsistentError, TamperedBlobError):
@@ -92,8 +115,11 @@ class RequestClient:
         return metadata is not None and metadata.created_ms == stored_ms
 
     def discard_blobs(self, keys: Iterable[str]) -> None:
-        """Delete blobs that no record names; none at all when a record that may name them cannot be read."""
-        state, named = self.state, set()
+        """Delete blobs that no record names; none at all when a record that may name them cannot be
+        read.
+        """
+        state = self.state
+        named = set()
         try:
             for topology_id in state.topology_ids():
                 records = (state.read_assignment(topology_id), state.read_upgrade(topology_id))
@@ -105,7 +131,9 @@ class RequestClient:
                     named |= request.blob_keys()
             for name in state.deploy_names():
                 if deploy := state.read_deploy(name):
-                    named |= {key for base in deploy.bases() for key in (base.code_key, base.conf_key)}
+                    named |= {
+                        key for base in deploy.bases() for key in (base.code_key, base.conf_key)
+                    }
         except (StoreInconsistentError, TamperedBlobError):
             return
         for key in set(keys) - named:
@@ -123,19 +151,23 @@ class PendingRequest:
     """One request of this process from its creation to its final outcome."""
 
     def __init__(self, client: RequestClient, request: Request) -> None:
-        self.id, self.request = request.id, request
+        self.id = request.id
+        self.request = request
         self._client = client
         self._outcome: Outcome | None = None
         self._fault: StoreUnavailableError | None = None
-        self._seen_hints, self._looked_ms = -1, 0
-        self._is_forgotten = False  # accepted once, and since then gone from ZooKeeper with its outcome
+        self._seen_hints = -1
+        self._looked_ms = 0
+        # accepted once, and since then gone from ZooKeeper with its outcome
+        self._is_forgotten = False
 
     def poll(self) -> Outcome | None:
         """Read how far it is; None while no Nimbus has taken it up."""
         found = self._client.state.read_outcome(self.id, self._client.note)
         if found is not None and (self._outcome is None or not self._outcome.is_final):
             self._outcome = found
-        # Nimbus keeps an accepted request and its outcome until the request is decided: both are gone only with ZooKeeper's data.
+        # Nimbus keeps an accepted request and its outcome until the request is decided: both are
+        # gone only with ZooKeeper's data.
         self._is_forgotten = (
             found is None
             and self._outcome is not None
@@ -145,7 +177,9 @@ class PendingRequest:
         return self._outcome
 
     def withdraw(self) -> bool:
-        """Take the request back: True when it is never carried out, False when Nimbus has accepted or ended it."""
+        """Take the request back: True when it is never carried out, False when Nimbus has accepted
+        or ended it.
+        """
         if (outcome := self.poll()) is None:
             outcome = Outcome(self.id, OutcomeState.WITHDRAWN, self._client.clock.now_ms())
             if not self._client.state.create_outcome(outcome):
@@ -158,8 +192,11 @@ class PendingRequest:
         if outcome.state is not OutcomeState.WITHDRAWN:
             return False
         self._outcome = outcome
-        # A Nimbus that has not read the request would serve a copy. What cannot be noted keeps its outcome until the sweep.
-        with contextlib.suppress(StoreUnavailableError, StoreInconsistentError, TamperedBlobError, StateConflictError):
+        # A Nimbus that has not read the request would serve a copy. What cannot be noted keeps its
+        # outcome until the sweep.
+        with contextlib.suppress(
+            StoreUnavailableError, StoreInconsistentError, TamperedBlobError, StateConflictError
+        ):
             self._client.state.note_served({self.id: self.request.expires_ms})
             self._client.finish(self.request, is_done=False)
         return True
@@ -167,8 +204,9 @@ class PendingRequest:
     def wait(self, progress: Progress | None = None) -> Outcome:
         """Wait for the outcome DONE; raise what the request was refused with, in Nimbus's words.
 
-        NimbusUnavailableError: no Nimbus accepted it in time, and it is withdrawn. Once accepted it is waited for longer.
-        A KeyboardInterrupt withdraws it unless Nimbus has accepted it, and says which.
+        NimbusUnavailableError: no Nimbus accepted it in time, and it is withdrawn. Once accepted it
+        is waited for longer. A KeyboardInterrupt withdraws it unless Nimbus has accepted it, and
+        says which.
         """
         try:
             return self._wait(progress)
@@ -178,12 +216,17 @@ class PendingRequest:
     def _interrupted(self) -> str:
         verb = f"the request to {_verb(self.request)}"
         try:
-            return f"{verb} is withdrawn" if self.withdraw() else f"{verb} was accepted; Nimbus goes on with it"
+            return (
+                f"{verb} is withdrawn"
+                if self.withdraw()
+                else f"{verb} was accepted; Nimbus goes on with it"
+            )
         except SparkStormError as error:
             return f"{verb} may be carried out: {error}"
 
     def _wait(self, progress: Progress | None) -> Outcome:
-        client, said = self._client, [""]
+        client = self._client
+        said = [""]
 
         def is_decided() -> bool:
             self._look()
@@ -194,7 +237,8 @@ class PendingRequest:
             if progress and outcome and outcome.step and outcome.step != said[-1]:
                 said.append(outcome.step)
                 progress(outcome.step)
-            # A request that no Nimbus can read any more would be waited for until the limit: 300 s for nothing.
+            # A request that no Nimbus can read any more would be waited for until the limit: 300 s
+            # for nothing.
             return self._is_forgotten or (outcome is not None and outcome.is_final)
 
         if not client.wait_until(is_decided, client.accept_ms) and self.withdraw():
@@ -213,10 +257,12 @@ class PendingRequest:
 
     def _look(self) -> Outcome | None:
         """Poll when a hint came or some time has passed; a store that is away is asked again."""
-        client, now_ms = self._client, self._client.clock.now_ms()
+        client = self._client
+        now_ms = self._client.clock.now_ms()
         if self._seen_hints == client.hints and now_ms - self._looked_ms < _POLL_MS:
             return self._outcome
-        self._seen_hints, self._looked_ms = client.hints, now_ms
+        self._seen_hints = client.hints
+        self._looked_ms = now_ms
         try:
             self.poll()
             self._fault = None
@@ -245,7 +291,9 @@ class PendingRequest:
             return outcome
         if outcome.state is OutcomeState.REFUSED:
             raise _error_of(outcome)
-        raise NimbusUnavailableError(outcome.error or f"the request to {_verb(self.request)} was withdrawn")
+        raise NimbusUnavailableError(
+            outcome.error or f"the request to {_verb(self.request)} was withdrawn"
+        )
 
 
 def _verb(request: Request) -> str:

@@ -1,9 +1,12 @@
-"""Savepoints: checkpoints of a running topology, read from its journals while its spouts rest and nothing is under way.
+"""Savepoints: checkpoints of a running topology, read from its journals while its spouts rest and
+nothing is under way.
 
-A consistent cut needs no barrier here: spouts rest, what was emitted is finished, and each resting spout has written what it
-would hand over (journal field `h`). Then every task's record is whole, and no task's holds what another's has not. Records are
-read one by one; should any count have changed meanwhile (a tick), they are read again. Epochs of transactional sinks are no part
-of it: their rows must be in the target, and the run that begins from it counts its epochs anew, under a topology id of its own.
+A consistent cut needs no barrier here: spouts rest, what was emitted is finished, and each resting
+spout has written what it would hand over (journal field `h`). Then every task's record is whole,
+and no task's holds what another's has not. Records are read one by one; should any count have
+changed meanwhile (a tick), they are read again. Epochs of transactional sinks are no part of it:
+their rows must be in the target, and the run that begins from it counts its epochs anew, under a
+topology id of its own.
 """
 
 from __future__ import annotations
@@ -15,7 +18,14 @@ from typing import Any
 
 from sparkstorm.acking.pending import Pending
 from sparkstorm.checkpoint.files import POSITION, STATE, TIME, CheckpointWriter, Row
-from sparkstorm.client.task_records import StoredTask, TaskReader, base_pairs, entries_of, is_lazy, stored_task
+from sparkstorm.client.task_records import (
+    StoredTask,
+    TaskReader,
+    base_pairs,
+    entries_of,
+    is_lazy,
+    stored_task,
+)
 from sparkstorm.errors import CheckpointError
 from sparkstorm.model.assignment import TaskInfo
 from sparkstorm.model.names import counted
@@ -30,7 +40,8 @@ class Source:
     """Parts of a savepoint: the tasks of one topology and the store's records of them."""
 
     def __init__(self, tasks: Mapping[int, TaskInfo], reader: TaskReader) -> None:
-        self._tasks, self._reader = tasks, reader
+        self._tasks = tasks
+        self._reader = reader
 
     def stored(self, component: str) -> Iterator[tuple[int, StoredTask]]:
         """Yield what each task of a component keeps, each as of its last commit."""
@@ -41,7 +52,11 @@ class Source:
     def write(self, folder: Path, name: str, overwrite: bool = False) -> str:
         """Write a savepoint; return why that is not possible yet, empty when it is written."""
         before = self._counts()
-        own = {task: info for task, info in self._tasks.items() if not info.component_id.startswith("__")}
+        own = {
+            task: info
+            for task, info in self._tasks.items()
+            if not info.component_id.startswith("__")
+        }
         component_by_task = {task: info.component_id for task, info in self._tasks.items()}
         for task in self._tasks:
             if reason := self._under_way(task):
@@ -52,7 +67,12 @@ class Source:
                 stored = StoredTask.of(entries)
                 if info.kind == "spout" and stored.handed is None:
                     return f"spout '{info.component_id}' (task {task}) has not come to rest, or has no position to hand over"
-                writer.add(info.component_id, info.kind, self._rows(task, stored, is_lazy(entries)), stored.version)
+                writer.add(
+                    info.component_id,
+                    info.kind,
+                    self._rows(task, stored, is_lazy(entries)),
+                    stored.version,
+                )
                 if is_lazy(entries) and self._reader.record(task).journal != record.journal:
                     return f"the state of '{info.component_id}' (task {task}) was changed while it was read"
             if self._counts() != before:
@@ -84,16 +104,23 @@ class Source:
             for key, value in state.every_pair():
                 yield task, part, key, value
         if has_base:
-            yield from ((task, STATE, key, value) for key, value in base_pairs(self._reader, task, stored))
+            yield from (
+                (task, STATE, key, value) for key, value in base_pairs(self._reader, task, stored)
+            )
 
     def _counts(self) -> Any:
         merged = merge(Progress.decode(data) for data in self._reader.progress().values())
         counts = merged.counts_by_task.items()
-        return {task: (c.emitted, c.executed, c.acked, c.failed, c.parked, c.pending) for task, c in counts}
+        return {
+            task: (c.emitted, c.executed, c.acked, c.failed, c.parked, c.pending)
+            for task, c in counts
+        }
 
 
 def write_in_time(write: Callable[[], str], patience_secs: float) -> None:
-    """Try to write until it succeeds; CheckpointError says what is still under way after that time."""
+    """Try to write until it succeeds; CheckpointError says what is still under way after that
+    time.
+    """
     deadline = time.monotonic() + patience_secs
     while reason := write():
         if time.monotonic() >= deadline:

@@ -1,7 +1,8 @@
-"""Nimbus's service as its clients see it (Storm's Nimbus.Iface): every verb is a request that whichever Nimbus leads carries out.
+"""Nimbus's service as its clients see it (Storm's Nimbus.Iface): every verb is a request that
+whichever Nimbus leads carries out.
 
-The same object serves drivers, notebooks and the command line. It needs a session with the stores and nothing else. Waiting
-happens here, in the caller's thread, never in Nimbus.
+The same object serves drivers, notebooks and the command line. It needs a session with the stores
+and nothing else. Waiting happens here, in the caller's thread, never in Nimbus.
 """
 
 from __future__ import annotations
@@ -13,7 +14,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from sparkstorm.blobs.store import BlobStore
-from sparkstorm.client.request_client import PendingRequest, Progress, RequestClient, WaitUntil, client_name, wait_in_real_time
+from sparkstorm.client.request_client import (
+    PendingRequest,
+    Progress,
+    RequestClient,
+    WaitUntil,
+    client_name,
+    wait_in_real_time,
+)
 from sparkstorm.clock import Clock
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.errors import (
@@ -52,7 +60,9 @@ if TYPE_CHECKING:
 
 
 class NimbusService:
-    """Submit, update, kill, activate, deactivate, rebalance, restart workers, set log levels, list."""
+    """Submit, update, kill, activate, deactivate, rebalance, restart workers, set log levels,
+    list.
+    """
 
     def __init__(
         self,
@@ -69,7 +79,7 @@ class NimbusService:
         self._wait_until = wait_until
         self._client = RequestClient(state, blobs, conf, clock, wait_until)
 
-    # -- requests that wait --------------------------------------------------------------------------------------
+    # -- requests that wait ------------------------------------------------------------------------
 
     def submit(
         self,
@@ -81,13 +91,19 @@ class NimbusService:
         seed: Seed | None = None,
         progress: Progress | None = None,
     ) -> str:
-        """Submit a new topology, or hot deploy or upgrade one (see `submit_request`); its id once it is assigned (S0.2)."""
-        return self.carry_out(self.submit_request(name, topology, conf, code, options, seed), progress)
+        """Submit a new topology, or hot deploy or upgrade one (see `submit_request`); its id once
+        it is assigned (S0.2).
+        """
+        return self.carry_out(
+            self.submit_request(name, topology, conf, code, options, seed), progress
+        )
 
     def kill(self, name: str, wait_secs: float | None = None, topology_id: str = "") -> None:
-        """End a topology after a wait (its message timeout unless given), in which its spouts are silent.
+        """End a topology after a wait (its message timeout unless given), in which its spouts are
+        silent.
 
-        A hot deploy of that name whose old topology is gone and whose new one cannot start is called off.
+        A hot deploy of that name whose old topology is gone and whose new one cannot start is
+        called off.
         """
         self.ask(RequestKind.KILL, name, topology_id, wait_ms=_millis(name, wait_secs))
 
@@ -107,40 +123,66 @@ class NimbusService:
         progress: Progress | None = None,
         topology_id: str = "",
     ) -> None:
-        """Change workers, executors, configuration or resources after a wait; returns when the new assignment is out."""
-        self.carry_out(self.rebalance_request(name, options, wait_secs, topology_id=topology_id), progress)
+        """Change workers, executors, configuration or resources after a wait; returns when the new
+        assignment is out.
+        """
+        self.carry_out(
+            self.rebalance_request(name, options, wait_secs, topology_id=topology_id), progress
+        )
 
-    def plan_rebalance(self, name: str, options: RebalanceOptions, topology_id: str = "") -> RebalancePlan:
+    def plan_rebalance(
+        self, name: str, options: RebalanceOptions, topology_id: str = ""
+    ) -> RebalancePlan:
         """Plan what that rebalance would do now; nothing is changed."""
-        outcome = self.begin(self.rebalance_request(name, options, is_plan=True, topology_id=topology_id)).wait()
+        outcome = self.begin(
+            self.rebalance_request(name, options, is_plan=True, topology_id=topology_id)
+        ).wait()
         if outcome.plan is None:
-            raise StoreInconsistentError(f"Nimbus answered the plan of a rebalance of {name} without a plan")
+            raise StoreInconsistentError(
+                f"Nimbus answered the plan of a rebalance of {name} without a plan"
+            )
         return outcome.plan
 
-    def restart_worker(self, name: str, slot: WorkerSlot | None = None, topology_id: str = "") -> None:
+    def restart_worker(
+        self, name: str, slot: WorkerSlot | None = None, topology_id: str = ""
+    ) -> None:
         """Restart the worker in a slot, or all workers, with new fences; nothing is moved."""
         self.ask(RequestKind.RESTART_WORKER, name, topology_id, slot=slot)
 
-    def set_log_level(self, name: str, levels: Mapping[str, LogLevel], topology_id: str = "") -> None:
-        """Set levels by logger ("" is the root logger) in all workers of a topology; a level "" resets its logger."""
+    def set_log_level(
+        self, name: str, levels: Mapping[str, LogLevel], topology_id: str = ""
+    ) -> None:
+        """Set levels by logger ("" is the root logger) in all workers of a topology; a level ""
+        resets its logger.
+        """
         check_log_levels(name, levels)
         self.ask(RequestKind.SET_LOG_LEVEL, name, topology_id, log_levels=dict(levels))
 
     def mark_host(self, kind: RequestKind, host: str, reason: str = "") -> None:
-        """Drain, exclude or include a host (one of `HOST_KINDS`); InvalidConfigError when it is none of the cluster's."""
+        """Drain, exclude or include a host (one of `HOST_KINDS`); InvalidConfigError when it is
+        none of the cluster's.
+        """
         check_host(host, reason)
         self.ask(kind, "", host=host, reason=reason)
 
     def plan_drain(self, host: str) -> tuple[RebalancePlan, ...]:
-        """Plan what draining a host would move now, a plan for each topology that changes; nothing is changed."""
+        """Plan what draining a host would move now, a plan for each topology that changes; nothing
+        is changed.
+        """
         check_host(host)
-        return self.begin(self.new_request(RequestKind.DRAIN_HOST, "", host=host, is_plan=True)).wait().plans
+        return (
+            self.begin(self.new_request(RequestKind.DRAIN_HOST, "", host=host, is_plan=True))
+            .wait()
+            .plans
+        )
 
     def ask(self, kind: RequestKind, name: str, topology_id: str = "", **details: Any) -> None:
-        """Make a request and wait for its end; with an id, for that topology only and not for another of its name."""
+        """Make a request and wait for its end; with an id, for that topology only and not for
+        another of its name.
+        """
         self.carry_out(self.new_request(kind, name, topology_id=topology_id, **details))
 
-    # -- requests for callers that poll --------------------------------------------------------------------------
+    # -- requests for callers that poll ------------------------------------------------------------
 
     def carry_out(self, request: Request, progress: Progress | None = None) -> str:
         """Begin a request and wait for its end; the id of the topology that it was about."""
@@ -156,7 +198,9 @@ class NimbusService:
             raise NotAliveError(f"topology {name!r:.60} is not alive")
         now_ms = self._clock.now_ms()
         expires_ms = now_ms + self._client.accept_ms
-        return Request(uuid.uuid4().hex, kind, name, now_ms, expires_ms, client=client_name(), **details)
+        return Request(
+            uuid.uuid4().hex, kind, name, now_ms, expires_ms, client=client_name(), **details
+        )
 
     def rebalance_request(
         self,
@@ -166,14 +210,21 @@ class NimbusService:
         is_plan: bool = False,
         topology_id: str = "",
     ) -> Request:
-        """Make a request to rebalance, its options checked against what runs under that name now."""
+        """Make a request to rebalance, its options checked against what runs under that name
+        now.
+        """
         from sparkstorm.cluster.request_checks import checked_rebalance
 
         base = self.require(name, topology_id)
         checked = checked_rebalance(name, options, self._outline(base), self._conf)
         wait_ms = _millis(name, wait_secs)
         return self.new_request(
-            RequestKind.REBALANCE, name, topology_id=base.topology_id, rebalance=checked, wait_ms=wait_ms, is_plan=is_plan
+            RequestKind.REBALANCE,
+            name,
+            topology_id=base.topology_id,
+            rebalance=checked,
+            wait_ms=wait_ms,
+            is_plan=is_plan,
         )
 
     def submit_request(
@@ -185,7 +236,9 @@ class NimbusService:
         options: SubmitOptions | None = None,
         seed: Seed | None = None,
     ) -> Request:
-        """Check a new topology and store its blobs and initial state; make an UPDATE when topology.hot.deploy.enable is set."""
+        """Check a new topology and store its blobs and initial state; make an UPDATE when
+        topology.hot.deploy.enable is set.
+        """
         if isinstance(conf, Mapping) and conf.get("topology.upgrade"):
             return self.upgrade_request(name, topology, conf, code)
         topology_id, own_conf, outline = self._prepare(name, topology, conf)
@@ -193,18 +246,34 @@ class NimbusService:
         if settings.is_hot_deploy:
             return self._store(RequestKind.UPDATE, topology_id, own_conf, outline, code, options)
         if settings.from_checkpoint and seed is None:
-            raise InvalidConfigError("topology.from.checkpoint: nobody has read it; use Cluster.submit or run_topology.py")
+            raise InvalidConfigError(
+                "topology.from.checkpoint: nobody has read it; use Cluster.submit or run_topology.py"
+            )
         if seed is not None:
             self._check_options(name, options)
             self._sow(name, topology_id, outline, seed)
-        return self._store(RequestKind.SUBMIT, topology_id, own_conf, outline, code, options, has_state=seed is not None)
+        return self._store(
+            RequestKind.SUBMIT,
+            topology_id,
+            own_conf,
+            outline,
+            code,
+            options,
+            has_state=seed is not None,
+        )
 
     def update_request(
-        self, name: str, topology: Topology, conf: Mapping[str, Any], code: bytes, options: SubmitOptions | None = None
+        self,
+        name: str,
+        topology: Topology,
+        conf: Mapping[str, Any],
+        code: bytes,
+        options: SubmitOptions | None = None,
     ) -> Request:
         """Check the topology that replaces a running one (hot deploy, S0.33) and store its blobs.
 
-        It goes on with streams and states when its tasks are the same. A new topology that is refused gives way to the old one.
+        It goes on with streams and states when its tasks are the same. A new topology that is
+        refused gives way to the old one.
         """
         topology_id, own_conf, outline = self._prepare(name, topology, conf)
         return self._store(RequestKind.UPDATE, topology_id, own_conf, outline, code, options)
@@ -215,34 +284,51 @@ class NimbusService:
 
         return NamedBlobStore(self._state, self._blobs, self._clock, client_name())
 
-    def _prepare(self, name: str, topology: Topology, conf: Mapping[str, Any]) -> tuple[str, dict[str, Any], TopologyOutline]:
-        """Check name, configuration and topology, once; a new id, the topology's own configuration and its outline."""
+    def _prepare(
+        self, name: str, topology: Topology, conf: Mapping[str, Any]
+    ) -> tuple[str, dict[str, Any], TopologyOutline]:
+        """Check name, configuration and topology, once; a new id, the topology's own configuration
+        and its outline.
+        """
         from sparkstorm.client.submission import prepare
 
-        topology_id = f"{name}-{self._state.next_submission_number()}-{self._clock.now_ms() // 1000}"
+        topology_id = (
+            f"{name}-{self._state.next_submission_number()}-{self._clock.now_ms() // 1000}"
+        )
         own_conf, outline = prepare(topology_id, name, topology, conf, self._conf)
         self.named_blobs().check(own_conf)
         return topology_id, own_conf, outline
 
-    def upgrade_request(self, name: str, topology: Topology, conf: Mapping[str, Any], code: bytes) -> Request:
-        """Check the new code of a running topology and store its blobs: the request begins a gray upgrade (S0.20).
+    def upgrade_request(
+        self, name: str, topology: Topology, conf: Mapping[str, Any], code: bytes
+    ) -> Request:
+        """Check the new code of a running topology and store its blobs: the request begins a gray
+        upgrade (S0.20).
 
         Its first batch of workers, chosen by topology.upgrade.* (S0.6), restarts with the new code.
         """
         from sparkstorm.client.submission import prepare
-        from sparkstorm.cluster.request_checks import check_shadowed, check_upgraded_outline, upgrade_options
+        from sparkstorm.cluster.request_checks import (
+            check_shadowed,
+            check_upgraded_outline,
+            upgrade_options,
+        )
 
         validate_name(name)
         running = self.require(name)
         own_conf, outline = prepare(running.topology_id, name, topology, conf, self._conf)
         self.named_blobs().check(own_conf)
         settings = UpgradeSettings.of(own_conf)
-        options = upgrade_options(settings.workers or (), settings.component or "", settings.worker_num)
+        options = upgrade_options(
+            settings.workers or (), settings.component or "", settings.worker_num
+        )
         check_upgrade(name, options)
         check_upgraded_outline(name, self._outline(running), outline, settings.is_forced)
         if settings.shadow_component:
             check_shadowed(name, topology, settings.shadow_component)
-        base = replace(running, status=TopologyStatus.ACTIVE, previous_status=None, pending=None, paused="")
+        base = replace(
+            running, status=TopologyStatus.ACTIVE, previous_status=None, pending=None, paused=""
+        )
         details = {"upgrade": options, "is_forced": settings.is_forced}
         return self._with_blobs(RequestKind.UPGRADE, base, own_conf, outline, code, **details)
 
@@ -252,7 +338,9 @@ class NimbusService:
         self.ask(RequestKind.CONTINUE_UPGRADE, name, topology_id, upgrade=options)
 
     def complete_upgrade(self, name: str, topology_id: str = "") -> None:
-        """End a gray upgrade as it is: upgraded workers keep the new code, the others theirs (S0.30)."""
+        """End a gray upgrade as it is: upgraded workers keep the new code, the others theirs
+        (S0.30).
+        """
         self.ask(RequestKind.COMPLETE_UPGRADE, name, topology_id)
 
     def roll_back_upgrade(self, name: str, topology_id: str = "") -> None:
@@ -264,19 +352,26 @@ class NimbusService:
 
         options = options or SubmitOptions()
         if options.status not in (TopologyStatus.ACTIVE, TopologyStatus.INACTIVE):
-            raise InvalidTopologyError(f"topology {name} cannot start as {options.status}, only ACTIVE or INACTIVE")
+            raise InvalidTopologyError(
+                f"topology {name} cannot start as {options.status}, only ACTIVE or INACTIVE"
+            )
         if not isinstance(options.owner, str):
-            raise InvalidTopologyError(f"topology {name}: its owner must be a user's name, not {options.owner!r:.60}")
+            raise InvalidTopologyError(
+                f"topology {name}: its owner must be a user's name, not {options.owner!r:.60}"
+            )
         return options
 
     def _sow(self, name: str, topology_id: str, outline: TopologyOutline, seed: Seed) -> None:
-        """Write the initial state under the new id, before the request; its traces show it to the sweep should we die."""
+        """Write the initial state under the new id, before the request; its traces show it to the
+        sweep should we die.
+        """
         if self.find(name):
             raise AlreadyAliveError(f"topology {name} runs already; kill it first, or hot deploy")
         self._state.protect(topology_id)
         try:
             self._state.prepare_errors(topology_id)
-            self._state.prepare_worker_beats(topology_id)  # Nimbus refuses the request when the sweep has taken this
+            # Nimbus refuses the request when the sweep has taken this
+            self._state.prepare_worker_beats(topology_id)
             seed(topology_id, outline.component_by_task)
         except SparkStormError:
             self._state.unprotect(topology_id)
@@ -292,10 +387,13 @@ class NimbusService:
         options: SubmitOptions | None,
         **details: Any,
     ) -> Request:
-        name, now_ms = topology_name(topology_id), self._clock.now_ms()
+        name = topology_name(topology_id)
+        now_ms = self._clock.now_ms()
         options = self._check_options(name, options)
         if kind is RequestKind.UPDATE and SubmissionSettings.of(own_conf).from_checkpoint:
-            raise InvalidConfigError("topology.from.checkpoint: a hot deploy goes on from what runs, not from a checkpoint")
+            raise InvalidConfigError(
+                "topology.from.checkpoint: a hot deploy goes on from what runs, not from a checkpoint"
+            )
         base = TopologyBase(
             topology_id=topology_id,
             name=name,
@@ -321,17 +419,23 @@ class NimbusService:
         """Store code, configuration and outline; make the request that names them."""
         from sparkstorm.client.submission import wait_copies
 
-        topology_id, now_ms = base.topology_id, self._clock.now_ms()
-        code_key, conf_key = self._blobs.put(code, now_ms), self._blobs.put(conf_bytes(own_conf), now_ms)
+        topology_id = base.topology_id
+        now_ms = self._clock.now_ms()
+        code_key = self._blobs.put(code, now_ms)
+        conf_key = self._blobs.put(conf_bytes(own_conf), now_ms)
         base = replace(base, launch_ms=now_ms, code_key=code_key, conf_key=conf_key)
         outline_key = self._blobs.put(encode_record(SubmittedOutline(topology_id, outline)), now_ms)
         wait_copies(self._blobs, topology_id, own_conf)
-        return self.new_request(kind, base.name, topology_id=topology_id, base=base, outline_key=outline_key, **details)
+        return self.new_request(
+            kind, base.name, topology_id=topology_id, base=base, outline_key=outline_key, **details
+        )
 
-    # -- looking -------------------------------------------------------------------------------------------------
+    # -- looking -----------------------------------------------------------------------------------
 
     def wait_deployed(self, name: str, timeout_ms: int = 120_000) -> bool:
-        """Wait until no submission or hot deploy of that name is under way, a former process's included."""
+        """Wait until no submission or hot deploy of that name is under way, a former process's
+        included.
+        """
         return self._wait_until(lambda: not self._is_deploying(name), timeout_ms)
 
     def _is_deploying(self, name: str) -> bool:
@@ -340,7 +444,9 @@ class NimbusService:
         return named or self._state.read_deploy(name) is not None
 
     def find(self, name: str) -> TopologyBase | None:
-        """The topology of that name, dying ones included; StoreInconsistentError when its record cannot be read."""
+        """The topology of that name, dying ones included; StoreInconsistentError when its record
+        cannot be read.
+        """
         for topology_id in self._state.topology_ids():
             if topology_name(topology_id) == name and (base := self._read_base(topology_id)):
                 return base
@@ -354,24 +460,32 @@ class NimbusService:
             raise StoreInconsistentError(f"{error}; {advice}") from error
 
     def require(self, name: str, topology_id: str = "") -> TopologyBase:
-        """The topology of that name; NotAliveError when there is none, or when another than the one meant has the name."""
+        """The topology of that name; NotAliveError when there is none, or when another than the one
+        meant has the name.
+        """
         base = self.find(name)
         if base is None:
             raise NotAliveError(f"topology {topology_id or name} is not alive")
         if topology_id not in ("", base.topology_id):
-            raise NotAliveError(f"topology {topology_id} is not alive; {base.topology_id} has its name now")
+            raise NotAliveError(
+                f"topology {topology_id} is not alive; {base.topology_id} has its name now"
+            )
         return base
 
     def _outline(self, base: TopologyBase) -> TopologyOutline:
         outline = self._state.read_outline(base.topology_id)
         if outline is None:
-            raise StoreInconsistentError(f"topology {base.topology_id}: its outline is missing; kill it and submit again")
+            raise StoreInconsistentError(
+                f"topology {base.topology_id}: its outline is missing; kill it and submit again"
+            )
         return outline
 
     def code_of(self, topology_id: str) -> tuple[bytes, dict[str, Any]]:
         """Return the code and the configuration of a topology; NotAliveError when it is gone."""
         base = self._base_of(topology_id)
-        return self._blobs.get(base.code_key), conf_from_bytes(self._blobs.get(base.conf_key), base.conf_key)
+        return self._blobs.get(base.code_key), conf_from_bytes(
+            self._blobs.get(base.conf_key), base.conf_key
+        )
 
     def conf_of(self, topology_id: str) -> dict[str, Any]:
         """Return the configuration of a topology; NotAliveError when it is gone."""
@@ -385,22 +499,31 @@ class NimbusService:
         return base
 
     def discard_blobs(self, keys: Iterable[str]) -> None:
-        """Delete the blobs of an ended topology at once, not with the next sweep; blobs that a record names are kept."""
+        """Delete the blobs of an ended topology at once, not with the next sweep; blobs that a
+        record names are kept.
+        """
         self._client.discard_blobs(keys)
 
     def problems(self) -> dict[str, str]:
-        """Nimbus's problems, a sentence by topology id or name, "scheduler", "blacklist" or "turn"."""
+        """Nimbus's problems, a sentence by topology id or name, "scheduler", "blacklist" or
+        "turn".
+        """
         found = self._state.read_problems()
         return dict(found.by_subject) if found else {}
 
     def problems_of(self, topology_id: str) -> list[str]:
-        """Return Nimbus's problems that concern this topology: its turn's, its scheduler's, its hosts', the topology's own."""
+        """Return Nimbus's problems that concern this topology: its turn's, its scheduler's, its
+        hosts', the topology's own.
+        """
         problems = self.problems()
         assignment = None
-        with contextlib.suppress(StoreInconsistentError, TamperedBlobError):  # the turn's problem names it
+        # the turn's problem names it
+        with contextlib.suppress(StoreInconsistentError, TamperedBlobError):
             assignment = self._state.read_assignment(topology_id) if problems else None
         used = {slot.node for slot in assignment.slot_by_executor.values()} if assignment else set()
-        hosts = sorted({assignment.host_by_node.get(node, node) for node in used}) if assignment else []
+        hosts = (
+            sorted({assignment.host_by_node.get(node, node) for node in used}) if assignment else []
+        )
         is_any_away = any(about.startswith("redis ") for about in problems)
         store = f"redis {self._store_name(topology_id)}" if is_any_away else "redis"
         subjects = (
@@ -420,7 +543,9 @@ class NimbusService:
         return ""
 
     def summaries(self) -> list[TopologySummary]:
-        """One line per topology, by id; those whose record cannot be read are among Nimbus's problems instead."""
+        """One line per topology, by id; those whose record cannot be read are among Nimbus's
+        problems instead.
+        """
         found = []
         for topology_id in self._state.topology_ids():
             with contextlib.suppress(StoreInconsistentError, TamperedBlobError):
@@ -449,6 +574,9 @@ def _millis(name: str, secs: float | None) -> int | None:
     if secs is None:
         return None
     is_number = isinstance(secs, (int, float)) and not isinstance(secs, bool)
-    if not is_number or not -1 <= secs <= MAX_WAIT_MS / 1000:  # false for NaN as well; -1 is Storm's word for the default
-        raise InvalidConfigError(f"the wait of {name}: expected seconds, from 0 to a year, got {secs!r:.60}")
+    # false for NaN as well; -1 is Storm's word for the default
+    if not is_number or not -1 <= secs <= MAX_WAIT_MS / 1000:
+        raise InvalidConfigError(
+            f"the wait of {name}: expected seconds, from 0 to a year, got {secs!r:.60}"
+        )
     return round(secs * 1000)

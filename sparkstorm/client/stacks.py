@@ -10,15 +10,19 @@ from sparkstorm.errors import StoreUnavailableError
 from sparkstorm.transport.keys import stacks_name
 
 _LOOK_S = 1.0  # a worker looks for taps about once a second
-# Its loop publishes, so a long call keeps it from answering; after so long its slot kills it as hung, with its stacks in its log.
+# Its loop publishes, so a long call keeps it from answering; after so long its slot kills it as
+# hung, with its stacks in its log.
 _PATIENCE_S = 30.0
 _MOST_STACKS = 20_000
-_MOST_CALLS, _MOST_NAME = 200, 300
+_MOST_CALLS = 200
+_MOST_NAME = 300
 
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """Calls of one thread, the outermost first, with the samples that found them and the CPU time that they used meanwhile."""
+    """Calls of one thread, the outermost first, with the samples that found them and the CPU time
+    that they used meanwhile.
+    """
 
     thread: str
     calls: tuple[str, ...]
@@ -28,7 +32,9 @@ class Stack:
 
 @dataclass(frozen=True, slots=True)
 class Stacks:
-    """Stacks of one worker over some seconds, the most frequent first; `samples` were taken of every thread."""
+    """Stacks of one worker over some seconds, the most frequent first; `samples` were taken of
+    every thread.
+    """
 
     slot: str
     seconds: float
@@ -37,16 +43,22 @@ class Stacks:
 
     def folded(self) -> str:
         """Return a line "thread;call;call N" for each stack, as flame graph tools read them."""
-        return "\n".join(f"{';'.join(part.replace(';', ',') for part in (s.thread, *s.calls))} {s.samples}" for s in self.stacks)
+        return "\n".join(
+            f"{';'.join(part.replace(';', ',') for part in (s.thread, *s.calls))} {s.samples}"
+            for s in self.stacks
+        )
 
 
 def look(store: TapStore, slot: str, seconds: float, patience_s: float = _PATIENCE_S) -> Stacks:
-    """Sample the stacks of the worker in a slot for so many seconds; StoreUnavailableError when it does not answer."""
+    """Sample the stacks of the worker in a slot for so many seconds; StoreUnavailableError when it
+    does not answer.
+    """
     found: list[Sample] = []
     for sample in samples(store, stacks_name(slot), seconds + _LOOK_S + patience_s):
         if sample is not None:
             found.append(sample)
-        # Each has the counts of about a second, and the first of the time since the worker has looked.
+        # Each has the counts of about a second, and the first of the time since the worker has
+        # looked.
         if len(found) >= seconds:
             break
     if not found:
@@ -59,9 +71,11 @@ def look(store: TapStore, slot: str, seconds: float, patience_s: float = _PATIEN
 
 def merged(slot: str, seconds: float, found: Iterable[Sample]) -> Stacks:
     """Add up what a worker has published; what no worker writes is passed over."""
-    count, sums = 0, dict[tuple[str, tuple[str, ...]], list[int]]()
+    count = 0
+    sums = dict[tuple[str, tuple[str, ...]], list[int]]()
     for sample in found:
-        number, stacks = sample.values.get("count"), sample.values.get("stacks")
+        number = sample.values.get("count")
+        stacks = sample.values.get("stacks")
         if type(number) is not int or not isinstance(stacks, list):
             continue
         count += max(0, number)
@@ -71,14 +85,23 @@ def merged(slot: str, seconds: float, found: Iterable[Sample]) -> Stacks:
                 figures[0] += stack.samples
                 figures[1] += stack.cpu_us
     made = [Stack(thread, calls, *figures) for (thread, calls), figures in sums.items()]
-    return Stacks(slot, seconds, count, tuple(sorted(made, key=lambda each: (-each.samples, each.thread, each.calls))))
+    return Stacks(
+        slot,
+        seconds,
+        count,
+        tuple(sorted(made, key=lambda each: (-each.samples, each.thread, each.calls))),
+    )
 
 
 def _stack(row: object) -> Stack | None:
     if not isinstance(row, list | tuple) or len(row) != 4:
         return None
     thread, calls, number, cpu_us = row
-    if type(thread) is not str or not isinstance(calls, list | tuple) or any(type(each) is not str for each in calls):
+    if (
+        type(thread) is not str
+        or not isinstance(calls, list | tuple)
+        or any(type(each) is not str for each in calls)
+    ):
         return None
     if type(number) is not int or type(cpu_us) is not int or number < 0 or cpu_us < 0:
         return None

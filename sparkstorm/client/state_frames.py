@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 
 def state_table(stored: Iterable[tuple[int, StoredTask]]) -> pa.Table:
-    """Return columns task, key and value, a row per key; values without a common type that gives each back become tagged text."""
+    """Return columns task, key and value, a row per key; values without a common type that gives
+    each back become tagged text.
+    """
     import pyarrow as pa
 
     tasks: list[int] = []
@@ -25,11 +27,15 @@ def state_table(stored: Iterable[tuple[int, StoredTask]]) -> pa.Table:
             tasks.append(task)
             keys.append(list(key) if isinstance(key, tuple) else key)
             values.append(value)
-    return pa.table({"task": pa.array(tasks, pa.int32()), "key": _column(keys), "value": _column(values)})
+    return pa.table(
+        {"task": pa.array(tasks, pa.int32()), "key": _column(keys), "value": _column(values)}
+    )
 
 
 def state_frame(stored: Iterable[tuple[int, StoredTask]], spark: Any = None) -> Any:
-    """Return the table as a Spark DataFrame of that session, else as a pandas one, else (without pandas) as an Arrow table."""
+    """Return the table as a Spark DataFrame of that session, else as a pandas one, else (without
+    pandas) as an Arrow table.
+    """
     table = state_table(stored)
     if spark is not None:
         return spark.createDataFrame(table)

@@ -1,4 +1,6 @@
-"""Submission at its client: its options, its checks before anything is stored (S0.34-S0.39), and what its tasks begin with."""
+"""Submission at its client: its options, its checks before anything is stored (S0.34-S0.39), and
+what its tasks begin with.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +15,21 @@ from sparkstorm.api.windows import check_times
 from sparkstorm.blobs.store import BlobStore
 from sparkstorm.checkpoint.restore import Seeds
 from sparkstorm.client.request_client import owner_of_this_process
-from sparkstorm.cluster.request_checks import check_choice, check_components, check_master, check_resources
+from sparkstorm.cluster.request_checks import (
+    check_choice,
+    check_components,
+    check_master,
+    check_resources,
+)
 from sparkstorm.errors import InvalidConfigError, InvalidTopologyError, SparkStormError
 from sparkstorm.executor.lazy_state import LazyState
-from sparkstorm.model.normalise import check_own_conf, conf_bytes, normalise_conf, normalise_topology, validate_sizes
+from sparkstorm.model.normalise import (
+    check_own_conf,
+    conf_bytes,
+    normalise_conf,
+    normalise_topology,
+    validate_sizes,
+)
 from sparkstorm.model.outline import TopologyOutline, outline_of
 from sparkstorm.model.status import TopologyStatus
 from sparkstorm.model.topology import Topology, validate, validate_name
@@ -32,9 +45,11 @@ _SOWN_AT_ONCE = 4096  # keys of a task
 
 @dataclass(frozen=True, slots=True)
 class SubmitOptions:
-    """Options of a submission; `status` is the first status, ACTIVE or INACTIVE; the owner is by default this process's user.
+    """Options of a submission; `status` is the first status, ACTIVE or INACTIVE; the owner is by
+    default this process's user.
 
-    Schedulers with pools and priorities per user pass over topologies without an owner, as Storm's do.
+    Schedulers with pools and priorities per user pass over topologies without an owner, as Storm's
+    do.
     """
 
     status: TopologyStatus = TopologyStatus.ACTIVE
@@ -42,7 +57,9 @@ class SubmitOptions:
 
 
 Seed = Callable[[str, Mapping[int, str]], None]
-"""Gives the tasks of a topology (its id, its components by task) what they begin with; may be called again for the same id."""
+"""Gives the tasks of a topology (its id, its components by task) what they begin with; may be
+called again for the same id.
+"""
 
 
 def prepare(
@@ -74,7 +91,9 @@ def prepare(
 
 
 def ask_validator(conf: Mapping[str, Any], name: str, topology: Topology) -> None:
-    """Call the cluster's own validator, module:function of nimbus.topology.validator; it raises to refuse."""
+    """Call the cluster's own validator, module:function of nimbus.topology.validator; it raises to
+    refuse.
+    """
     path = NimbusSettings.of(conf).validator
     if not path:
         return
@@ -82,7 +101,9 @@ def ask_validator(conf: Mapping[str, Any], name: str, topology: Topology) -> Non
     try:
         validator = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError, ValueError) as error:
-        raise InvalidConfigError(f"nimbus.topology.validator: cannot import {path!r}: {error}") from error
+        raise InvalidConfigError(
+            f"nimbus.topology.validator: cannot import {path!r}: {error}"
+        ) from error
     try:
         validator(name, dict(conf), topology)
     except SparkStormError:
@@ -92,11 +113,15 @@ def ask_validator(conf: Mapping[str, Any], name: str, topology: Topology) -> Non
 
 
 def wait_copies(blobs: BlobStore, topology_id: str, conf: Mapping[str, Any]) -> None:
-    """Wait for the copies of the blobs that the topology asks for; too few are no reason to stop."""
+    """Wait for the copies of the blobs that the topology asks for; too few are no reason to
+    stop.
+    """
     settings = SubmissionSettings.of(conf)
     reached = blobs.wait_copies(settings.copies, max(settings.copies_wait_ms, 0))
     if reached < settings.copies:
-        _LOG.warning("%s: code is in %d of %d copies; going on", topology_id, reached, settings.copies)
+        _LOG.warning(
+            "%s: code is in %d of %d copies; going on", topology_id, reached, settings.copies
+        )
 
 
 class Seeding(Protocol):
@@ -115,8 +140,12 @@ class Seeding(Protocol):
         """Return the number of keys of a task's base."""
 
 
-def sow(seeds: Seeds, seeding: Seeding, conf: Mapping[str, Any], component_by_task: Mapping[int, str]) -> None:
-    """Write the initial journals of all tasks; a lazy state goes into its base, some keys in memory at a time."""
+def sow(
+    seeds: Seeds, seeding: Seeding, conf: Mapping[str, Any], component_by_task: Mapping[int, str]
+) -> None:
+    """Write the initial journals of all tasks; a lazy state goes into its base, some keys in memory
+    at a time.
+    """
 
     def write(pairs: Iterator[tuple[int, Any, Any]]) -> Mapping[int, int]:
         state_by_task: dict[int, LazyState] = {}

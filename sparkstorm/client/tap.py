@@ -24,7 +24,9 @@ class TapStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One row of a stream: its values by field, its task, and when it was emitted; `problem` where a row cannot be shown."""
+    """One row of a stream: its values by field, its task, and when it was emitted; `problem` where
+    a row cannot be shown.
+    """
 
     task: int
     time_ms: int
@@ -33,7 +35,8 @@ class Sample:
 
 
 def samples(store: TapStore, name: str, seconds: float | None = None) -> Generator[Sample | None]:
-    """Yield samples of "component:stream" as they are committed, and None after each look that found none.
+    """Yield samples of "component:stream" as they are committed, and None after each look that
+    found none.
 
     The tap closes by itself some seconds after the last look.
     """
@@ -57,9 +60,16 @@ def _read(data: bytes) -> Sample | None:
     """Return a sample; None for bytes that no worker wrote."""
     try:
         found = from_json(data.decode())
-        task, time_ms, problem = found["task"], found["time_ms"], found.get("problem", "")
+        task = found["task"]
+        time_ms = found["time_ms"]
+        problem = found.get("problem", "")
         values = found.get("values", {})
     except (UnicodeDecodeError, CodecError, KeyError, TypeError, AttributeError):
         return None
-    fits = type(task) is int and type(time_ms) is int and type(problem) is str and isinstance(values, dict)
+    fits = (
+        type(task) is int
+        and type(time_ms) is int
+        and type(problem) is str
+        and isinstance(values, dict)
+    )
     return Sample(task, time_ms, values, problem) if fits else None

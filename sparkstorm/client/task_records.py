@@ -1,7 +1,9 @@
-"""Reading, from outside its worker, what a task keeps: state, windows, hand-over; a lazy state as of one commit too.
+"""Reading, from outside its worker, what a task keeps: state, windows, hand-over; a lazy state as
+of one commit too.
 
-A base is read in parts while its owner commits. The journal is read again and again meanwhile: as long as its entries, which
-count themselves (field `n`), follow each other without a gap, base and entries together are the state as of the last of them.
+A base is read in parts while its owner commits. The journal is read again and again meanwhile: as
+long as its entries, which count themselves (field `n`), follow each other without a gap, base and
+entries together are the state as of the last of them.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ from sparkstorm.model.values.codec import Codec
 from sparkstorm.tasks.journal import Journal, reading
 from sparkstorm.transport.base import TaskRecord
 
-_PARTS_PER_LOOK = 20  # of a base, between two looks at the journal: less than its owner's sweep takes to replace it
+# of a base, between two looks at the journal: less than its owner's sweep takes to replace it
+_PARTS_PER_LOOK = 20
 _TRIES = 5
 Entries = list[dict[str, Any]]
 
@@ -37,7 +40,8 @@ class TaskReader(Protocol):
 
 @dataclass(slots=True)
 class StoredTask:
-    """All data of one task: state, windows and clocks, the version of the state's form, a spout's hand-over.
+    """All data of one task: state, windows and clocks, the version of the state's form, a spout's
+    hand-over.
 
     Of a lazy state `state` and `deleted` are what the journal has, which wins over the base.
     """
@@ -51,7 +55,8 @@ class StoredTask:
     @classmethod
     def of(cls, entries: Entries) -> StoredTask:
         """Fold the entries of a journal."""
-        stored, moved = cls(), -1
+        stored = cls()
+        moved = -1
         for at, fields in enumerate(entries):
             stored.state.load(fields.get("s", ()), fields.get("d", ()))
             stored.deleted.difference_update(as_key(key) for key, _ in fields.get("s", ()))
@@ -84,11 +89,17 @@ def base_pairs(reader: TaskReader, task: int, stored: StoredTask) -> Iterator[tu
     for part in reader.scan_state(task):
         with reading(f"state:{task}:*"):
             pairs = [unpacked_pair(codec, key, value) for key, value in part]
-        yield from ((key, value) for key, value in pairs if key not in stored.state and key not in stored.deleted)
+        yield from (
+            (key, value)
+            for key, value in pairs
+            if key not in stored.state and key not in stored.deleted
+        )
 
 
 def stored_task(reader: TaskReader, task: int) -> StoredTask:
-    """Return what a task keeps, as of one commit; StoreInconsistentError when it changes faster than it can be read."""
+    """Return what a task keeps, as of one commit; StoreInconsistentError when it changes faster
+    than it can be read.
+    """
     entries = entries_of(reader, task)[1]
     for _ in range(_TRIES):
         if not is_lazy(entries):
@@ -119,8 +130,13 @@ class _Log:
     def follow(self, entries: Entries) -> bool:
         """Take in what the journal has now; return whether none has been missed so far."""
         newest = max((fields["n"][1] for fields in entries if "n" in fields), default=0)
-        changes = (fields["n"][1] for fields in entries if "n" in fields and not fields.keys().isdisjoint("sd"))
-        self.is_whole &= min(changes, default=newest + 1) <= self._last + 1  # a sweep begins with the marks alone
+        changes = (
+            fields["n"][1]
+            for fields in entries
+            if "n" in fields and not fields.keys().isdisjoint("sd")
+        )
+        # a sweep begins with the marks alone
+        self.is_whole &= min(changes, default=newest + 1) <= self._last + 1
         self._add(entries)
         return self.is_whole
 
@@ -132,15 +148,23 @@ class _Log:
         self._last = max(self._by_serial, default=0)
 
     def changes(self) -> Entries:
-        """Return the entries in order, oldest first; those of a memory backend are older than all."""
+        """Return the entries in order, oldest first; those of a memory backend are older than
+        all.
+        """
         return [fields for serial in sorted(self._by_serial) for fields in self._by_serial[serial]]
 
 
 def _merged(log: _Log, entries: Entries, base: dict[bytes, bytes]) -> StoredTask:
-    stored, newest = StoredTask.of(entries), StoredTask.of(log.changes())
+    stored = StoredTask.of(entries)
+    newest = StoredTask.of(log.changes())
     codec = Codec(is_lenient=True)
     with reading("state of a task"):
         pairs = (unpacked_pair(codec, key, value) for key, value in base.items())
-        newest.state.load((key, value) for key, value in pairs if key not in newest.state and key not in newest.deleted)
-    stored.state, stored.deleted = newest.state, newest.deleted
+        newest.state.load(
+            (key, value)
+            for key, value in pairs
+            if key not in newest.state and key not in newest.deleted
+        )
+    stored.state = newest.state
+    stored.deleted = newest.deleted
     return stored

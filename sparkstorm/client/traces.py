@@ -1,4 +1,6 @@
-"""Traces: what happens to a sample of messages while a client looks, hop by hop, with times of the hosts' clocks."""
+"""Traces: what happens to a sample of messages while a client looks, hop by hop, with times of the
+hosts' clocks.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ ENDED = ("acked", "given up")
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that a task did with rows of a message, committed at `committed_us` (microseconds since the epoch)."""
+    """Something that a task did with rows of a message, committed at `committed_us` (microseconds
+    since the epoch).
+    """
 
     what: str  # "emitted", "executed", "held", "failed", "acked", "given up"
     component: str
@@ -61,13 +65,17 @@ class Trace:
 
 
 def bits_for(emitted_per_s: float | None) -> int:
-    """Return the share of messages, one in 2**bits, that gives some 50 traces a second at this rate."""
+    """Return the share of messages, one in 2**bits, that gives some 50 traces a second at this
+    rate.
+    """
     rate = emitted_per_s or 0.0
     return next((bits for bits in TRACE_BITS if rate / 2**bits <= _WANTED_PER_S), TRACE_BITS[-1])
 
 
 def look(store: TapStore, seconds: float, bits: int) -> list[Trace]:
-    """Trace one message in 2**bits for so many seconds; those that failed come first, then the slowest."""
+    """Trace one message in 2**bits for so many seconds; those that failed come first, then the
+    slowest.
+    """
     found: dict[str, list[Event]] = {}
     for sample in samples(store, trace_name(bits), max(seconds, _LEAST_S)):
         if sample is not None:
@@ -76,14 +84,23 @@ def look(store: TapStore, seconds: float, bits: int) -> list[Trace]:
 
 
 def traces_of(events: Mapping[str, Iterable[Event]]) -> list[Trace]:
-    """Return traces from events by root: of those with an emit, the failed first, then the slowest."""
-    made = [Trace(root, tuple(sorted(several, key=lambda each: each.ended_us))) for root, several in events.items()]
-    return sorted((each for each in made if each.is_whole), key=lambda each: (not each.has_failed, -each.took_us, each.root))
+    """Return traces from events by root: of those with an emit, the failed first, then the
+    slowest.
+    """
+    made = [
+        Trace(root, tuple(sorted(several, key=lambda each: each.ended_us)))
+        for root, several in events.items()
+    ]
+    return sorted(
+        (each for each in made if each.is_whole),
+        key=lambda each: (not each.has_failed, -each.took_us, each.root),
+    )
 
 
 def _add(found: dict[str, list[Event]], sample: Sample) -> None:
     """Add an event; what no worker writes is passed over."""
-    root, event = sample.values.get("root"), _event(sample.task, sample.values)
+    root = sample.values.get("root")
+    event = _event(sample.task, sample.values)
     if event is None or type(root) is not str or not _ROOT.fullmatch(root):
         return
     if root in found or len(found) < _MOST_TRACES:

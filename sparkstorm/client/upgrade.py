@@ -19,7 +19,9 @@ from sparkstorm.scheduling.upgrade.live_shadow import ShadowFigures, shadow_figu
 
 @dataclass(frozen=True, slots=True)
 class UpgradeStatus:
-    """Stage of a topology's gray upgrade and its workers; without one, the workers that run other code than the others."""
+    """Stage of a topology's gray upgrade and its workers; without one, the workers that run other
+    code than the others.
+    """
 
     topology_id: str
     status: str  # of the topology
@@ -38,15 +40,23 @@ class UpgradeStatus:
 
     @property
     def is_resting(self) -> bool:
-        """Return whether nothing happens before another request: the batch is done, or there is no upgrade."""
-        return self.stage is UpgradeStage.NONE or (self.stage is UpgradeStage.IN_PROGRESS and not self.upgrading)
+        """Return whether nothing happens before another request: the batch is done, or there is no
+        upgrade.
+        """
+        return self.stage is UpgradeStage.NONE or (
+            self.stage is UpgradeStage.IN_PROGRESS and not self.upgrading
+        )
 
 
 class Upgrades:
-    """Requests and looks at the gray upgrade of one topology; changes raise ReadOnlyConnectionError without the right."""
+    """Requests and looks at the gray upgrade of one topology; changes raise ReadOnlyConnectionError
+    without the right.
+    """
 
     def __init__(self, topology_id: str, name: str, cluster: ClusterAccess) -> None:
-        self.topology_id, self._name, self._cluster = topology_id, name, cluster
+        self.topology_id = topology_id
+        self._name = name
+        self._cluster = cluster
 
     def start(
         self,
@@ -62,12 +72,14 @@ class Upgrades:
         by_value: Sequence[str] | None = None,
         progress: Steps | None = None,
     ) -> None:
-        """Begin an upgrade to new code: its first batch restarts with it (named workers, else of a component, else any).
+        """Begin an upgrade to new code: its first batch restarts with it (named workers, else of a
+        component, else any).
 
-        With `shadow`, a bolt's id, the new code first runs beside that bolt's first task. The batch waits until `shadow_tuples`
-        tuples (else topology.upgrade.shadow.tuples) came out the same; a difference ends the upgrade before any worker restarts.
-        The new code is opened in a fresh process first. InvalidTopologyError when it does not open, or when it has other
-        components, tasks, inputs or fields; IllegalTransitionError unless the topology is ACTIVE.
+        With `shadow`, a bolt's id, the new code first runs beside that bolt's first task. The batch
+        waits until `shadow_tuples` tuples (else topology.upgrade.shadow.tuples) came out the same;
+        a difference ends the upgrade before any worker restarts. The new code is opened in a fresh
+        process first. InvalidTopologyError when it does not open, or when it has other components,
+        tasks, inputs or fields; IllegalTransitionError unless the topology is ACTIVE.
         """
         from sparkstorm.blobs.trial import try_code
 
@@ -86,7 +98,9 @@ class Upgrades:
         service = self._cluster.service
         service.carry_out(service.upgrade_request(self._name, topology, total, code), progress)
 
-    def go_on(self, workers: Iterable[WorkerSlot] = (), component: str = "", worker_num: int = 0) -> None:
+    def go_on(
+        self, workers: Iterable[WorkerSlot] = (), component: str = "", worker_num: int = 0
+    ) -> None:
         """Upgrade the next batch."""
         options = UpgradeOptions(tuple(workers), component, worker_num)
         self._cluster.requests.continue_upgrade(self._name, options, self.topology_id)
@@ -96,20 +110,36 @@ class Upgrades:
         self._cluster.requests.complete_upgrade(self._name, self.topology_id)
 
     def roll_back(self) -> None:
-        """Take the upgrade back: upgraded workers restart with the code that they had; nothing is lost."""
+        """Take the upgrade back: upgraded workers restart with the code that they had; nothing is
+        lost.
+        """
         self._cluster.requests.roll_back_upgrade(self._name, self.topology_id)
 
     def status(self) -> UpgradeStatus:
         """Return the stage, and which workers run what."""
-        store, topology_id = self._cluster.state, self.topology_id
-        state, base = store.upgrade_state(topology_id), store.read_base(topology_id)
-        assignment, table = store.read_assignment(topology_id), store.read_tasks(topology_id)
-        components = {task: info.component_id for task, info in table.info_by_task.items()} if table else {}
+        store = self._cluster.state
+        topology_id = self.topology_id
+        state = store.upgrade_state(topology_id)
+        base = store.read_base(topology_id)
+        assignment = store.read_assignment(topology_id)
+        table = store.read_tasks(topology_id)
+        components = (
+            {task: info.component_id for task, info in table.info_by_task.items()} if table else {}
+        )
         workers = upgradable(assignment, components) if assignment else {}
         state = confirmed(state, assignment) if assignment else state
-        upgrade, now_ms = state.upgrade, SystemClock().now_ms()
-        done = {s for s, text in state.upgraded.items() if upgrade and s in workers and text == code_text(upgrade.target(s))}
-        under_way = {slot for slot in (*state.upgrading, *(upgrade.batch if upgrade else ())) if slot in workers} - done
+        upgrade = state.upgrade
+        now_ms = SystemClock().now_ms()
+        done = {
+            s
+            for s, text in state.upgraded.items()
+            if upgrade and s in workers and text == code_text(upgrade.target(s))
+        }
+        under_way = {
+            slot
+            for slot in (*state.upgrading, *(upgrade.batch if upgrade else ()))
+            if slot in workers
+        } - done
         errors = store.read_errors(topology_id, MASTER)
         return UpgradeStatus(
             topology_id,
@@ -130,11 +160,16 @@ class Upgrades:
 
     def _beats(self) -> list[WorkerBeat]:
         store = self._cluster.state
-        beats = (store.read_worker_beat(self.topology_id, slot) for slot in store.worker_beat_slots(self.topology_id))
+        beats = (
+            store.read_worker_beat(self.topology_id, slot)
+            for slot in store.worker_beat_slots(self.topology_id)
+        )
         return [beat for beat in beats if beat is not None]
 
     def is_waiting(self) -> bool:
-        """Return whether a batch is still to be picked or upgraded, or an end or a rollback to be carried out."""
+        """Return whether a batch is still to be picked or upgraded, or an end or a rollback to be
+        carried out.
+        """
         upgrade = self._cluster.state.read_upgrade(self.topology_id)
         if upgrade is None:
             base = self._cluster.state.read_base(self.topology_id)
@@ -147,4 +182,8 @@ class Upgrades:
 
 def _stage(upgrade: GrayUpgrade | None, now_ms: int) -> UpgradeStage:
     stage = classify(upgrade, now_ms)
-    return UpgradeStage.IN_PROGRESS if upgrade and upgrade.continue_upgrading and stage is UpgradeStage.EXPIRED else stage
+    return (
+        UpgradeStage.IN_PROGRESS
+        if upgrade and upgrade.continue_upgrading and stage is UpgradeStage.EXPIRED
+        else stage
+    )

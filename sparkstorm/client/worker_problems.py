@@ -1,4 +1,6 @@
-"""Problems of workers, from their heartbeats: dead ones, loops of restarts, and reasons for which work stands still."""
+"""Problems of workers, from their heartbeats: dead ones, loops of restarts, and reasons for which
+work stands still.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,11 @@ from sparkstorm.model.assignment import WorkerBeat, WorkerSlot
 
 Worker: TypeAlias = tuple[str, WorkerSlot]
 DEAD = "DEAD"
-"""State shown of a worker whose slot sends no heartbeats any more, instead of the last one that it sent."""
-FEWEST_BEATS = 4  # that are missing from a dead slot; half would name a slot whose host was busy for a moment
+"""State shown of a worker whose slot sends no heartbeats any more, instead of the last one that it
+sent.
+"""
+# that are missing from a dead slot; half would name a slot whose host was busy for a moment
+FEWEST_BEATS = 4
 _LEAST_MS = 4_000
 _SHOWN_MS = 60_000  # how long a death is a problem
 _STUCK_MS = 4_000
@@ -23,9 +28,10 @@ _DIGITS = re.compile(r"[\d.,]+")
 class DeadWorkers:
     """Finds workers whose heartbeats are old and do not change; `read` reads one heartbeat again.
 
-    An old time alone may come from a host's clock: if there is one, the old heartbeats are read again after `wait` (seconds) of
-    one and a half of their periods, `beat_ms`. There is one wait for all, and none for those that were dead before. A clock
-    that is ahead delays the verdict by as much.
+    An old time alone may come from a host's clock: if there is one, the old heartbeats are read
+    again after `wait` (seconds) of one and a half of their periods, `beat_ms`. There is one wait
+    for all, and none for those that were dead before. A clock that is ahead delays the verdict by
+    as much.
     """
 
     def __init__(
@@ -35,26 +41,40 @@ class DeadWorkers:
         clock: Clock | None = None,
         wait: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._read, self._beat_ms, self._wait = read, beat_ms, wait
+        self._read = read
+        self._beat_ms = beat_ms
+        self._wait = wait
         self._clock = clock or SystemClock()
         self._found: dict[Worker, int] = {}  # times of the last heartbeats of dead ones
 
     def among(self, beats: Iterable[WorkerBeat]) -> frozenset[Worker]:
         """Return the dead ones, as (topology id, slot), of heartbeats that were just read."""
         limit_ms = self._clock.now_ms() - max(_LEAST_MS, FEWEST_BEATS * self._beat_ms)
-        old = {(each.topology_id, _slot(each)): each.time_ms for each in beats if each.time_ms <= limit_ms}
-        new = {worker: time_ms for worker, time_ms in old.items() if self._found.get(worker) != time_ms}
+        old = {
+            (each.topology_id, _slot(each)): each.time_ms
+            for each in beats
+            if each.time_ms <= limit_ms
+        }
+        new = {
+            worker: time_ms for worker, time_ms in old.items() if self._found.get(worker) != time_ms
+        }
         if new:
             self._wait(1.5 * self._beat_ms / 1000)
             for worker, time_ms in new.items():
                 again = self._read(*worker)
                 if again is not None and again.time_ms == time_ms:
                     self._found[worker] = time_ms
-        return frozenset(worker for worker, time_ms in old.items() if self._found.get(worker) == time_ms)
+        return frozenset(
+            worker for worker, time_ms in old.items() if self._found.get(worker) == time_ms
+        )
 
 
-def worker_problems(topology_id: str, beats: Sequence[WorkerBeat], dead: frozenset[Worker]) -> list[str]:
-    """Return a sentence for each problem; those of several workers that differ in numbers only are one."""
+def worker_problems(
+    topology_id: str, beats: Sequence[WorkerBeat], dead: frozenset[Worker]
+) -> list[str]:
+    """Return a sentence for each problem; those of several workers that differ in numbers only are
+    one.
+    """
     found: dict[str, str] = {}
     for beat in sorted(beats, key=lambda each: (each.node, each.port)):
         if (topology_id, slot := _slot(beat)) in dead:
@@ -71,8 +91,11 @@ def worker_problems(topology_id: str, beats: Sequence[WorkerBeat], dead: frozens
 
 
 def _of_worker(topology_id: str, beat: WorkerBeat) -> Iterator[str]:
-    slot, stats = _slot(beat), beat.stats
-    deaths, last_ms, stuck_ms = (_number(stats.get(name)) for name in ("recent_deaths", "last_death_ms", "silent_ms"))
+    slot = _slot(beat)
+    stats = beat.stats
+    deaths, last_ms, stuck_ms = (
+        _number(stats.get(name)) for name in ("recent_deaths", "last_death_ms", "silent_ms")
+    )
     message = beat.message.partition("\n")[0]
     if beat.state == "FAILED":
         yield f"worker {slot} of {topology_id} cannot start: {message or 'no last words'}"

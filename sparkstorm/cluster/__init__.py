@@ -1,1 +1,3 @@
-"""Shared state of the cluster: a small tree store (ZooKeeper or its twin) and Storm's verbs over it."""
+"""Shared state of the cluster: a small tree store (ZooKeeper or its twin) and Storm's verbs over
+it.
+"""

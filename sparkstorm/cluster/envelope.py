@@ -1,7 +1,8 @@
-"""Envelope of signed records: a header line with the signature, then the record's JSON (deflated when large).
+"""Envelope of signed records: a header line with the signature, then the record's JSON (deflated
+when large).
 
-Laws: the signature covers the path and the body, so a record cannot be moved to another node; it is checked before the
-body is opened; a body never unfolds beyond a fixed size.
+Laws: the signature covers the path and the body, so a record cannot be moved to another node; it is
+checked before the body is opened; a body never unfolds beyond a fixed size.
 """
 
 import hashlib
@@ -11,26 +12,36 @@ import zlib
 from sparkstorm.errors import StoreInconsistentError, TamperedBlobError
 
 _MAGIC = b"sparkstorm-1"
-_PLAIN, _DEFLATED = b"json", b"zlib"
-# ZooKeeper takes nodes up to 1 MiB: a large assignment is a few of those as text and a tenth of that deflated.
+_PLAIN = b"json"
+_DEFLATED = b"zlib"
+# ZooKeeper takes nodes up to 1 MiB: a large assignment is a few of those as text and a tenth of
+# that deflated.
 _DEFLATE_ABOVE_BYTES = 100_000
 _MAX_BODY_BYTES = 64 * 1024 * 1024
 
 
 def seal(path: str, body: bytes, key: bytes | None) -> bytes:
     """Wrap a record for its path; without a key it is marked as unsigned."""
-    form, packed = (_DEFLATED, zlib.compress(body, 6)) if len(body) > _DEFLATE_ABOVE_BYTES else (_PLAIN, body)
+    form, packed = (
+        (_DEFLATED, zlib.compress(body, 6)) if len(body) > _DEFLATE_ABOVE_BYTES else (_PLAIN, body)
+    )
     return b" ".join((_MAGIC, form, _signature(path, packed, key))) + b"\n" + packed
 
 
 def unseal(path: str, sealed: bytes, key: bytes | None) -> bytes:
-    """Check and unwrap; TamperedBlobError when the signature is not this cluster's. Without a key none is asked for."""
+    """Check and unwrap; TamperedBlobError when the signature is not this cluster's. Without a key
+    none is asked for.
+    """
     header, _, packed = sealed.partition(b"\n")
     parts = header.split(b" ")
     if len(parts) != 3 or parts[0] != _MAGIC or parts[1] not in (_PLAIN, _DEFLATED):
-        raise StoreInconsistentError(f"{path}: not a record of SparkStorm (it begins with {sealed[:24]!r})")
+        raise StoreInconsistentError(
+            f"{path}: not a record of SparkStorm (it begins with {sealed[:24]!r})"
+        )
     if key is not None and not hmac.compare_digest(parts[2], _signature(path, packed, key)):
-        raise TamperedBlobError(f"{path}: the record does not carry this cluster's signature; it was not opened")
+        raise TamperedBlobError(
+            f"{path}: the record does not carry this cluster's signature; it was not opened"
+        )
     return _inflate(path, packed) if parts[1] == _DEFLATED else packed
 
 
@@ -47,5 +58,7 @@ def _inflate(path: str, packed: bytes) -> bytes:
     except zlib.error as error:
         raise StoreInconsistentError(f"{path}: the record cannot be inflated ({error})") from error
     if not inflater.eof:
-        raise StoreInconsistentError(f"{path}: the record is cut short or larger than {_MAX_BODY_BYTES} bytes")
+        raise StoreInconsistentError(
+            f"{path}: the record is cut short or larger than {_MAX_BODY_BYTES} bytes"
+        )
     return body

@@ -1,10 +1,13 @@
-"""Records under /gray_upgrade/<id>: the upgrade, and the workers that are being upgraded and that were (S0.15-S0.31).
+"""Records under /gray_upgrade/<id>: the upgrade, and the workers that are being upgraded and that
+were (S0.15-S0.31).
 
-The record is written by Nimbus and by the handler, always as a change of what was read. The two folders hold one child per
-worker, which is only added and removed: slots that upgrade at the same time never write the same node.
+The record is written by Nimbus and by the handler, always as a change of what was read. The two
+folders hold one child per worker, which is only added and removed: slots that upgrade at the same
+time never write the same node.
 
-An upgrade ends with its record; then the children are removed. Who adds a child reads the record again afterwards and takes the
-child back when the upgrade has ended meanwhile: either the remover has seen the child, or its writer sees the end.
+An upgrade ends with its record; then the children are removed. Who adds a child reads the record
+again afterwards and takes the child back when the upgrade has ended meanwhile: either the remover
+has seen the child, or its writer sees the end.
 """
 
 from collections.abc import Callable
@@ -30,10 +33,18 @@ class GrayUpgradeState(RecordStore):
         """Return the record of a topology's gray upgrade; None when none is under way."""
         path = paths.gray_upgrade(topology_id)
         found = self.store.get(path, hint)
-        return self._opened(GrayUpgrade, path, found.data) if found is not None and found.data else None
+        return (
+            self._opened(GrayUpgrade, path, found.data)
+            if found is not None and found.data
+            else None
+        )
 
-    def change_upgrade(self, topology_id: str, change: Callable[[GrayUpgrade | None], GrayUpgrade | None]) -> GrayUpgrade | None:
-        """Change the record by a pure function; StateConflictError when another writer was first. None writes nothing."""
+    def change_upgrade(
+        self, topology_id: str, change: Callable[[GrayUpgrade | None], GrayUpgrade | None]
+    ) -> GrayUpgrade | None:
+        """Change the record by a pure function; StateConflictError when another writer was first.
+        None writes nothing.
+        """
         path = paths.gray_upgrade(topology_id)
         found = self.store.get(path)
         known = self.read_upgrade(topology_id)
@@ -56,7 +67,9 @@ class GrayUpgradeState(RecordStore):
 
     def is_upgrading(self, topology_id: str, slot: WorkerSlot, hint: Hint | None = None) -> bool:
         """Return whether that worker is to be upgraded; the hint fires when the folder changes."""
-        return name_to_node(str(slot)) in self.store.children(paths.upgrading_workers(topology_id), hint)
+        return name_to_node(str(slot)) in self.store.children(
+            paths.upgrading_workers(topology_id), hint
+        )
 
     def is_upgraded(self, topology_id: str, slot: WorkerSlot, code: WorkerCode) -> bool:
         """Return whether that worker is among the upgraded ones with that code."""
@@ -64,7 +77,9 @@ class GrayUpgradeState(RecordStore):
         return found is not None and found.data == code_text(code).encode()
 
     def write_upgraded(self, topology_id: str, slot: WorkerSlot, code: WorkerCode) -> None:
-        """Tell that a worker runs the code it was to get: first among the upgraded, then no longer among the upgrading."""
+        """Tell that a worker runs the code it was to get: first among the upgraded, then no longer
+        among the upgrading.
+        """
         path = paths.under(paths.upgraded_workers(topology_id), str(slot))
         self.store.put(path, code_text(code).encode())
         self.store.delete(paths.under(paths.upgrading_workers(topology_id), str(slot)))
@@ -73,11 +88,15 @@ class GrayUpgradeState(RecordStore):
             self.store.delete(path)
 
     def carry_out(self, upgrade: GrayUpgrade, step: UpgradeStep) -> None:
-        """Write one step of an upgrade, its record first; nothing when the record has changed since."""
-        topology_id, record = upgrade.topology_id, step.record
+        """Write one step of an upgrade, its record first; nothing when the record has changed
+        since.
+        """
+        topology_id = upgrade.topology_id
+        record = step.record
         if record is not None:
             self.change_upgrade(topology_id, lambda found: record if found == upgrade else None)
-        upgrading, upgraded = paths.upgrading_workers(topology_id), paths.upgraded_workers(topology_id)
+        upgrading = paths.upgrading_workers(topology_id)
+        upgraded = paths.upgraded_workers(topology_id)
         for slot in step.add_upgrading:
             self.store.ensure_path(paths.under(upgrading, str(slot)))
         for slot in step.drop_upgrading:
@@ -90,10 +109,15 @@ class GrayUpgradeState(RecordStore):
 
     def _is_under_way(self, upgrade: GrayUpgrade) -> bool:
         found = self.read_upgrade(upgrade.topology_id)
-        return found is not None and (found.started_ms, found.code) == (upgrade.started_ms, upgrade.code)
+        return found is not None and (found.started_ms, found.code) == (
+            upgrade.started_ms,
+            upgrade.code,
+        )
 
     def clear_upgrade(self, topology_id: str) -> None:
-        """Remove the record, then both folders' children (S0.29); to be called again if it is cut in between."""
+        """Remove the record, then both folders' children (S0.29); to be called again if it is cut
+        in between.
+        """
         self.store.put(paths.gray_upgrade(topology_id), b"")
         for folder in (paths.upgrading_workers(topology_id), paths.upgraded_workers(topology_id)):
             for name in self.store.children(folder):

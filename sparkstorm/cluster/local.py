@@ -52,11 +52,18 @@ class LocalStateTree:
             return deepcopy(self._root)
 
     def restore(self, checkpoint: "LocalStateTree.Checkpoint | None") -> set[int]:
-        """Put all nodes back to a copy, or remove all; every hint is called. Return the sessions whose nodes are back."""
+        """Put all nodes back to a copy, or remove all; every hint is called. Return the sessions
+        whose nodes are back.
+        """
         with self.lock:
             self._root = _Node() if checkpoint is None else deepcopy(checkpoint)
-            hints = [hint for known in (*self._data_hints.values(), *self._name_hints.values()) for hint in known]
-            self._data_hints, self._name_hints = {}, {}
+            hints = [
+                hint
+                for known in (*self._data_hints.values(), *self._name_hints.values())
+                for hint in known
+            ]
+            self._data_hints = {}
+            self._name_hints = {}
             for hint in hints:
                 hint()
             return _owners(self._root)
@@ -64,7 +71,9 @@ class LocalStateTree:
     def _ephemeral_paths(self, node: _Node, path: str, session: int) -> list[str]:
         own = [path] if node.owner == session else []
         return own + [
-            found for name, child in node.children.items() for found in self._ephemeral_paths(child, f"{path}/{name}", session)
+            found
+            for name, child in node.children.items()
+            for found in self._ephemeral_paths(child, f"{path}/{name}", session)
         ]
 
     def find(self, path: str) -> _Node | None:
@@ -80,7 +89,8 @@ class LocalStateTree:
         check_size(path, data)
         if not parts or self.find(path):
             raise StateConflictError(f"{path}: there is such a node already")
-        parent, above = self._root, ""
+        parent = self._root
+        above = ""
         for part in parts[:-1]:
             above += "/" + part
             if part not in parent.children:
@@ -93,7 +103,9 @@ class LocalStateTree:
         return node
 
     def next_change(self) -> int:
-        """Number of the next write; a restored tree goes on counting, so that none is given twice."""
+        """Number of the next write; a restored tree goes on counting, so that none is given
+        twice.
+        """
         self._changes += 1
         return self._changes
 
@@ -118,7 +130,9 @@ class LocalStateTree:
             hint()
 
     def note_names(self, path: str) -> None:
-        """Call the hints of a node that came or went, of all below it, and of its parent's children."""
+        """Call the hints of a node that came or went, of all below it, and of its parent's
+        children.
+        """
         parent = "/" + "/".join(_parts(path)[:-1])
         for hint in self._name_hints.pop(parent, []):
             hint()
@@ -175,13 +189,17 @@ class LocalStateStore:
         self._epoch += 1
 
     def renew_session(self) -> None:
-        """Begin a new session, as after the servers have forgotten this one: its nodes, if there are any, stay."""
+        """Begin a new session, as after the servers have forgotten this one: its nodes, if there
+        are any, stay.
+        """
         self._session = self.tree.open_session()
         self._epoch += 1
 
     def _open(self, path: str) -> str:
         if not self.is_connected:
-            raise StoreUnavailableError(f"the local state store is {'closed' if self._closed else 'down'}")
+            raise StoreUnavailableError(
+                f"the local state store is {'closed' if self._closed else 'down'}"
+            )
         return check_path(path)
 
     def ensure_path(self, path: str) -> None:
@@ -245,7 +263,9 @@ class LocalStateStore:
             self.tree.make(path, data, self._session)
 
     def try_ephemeral(self, path: str, data: bytes) -> bool:
-        """Make an ephemeral node if it does not exist; return whether this session holds it afterwards."""
+        """Make an ephemeral node if it does not exist; return whether this session holds it
+        afterwards.
+        """
         with self.tree.lock:
             node = self.tree.find(self._open(path)) or self.tree.make(path, data, self._session)
             return node.owner == self._session

@@ -1,7 +1,8 @@
-"""Duties of a topology master (JStorm's TopologyMaster): gather task heartbeats, run the handler of gray upgrades.
+"""Duties of a topology master (JStorm's TopologyMaster): gather task heartbeats, run the handler of
+gray upgrades.
 
-The slot that holds the master's task does them; for a topology without a master, Nimbus. Nothing is in memory that the next
-one needs, so the loss of either harms nothing: it delays.
+The slot that holds the master's task does them; for a topology without a master, Nimbus. Nothing is
+in memory that the next one needs, so the loss of either harms nothing: it delays.
 """
 
 from __future__ import annotations
@@ -29,11 +30,15 @@ class TaskBeatStore(Protocol):
 
 def master_task(component_by_task: Mapping[int, str]) -> int | None:
     """Return the task of the topology master; None when the topology has none."""
-    return next((task for task, component in sorted(component_by_task.items()) if component == MASTER), None)
+    return next(
+        (task for task, component in sorted(component_by_task.items()) if component == MASTER), None
+    )
 
 
 class UpgradeHandler:
-    """Handler of one topology's gray upgrade (JStorm's GrayUpgradeHandler): judges, picks, lists, tells when it is over."""
+    """Handler of one topology's gray upgrade (JStorm's GrayUpgradeHandler): judges, picks, lists,
+    tells when it is over.
+    """
 
     def __init__(self, store: GrayUpgradeState) -> None:
         self._store = store
@@ -66,10 +71,16 @@ class UpgradeHandler:
         return True
 
     def _change(self, upgrade: GrayUpgrade, changed: GrayUpgrade) -> None:
-        self._store.change_upgrade(upgrade.topology_id, lambda found: changed if found == upgrade else None)
+        self._store.change_upgrade(
+            upgrade.topology_id, lambda found: changed if found == upgrade else None
+        )
 
     def _judged(
-        self, upgrade: GrayUpgrade, assignment: Assignment, component_by_task: Mapping[int, str], beats: Sequence[WorkerBeat]
+        self,
+        upgrade: GrayUpgrade,
+        assignment: Assignment,
+        component_by_task: Mapping[int, str],
+        beats: Sequence[WorkerBeat],
     ) -> str:
         """Return why the upgrade is to be taken back; nothing when it is not."""
         if upgrade.rollback or not upgrade.bounds.is_enabled:
@@ -82,22 +93,33 @@ class TaskBeatGatherer:
     """Writer of taskbeats/<id>, once per period, when workers have statistics."""
 
     def __init__(self, store: TaskBeatStore, period_ms: int) -> None:
-        self._store, self._period_ms = store, period_ms
+        self._store = store
+        self._period_ms = period_ms
         self._due_ms: dict[str, int] = {}
 
     def is_due(self, topology_id: str, now_ms: int) -> bool:
         """Return whether that topology's record is to be written now."""
         return now_ms >= self._due_ms.get(topology_id, 0)
 
-    def step(self, topology_id: str, beats: Sequence[WorkerBeat], component_by_task: Mapping[int, str], now_ms: int) -> None:
+    def step(
+        self,
+        topology_id: str,
+        beats: Sequence[WorkerBeat],
+        component_by_task: Mapping[int, str],
+        now_ms: int,
+    ) -> None:
         """Write the record if it is due."""
         if not self.is_due(topology_id, now_ms) or not component_by_task:
             return
         self._due_ms[topology_id] = now_ms + self._period_ms
-        found = gather(topology_id, master_task(component_by_task), beats, component_by_task, now_ms)
+        found = gather(
+            topology_id, master_task(component_by_task), beats, component_by_task, now_ms
+        )
         if found.by_task:
             self._store.write_task_beats(found)
 
     def keep_only(self, topology_ids: set[str]) -> None:
         """Drop topologies that are gone."""
-        self._due_ms = {each: due_ms for each, due_ms in self._due_ms.items() if each in topology_ids}
+        self._due_ms = {
+            each: due_ms for each, due_ms in self._due_ms.items() if each in topology_ids
+        }

@@ -9,7 +9,12 @@ from dataclasses import dataclass
 from sparkstorm.cluster import paths
 from sparkstorm.cluster.base import Hint
 from sparkstorm.cluster.record_store import RecordStore
-from sparkstorm.errors import SparkStormError, StateConflictError, StoreInconsistentError, TamperedBlobError
+from sparkstorm.errors import (
+    SparkStormError,
+    StateConflictError,
+    StoreInconsistentError,
+    TamperedBlobError,
+)
 from sparkstorm.model.assignment import TopologyBase
 from sparkstorm.model.records import encode_record
 from sparkstorm.model.requests import HostMark, HostMarks, LogConfig, Outcome, Problems, Request
@@ -18,10 +23,11 @@ from sparkstorm.model.status import JsonValue
 
 @dataclass(frozen=True, slots=True)
 class DriverInfo:
-    """A driver on a root: its id, and its process as host, process id, start (ticks since boot) and place (boot, container).
+    """A driver on a root: its id, and its process as host, process id, start (ticks since boot) and
+    place (boot, container).
 
-    `folder` is the id of its storm.local.dir, `number` distinguishes its nodes from other drivers'. One that `is_alone` shares
-    the root with no other.
+    `folder` is the id of its storm.local.dir, `number` distinguishes its nodes from other drivers'.
+    One that `is_alone` shares the root with no other.
     """
 
     id: str
@@ -41,7 +47,9 @@ class DriverInfo:
 
 @dataclass(frozen=True, slots=True)
 class DriverNumber:
-    """Claim to a driver's number: the id of a storm.local.dir, and when a driver with it was last started."""
+    """Claim to a driver's number: the id of a storm.local.dir, and when a driver with it was last
+    started.
+    """
 
     folder: str
     claimed_ms: int
@@ -60,7 +68,8 @@ class NimbusInfo:
 class Deploy:
     """A hot deploy under way: `base` follows `old_id`, and takes its data over when it `inherits`.
 
-    `fallback` brings the old topology back should `base` be refused; then it becomes `base`, and `refusal` says why.
+    `fallback` brings the old topology back should `base` be refused; then it becomes `base`, and
+    `refusal` says why.
     """
 
     old_id: str
@@ -77,7 +86,9 @@ class Deploy:
 
 @dataclass(frozen=True, slots=True)
 class ClusterConf:
-    """The part of the cluster's configuration that clients need: what differs from the defaults and is no secret."""
+    """The part of the cluster's configuration that clients need: what differs from the defaults and
+    is no secret.
+    """
 
     conf: Mapping[str, JsonValue]
 
@@ -104,7 +115,7 @@ Half of it would be enough for 40 requests a second, as each is remembered for a
 class NimbusState(RecordStore):
     """Verbs of requests, deploys and leadership."""
 
-    # -- requests ------------------------------------------------------------------------------------------------
+    # -- requests ----------------------------------------------------------------------------------
 
     def request_ids(self, hint: Hint | None = None) -> list[str]:
         """Names of all requests, whatever they hold; the hint fires when one comes or goes."""
@@ -122,7 +133,8 @@ class NimbusState(RecordStore):
     def open_requests(
         self, hint: Hint | None = None, known_bad: Collection[str] = ()
     ) -> tuple[list[tuple[Request, Outcome | None]], dict[str, SparkStormError]]:
-        """Requests without a final outcome in the order of their making; and what is wrong with those that cannot be read.
+        """Requests without a final outcome in the order of their making; and what is wrong with
+        those that cannot be read.
 
         Requests in `known_bad` are not read again.
         """
@@ -130,13 +142,19 @@ class NimbusState(RecordStore):
         unreadable: dict[str, SparkStormError] = {}
         request_ids = self.request_ids(hint)
         decided = set(self.outcome_ids()) if request_ids else set()
-        for request_id in request_ids if not known_bad else [each for each in request_ids if each not in known_bad]:
+        for request_id in (
+            request_ids
+            if not known_bad
+            else [each for each in request_ids if each not in known_bad]
+        ):
             try:
                 outcome = self.read_outcome(request_id) if request_id in decided else None
                 if outcome is None or not outcome.is_final:
                     request = self.read_request(request_id)
                     if {each.id for each in (request, outcome) if each} - {request_id}:
-                        raise StoreInconsistentError(f"{paths.request(request_id)}: it or its outcome has another id")
+                        raise StoreInconsistentError(
+                            f"{paths.request(request_id)}: it or its outcome has another id"
+                        )
                     found += [(request, outcome)] if request else []
             except (StoreInconsistentError, TamperedBlobError) as error:
                 unreadable[request_id] = error
@@ -180,14 +198,17 @@ class NimbusState(RecordStore):
         return found.until_by_id if found else {}
 
     def note_served(self, until_by_id: Mapping[str, int], since_ms: int = 0) -> None:
-        """Remember requests that have been decided; those that expired before `since_ms` are forgotten.
+        """Remember requests that have been decided; those that expired before `since_ms` are
+        forgotten.
 
         Of more than 5,000 the last to expire are kept. Nothing is written when nothing changes.
         """
 
         def changed(found: _Served | None) -> _Served | None:
             known = {**(found.until_by_id if found else {}), **until_by_id}
-            kept = sorted((until_ms, each) for each, until_ms in known.items() if until_ms >= since_ms)[-_MOST_SERVED:]
+            kept = sorted(
+                (until_ms, each) for each, until_ms in known.items() if until_ms >= since_ms
+            )[-_MOST_SERVED:]
             return _Served({each: until_ms for until_ms, each in kept}) if found or kept else None
 
         self._update(_Served, paths.SERVED, changed)
@@ -196,7 +217,7 @@ class NimbusState(RecordStore):
         """Forget all requests that have been decided: the record of them is damaged."""
         self.store.delete(paths.SERVED)
 
-    # -- problems and log levels ---------------------------------------------------------------------------------
+    # -- problems and log levels -------------------------------------------------------------------
 
     def write_problems(self, problems: Problems) -> None:
         """Show Nimbus's problems to clients."""
@@ -214,32 +235,46 @@ class NimbusState(RecordStore):
         """Log levels of a topology's workers."""
         return self._read_record(LogConfig, paths.log_config(topology_id), hint)
 
-    # -- hosts ---------------------------------------------------------------------------------------------------
+    # -- hosts -------------------------------------------------------------------------------------
 
     def read_host_marks(self, hint: Hint | None = None) -> Mapping[str, HostMark]:
-        """Return the excluded and drained hosts by name; the hint fires when one is marked or included again."""
+        """Return the excluded and drained hosts by name; the hint fires when one is marked or
+        included again.
+        """
         found = self._read_record(HostMarks, paths.HOSTS, hint)
         return found.by_host if found else {}
 
     def change_host_marks(
-        self, change: Callable[[Mapping[str, HostMark]], Mapping[str, HostMark]], last_good: Mapping[str, HostMark]
+        self,
+        change: Callable[[Mapping[str, HostMark]], Mapping[str, HostMark]],
+        last_good: Mapping[str, HostMark],
     ) -> None:
-        """Change the marks by a pure function, again when another writer was first; in place of damaged ones `last_good`."""
+        """Change the marks by a pure function, again when another writer was first; in place of
+        damaged ones `last_good`.
+        """
         try:
-            self._update(HostMarks, paths.HOSTS, lambda found: HostMarks(change(found.by_host if found else {})))
+            self._update(
+                HostMarks,
+                paths.HOSTS,
+                lambda found: HostMarks(change(found.by_host if found else {})),
+            )
         except (StoreInconsistentError, TamperedBlobError):
             self._write(paths.HOSTS, HostMarks(change(last_good)))
 
-    # -- submissions and deploys ---------------------------------------------------------------------------------
+    # -- submissions and deploys -------------------------------------------------------------------
 
     def next_submission_number(self) -> int:
         """Count submissions over all times, for topology ids (JStorm's submittedCount)."""
-        counted = self._update(_Count, paths.SUBMITTED_COUNT, lambda found: _Count(found.count + 1 if found else 1))
+        counted = self._update(
+            _Count, paths.SUBMITTED_COUNT, lambda found: _Count(found.count + 1 if found else 1)
+        )
         assert counted is not None
         return counted.count
 
     def protect(self, topology_id: str) -> None:
-        """Keep what is written under a new id from the sweep, as long as this session lasts or until `unprotect`."""
+        """Keep what is written under a new id from the sweep, as long as this session lasts or
+        until `unprotect`.
+        """
         self.store.put_ephemeral(paths.submission(topology_id), b"")
 
     def unprotect(self, topology_id: str) -> None:
@@ -266,14 +301,16 @@ class NimbusState(RecordStore):
         """Names of hot deploys that are not finished; the records themselves may be damaged."""
         return self._names(paths.DEPLOYS)
 
-    # -- leadership ----------------------------------------------------------------------------------------------
+    # -- leadership --------------------------------------------------------------------------------
 
     def write_cluster_conf(self, conf: Mapping[str, JsonValue]) -> None:
         """Publish the cluster's configuration for its clients."""
         self._write(paths.CLUSTER_CONF, ClusterConf(conf))
 
     def read_cluster_conf(self) -> Mapping[str, JsonValue]:
-        """Return what the cluster's configuration changes in the defaults; empty before a driver has published it."""
+        """Return what the cluster's configuration changes in the defaults; empty before a driver
+        has published it.
+        """
         found = self._read_record(ClusterConf, paths.CLUSTER_CONF)
         return found.conf if found else {}
 
@@ -286,7 +323,8 @@ class NimbusState(RecordStore):
         return self._read_plain(NimbusInfo, paths.LEADER, hint)
 
     def depose(self, leader: NimbusInfo) -> bool:
-        """End the leadership of a Nimbus that is dead, before its session ends; whether it was done.
+        """End the leadership of a Nimbus that is dead, before its session ends; whether it was
+        done.
 
         One deposer at a time: a second one would end the leadership of whoever follows.
         """
@@ -300,7 +338,7 @@ class NimbusState(RecordStore):
         finally:
             self.store.delete(paths.DEPOSING)
 
-    # -- drivers -------------------------------------------------------------------------------------------------
+    # -- drivers -----------------------------------------------------------------------------------
 
     def register_driver(self, driver: DriverInfo) -> None:
         """Write a driver's ephemeral node unless it is there."""
@@ -311,7 +349,9 @@ class NimbusState(RecordStore):
         self.store.delete(paths.driver(driver_id))
 
     def read_drivers(self, hint: Hint | None = None) -> list[DriverInfo]:
-        """All drivers on this root by number; the hint fires when one comes or goes. StoreInconsistentError for a damaged one."""
+        """All drivers on this root by number; the hint fires when one comes or goes.
+        StoreInconsistentError for a damaged one.
+        """
         paths_found = [paths.driver(each) for each in self._names(paths.DRIVERS, hint)]
         found = [self._read_plain(DriverInfo, path) for path in paths_found]
         return sorted((each for each in found if each), key=lambda each: (each.number, each.id))
@@ -322,6 +362,13 @@ class NimbusState(RecordStore):
 
     def read_driver_numbers(self) -> dict[int, DriverNumber]:
         """All claims by number."""
-        numbers = [int(each) for each in self._names(paths.DRIVER_NUMBERS) if each.isascii() and each.isdecimal()]
-        found = {number: self._read_plain(DriverNumber, paths.driver_number(number)) for number in numbers}
+        numbers = [
+            int(each)
+            for each in self._names(paths.DRIVER_NUMBERS)
+            if each.isascii() and each.isdecimal()
+        ]
+        found = {
+            number: self._read_plain(DriverNumber, paths.driver_number(number))
+            for number in numbers
+        }
         return {number: claim for number, claim in found.items() if claim}

@@ -1,4 +1,6 @@
-"""Records over any state store: signed ones (Nimbus's and the clients') and plain ones (heartbeats, errors)."""
+"""Records over any state store: signed ones (Nimbus's and the clients') and plain ones (heartbeats,
+errors).
+"""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -20,7 +22,8 @@ class RecordStore:
     def __init__(self, store: StateStore, key: bytes | None = None) -> None:
         self.store = store
         self._key = key
-        # What was read last, by path: pollers read the same bytes over and over. Entries are replaced whole.
+        # What was read last, by path: pollers read the same bytes over and over. Entries are
+        # replaced whole.
         self._read_before: dict[str, tuple[bytes, object]] = {}
 
     def _seal(self, path: str, record: object) -> bytes:
@@ -32,7 +35,9 @@ class RecordStore:
     def _create(self, path: str, record: object) -> None:
         self.store.create(path, self._seal(path, record))
 
-    def _read(self, kind: type[RecordT], path: str, hint: Hint | None = None) -> tuple[RecordT, int] | None:
+    def _read(
+        self, kind: type[RecordT], path: str, hint: Hint | None = None
+    ) -> tuple[RecordT, int] | None:
         found = self.store.get(path, hint)
         if found is None:
             self._read_before.pop(path, None)
@@ -47,21 +52,31 @@ class RecordStore:
             self._read_before[path] = (data, record)
         return record
 
-    def _read_record(self, kind: type[RecordT], path: str, hint: Hint | None = None) -> RecordT | None:
+    def _read_record(
+        self, kind: type[RecordT], path: str, hint: Hint | None = None
+    ) -> RecordT | None:
         found = self._read(kind, path, hint)
         return found[0] if found else None
 
-    def _read_once(self, kind: type[RecordT], path: str, hint: Hint | None = None) -> RecordT | None:
+    def _read_once(
+        self, kind: type[RecordT], path: str, hint: Hint | None = None
+    ) -> RecordT | None:
         """Read a signed record without keeping it: of paths that are never used again."""
         found = self.store.get(path, hint)
         return decode_record(kind, unseal(path, found.data, self._key), path) if found else None
 
-    def _read_plain(self, kind: type[RecordT], path: str, hint: Hint | None = None) -> RecordT | None:
+    def _read_plain(
+        self, kind: type[RecordT], path: str, hint: Hint | None = None
+    ) -> RecordT | None:
         found = self.store.get(path, hint)
         return decode_record(kind, found.data, path) if found and found.data else None
 
-    def _update(self, kind: type[RecordT], path: str, change: Callable[[RecordT | None], RecordT | None]) -> RecordT | None:
-        """Change or make a record by a pure function, again when another writer was first; None writes nothing."""
+    def _update(
+        self, kind: type[RecordT], path: str, change: Callable[[RecordT | None], RecordT | None]
+    ) -> RecordT | None:
+        """Change or make a record by a pure function, again when another writer was first; None
+        writes nothing.
+        """
         for _ in range(CONFLICT_LIMIT):
             found = self._read(kind, path)
             changed = change(found[0] if found else None)

@@ -1,10 +1,11 @@
 """Checks of components' own configuration and of rebalance options, before anything is stored.
 
-Unchecked, a misspelt key would have no effect, a number of tasks below one would leave a component without tasks and its
-senders without receivers, and an amount that is no number would fail the scheduler for all topologies.
-Law: a client checks before it stores, so that a mistake is told where it was made; Nimbus checks again what it has read, since
-records come from any process with the key. Both call these functions. Left out: checks in Nimbus alone, as in Storm, where a
-client has uploaded its code before it hears of a misspelt key.
+Unchecked, a misspelt key would have no effect, a number of tasks below one would leave a component
+without tasks and its senders without receivers, and an amount that is no number would fail the
+scheduler for all topologies. Law: a client checks before it stores, so that a mistake is told where
+it was made; Nimbus checks again what it has read, since records come from any process with the key.
+Both call these functions. Left out: checks in Nimbus alone, as in Storm, where a client has
+uploaded its code before it hears of a misspelt key.
 """
 
 from __future__ import annotations
@@ -78,33 +79,51 @@ def upgrade_options(workers: Iterable[str], component: str, worker_num: int) -> 
     return UpgradeOptions(tuple(found), component, worker_num)
 
 
-def check_upgraded_outline(name: str, before: TopologyOutline, after: TopologyOutline, is_forced: bool) -> None:
-    """InvalidTopologyError unless old and new code of a topology can run side by side: same components, tasks and streams.
+def check_upgraded_outline(
+    name: str, before: TopologyOutline, after: TopologyOutline, is_forced: bool
+) -> None:
+    """InvalidTopologyError unless old and new code of a topology can run side by side: same
+    components, tasks and streams.
 
-    A state in another form is refused as well, unless forced: after a rollback the former code could not read it.
+    A state in another form is refused as well, unless forced: after a rollback the former code
+    could not read it.
     """
     where = f"upgrade of {name}: "
     # Old and new workers send to each other during an upgrade: a component that one half does not
     # know would get rows that nobody reads.
     if added := after.components.keys() ^ before.components.keys():
         word = "adds" if min(added) in after.components else "lacks"
-        raise InvalidTopologyError(f"{where}the new code {word} component '{min(added)}'; use a hot deploy (sparkstorm update)")
+        raise InvalidTopologyError(
+            f"{where}the new code {word} component '{min(added)}'; use a hot deploy (sparkstorm update)"
+        )
     for component, was in before.components.items():
-        now, here = after.components[component], f"{where}component '{component}'"
-        tasks = [sum(each == component for each in outline.component_by_task.values()) for outline in (before, after)]
+        now = after.components[component]
+        here = f"{where}component '{component}'"
+        tasks = [
+            sum(each == component for each in outline.component_by_task.values())
+            for outline in (before, after)
+        ]
         if tasks[0] != tasks[1]:
-            raise InvalidTopologyError(f"{here} has {tasks[1]} tasks in the new code, {tasks[0]} run; use a hot deploy")
+            raise InvalidTopologyError(
+                f"{here} has {tasks[1]} tasks in the new code, {tasks[0]} run; use a hot deploy"
+            )
         if was.kind != now.kind:
-            raise InvalidTopologyError(f"{here} is a {now.kind} in the new code, a {was.kind} runs; use a hot deploy")
+            raise InvalidTopologyError(
+                f"{here} is a {now.kind} in the new code, a {was.kind} runs; use a hot deploy"
+            )
         for stream in sorted(was.streams.keys() | now.streams.keys()):
             fields = [each.streams.get(stream) for each in (was, now)]
             if fields[0] != fields[1]:
-                words = [f"({', '.join(each)})" if each is not None else "nothing" for each in fields]
+                words = [
+                    f"({', '.join(each)})" if each is not None else "nothing" for each in fields
+                ]
                 raise InvalidTopologyError(
                     f"{here}, stream '{stream}': the new code declares {words[1]}, {words[0]} runs; use a hot deploy"
                 )
         if sorted(map(str, was.inputs)) != sorted(map(str, now.inputs)):
-            raise InvalidTopologyError(f"{here} has other inputs or groupings in the new code; use a hot deploy")
+            raise InvalidTopologyError(
+                f"{here} has other inputs or groupings in the new code; use a hot deploy"
+            )
         if was.state_backend and was.state_backend != now.state_backend:
             raise InvalidTopologyError(
                 f"{here}: topology.state.backend is {now.state_backend} in the new code, {was.state_backend} runs: after a "
@@ -119,15 +138,21 @@ def check_upgraded_outline(name: str, before: TopologyOutline, after: TopologyOu
 
 
 def check_shadowed(name: str, topology: Topology, component: str) -> None:
-    """InvalidTopologyError unless new code can run beside a task of that component without an effect of its own."""
+    """InvalidTopologyError unless new code can run beside a task of that component without an
+    effect of its own.
+    """
     bolts = {bolt.id: bolt for bolt in topology.bolts}
     where = f"upgrade of {name}: topology.upgrade.shadow.component"
     if component not in bolts:
-        raise InvalidTopologyError(f"{where} names {component!r:.80}, which is no bolt: {', '.join(sorted(bolts))} are")
+        raise InvalidTopologyError(
+            f"{where} names {component!r:.80}, which is no bolt: {', '.join(sorted(bolts))} are"
+        )
     bolt = bolts[component].instance
     effects: Effects | None = getattr(bolt, "effects", None)
     # A bolt without outputs and state can only be there for what it does outside.
-    is_sink = isinstance(bolt, TransactionalSink) or not (bolts[component].streams or isinstance(bolt, Stateful))
+    is_sink = isinstance(bolt, TransactionalSink) or not (
+        bolts[component].streams or isinstance(bolt, Stateful)
+    )
     if is_sink or effects not in (None, Effects.RUN):
         raise InvalidTopologyError(
             f"{where}: '{component}' writes to the outside (it has neither outputs nor state, or declares its effects): a shadow "
@@ -136,7 +161,9 @@ def check_shadowed(name: str, topology: Topology, component: str) -> None:
 
 
 def check_master(conf: Mapping[str, Any]) -> None:
-    """InvalidConfigError when a topology master is to be alone in its worker under a scheduler that cannot see to it."""
+    """InvalidConfigError when a topology master is to be alone in its worker under a scheduler that
+    cannot see to it.
+    """
     choice = ChoiceSettings.of_partial(conf)
     name = choice.topology or choice.cluster
     if TrackingSettings.of_partial(conf).master and name != "jstorm":
@@ -151,10 +178,14 @@ def _workers(where: str, asked: int | None, conf: Mapping[str, Any]) -> int | No
     if asked is None:
         return by_conf
     if not _is_count(asked):
-        raise InvalidTopologyError(f"{where}: {asked!r:.60} workers; a whole number of at least 1 is needed")
+        raise InvalidTopologyError(
+            f"{where}: {asked!r:.60} workers; a whole number of at least 1 is needed"
+        )
     # Two wishes that differ are a mistake of the client; to choose one in silence would be a guess.
     if by_conf not in (None, asked):
-        raise InvalidConfigError(f"{where}: {asked} workers are asked for, but {_WORKERS_KEY} says {by_conf}")
+        raise InvalidConfigError(
+            f"{where}: {asked} workers are asked for, but {_WORKERS_KEY} says {by_conf}"
+        )
     return asked
 
 
@@ -164,10 +195,14 @@ def _check_components(where: str, part: object, tasks: Mapping[str, int]) -> Non
     for component in part:
         if component not in tasks:
             known = ", ".join(sorted(tasks))
-            raise InvalidTopologyError(f"{where}: there is no component {component!r:.60}, only {known}")
+            raise InvalidTopologyError(
+                f"{where}: there is no component {component!r:.60}, only {known}"
+            )
 
 
-def _checked_conf(where: str, name: str, conf: Mapping[str, Any], cluster_conf: Mapping[str, Any]) -> dict[str, Any]:
+def _checked_conf(
+    where: str, name: str, conf: Mapping[str, Any], cluster_conf: Mapping[str, Any]
+) -> dict[str, Any]:
     checked = check_own_conf(conf, cluster_conf, name)
     fixed = [key for key in _FIXED_KEYS if key in checked]
     if fixed:
@@ -186,8 +221,12 @@ _TASKS_KEY = "topology.tasks"
 
 
 def check_components(topology: Topology, cluster_conf: Mapping[str, Any], name: str) -> None:
-    """Each component's own settings, by the rules for those of the topology; InvalidConfigError or InvalidTopologyError."""
-    check_regions(((each.id, each.conf) for each in topology if isinstance(each.conf, Mapping)), f"{name}: ")
+    """Each component's own settings, by the rules for those of the topology; InvalidConfigError or
+    InvalidTopologyError.
+    """
+    check_regions(
+        ((each.id, each.conf) for each in topology if isinstance(each.conf, Mapping)), f"{name}: "
+    )
     for component in topology:
         where = f"component '{component.id}' of {name}"
         own = check_own_conf(_without_tasks(component.conf), cluster_conf, where)
@@ -195,13 +234,23 @@ def check_components(topology: Topology, cluster_conf: Mapping[str, Any], name: 
         check_resources(where, RequestSettings.of_partial(own).others or {})
         # A bool is an int to Python: true would be one task.
         tasks = component.conf.get(_TASKS_KEY)
-        if tasks is not None and (isinstance(tasks, bool) or not isinstance(tasks, int) or tasks < 1):
-            raise InvalidTopologyError(f"{where}: {_TASKS_KEY} must be a whole number of at least 1, not {tasks!r:.60}")
+        if tasks is not None and (
+            isinstance(tasks, bool) or not isinstance(tasks, int) or tasks < 1
+        ):
+            raise InvalidTopologyError(
+                f"{where}: {_TASKS_KEY} must be a whole number of at least 1, not {tasks!r:.60}"
+            )
 
 
 def _without_tasks(conf: Any) -> Any:
-    """Storm's own key for the number of tasks is no setting; whatever is no mapping is refused by the check that follows."""
-    return {key: value for key, value in conf.items() if key != _TASKS_KEY} if isinstance(conf, Mapping) else conf
+    """Storm's own key for the number of tasks is no setting; whatever is no mapping is refused by
+    the check that follows.
+    """
+    return (
+        {key: value for key, value in conf.items() if key != _TASKS_KEY}
+        if isinstance(conf, Mapping)
+        else conf
+    )
 
 
 def check_resources(where: str, resources: object) -> None:
@@ -210,17 +259,32 @@ def check_resources(where: str, resources: object) -> None:
         raise InvalidTopologyError(f"{where}: expected amounts by resource, got {resources!r:.60}")
     for resource, amount in resources.items():
         is_number = isinstance(amount, (int, float)) and not isinstance(amount, bool)
-        if not isinstance(resource, str) or not is_number or not math.isfinite(amount) or amount < 0:
-            raise InvalidTopologyError(f"{where}: {resource!r:.60}: expected an amount of at least 0, got {amount!r:.60}")
+        if (
+            not isinstance(resource, str)
+            or not is_number
+            or not math.isfinite(amount)
+            or amount < 0
+        ):
+            raise InvalidTopologyError(
+                f"{where}: {resource!r:.60}: expected an amount of at least 0, got {amount!r:.60}"
+            )
 
 
 def check_choice(conf: Mapping[str, Any]) -> None:
-    """Refuse a topology.scheduler that cannot be had, whatever a plug-in's own code raises: InvalidConfigError."""
+    """Refuse a topology.scheduler that cannot be had, whatever a plug-in's own code raises:
+    InvalidConfigError.
+    """
     try:
         per_topology.check_choice(conf)
     except SparkStormError as error:
-        reason = str(error).removeprefix(f"{per_topology.TOPOLOGY_KEY}: ").removeprefix(f"{per_topology.CLUSTER_KEY}: ")
+        reason = (
+            str(error)
+            .removeprefix(f"{per_topology.TOPOLOGY_KEY}: ")
+            .removeprefix(f"{per_topology.CLUSTER_KEY}: ")
+        )
         raise InvalidConfigError(f"{per_topology.TOPOLOGY_KEY}: {reason}") from error
     except Exception as error:  # user code
         name = ChoiceSettings.of(conf).topology
-        raise InvalidConfigError(f"{per_topology.TOPOLOGY_KEY}: {name} cannot be made: {type(error).__name__}: {error}") from error
+        raise InvalidConfigError(
+            f"{per_topology.TOPOLOGY_KEY}: {name} cannot be made: {type(error).__name__}: {error}"
+        ) from error

@@ -1,9 +1,10 @@
-"""Storm's verbs over any state store: topologies, assignments, supervisors, heartbeats, errors, blobs.
+"""Storm's verbs over any state store: topologies, assignments, supervisors, heartbeats, errors,
+blobs.
 
-Who writes what (S3.38-S3.57): Nimbus writes storms, assignments, tasks and outlines (signed when the cluster has a
-key) and makes workerbeats/<id> without data; each worker's slot writes its own child there; supervisors write their
-ephemeral node. Beats, supervisors and errors are plain JSON. Every read checks what it finds and names the path and the
-field that is wrong.
+Who writes what (S3.38-S3.57): Nimbus writes storms, assignments, tasks and outlines (signed when
+the cluster has a key) and makes workerbeats/<id> without data; each worker's slot writes its own
+child there; supervisors write their ephemeral node. Beats, supervisors and errors are plain JSON.
+Every read checks what it finds and names the path and the field that is wrong.
 """
 
 from collections.abc import Callable, Mapping
@@ -37,9 +38,11 @@ _MAX_ERROR_TEXT = 64 * 1024
 
 
 class StormState(NimbusState, GrayUpgradeState):
-    """Storm's ClusterState: domain verbs over a StateStore; `key` signs and checks what Nimbus writes."""
+    """Storm's ClusterState: domain verbs over a StateStore; `key` signs and checks what Nimbus
+    writes.
+    """
 
-    # -- topologies ----------------------------------------------------------------------------------------------
+    # -- topologies --------------------------------------------------------------------------------
 
     def topology_ids(self, hint: Hint | None = None) -> list[str]:
         """Ids of all topologies that were submitted and not removed."""
@@ -53,15 +56,20 @@ class StormState(NimbusState, GrayUpgradeState):
         """Record a new topology; StateConflictError when its id exists."""
         self._create(paths.storm(base.topology_id), base)
 
-    def update_base(self, topology_id: str, change: Callable[[TopologyBase], TopologyBase]) -> TopologyBase | None:
-        """Change a base by a pure function, again when another writer was first; None when the topology is gone.
+    def update_base(
+        self, topology_id: str, change: Callable[[TopologyBase], TopologyBase]
+    ) -> TopologyBase | None:
+        """Change a base by a pure function, again when another writer was first; None when the
+        topology is gone.
 
         A base that differs gets the next version.
         """
 
         def changed(found: TopologyBase | None) -> TopologyBase | None:
             new = change(found) if found else None
-            return replace(new, version=found.version + 1) if found and new and new != found else new
+            return (
+                replace(new, version=found.version + 1) if found and new and new != found else new
+            )
 
         return self._update(TopologyBase, paths.storm(topology_id), changed)
 
@@ -99,7 +107,9 @@ class StormState(NimbusState, GrayUpgradeState):
         return self._read_record(TaskBeats, paths.taskbeats(topology_id))
 
     def remove_topology(self, topology_id: str) -> None:
-        """Delete every record of a topology; its base goes last, so that a cut half-way is taken up again."""
+        """Delete every record of a topology; its base goes last, so that a cut half-way is taken up
+        again.
+        """
         for path_of in (
             paths.assignment,
             paths.workerbeats,
@@ -130,17 +140,21 @@ class StormState(NimbusState, GrayUpgradeState):
         )
         return {name for parent in parents for name in self._names(parent)}
 
-    # -- assignments ---------------------------------------------------------------------------------------------
+    # -- assignments -------------------------------------------------------------------------------
 
     def assignment_ids(self, hint: Hint | None = None) -> list[str]:
         """Ids of all topologies that have an assignment."""
         return self._names(paths.ASSIGNMENTS, hint)
 
     def read_assignment(self, topology_id: str, hint: Hint | None = None) -> Assignment | None:
-        """Return a topology's assignment; TamperedBlobError when it does not carry this cluster's signature."""
+        """Return a topology's assignment; TamperedBlobError when it does not carry this cluster's
+        signature.
+        """
         found = self._read_record(Assignment, paths.assignment(topology_id), hint)
         if found and found.topology_id != topology_id:
-            raise StoreInconsistentError(f"{paths.assignment(topology_id)}: is about {found.topology_id[:80]!r}")
+            raise StoreInconsistentError(
+                f"{paths.assignment(topology_id)}: is about {found.topology_id[:80]!r}"
+            )
         return found
 
     def read_assignments(self, hint: Hint | None = None) -> dict[str, Assignment]:
@@ -149,7 +163,8 @@ class StormState(NimbusState, GrayUpgradeState):
         return {topology_id: assignment for topology_id, assignment in found.items() if assignment}
 
     def write_assignment(self, assignment: Assignment) -> None:
-        """Publish an assignment; StateConflictError when a newer one is there (an old leader's late write).
+        """Publish an assignment; StateConflictError when a newer one is there (an old leader's late
+        write).
 
         FailedAssignTopologyError when it is too large for one node: some 50,000 executors fit.
         """
@@ -166,7 +181,9 @@ class StormState(NimbusState, GrayUpgradeState):
         elif found[0] == assignment:
             return
         elif found[0].version >= assignment.version:
-            raise StateConflictError(f"{path}: version {assignment.version} comes after version {found[0].version}")
+            raise StateConflictError(
+                f"{path}: version {assignment.version} comes after version {found[0].version}"
+            )
         else:
             self.store.put(path, sealed, found[1])
 
@@ -175,28 +192,34 @@ class StormState(NimbusState, GrayUpgradeState):
         self.store.delete(paths.assignment(topology_id))
 
     def backup_assignment(self, name: str, assignment: Assignment) -> None:
-        """Keep the last assignment under the topology's name, for a later submission of that name (JStorm)."""
+        """Keep the last assignment under the topology's name, for a later submission of that name
+        (JStorm).
+        """
         self._write(paths.under(paths.ASSIGNMENTS_BACKUP, name), assignment)
 
     def read_backup_assignment(self, name: str) -> Assignment | None:
         """The last assignment that a topology of this name had."""
         return self._read_record(Assignment, paths.under(paths.ASSIGNMENTS_BACKUP, name))
 
-    # -- supervisors ---------------------------------------------------------------------------------------------
+    # -- supervisors -------------------------------------------------------------------------------
 
     def register_supervisor(self, info: SupervisorInfo) -> None:
-        """Write a supervisor's ephemeral node (S3.50); call it at every heartbeat: it also survives a lost session."""
+        """Write a supervisor's ephemeral node (S3.50); call it at every heartbeat: it also survives
+        a lost session.
+        """
         self.store.put_ephemeral(paths.supervisor(info.supervisor_id), encode_record(info))
 
     def supervisor_ids(self, hint: Hint | None = None) -> list[str]:
         """The living machines (S3.50)."""
         return self._names(paths.SUPERVISORS, hint)
 
-    def read_supervisor(self, supervisor_id: str, hint: Hint | None = None) -> SupervisorInfo | None:
+    def read_supervisor(
+        self, supervisor_id: str, hint: Hint | None = None
+    ) -> SupervisorInfo | None:
         """Return a supervisor's record; None when it is gone."""
         return self._read_plain(SupervisorInfo, paths.supervisor(supervisor_id), hint)
 
-    # -- worker beats --------------------------------------------------------------------------------------------
+    # -- worker beats ------------------------------------------------------------------------------
 
     def prepare_worker_beats(self, topology_id: str) -> None:
         """Make workerbeats/<id> without data (S3.43); workers make their own child (S3.54)."""
@@ -211,10 +234,14 @@ class StormState(NimbusState, GrayUpgradeState):
         self.store.delete(paths.workerbeats(topology_id))
 
     def write_worker_beat(self, beat: WorkerBeat) -> None:
-        """Write a worker's sign of life; statistics that are too large are left out, the sign of life stays."""
+        """Write a worker's sign of life; statistics that are too large are left out, the sign of
+        life stays.
+        """
         data = encode_record(beat)
         if len(data) > _MAX_BEAT_BYTES:
-            data = encode_record(replace(beat, stats_by_executor=dict.fromkeys(beat.stats_by_executor)))
+            data = encode_record(
+                replace(beat, stats_by_executor=dict.fromkeys(beat.stats_by_executor))
+            )
         self.store.put(paths.workerbeat(beat.topology_id, WorkerSlot(beat.node, beat.port)), data)
 
     def remove_worker_beat(self, topology_id: str, slot: WorkerSlot) -> None:
@@ -230,7 +257,7 @@ class StormState(NimbusState, GrayUpgradeState):
         """A worker's last beat; StoreInconsistentError when it is not one."""
         return self._read_plain(WorkerBeat, paths.workerbeat(topology_id, slot))
 
-    # -- the store of a topology's data ----------------------------------------------------------------------------
+    # -- the store of a topology's data ------------------------------------------------------------
 
     def read_store_mark(self, topology_id: str) -> StoreMark | None:
         """Return what is known of a topology's data in Redis."""
@@ -239,9 +266,11 @@ class StormState(NimbusState, GrayUpgradeState):
     def note_store_mark(self, topology_id: str, mark: StoreMark) -> None:
         """Add what one worker knows; nothing is written for a topology that is gone."""
         if self.store.get(paths.storm(topology_id), no_hint) is not None:
-            self._update(StoreMark, paths.store_mark(topology_id), lambda found: newer_mark(found, mark))
+            self._update(
+                StoreMark, paths.store_mark(topology_id), lambda found: newer_mark(found, mark)
+            )
 
-    # -- errors --------------------------------------------------------------------------------------------------
+    # -- errors ------------------------------------------------------------------------------------
 
     def prepare_errors(self, topology_id: str) -> None:
         """Make the topology's error root (S0.45)."""
@@ -249,8 +278,12 @@ class StormState(NimbusState, GrayUpgradeState):
 
     def report_error(self, topology_id: str, error: Failure) -> None:
         """Add an error and keep the newest ten of its component (S3.42)."""
-        short = replace(error, text=error.text[:_MAX_ERROR_TEXT], traceback=error.traceback[:_MAX_ERROR_TEXT])
-        self.store.create_sequential(paths.error_prefix(topology_id, error.component), encode_record(short))
+        short = replace(
+            error, text=error.text[:_MAX_ERROR_TEXT], traceback=error.traceback[:_MAX_ERROR_TEXT]
+        )
+        self.store.create_sequential(
+            paths.error_prefix(topology_id, error.component), encode_record(short)
+        )
         folder = paths.under(paths.errors(topology_id), error.component)
         for name in sorted(self.store.children(folder), key=lambda name: name[1:])[:-ERRORS_KEPT]:
             self.store.delete(f"{folder}/{name}")
@@ -262,10 +295,12 @@ class StormState(NimbusState, GrayUpgradeState):
     def read_errors(self, topology_id: str, component: str) -> list[Failure]:
         """A component's last errors, oldest first."""
         folder = paths.under(paths.errors(topology_id), component)
-        found = (self._read_plain(Failure, f"{folder}/{name}") for name in self.store.children(folder))
+        found = (
+            self._read_plain(Failure, f"{folder}/{name}") for name in self.store.children(folder)
+        )
         return [error for error in found if error]
 
-    # -- blobs ---------------------------------------------------------------------------------------------------
+    # -- blobs -------------------------------------------------------------------------------------
 
     def write_blob_metadata(self, metadata: BlobMetadata) -> None:
         """Record a blob whose bytes are stored already."""
@@ -284,9 +319,17 @@ class StormState(NimbusState, GrayUpgradeState):
         found = self._read_record(NamedBlobs, paths.NAMED_BLOBS, hint)
         return found.by_name if found else {}
 
-    def change_named_blobs(self, change: Callable[[Mapping[str, NamedBlob]], Mapping[str, NamedBlob]]) -> Mapping[str, NamedBlob]:
-        """Change the blobs with names by a pure function, again when another writer was first; return all."""
-        changed = self._update(NamedBlobs, paths.NAMED_BLOBS, lambda found: NamedBlobs(change(found.by_name if found else {})))
+    def change_named_blobs(
+        self, change: Callable[[Mapping[str, NamedBlob]], Mapping[str, NamedBlob]]
+    ) -> Mapping[str, NamedBlob]:
+        """Change the blobs with names by a pure function, again when another writer was first;
+        return all.
+        """
+        changed = self._update(
+            NamedBlobs,
+            paths.NAMED_BLOBS,
+            lambda found: NamedBlobs(change(found.by_name if found else {})),
+        )
         return changed.by_name if changed else {}
 
     def blob_keys(self) -> list[str]:

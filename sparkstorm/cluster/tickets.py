@@ -1,10 +1,11 @@
-"""One-time tickets: they carry a slot's spec, secrets included, to a process that was given a random text only.
+"""One-time tickets: they carry a slot's spec, secrets included, to a process that was given a
+random text only.
 
-Spark keeps what a task is sent (closures) in its block managers, so the closure of a slot carries a ticket and no
-secret. The spec lies in an ephemeral node below `<root>/tickets`. The first process that shows the ticket reads and
-deletes it. Three values are derived from a ticket's 256 random bits by HMAC-SHA256: the node's name, the password that
-may read the node, and the key that seals it. ZooKeeper, its disk and its network therefore see neither the ticket nor
-the spec.
+Spark keeps what a task is sent (closures) in its block managers, so the closure of a slot carries a
+ticket and no secret. The spec lies in an ephemeral node below `<root>/tickets`. The first process
+that shows the ticket reads and deletes it. Three values are derived from a ticket's 256 random bits
+by HMAC-SHA256: the node's name, the password that may read the node, and the key that seals it.
+ZooKeeper, its disk and its network therefore see neither the ticket nor the spec.
 """
 
 import contextlib
@@ -31,7 +32,9 @@ _TAG_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """Address of ZooKeeper ("host:port,host:port"), root of the cluster's nodes, 64 random hexadecimal digits, files of TLS."""
+    """Address of ZooKeeper ("host:port,host:port"), root of the cluster's nodes, 64 random
+    hexadecimal digits, files of TLS.
+    """
 
     hosts: str
     root: str
@@ -40,7 +43,9 @@ class Ticket:
 
     def derived(self, purpose: str) -> bytes:
         """32 bytes for one purpose; they tell nothing of the ticket."""
-        return hmac.digest(bytes.fromhex(self.text), f"sparkstorm ticket {purpose}".encode(), "sha256")
+        return hmac.digest(
+            bytes.fromhex(self.text), f"sparkstorm ticket {purpose}".encode(), "sha256"
+        )
 
     @property
     def name(self) -> str:
@@ -57,17 +62,23 @@ class TicketOffice:
     """The driver's side: makes tickets in its own ZooKeeper session, with which unused ones end."""
 
     def __init__(self, store: ZooKeeperStateStore, address: ZooKeeperAddress) -> None:
-        self._store, self._address = store, address
+        self._store = store
+        self._address = address
 
     @contextlib.contextmanager
     def ticket(self, spec: bytes) -> Iterator[Ticket]:
-        """A ticket for that spec, good until it is used or the context ends. StoreUnavailableError without ZooKeeper."""
+        """A ticket for that spec, good until it is used or the context ends. StoreUnavailableError
+        without ZooKeeper.
+        """
         at = self._address
         ticket = Ticket(at.hosts, at.root, secrets.token_hex(32), at.tls)
-        credential = f"{at.user or ''}:{at.password or ''}\n".encode()  # what a slot needs to delete the node
+        # what a slot needs to delete the node
+        credential = f"{at.user or ''}:{at.password or ''}\n".encode()
         acl = _acl(at, make_digest_acl(_USER, ticket.password, read=True))
         self._store.ensure_hidden(TICKETS)
-        self._store.create_ephemeral(f"{TICKETS}/{ticket.name}", seal(ticket, credential + spec), acl)
+        self._store.create_ephemeral(
+            f"{TICKETS}/{ticket.name}", seal(ticket, credential + spec), acl
+        )
         try:
             yield ticket
         finally:
@@ -75,15 +86,22 @@ class TicketOffice:
 
 
 def _acl(at: ZooKeeperAddress, reader: ACL) -> list[ACL] | None:
-    """Return the ACL of a ticket's node: all rights for the cluster's identity, read for the ticket's; None without passwords."""
-    return [make_digest_acl(at.user, at.password, all=True), reader] if at.user and at.password else None
+    """Return the ACL of a ticket's node: all rights for the cluster's identity, read for the
+    ticket's; None without passwords.
+    """
+    return (
+        [make_digest_acl(at.user, at.password, all=True), reader]
+        if at.user and at.password
+        else None
+    )
 
 
 def redeem(ticket: Ticket, limit_s: float = REDEEM_LIMIT_S) -> bytes:
     """Use a ticket up and return its spec.
 
-    Raises SlotsUnavailableError when it was used, or has ended with the driver's session; StoreInconsistentError when
-    the node is not what its driver wrote; StoreUnavailableError when ZooKeeper does not answer within `limit_s`.
+    Raises SlotsUnavailableError when it was used, or has ended with the driver's session;
+    StoreInconsistentError when the node is not what its driver wrote; StoreUnavailableError when
+    ZooKeeper does not answer within `limit_s`.
     """
     auth = [("digest", f"{_USER}:{ticket.password}")]
     tls = ticket.tls.for_kazoo() if ticket.tls else {}
@@ -91,29 +109,39 @@ def redeem(ticket: Ticket, limit_s: float = REDEEM_LIMIT_S) -> bytes:
     path = f"{ticket.root.rstrip('/')}{TICKETS}/{ticket.name}"
     try:
         client.start(limit_s)
-        credential, _, spec = unseal(ticket, bytes(client.get_async(path).get(timeout=limit_s)[0])).partition(b"\n")
+        credential, _, spec = unseal(
+            ticket, bytes(client.get_async(path).get(timeout=limit_s)[0])
+        ).partition(b"\n")
         if credential != b":":
             client.add_auth("digest", credential.decode())
-        client.delete_async(path).get(timeout=limit_s)  # of two that have read it one deletes it, and the other fails
+        # of two that have read it one deletes it, and the other fails
+        client.delete_async(path).get(timeout=limit_s)
         return spec
     except (NoNodeError, NoAuthError) as fault:
-        raise SlotsUnavailableError("this slot's ticket was used before, or its driver is gone") from fault
+        raise SlotsUnavailableError(
+            "this slot's ticket was used before, or its driver is gone"
+        ) from fault
     except (KazooTimeoutError, KazooException) as fault:
-        raise StoreUnavailableError(f"ZooKeeper at {ticket.hosts} does not answer ({type(fault).__name__})") from fault
+        raise StoreUnavailableError(
+            f"ZooKeeper at {ticket.hosts} does not answer ({type(fault).__name__})"
+        ) from fault
     finally:
         client.stop()
         client.close()
 
 
 def seal(ticket: Ticket, plain: bytes) -> bytes:
-    """Encrypt and authenticate with keys that serve this one text: SHAKE-256 as key stream, then HMAC-SHA256."""
+    """Encrypt and authenticate with keys that serve this one text: SHAKE-256 as key stream, then
+    HMAC-SHA256.
+    """
     body = _masked(ticket, plain)
     return hmac.digest(ticket.derived("tag"), body, "sha256") + body
 
 
 def unseal(ticket: Ticket, sealed: bytes) -> bytes:
     """The inverse of `seal`; StoreInconsistentError when one bit differs."""
-    tag, body = sealed[:_TAG_BYTES], sealed[_TAG_BYTES:]
+    tag = sealed[:_TAG_BYTES]
+    body = sealed[_TAG_BYTES:]
     if not hmac.compare_digest(tag, hmac.digest(ticket.derived("tag"), body, "sha256")):
         raise StoreInconsistentError(f"{TICKETS}/{ticket.name}: the sealed spec was changed")
     return _masked(ticket, body)

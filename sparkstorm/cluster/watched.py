@@ -1,8 +1,10 @@
-"""Reads of a slot that are repeated when something changed: a session whose reads with a hint are kept until the hint is due.
+"""Reads of a slot that are repeated when something changed: a session whose reads with a hint are
+kept until the hint is due.
 
-The pollers of a slot ask for the same few nodes four times a second. What they read with a hint has a watch, so it is read again
-only when the watch has fired. Reads without a hint always go to the store: they come before a write. A re-read without news
-fetches no content that is the same: a thousand slots with a large topology would move some 18 MB/s.
+The pollers of a slot ask for the same few nodes four times a second. What they read with a hint has
+a watch, so it is read again only when the watch has fired. Reads without a hint always go to the
+store: they come before a write. A re-read without news fetches no content that is the same: a
+thousand slots with a large topology would move some 18 MB/s.
 """
 
 from __future__ import annotations
@@ -16,9 +18,10 @@ from sparkstorm.cluster.base import Hint, StateStore, Stored
 REREAD_MS = 30_000
 """Age at which a node is read again though its watch did not fire.
 
-A watch fires once and belongs to a connection. kazoo calls every watcher when a connection or a session ends, so none is lost
-in a way that is known. The re-read bounds what an unknown one costs: with half of it five kept nodes would be 0.3 requests/s and
-slot, with double of it a lost watch would delay the end of a topology by a minute.
+A watch fires once and belongs to a connection. kazoo calls every watcher when a connection or a
+session ends, so none is lost in a way that is known. The re-read bounds what an unknown one costs:
+with half of it five kept nodes would be 0.3 requests/s and slot, with double of it a lost watch
+would delay the end of a topology by a minute.
 """
 
 _T = TypeVar("_T")
@@ -26,7 +29,9 @@ _Key = tuple[str, bool]  # path, and whether it is about the names of the childr
 
 
 class _Cached:
-    """Last answer about one node; its `fire` is the watcher, so that one node has one watcher however often it is read."""
+    """Last answer about one node; its `fire` is the watcher, so that one node has one watcher
+    however often it is read.
+    """
 
     def __init__(self) -> None:
         self.answer: object = None
@@ -35,9 +40,12 @@ class _Cached:
         self._hints: list[Hint] = []
 
     def fire(self) -> None:
-        """Forget the answer and call the hints; any thread. What was read meanwhile may be older: it counts as old too."""
+        """Forget the answer and call the hints; any thread. What was read meanwhile may be older:
+        it counts as old too.
+        """
         self.is_fresh = False
-        hints, self._hints = self._hints, []
+        hints = self._hints
+        self._hints = []
         for hint in hints:
             hint()
 
@@ -48,14 +56,17 @@ class _Cached:
 
 
 class WatchedStore:
-    """Another session's store under the laws of StateStore, whose reads with a hint are answered from memory while nothing changed.
+    """Another session's store under the laws of StateStore, whose reads with a hint are answered
+    from memory while nothing changed.
 
-    One thread reads through it. `now_ms` is the clock of the re-reads; `seed` (of a slot, say) spreads them, so that a thousand
-    slots that were started together do not read again together.
+    One thread reads through it. `now_ms` is the clock of the re-reads; `seed` (of a slot, say)
+    spreads them, so that a thousand slots that were started together do not read again together.
     """
 
     def __init__(self, store: StateStore, now_ms: Callable[[], int], seed: str = "") -> None:
-        self._store, self._now_ms, self._seed = store, now_ms, seed
+        self._store = store
+        self._now_ms = now_ms
+        self._seed = seed
         self._cached: dict[_Key, _Cached] = {}
         self._epoch = store.session_epoch
         self._sweep_ms = 0
@@ -107,7 +118,9 @@ class WatchedStore:
 
     def children(self, path: str, hint: Hint | None = None) -> list[str]:
         """Names below a node, sorted."""
-        return list(self._read((path, True), hint, lambda watch, _: self._store.children(path, watch)))
+        return list(
+            self._read((path, True), hint, lambda watch, _: self._store.children(path, watch))
+        )
 
     def put_ephemeral(self, path: str, data: bytes) -> None:
         """Write this session's own ephemeral node."""
@@ -115,7 +128,9 @@ class WatchedStore:
         self._store.put_ephemeral(path, data)
 
     def try_ephemeral(self, path: str, data: bytes) -> bool:
-        """Make an ephemeral node if it does not exist; return whether this session holds it afterwards."""
+        """Make an ephemeral node if it does not exist; return whether this session holds it
+        afterwards.
+        """
         self._forget(path)
         return self._store.try_ephemeral(path, data)
 
@@ -129,25 +144,35 @@ class WatchedStore:
         self._store.close()
 
     def _get(self, path: str, watch: Hint | None, last: object) -> Stored | None:
-        """Read a node, its content only if that is another one than last time: each slot keeps every assignment."""
+        """Read a node, its content only if that is another one than last time: each slot keeps
+        every assignment.
+        """
         if isinstance(last, Stored) and self._store.last_change(path, watch) == last.change:
             return last
         return self._store.get(path, watch)
 
     def _read(self, key: _Key, hint: Hint | None, ask: Callable[[Hint | None, object], _T]) -> _T:
-        """Answer from memory or ask the store; `ask` gets the last answer if no change of it is known."""
+        """Answer from memory or ask the store; `ask` gets the last answer if no change of it is
+        known.
+        """
         if hint is None:
             return ask(None, None)
         now_ms = self._now_ms()
         if self._epoch != self._store.session_epoch:  # a new session has no watches
-            self._epoch, self._cached = self._store.session_epoch, {}
+            self._epoch = self._store.session_epoch
+            self._cached = {}
         cached = self._cached.setdefault(key, _Cached())
         cached.asked_ms = now_ms
         if not cached.is_fresh or now_ms >= cached.read_again_ms:
             self._sweep(now_ms)
             last = cached.answer if cached.is_fresh else None
-            cached.is_fresh = True  # before the read: a change during it makes the answer old at once
-            cached.read_again_ms = now_ms + REREAD_MS * 3 // 4 + crc32(f"{self._seed}{key}".encode()) % (REREAD_MS // 2)
+            # before the read: a change during it makes the answer old at once
+            cached.is_fresh = True
+            cached.read_again_ms = (
+                now_ms
+                + REREAD_MS * 3 // 4
+                + crc32(f"{self._seed}{key}".encode()) % (REREAD_MS // 2)
+            )
             try:
                 cached.answer = ask(cached.fire, last)
             except BaseException:
@@ -159,7 +184,9 @@ class WatchedStore:
         return cast(_T, cached.answer)
 
     def _forget(self, path: str) -> None:
-        """Read again what this session writes: its own change is news for the next read, before the watch fires."""
+        """Read again what this session writes: its own change is news for the next read, before the
+        watch fires.
+        """
         for key in ((path, False), (path.rpartition("/")[0] or "/", True)):
             if (cached := self._cached.get(key)) is not None:
                 cached.is_fresh = False
@@ -168,4 +195,8 @@ class WatchedStore:
         """Drop nodes that nobody asks for any more, those of topologies that are gone."""
         if now_ms >= self._sweep_ms:
             self._sweep_ms = now_ms + REREAD_MS
-            self._cached = {key: cached for key, cached in self._cached.items() if now_ms - cached.asked_ms < REREAD_MS}
+            self._cached = {
+                key: cached
+                for key, cached in self._cached.items()
+                if now_ms - cached.asked_ms < REREAD_MS
+            }

@@ -1,8 +1,9 @@
-"""State store on ZooKeeper through kazoo: sessions, access rights, bounded waits, translated errors.
+"""State store on ZooKeeper through kazoo: sessions, access rights, bounded waits, translated
+errors.
 
-Refuses to be used in another process than the one that made it (kazoo's threads do not survive a fork) and never calls
-ZooKeeper from a kazoo callback (they run on kazoo's own thread and would dead-lock): hints and session events only set
-fields or call the caller's non-blocking hint.
+Refuses to be used in another process than the one that made it (kazoo's threads do not survive a
+fork) and never calls ZooKeeper from a kazoo callback (they run on kazoo's own thread and would
+dead-lock): hints and session events only set fields or call the caller's non-blocking hint.
 """
 
 import contextlib
@@ -30,23 +31,39 @@ from kazoo.retry import ForceRetryError
 from kazoo.security import ACL, Id, Permissions, make_digest_acl, make_digest_acl_credential
 
 from sparkstorm.cluster.base import Hint, Stored, check_path, check_size
-from sparkstorm.cluster.zookeeper_patience import ANSWERS, NO_ANSWER, BoundedHandler, Patience, Pauses
+from sparkstorm.cluster.zookeeper_patience import (
+    ANSWERS,
+    NO_ANSWER,
+    BoundedHandler,
+    Patience,
+    Pauses,
+)
 from sparkstorm.cluster.zookeeper_rollback import SessionRenewal
-from sparkstorm.errors import InvalidConfigError, ReadOnlyConnectionError, StateConflictError, StoreUnavailableError, show
+from sparkstorm.errors import (
+    InvalidConfigError,
+    ReadOnlyConnectionError,
+    StateConflictError,
+    StoreUnavailableError,
+    show,
+)
 from sparkstorm.settings import ZooKeeperSettings
 from sparkstorm.tls import TlsFiles
 
 _LOG = logging.getLogger(__name__)
-_CLOSING_S = 2.0  # a restarted server is back within that; also of the end of a session, which kazoo gives 20 s
+# a restarted server is back within that; also of the end of a session, which kazoo gives 20 s
+_CLOSING_S = 2.0
 
-# kazoo reports every reconnect with tracebacks; what matters of it reaches the caller as StoreUnavailableError.
+# kazoo reports every reconnect with tracebacks; what matters of it reaches the caller as
+# StoreUnavailableError.
 QUIET = logging.getLogger("sparkstorm.zookeeper.kazoo")
 QUIET.setLevel(logging.CRITICAL)
 
 
 @dataclass(frozen=True, slots=True)
 class ZooKeeperAddress:
-    """Address of ZooKeeper and time limits of its client; `root` is Storm's storm.zookeeper.root."""
+    """Address of ZooKeeper and time limits of its client; `root` is Storm's
+    storm.zookeeper.root.
+    """
 
     hosts: str  # "host:port,host:port"
     root: str = "/storm"
@@ -58,7 +75,8 @@ class ZooKeeperAddress:
     retry_interval_ms: int = 1_000
     retry_ceiling_ms: int = 30_000
     request_timeout_ms: int = 10_000  # of one request, all its tries included
-    viewer: str = ""  # digest identity ("user:hash") that may read what this session makes; none when empty
+    # digest identity ("user:hash") that may read what this session makes; none when empty
+    viewer: str = ""
     is_read_only: bool = False  # the identity is a viewer's: nothing is made at the start
     is_bound: bool = False  # a request that was cut is not sent again under a later session
     tls: TlsFiles | None = None  # None: not encrypted
@@ -79,7 +97,9 @@ class ZooKeeperAddress:
 
 @dataclass(frozen=True, slots=True)
 class _Watcher:
-    """A hint as kazoo calls it; equal for equal hints: kazoo keeps watchers in a set per path, so a poll does not pile them up."""
+    """A hint as kazoo calls it; equal for equal hints: kazoo keeps watchers in a set per path, so a
+    poll does not pile them up.
+    """
 
     hint: Hint
 
@@ -88,13 +108,18 @@ class _Watcher:
 
 
 class ZooKeeperStateStore:
-    """A session with ZooKeeper, under the laws of StateStore; raises StoreUnavailableError when it cannot be opened.
+    """A session with ZooKeeper, under the laws of StateStore; raises StoreUnavailableError when it
+    cannot be opened.
 
-    `say` gets a sentence when the server has lost what the session has seen, and the session is made anew.
+    `say` gets a sentence when the server has lost what the session has seen, and the session is
+    made anew.
     """
 
-    def __init__(self, address: ZooKeeperAddress, say: Callable[[str], None] = _LOG.warning) -> None:
-        self._conf, self._say = address, say
+    def __init__(
+        self, address: ZooKeeperAddress, say: Callable[[str], None] = _LOG.warning
+    ) -> None:
+        self._conf = address
+        self._say = say
         try:
             self._root = check_path(address.root).rstrip("/")
             self._client = _make_client(address)
@@ -106,11 +131,14 @@ class ZooKeeperStateStore:
         self._pid = os.getpid()
         self._epoch = 0
         self._closed = False
-        self._written: dict[str, tuple[int, int]] = {}  # session and version of its ephemeral nodes, as it wrote them last
+        # session and version of its ephemeral nodes, as it wrote them last
+        self._written: dict[str, tuple[int, int]] = {}
         self._patience = Patience(address.request_timeout_ms / 1000)
         self.rollbacks = 0
         """Number of times that the server was older than the session, which was then made anew."""
-        self._renewal = SessionRenewal(self._client, lambda: _make_client(address), self._note_rollback)
+        self._renewal = SessionRenewal(
+            self._client, lambda: _make_client(address), self._note_rollback
+        )
         self._client.add_listener(self._note_session)
         self._start()
 
@@ -159,21 +187,32 @@ class ZooKeeperStateStore:
         check_path(path)
         return (self._root + path).rstrip("/") or "/"
 
-    def _call(self, what: str, path: str, request: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        """Send one request, again after a cut, each try with a deadline; translate what cannot be mended."""
+    def _call(
+        self, what: str, path: str, request: Callable[..., Any], *arguments: Any, **options: Any
+    ) -> Any:
+        """Send one request, again after a cut, each try with a deadline; translate what cannot be
+        mended.
+        """
         if os.getpid() != self._pid:
-            raise StoreUnavailableError(f"the ZooKeeper session of process {self._pid} cannot be used in {os.getpid()}")
+            raise StoreUnavailableError(
+                f"the ZooKeeper session of process {self._pid} cannot be used in {os.getpid()}"
+            )
         try:
-            epoch, pauses = self._epoch, Pauses(lambda: bool(self._client.connected))
+            epoch = self._epoch
+            pauses = Pauses(lambda: bool(self._client.connected))
             with self._patience as limit_s:
                 until_s = time.monotonic() + limit_s
                 retry = self._retry(pauses, limit_s)
-                return retry(pauses.watching, lambda: self._ask(epoch, until_s, request, arguments, options))
+                return retry(
+                    pauses.watching, lambda: self._ask(epoch, until_s, request, arguments, options)
+                )
         except ANSWERS:
             raise
         except (NoAuthError, AuthFailedError) as error:
             if self._conf.is_read_only:
-                raise ReadOnlyConnectionError(f"ZooKeeper at {self.address} refuses to {what} {path} for a viewer") from error
+                raise ReadOnlyConnectionError(
+                    f"ZooKeeper at {self.address} refuses to {what} {path} for a viewer"
+                ) from error
             raise StoreUnavailableError(
                 f"ZooKeeper at {self.address} refuses to {what} {path}: storm.zookeeper.auth.user or "
                 f"storm.zookeeper.auth.password is not the one that made this tree"
@@ -184,7 +223,12 @@ class ZooKeeperStateStore:
             ) from error
 
     def _ask(
-        self, epoch: int, until_s: float, request: Callable[..., Any], arguments: tuple[Any, ...], options: dict[str, Any]
+        self,
+        epoch: int,
+        until_s: float,
+        request: Callable[..., Any],
+        arguments: tuple[Any, ...],
+        options: dict[str, Any],
     ) -> Any:
         if self._conf.is_bound and self._epoch != epoch:
             raise StoreUnavailableError(f"the session with ZooKeeper at {self.address} was lost")
@@ -215,7 +259,11 @@ class ZooKeeperStateStore:
         """Make the node, empty, unless it is there; viewers may not read it."""
         parent = path.rpartition("/")[0]
         self._ensure(parent or "/")
-        self._create_or_leave(path, self._at(path), [acl for acl in self._client.default_acl or () if acl.perms == Permissions.ALL])
+        self._create_or_leave(
+            path,
+            self._at(path),
+            [acl for acl in self._client.default_acl or () if acl.perms == Permissions.ALL],
+        )
 
     def _ensure(self, path: str) -> None:
         parts = [part for part in self._at(path).split("/") if part]
@@ -234,10 +282,14 @@ class ZooKeeperStateStore:
         """Create a node, and its parents when they are missing."""
         check_size(path, data)
         try:
-            return str(self._call("make", path, self._client.create_async, self._at(path), data, **options))
+            return str(
+                self._call("make", path, self._client.create_async, self._at(path), data, **options)
+            )
         except NoNodeError:
             self.ensure_path(path.rpartition("/")[0] or "/")
-            return str(self._call("make", path, self._client.create_async, self._at(path), data, **options))
+            return str(
+                self._call("make", path, self._client.create_async, self._at(path), data, **options)
+            )
 
     def create(self, path: str, data: bytes) -> None:
         """Make a new node; raise StateConflictError when there is one."""
@@ -253,13 +305,19 @@ class ZooKeeperStateStore:
             data, stat = self._call("read", path, self._client.get_async, self._at(path), watcher)
             return Stored(bytes(data), int(stat.version), int(stat.mzxid))
         except NoNodeError:
-            if watcher and self._call("look at", path, self._client.exists_async, self._at(path), watcher) is not None:
+            if (
+                watcher
+                and self._call("look at", path, self._client.exists_async, self._at(path), watcher)
+                is not None
+            ):
                 return self.get(path)  # it appeared in between
             return None
 
     def last_change(self, path: str, hint: Hint | None = None) -> int | None:
         """Return `Stored.change` of a node without reading its content, None when there is none."""
-        stat = self._call("look at", path, self._client.exists_async, self._at(path), self._watcher(hint))
+        stat = self._call(
+            "look at", path, self._client.exists_async, self._at(path), self._watcher(hint)
+        )
         return None if stat is None else int(stat.mzxid)
 
     def put(self, path: str, data: bytes, version: int | None = None) -> int:
@@ -267,14 +325,23 @@ class ZooKeeperStateStore:
         check_size(path, data)
         try:
             wanted = -1 if version is None else version
-            return int(self._call("write", path, self._client.set_async, self._at(path), data, wanted).version)
+            return int(
+                self._call(
+                    "write", path, self._client.set_async, self._at(path), data, wanted
+                ).version
+            )
         except NoNodeError as error:
             if version is not None:
-                raise StateConflictError(f"{path}: expected version {version}, found no node") from error
+                raise StateConflictError(
+                    f"{path}: expected version {version}, found no node"
+                ) from error
             return self._put_new(path, data)
         except BadVersionError as error:
-            # Perhaps our own put, sent again after its reply was cut: the caller reads again and sees that it is done.
-            raise StateConflictError(f"{path}: another writer replaced version {version} first") from error
+            # Perhaps our own put, sent again after its reply was cut: the caller reads again and
+            # sees that it is done.
+            raise StateConflictError(
+                f"{path}: another writer replaced version {version} first"
+            ) from error
 
     def _put_new(self, path: str, data: bytes) -> int:
         try:
@@ -300,17 +367,26 @@ class ZooKeeperStateStore:
         """Names below a node, sorted; empty when there is no such node."""
         watcher = self._watcher(hint)
         try:
-            return sorted(self._call("list", path, self._client.get_children_async, self._at(path), watcher))
+            return sorted(
+                self._call("list", path, self._client.get_children_async, self._at(path), watcher)
+            )
         except NoNodeError:
-            if watcher and self._call("look at", path, self._client.exists_async, self._at(path), watcher) is not None:
+            if (
+                watcher
+                and self._call("look at", path, self._client.exists_async, self._at(path), watcher)
+                is not None
+            ):
                 return self.children(path)
             return []
 
     def put_ephemeral(self, path: str, data: bytes) -> None:
-        """Write this session's own ephemeral node; a stale one of an older session of the same owner is replaced."""
+        """Write this session's own ephemeral node; a stale one of an older session of the same
+        owner is replaced.
+        """
         session, version = self._written.pop(path, (0, 0))
         if session and session == self._session():
-            # Nobody else has written since this session did: one request. Another owner's node has another version.
+            # Nobody else has written since this session did: one request. Another owner's node has
+            # another version.
             with contextlib.suppress(StateConflictError):
                 self._written[path] = session, self.put(path, data, version)
                 return
@@ -336,7 +412,9 @@ class ZooKeeperStateStore:
         return None if stat is None else int(stat.ephemeralOwner)
 
     def try_ephemeral(self, path: str, data: bytes) -> bool:
-        """Make an ephemeral node if it does not exist; return whether this session holds it afterwards."""
+        """Make an ephemeral node if it does not exist; return whether this session holds it
+        afterwards.
+        """
         try:
             self._make(path, data, ephemeral=True)
         except NodeExistsError:
@@ -344,42 +422,64 @@ class ZooKeeperStateStore:
         return True
 
     def create_ephemeral(self, path: str, data: bytes, acl: list[ACL] | None) -> None:
-        """Make an ephemeral node under a name that is this session's alone; `acl` in place of the tree's own."""
-        with contextlib.suppress(NodeExistsError):  # our own create, sent again after its reply was cut
+        """Make an ephemeral node under a name that is this session's alone; `acl` in place of the
+        tree's own.
+        """
+        # our own create, sent again after its reply was cut
+        with contextlib.suppress(NodeExistsError):
             self._make(path, data, ephemeral=True, acl=acl)
 
     def create_sequential(self, prefix: str, data: bytes) -> str:
-        """Make `prefix` + a growing ten-digit number; return the path. A lost reply may leave one more."""
+        """Make `prefix` + a growing ten-digit number; return the path. A lost reply may leave one
+        more.
+        """
         return self._make(prefix, data, sequence=True)[len(self._root) :]
 
     def open_to_viewer(self, hidden: str) -> None:
-        """Let the address's viewer read a tree that an earlier release made; what lies below `hidden` stays closed."""
+        """Let the address's viewer read a tree that an earlier release made; what lies below
+        `hidden` stays closed.
+        """
         viewer = ACL(Permissions.READ, Id("digest", self._conf.viewer))
-        if not self._conf.viewer or viewer in self._call("look at", "/", self._client.get_acls_async, self._at("/"))[0]:
+        if (
+            not self._conf.viewer
+            or viewer in self._call("look at", "/", self._client.get_acls_async, self._at("/"))[0]
+        ):
             return
-        waiting, found = ["/"], []
+        waiting = ["/"]
+        found = []
         while waiting:
             path = waiting.pop()
             found.append(path)
-            waiting += [each for name in self.children(path) if (each := f"{path.rstrip('/')}/{name}") != hidden]
+            waiting += [
+                each
+                for name in self.children(path)
+                if (each := f"{path.rstrip('/')}/{name}") != hidden
+            ]
         for path in reversed(found):  # the root last: it says that all is done
             with contextlib.suppress(NoNodeError):
                 acls, _ = self._call("look at", path, self._client.get_acls_async, self._at(path))
                 if viewer not in acls:
-                    self._call("open", path, self._client.set_acls_async, self._at(path), [*acls, viewer])
+                    self._call(
+                        "open", path, self._client.set_acls_async, self._at(path), [*acls, viewer]
+                    )
 
     def hurry(self) -> None:
-        """Wait only briefly for answers from now on, for all of them together: the owner is about to close."""
+        """Wait only briefly for answers from now on, for all of them together: the owner is about
+        to close.
+        """
         self._patience.bound(_CLOSING_S)
 
     def close(self) -> None:
-        """End the session; its ephemeral nodes go at once, or with its time-out when the server is away or silent."""
+        """End the session; its ephemeral nodes go at once, or with its time-out when the server is
+        away or silent.
+        """
         if not self._closed and os.getpid() == self._pid:
             self._closed = True
             self._end()
 
     def _end(self) -> None:
-        # kazoo waits for a silent server as long as the session lasts; what is left of its threads ends with the process
+        # kazoo waits for a silent server as long as the session lasts; what is left of its threads
+        # ends with the process
         ending = threading.Thread(target=self._stop, name="zookeeper-end", daemon=True)
         ending.start()
         ending.join(_CLOSING_S)

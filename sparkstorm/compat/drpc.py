@@ -1,4 +1,6 @@
-"""DRPC: a spout that takes requests by Storm's HTTP route, and a bolt that sends their results back."""
+"""DRPC: a spout that takes requests by Storm's HTTP route, and a bolt that sends their results
+back.
+"""
 
 from __future__ import annotations
 
@@ -37,15 +39,17 @@ class _Call:
 
 
 class DrpcSpout(Spout):
-    """Emits (args, return-info) for each request to a function; the request is answered by what `ReturnResults` sends back.
+    """Emits (args, return-info) for each request to a function; the request is answered by what
+    `ReturnResults` sends back.
 
-    The routes are Storm's: `GET /drpc/FUNCTION/ARGS`, and `POST /drpc/FUNCTION` with the arguments as body. An answer is 200 with
-    the result as text; 500 when a tuple of the request was parked, or its tree ends without a result; 503 after `patience_secs`
-    or when `most_waiting` requests wait; 404 for another function. A request whose worker dies gets no answer: send it again.
+    The routes are Storm's: `GET /drpc/FUNCTION/ARGS`, and `POST /drpc/FUNCTION` with the arguments
+    as body. An answer is 200 with the result as text; 500 when a tuple of the request was parked,
+    or its tree ends without a result; 503 after `patience_secs` or when `most_waiting` requests
+    wait; 404 for another function. A request whose worker dies gets no answer: send it again.
 
-    It listens on `host` (this machine only, unless you say otherwise) and `port` + the task's index, where `ReturnResults` in
-    other workers must reach it. `token_file` or `token_env` name a secret that callers show as `Authorization: Bearer ...`;
-    without one only loopback is allowed.
+    It listens on `host` (this machine only, unless you say otherwise) and `port` + the task's
+    index, where `ReturnResults` in other workers must reach it. `token_file` or `token_env` name a
+    secret that callers show as `Authorization: Bearer ...`; without one only loopback is allowed.
     """
 
     outputs = ("args", "return-info")
@@ -63,15 +67,21 @@ class DrpcSpout(Spout):
         max_body_bytes: int = 1 << 20,
     ) -> None:
         if not function or "/" in function:
-            raise InvalidConfigError(f"DrpcSpout: {function!r:.80} is no name of a function: it is a part of a path")
-        self.function, self._server = function, SpoutServer("DrpcSpout", host, port, token_file, token_env)
-        self.patience_secs, self._most_waiting, self.max_body_bytes = patience_secs, most_waiting, max_body_bytes
+            raise InvalidConfigError(
+                f"DrpcSpout: {function!r:.80} is no name of a function: it is a part of a path"
+            )
+        self.function = function
+        self._server = SpoutServer("DrpcSpout", host, port, token_file, token_env)
+        self.patience_secs = patience_secs
+        self._most_waiting = most_waiting
+        self.max_body_bytes = max_body_bytes
 
     def open(self, conf: Conf, context: TopologyContext, collector: SpoutOutputCollector) -> None:
         """Listen."""
         self._collector = collector
         self._new: deque[str] = deque()
-        self._calls: dict[str, _Call] = {}  # by an id that cannot be guessed: whoever has it may answer
+        # by an id that cannot be guessed: whoever has it may answer
+        self._calls: dict[str, _Call] = {}
         self._server.open(context, _Handler, self)
 
     @property
@@ -106,14 +116,17 @@ class DrpcSpout(Spout):
         self._server.close()
 
     def call(self, function: str, args: str, token: str) -> tuple[int, str]:
-        """Take a request in and wait for its result, in a thread of its own; return status and text of the answer."""
+        """Take a request in and wait for its result, in a thread of its own; return status and text
+        of the answer.
+        """
         if refused := self._server.refusal(token):
             return refused
         if function != self.function:
             return 404, f"there is no function {function!r:.80} here, only {self.function}"
         if len(self._calls) >= self._most_waiting:
             return 503, "too many requests wait; send it again later"
-        id, call = secrets.token_hex(16), _Call(args)
+        id = secrets.token_hex(16)
+        call = _Call(args)
         self._calls[id] = call
         self._new.append(id)
         call.is_done.wait(self.patience_secs)
@@ -159,17 +172,21 @@ class _Handler(SpoutHandler):
             self.answer(*self.spout.call(function, args, self.headers.get("Authorization", "")))
 
     def _parts(self) -> tuple[str, str, str]:
-        """Return the parts of a path /drpc/FUNCTION/ARGS; arguments may have slashes of their own."""
+        """Return the parts of a path /drpc/FUNCTION/ARGS; arguments may have slashes of their
+        own.
+        """
         _, root, function, args = (*self.path.split("/", 3), "", "", "")[:4]
         return root, unquote(function), unquote(args)
 
 
 class ReturnResults(BasicBolt):
-    """Sends results back: of each tuple the first value is the result, the last one the return-info of its request.
+    """Sends results back: of each tuple the first value is the result, the last one the return-info
+    of its request.
 
-    A result that is no text is sent as JSON. It is sent while the tuple is executed, so a caller may have it a moment before what
-    its request changed is committed; a tuple that is tried again sends it again, and the first one counts. A caller that has gone,
-    or whose spout's worker has died, is no error.
+    A result that is no text is sent as JSON. It is sent while the tuple is executed, so a caller
+    may have it a moment before what its request changed is committed; a tuple that is tried again
+    sends it again, and the first one counts. A caller that has gone, or whose spout's worker has
+    died, is no error.
     """
 
     outputs = ()
@@ -177,12 +194,17 @@ class ReturnResults(BasicBolt):
 
     def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
         """Send one result."""
-        result, info = tup.values[0], tup.values[-1]
+        result = tup.values[0]
+        info = tup.values[-1]
         try:
             place = json.loads(info)
-            host, port, id = str(place["host"]), int(place["port"]), str(place["id"])
+            host = str(place["host"])
+            port = int(place["port"])
+            id = str(place["id"])
         except (ValueError, TypeError, KeyError):
-            raise ValueError(f"the last field of an input of ReturnResults must be a return-info, not {info!r:.80}") from None
+            raise ValueError(
+                f"the last field of an input of ReturnResults must be a return-info, not {info!r:.80}"
+            ) from None
         body = result if isinstance(result, str) else json.dumps(result)
         connection = http.client.HTTPConnection(host, port, timeout=_TIMEOUT_S)
         try:

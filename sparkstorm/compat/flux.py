@@ -25,8 +25,29 @@ from sparkstorm.model.tuples import Tuple
 
 _MOST_BYTES = 10 << 20
 _PLACE = re.compile(r"\$\{([^}\n]+)\}")
-_KINDS = {"shuffle", "load_aware_shuffle", "all", "global", "none", "direct", "local_or_shuffle", "fields", "custom", "partial_key"}
-_TOP = {"name", "config", "components", "includes", "spouts", "bolts", "streams", "workerHooks", "topologySource"}
+_KINDS = {
+    "shuffle",
+    "load_aware_shuffle",
+    "all",
+    "global",
+    "none",
+    "direct",
+    "local_or_shuffle",
+    "fields",
+    "custom",
+    "partial_key",
+}
+_TOP = {
+    "name",
+    "config",
+    "components",
+    "includes",
+    "spouts",
+    "bolts",
+    "streams",
+    "workerHooks",
+    "topologySource",
+}
 
 
 class LogInfoBolt(BasicBolt):
@@ -65,7 +86,9 @@ _LOADS = {
 
 
 def is_flux_document(path: str | Path) -> bool:
-    """Return whether a file is a Flux document rather than a job file; its text alone is looked at."""
+    """Return whether a file is a Flux document rather than a job file; its text alone is looked
+    at.
+    """
     try:
         text = Path(path).read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -75,26 +98,41 @@ def is_flux_document(path: str | Path) -> bool:
 
 
 def job_of_flux(path: str | Path, substituted: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys of a job file that stands for a Flux document: its name, its configuration and the factory here."""
+    """Return the keys of a job file that stands for a Flux document: its name, its configuration
+    and the factory here.
+    """
     document = read_flux(path, **substituted)
     config = document.get("config") or {}
     if not isinstance(config, dict):
         raise InvalidConfigError(f"{path}: config: expected keys and values, got {show(config)}")
     arguments = {"file": os.path.abspath(path), **substituted}
-    return {**config, "name": document.get("name", Path(path).stem), "topology": f"{__name__}:build", "arguments": arguments}
+    return {
+        **config,
+        "name": document.get("name", Path(path).stem),
+        "topology": f"{__name__}:build",
+        "arguments": arguments,
+    }
 
 
-def read_flux(path: str | Path, filter: str | None = None, environment: bool = False) -> dict[str, Any]:
-    """Return a Flux document with its properties substituted and its includes merged; InvalidConfigError names file and place."""
+def read_flux(
+    path: str | Path, filter: str | None = None, environment: bool = False
+) -> dict[str, Any]:
+    """Return a Flux document with its properties substituted and its includes merged;
+    InvalidConfigError names file and place.
+    """
     properties = read_properties(filter) if filter else {}
     document = _read(Path(path), properties, environment)
     for included in _list(document, "includes", str(path)):
         if not isinstance(included, dict) or not isinstance(included.get("file"), str):
-            raise InvalidConfigError(f"{path}: includes: expected entries with a 'file', got {show(included)}")
+            raise InvalidConfigError(
+                f"{path}: includes: expected entries with a 'file', got {show(included)}"
+            )
         other_path = Path(path).parent / included["file"]
         other = _read(other_path, properties, environment)
         if other.get("includes"):
-            raise InvalidConfigError(f"{other_path}: an included file includes others; name them all in {path}")
+            raise InvalidConfigError(
+                f"{other_path}: an included file includes others; name them all in {path}"
+            )
         _merge(document, other, bool(included.get("override", False)), str(other_path))
     return document
 
@@ -111,7 +149,9 @@ def read_properties(path: str | Path) -> dict[str, str]:
         if not name or name[0] in "#!":
             continue
         if not sign:
-            raise InvalidConfigError(f"{path}, line {number}: expected name=value, got {show(line.strip())}")
+            raise InvalidConfigError(
+                f"{path}, line {number}: expected name=value, got {show(line.strip())}"
+            )
         found[name.strip()] = value.strip()
     return found
 
@@ -131,10 +171,15 @@ def _read(path: Path, properties: Mapping[str, str], use_environment: bool) -> d
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidConfigError(f"{path} cannot be read: {error}") from error
-    text = "\n".join(_filled(f"{path}, line {n}", line, properties, use_environment) for n, line in enumerate(text.split("\n"), 1))
+    text = "\n".join(
+        _filled(f"{path}, line {n}", line, properties, use_environment)
+        for n, line in enumerate(text.split("\n"), 1)
+    )
     document, _ = parse_yaml(text, path)
     if odd := sorted(set(map(str, document)) - _TOP):
-        raise InvalidConfigError(f"{path}: {odd[0]} is no key of a Flux document; it has {', '.join(sorted(_TOP))}")
+        raise InvalidConfigError(
+            f"{path}: {odd[0]} is no key of a Flux document; it has {', '.join(sorted(_TOP))}"
+        )
     return document
 
 
@@ -147,28 +192,38 @@ def _filled(where: str, line: str, properties: Mapping[str, str], use_environmen
         if name.startswith("ENV-") and use_environment and name[4:] in os.environ:
             return os.environ[name[4:]]
         if name not in properties:
-            how = "give --env-filter and set it" if name.startswith("ENV-") else "give --filter FILE with a line for it"
+            how = (
+                "give --env-filter and set it"
+                if name.startswith("ENV-")
+                else "give --filter FILE with a line for it"
+            )
             raise InvalidConfigError(f"{where}: ${{{match[1]}}} has no value; {how}")
         if not bracket:
             return properties[name]
         try:
             return str(json.loads(properties[name])[int(index.rstrip("]"))])
         except (ValueError, IndexError, TypeError) as error:
-            raise InvalidConfigError(f"{where}: ${{{match[1]}}}: {name} is no list with such an element") from error
+            raise InvalidConfigError(
+                f"{where}: ${{{match[1]}}}: {name} is no list with such an element"
+            ) from error
 
     return _PLACE.sub(value, line)
 
 
 def _merge(into: dict[str, Any], other: Mapping[str, Any], override: bool, path: str) -> None:
-    """Merge an included document: by key or id what the main one has wins, unless `override`; streams are appended."""
+    """Merge an included document: by key or id what the main one has wins, unless `override`;
+    streams are appended.
+    """
     if "config" in other:
-        mine, theirs = into.get("config") or {}, other["config"] or {}
+        mine = into.get("config") or {}
+        theirs = other["config"] or {}
         into["config"] = {**mine, **theirs} if override else {**theirs, **mine}
     for section in ("components", "spouts", "bolts"):
         mine = {_id(each, section, path): each for each in _list(into, section, path)}
         theirs = {_id(each, section, path): each for each in _list(other, section, path)}
         first, last = (mine, theirs) if override else (theirs, mine)
-        order = [*theirs, *mine] if section == "components" else [*mine, *theirs]  # references look back
+        # references look back
+        order = [*theirs, *mine] if section == "components" else [*mine, *theirs]
         into[section] = [{**first, **last}[id] for id in dict.fromkeys(order)]
     into["streams"] = [*_list(into, "streams", path), *_list(other, "streams", path)]
 
@@ -182,7 +237,9 @@ def _list(document: Mapping[str, Any], section: str, path: str) -> list[Any]:
 
 def _id(entry: Any, section: str, path: str) -> str:
     if not isinstance(entry, dict) or not isinstance(entry.get("id"), str):
-        raise InvalidConfigError(f"{path}: {section}: each entry has an 'id', but {show(entry)} has none")
+        raise InvalidConfigError(
+            f"{path}: {section}: each entry has an 'id', but {show(entry)} has none"
+        )
     return str(entry["id"])
 
 
@@ -199,7 +256,9 @@ class _Builder:
             id = _id(each, "components", self._path)
             self._objects[id] = self._object(each, f"component '{id}'")
         if self._document.get("workerHooks"):
-            raise InvalidConfigError(f"{self._path}: workerHooks: name hooks in topology.worker.hooks of config instead")
+            raise InvalidConfigError(
+                f"{self._path}: workerHooks: name hooks in topology.worker.hooks of config instead"
+            )
         if source := self._document.get("topologySource"):
             return self._from_source(source)
         if not self._document.get("spouts"):
@@ -225,12 +284,16 @@ class _Builder:
 
     def _from_source(self, source: Any) -> Topology:
         if self._document.get("spouts") or self._document.get("bolts"):
-            raise InvalidConfigError(f"{self._path}: topologySource stands instead of spouts, bolts and streams; drop one of them")
+            raise InvalidConfigError(
+                f"{self._path}: topologySource stands instead of spouts, bolts and streams; drop one of them"
+            )
         made = self._object(source, "topologySource")
         name = source.get("methodName", "getTopology")
         method = getattr(made, name, None)
         if not callable(method):
-            raise InvalidConfigError(f"{self._path}: topologySource: {source.get('className')} has no method {name}")
+            raise InvalidConfigError(
+                f"{self._path}: topologySource: {source.get('className')} has no method {name}"
+            )
         found = self._call(method, [self._document.get("config") or {}], "topologySource")
         if not isinstance(found, Topology):
             raise InvalidConfigError(
@@ -240,23 +303,33 @@ class _Builder:
 
     def _connect(self, stream: Any, declarers: Mapping[str, Declarer]) -> None:
         if not isinstance(stream, dict) or not {"from", "to", "grouping"} <= stream.keys():
-            raise InvalidConfigError(f"{self._path}: streams: each has 'from', 'to' and 'grouping', but not {show(stream)}")
+            raise InvalidConfigError(
+                f"{self._path}: streams: each has 'from', 'to' and 'grouping', but not {show(stream)}"
+            )
         where = f"{self._path}: stream '{stream['from']}' to '{stream['to']}'"
         grouping = stream["grouping"]
         if stream["to"] not in declarers or stream["from"] not in declarers:
             end = "to" if stream["to"] not in declarers else "from"
-            raise InvalidConfigError(f"{where}: there is no component '{stream[end]}'; there are {', '.join(declarers)}")
+            raise InvalidConfigError(
+                f"{where}: there is no component '{stream[end]}'; there are {', '.join(declarers)}"
+            )
         kind = str(grouping.get("type", "")).lower() if isinstance(grouping, dict) else ""
         if kind not in _KINDS:
-            raise InvalidConfigError(f"{where}: grouping {show(grouping)} has no 'type' of {', '.join(sorted(_KINDS)).upper()}")
+            raise InvalidConfigError(
+                f"{where}: grouping {show(grouping)} has no 'type' of {', '.join(sorted(_KINDS)).upper()}"
+            )
         custom = self._object(grouping.get("customClass"), where) if kind == "custom" else None
         made = Grouping(kind, tuple(grouping.get("args") or ()), custom)  # type: ignore[arg-type]
-        declarers[stream["to"]].grouping(stream["from"], made, grouping.get("streamId") or "default")
+        declarers[stream["to"]].grouping(
+            stream["from"], made, grouping.get("streamId") or "default"
+        )
 
     def _object(self, described: Any, where: str) -> Any:
         """Make an object: class, constructor or factory, properties, configuration methods."""
         if not isinstance(described, dict) or not isinstance(described.get("className"), str):
-            raise InvalidConfigError(f"{self._path}: {where}: expected a 'className', got {show(described)}")
+            raise InvalidConfigError(
+                f"{self._path}: {where}: expected a 'className', got {show(described)}"
+            )
         name = described["className"]
         if shell := _SHELLS.get(name.rpartition(".")[2]):
             return self._shell(shell, described, where)
@@ -265,8 +338,12 @@ class _Builder:
             made_by = getattr(made_by, factory, None)
             if not callable(made_by):
                 raise InvalidConfigError(f"{self._path}: {where}: {name} has no method {factory}")
-        arguments = self._values(described.get("factoryArgs" if factory else "constructorArgs"), where)
-        made = self._call(made_by, arguments, where, self._mapped(described.get("constructorKwargs") or {}))
+        arguments = self._values(
+            described.get("factoryArgs" if factory else "constructorArgs"), where
+        )
+        made = self._call(
+            made_by, arguments, where, self._mapped(described.get("constructorKwargs") or {})
+        )
         for each in _list(described, "properties", self._path):
             value = self._values([each.get("value", each)], where)[0]
             setter = getattr(made, f"set_{each['name']}", None)
@@ -277,7 +354,9 @@ class _Builder:
         for each in _list(described, "configMethods", self._path):
             method = getattr(made, each["name"], None)
             if not callable(method):
-                raise InvalidConfigError(f"{self._path}: {where}: {name} has no method {each['name']}")
+                raise InvalidConfigError(
+                    f"{self._path}: {where}: {name} has no method {each['name']}"
+                )
             self._call(method, self._values(each.get("args"), where), where)
         return made
 
@@ -295,7 +374,9 @@ class _Builder:
             elif each["name"] == "addComponentConfig":
                 settings[args[0]] = args[1]
             else:
-                raise InvalidConfigError(f"{self._path}: {where}: a shell component has no method {each['name']}")
+                raise InvalidConfigError(
+                    f"{self._path}: {where}: a shell component has no method {each['name']}"
+                )
         return kind(arguments[0] if arguments else [], outputs, settings=settings)
 
     def _class(self, name: str, where: str) -> Any:
@@ -308,26 +389,42 @@ class _Builder:
             )
         module, _, attribute = name.replace(":", ".").rpartition(".")
         if not module:
-            raise InvalidConfigError(f"{self._path}: {where}: className '{name}' has no module; write package.module.Class")
+            raise InvalidConfigError(
+                f"{self._path}: {where}: className '{name}' has no module; write package.module.Class"
+            )
         try:
             return getattr(importlib.import_module(module), attribute)
         except ModuleNotFoundError as error:
-            raise InvalidConfigError(f"{self._path}: {where}: module '{module}' was not found: {error}") from error
+            raise InvalidConfigError(
+                f"{self._path}: {where}: module '{module}' was not found: {error}"
+            ) from error
         except AttributeError as error:
-            raise InvalidConfigError(f"{self._path}: {where}: module '{module}' has no '{attribute}'") from error
+            raise InvalidConfigError(
+                f"{self._path}: {where}: module '{module}' has no '{attribute}'"
+            ) from error
 
-    def _call(self, what: Any, arguments: Sequence[Any], where: str, named: Mapping[str, Any] | None = None) -> Any:
+    def _call(
+        self,
+        what: Any,
+        arguments: Sequence[Any],
+        where: str,
+        named: Mapping[str, Any] | None = None,
+    ) -> Any:
         try:
             return what(*arguments, **(named or {}))
         except SparkStormError:
             raise
         except Exception as error:  # a user's class may raise anything
             name = getattr(what, "__qualname__", repr(what))
-            raise InvalidConfigError(f"{self._path}: {where}: {name} raised {type(error).__name__}: {error}") from error
+            raise InvalidConfigError(
+                f"{self._path}: {where}: {name} raised {type(error).__name__}: {error}"
+            ) from error
 
     def _values(self, arguments: Any, where: str) -> list[Any]:
         if arguments is not None and not isinstance(arguments, list):
-            raise InvalidConfigError(f"{self._path}: {where}: arguments are a list, not {show(arguments)}")
+            raise InvalidConfigError(
+                f"{self._path}: {where}: arguments are a list, not {show(arguments)}"
+            )
         return [self._value(each, where) for each in arguments or []]
 
     def _mapped(self, named: Mapping[str, Any]) -> dict[str, Any]:
@@ -343,13 +440,20 @@ class _Builder:
 
     def _referred(self, id: Any, where: str) -> Any:
         if id not in self._objects:
-            raise InvalidConfigError(f"{self._path}: {where}: ref '{id}' names no component before it")
+            raise InvalidConfigError(
+                f"{self._path}: {where}: ref '{id}' names no component before it"
+            )
         return self._objects[id]
 
 
 def _conf(described: Mapping[str, Any], instance: Any) -> dict[str, Any]:
-    """Keys of the component: its loads, and a shell bolt's tick, by which a child that acks late is read."""
+    """Keys of the component: its loads, and a shell bolt's tick, by which a child that acks late is
+    read.
+    """
     found = {key: described[name] for name, key in _LOADS.items() if described.get(name, -1) != -1}
     if isinstance(instance, ShellBolt):
-        found |= {TICK_KEY: 1, **{key: value for key, value in instance.settings.items() if key == TICK_KEY}}
+        found |= {
+            TICK_KEY: 1,
+            **{key: value for key, value in instance.settings.items() if key == TICK_KEY},
+        }
     return found

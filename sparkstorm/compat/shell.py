@@ -1,8 +1,9 @@
-"""Components in other languages: a child process per task that speaks Storm's multi-lang protocol (JSON on its pipes).
+"""Components in other languages: a child process per task that speaks Storm's multi-lang protocol
+(JSON on its pipes).
 
-A bolt sends each tuple with a heartbeat behind it and reads until the child answers that: whatever the child emits and acks
-for the tuple before is then part of the same call, so that a child that dies leaves nothing half-done. A child that acks
-later is read with the next tuple or tick.
+A bolt sends each tuple with a heartbeat behind it and reads until the child answers that: whatever
+the child emits and acks for the tuple before is then part of the same call, so that a child that
+dies leaves nothing half-done. A child that acks later is read with the next tuple or tick.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from sparkstorm.model.tuples import Tuple
 
 TICK_KEY = "topology.tick.tuple.freq.secs"
 TIMEOUT_S = 30.0
-_MOST_BYTES = 64 << 20  # of one message; a child that writes garbage without an end is stopped there
+# of one message; a child that writes garbage without an end is stopped there
+_MOST_BYTES = 64 << 20
 _READ_BYTES = 1 << 16
 _LEVELS = ("trace", "debug", "info", "warn", "error")
 
@@ -37,24 +39,44 @@ class ShellError(SparkStormError):
 class Child:
     """A child process after its handshake."""
 
-    def __init__(self, command: Sequence[str], conf: Conf, context: TopologyContext, outputs: Outputs, timeout_s: float) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        conf: Conf,
+        context: TopologyContext,
+        outputs: Outputs,
+        timeout_s: float,
+    ) -> None:
         self.where = f"component '{context.component_id}', task {context.task_id}"
         self._timeout_s = timeout_s
         self._pids = tempfile.TemporaryDirectory(prefix="sparkstorm-pids-")
         words, folder = _placed(command, context)
         try:
-            self._process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=folder, bufsize=0)
+            self._process = subprocess.Popen(
+                words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=folder, bufsize=0
+            )
         except OSError as error:
             self._pids.cleanup()
-            raise ShellError(f"{self.where}: the command {words[0]!r} cannot be run: {error.strerror}") from error
+            raise ShellError(
+                f"{self.where}: the command {words[0]!r} cannot be run: {error.strerror}"
+            ) from error
         self._buffer = b""
         self._lines: list[bytes] = []
         self._name = " ".join(command)
         try:
-            self.send({"conf": _plain(conf), "pidDir": self._pids.name, "context": _described(context, outputs)})
-            said = self.read(max(timeout_s, TIMEOUT_S))  # an interpreter starts slowly on a loaded machine
+            self.send(
+                {
+                    "conf": _plain(conf),
+                    "pidDir": self._pids.name,
+                    "context": _described(context, outputs),
+                }
+            )
+            # an interpreter starts slowly on a loaded machine
+            said = self.read(max(timeout_s, TIMEOUT_S))
             if not isinstance(said, dict) or not isinstance(said.get("pid"), int):
-                raise ShellError(f'{self.where}: {self._name} began with {said!r:.80}; the handshake answers {{"pid": NUMBER}}')
+                raise ShellError(
+                    f'{self.where}: {self._name} began with {said!r:.80}; the handshake answers {{"pid": NUMBER}}'
+                )
         except ShellError:
             self.close()
             raise
@@ -64,7 +86,9 @@ class Child:
         try:
             text = json.dumps(message, allow_nan=False)
         except (TypeError, ValueError) as error:
-            raise ShellError(f"{self.where}: {self._name} gets values as JSON, which cannot carry these: {error}") from error
+            raise ShellError(
+                f"{self.where}: {self._name} gets values as JSON, which cannot carry these: {error}"
+            ) from error
         data = memoryview(text.encode() + b"\nend\n")
         assert self._process.stdin is not None
         descriptor = self._process.stdin.fileno()
@@ -79,17 +103,25 @@ class Child:
                 raise self._ended() from None
 
     def _await_write(self, descriptor: int, deadline: float) -> None:
-        """Wait until the child reads on; take what it writes meanwhile, since it may wait for us."""
+        """Wait until the child reads on; take what it writes meanwhile, since it may wait for
+        us.
+        """
         assert self._process.stdout is not None
         reading = self._process.stdout.fileno()
-        readable, writable, _ = select.select([reading], [descriptor], [], max(0.0, deadline - time.monotonic()))
+        readable, writable, _ = select.select(
+            [reading], [descriptor], [], max(0.0, deadline - time.monotonic())
+        )
         if readable and not self._take(reading):
             raise self._ended()
         if not readable and not writable:
-            raise ShellError(f"{self.where}: {self._name} has not read its input for {self._timeout_s:g} s")
+            raise ShellError(
+                f"{self.where}: {self._name} has not read its input for {self._timeout_s:g} s"
+            )
 
     def read(self, limit_s: float | None = None) -> Any:
-        """Return the next message; ShellError when the child ends, hangs or writes what is no JSON."""
+        """Return the next message; ShellError when the child ends, hangs or writes what is no
+        JSON.
+        """
         assert self._process.stdout is not None
         reading = self._process.stdout.fileno()
         limit_s = limit_s or self._timeout_s
@@ -103,14 +135,18 @@ class Child:
         try:
             return json.loads(message)
         except (ValueError, RecursionError) as error:
-            raise ShellError(f"{self.where}: {self._name} wrote {message[:80]!r}, which is no JSON: {error}") from None
+            raise ShellError(
+                f"{self.where}: {self._name} wrote {message[:80]!r}, which is no JSON: {error}"
+            ) from None
 
     def _take(self, reading: int) -> bool:
         data = os.read(reading, _READ_BYTES)
         *lines, self._buffer = (self._buffer + data).split(b"\n")
         self._lines += lines
         if len(self._buffer) + sum(map(len, self._lines)) > _MOST_BYTES:
-            raise ShellError(f"{self.where}: {self._name} wrote {_MOST_BYTES >> 20} MB without the line 'end'")
+            raise ShellError(
+                f"{self.where}: {self._name} wrote {_MOST_BYTES >> 20} MB without the line 'end'"
+            )
         return bool(data)
 
     def _next(self) -> bytes | None:
@@ -126,7 +162,9 @@ class Child:
             status = self._process.wait(5)
         except subprocess.TimeoutExpired:
             return ShellError(f"{self.where}: {self._name} has closed its output")
-        return ShellError(f"{self.where}: {self._name} has ended with status {status}; its words on stderr are in the worker's log")
+        return ShellError(
+            f"{self.where}: {self._name} has ended with status {status}; its words on stderr are in the worker's log"
+        )
 
     def close(self) -> None:
         """End the child: at the end of its input, else by SIGKILL."""
@@ -153,9 +191,18 @@ class _Shell:
     outputs: Outputs
 
     def __init__(
-        self, command: Sequence[str], outputs: Outputs = (), *, timeout_s: float = TIMEOUT_S, settings: Conf | None = None
+        self,
+        command: Sequence[str],
+        outputs: Outputs = (),
+        *,
+        timeout_s: float = TIMEOUT_S,
+        settings: Conf | None = None,
     ) -> None:
-        if isinstance(command, str) or not command or not all(isinstance(word, str) for word in command):
+        if (
+            isinstance(command, str)
+            or not command
+            or not all(isinstance(word, str) for word in command)
+        ):
             raise InvalidTopologyError(
                 f'a shell component takes its command as a list of words, as ["node", "x.js"], not {command!r}'
             )
@@ -171,11 +218,14 @@ class _Shell:
 
     def _running(self) -> Child:
         if self._child is None:
-            self._child = Child(self.command, self._conf, self._context, self.outputs, self.timeout_s)
+            self._child = Child(
+                self.command, self._conf, self._context, self.outputs, self.timeout_s
+            )
         return self._child
 
     def _end(self) -> None:
-        child, self._child = self._child, None
+        child = self._child
+        self._child = None
         if child is not None:
             child.close()
 
@@ -191,21 +241,27 @@ class _Shell:
             elif command == "error":
                 self._collector.report_error(str(message.get("msg")))
             elif command == "metrics":
-                child.log({"msg": f"metric {message.get('name')} = {message.get('params')!r}", "level": 1})
+                child.log(
+                    {"msg": f"metric {message.get('name')} = {message.get('params')!r}", "level": 1}
+                )
             elif command in ("emit", "ack", "fail"):
                 yield message
             else:
-                raise ShellError(f"{child.where}: the child wrote {message!r:.80}, which is no command of the protocol")
+                raise ShellError(
+                    f"{child.where}: the child wrote {message!r:.80}, which is no command of the protocol"
+                )
 
     _collector: Any
 
 
 class ShellBolt(_Shell, Bolt):
-    """Bolt in another language: `ShellBolt(["node", "split.js"], ["word"])`; fields as `outputs` of any bolt.
+    """Bolt in another language: `ShellBolt(["node", "split.js"], ["word"])`; fields as `outputs` of
+    any bolt.
 
-    Files that the command names travel in `topology.files`. A child that does not answer within `timeout_s` seconds, or
-    ends, fails the tuple, and those that it had not acked; the next tuple starts a new one. The child gets ticks when
-    `settings`, which are added to the configuration that it sees, have `topology.tick.tuple.freq.secs`.
+    Files that the command names travel in `topology.files`. A child that does not answer within
+    `timeout_s` seconds, or ends, fails the tuple, and those that it had not acked; the next tuple
+    starts a new one. The child gets ticks when `settings`, which are added to the configuration
+    that it sees, have `topology.tick.tuple.freq.secs`.
     """
 
     def prepare(self, conf: Conf, context: TopologyContext, collector: OutputCollector) -> None:
@@ -217,7 +273,9 @@ class ShellBolt(_Shell, Bolt):
         self._running()
 
     def execute(self, tup: Tuple) -> None:
-        """Give the child a tuple, and do what it says up to the answer to the heartbeat behind it."""
+        """Give the child a tuple, and do what it says up to the answer to the heartbeat behind
+        it.
+        """
         try:
             child = self._running()
             self._count += 1
@@ -226,8 +284,24 @@ class ShellBolt(_Shell, Bolt):
             if not tup.is_tick:
                 self._open[id] = tup
             if not tup.is_tick or TICK_KEY in self.settings:  # else it is for reading alone
-                child.send({"id": id, "comp": name, "stream": tup.stream, "task": tup.task, "tuple": list(tup.values)})
-            child.send({"id": f"heartbeat {id}", "comp": "__system", "stream": "__heartbeat", "task": -1, "tuple": []})
+                child.send(
+                    {
+                        "id": id,
+                        "comp": name,
+                        "stream": tup.stream,
+                        "task": tup.task,
+                        "tuple": list(tup.values),
+                    }
+                )
+            child.send(
+                {
+                    "id": f"heartbeat {id}",
+                    "comp": "__system",
+                    "stream": "__heartbeat",
+                    "task": -1,
+                    "tuple": [],
+                }
+            )
             for message in self._messages(child):
                 self._carry_out(child, message)
         except ShellError as error:
@@ -263,7 +337,9 @@ class ShellBolt(_Shell, Bolt):
 
 
 class ShellSpout(_Shell, Spout):
-    """Spout in another language: `ShellSpout(["python3", "lines.py"], ["line"])`; at least once, as its ids come back."""
+    """Spout in another language: `ShellSpout(["python3", "lines.py"], ["line"])`; at least once, as
+    its ids come back.
+    """
 
     def open(self, conf: Conf, context: TopologyContext, collector: SpoutOutputCollector) -> None:
         """Start the child."""
@@ -301,7 +377,9 @@ class ShellSpout(_Shell, Spout):
             child.send(question)
             for message in self._messages(child):
                 if message["command"] != "emit":
-                    raise ShellError(f"{child.where}: the spout's child wrote {message!r:.80}; only bolts ack and fail")
+                    raise ShellError(
+                        f"{child.where}: the spout's child wrote {message!r:.80}; only bolts ack and fail"
+                    )
                 values, stream, task = _emitted(child, message)
                 if task is not None:
                     self._collector.emit_direct(task, values, message.get("id"), stream)
@@ -316,8 +394,14 @@ class ShellSpout(_Shell, Spout):
 
 def _emitted(child: Child, message: Mapping[str, Any]) -> tuple[list[Any], str, int | None]:
     """Values, stream and task of an emit."""
-    values, stream, task = message.get("tuple"), message.get("stream") or "default", message.get("task")
-    if not isinstance(values, list) or not isinstance(stream, str) or not (task is None or isinstance(task, int)):
+    values = message.get("tuple")
+    stream = message.get("stream") or "default"
+    task = message.get("task")
+    if (
+        not isinstance(values, list)
+        or not isinstance(stream, str)
+        or not (task is None or isinstance(task, int))
+    ):
         raise ShellError(
             f"{child.where}: the child wrote {message!r:.80}; an emit has a list 'tuple', and 'stream' and 'task' if any"
         )
@@ -325,8 +409,11 @@ def _emitted(child: Child, message: Mapping[str, Any]) -> tuple[list[Any], str, 
 
 
 def _placed(command: Sequence[str], context: TopologyContext) -> tuple[list[str], str | None]:
-    """Return the command with paths of the files that travelled, and the folder of the first of them."""
-    words, folder = [], None
+    """Return the command with paths of the files that travelled, and the folder of the first of
+    them.
+    """
+    words = []
+    folder = None
     for word in command:
         try:
             path = context.file(word) if not word.startswith("-") else None

@@ -15,12 +15,13 @@ from sparkstorm.errors import InvalidConfigError
 class DeltaSink(TableSink):
     """Appends rows to a Delta table ("tables/clicks", "s3://bucket/clicks"), exactly once.
 
-    An epoch is one Parquet file, which is written first and is part of the table once the table's log names it. The same entry of
-    the log has the epoch as transaction (`txn`: application id `sparkstorm/<topology>/<component>/<task>`, version), so a commit
-    that is repeated changes nothing. A table that is not there is made with the columns of `schema`; partitioned tables are not
-    written. When `compact_files` files below half of `target_bytes` have come together, the first task merges them in an entry of
-    its own, as `OPTIMIZE` does; `VACUUM` is left to you. `storage_options` are delta-rs' and hold no secrets: those come from the
-    environment.
+    An epoch is one Parquet file, which is written first and is part of the table once the table's
+    log names it. The same entry of the log has the epoch as transaction (`txn`: application id
+    `sparkstorm/<topology>/<component>/<task>`, version), so a commit that is repeated changes
+    nothing. A table that is not there is made with the columns of `schema`; partitioned tables are
+    not written. When `compact_files` files below half of `target_bytes` have come together, the
+    first task merges them in an entry of its own, as `OPTIMIZE` does; `VACUUM` is left to you.
+    `storage_options` are delta-rs' and hold no secrets: those come from the environment.
     """
 
     def __init__(
@@ -32,7 +33,10 @@ class DeltaSink(TableSink):
         **sizes: Unpack[TableSizes],
     ) -> None:
         super().__init__(table, schema, **sizes)
-        self._storage = refuse_secrets("DeltaSink", "storage_options", storage_options or {}, "the environment") or None
+        self._storage = (
+            refuse_secrets("DeltaSink", "storage_options", storage_options or {}, "the environment")
+            or None
+        )
 
     def _find_target(self) -> tuple[Any, str]:
         if self._storage is None:
@@ -40,7 +44,8 @@ class DeltaSink(TableSink):
         from deltalake.fs import DeltaStorageHandler
         from pyarrow import fs
 
-        return fs.PyFileSystem(DeltaStorageHandler(self._path, self._storage)), ""  # with delta-rs' own options and credentials
+        # with delta-rs' own options and credentials
+        return fs.PyFileSystem(DeltaStorageHandler(self._path, self._storage)), ""
 
     def _has_table(self) -> bool:
         return bool(_library().DeltaTable.is_deltatable(self._path, self._storage))
@@ -53,7 +58,9 @@ class DeltaSink(TableSink):
             os.makedirs(self._path, exist_ok=True)
         try:
             if not self._has_table():
-                delta.DeltaTable.create(self._path, self._schema, mode="ignore", storage_options=self._storage)
+                delta.DeltaTable.create(
+                    self._path, self._schema, mode="ignore", storage_options=self._storage
+                )
         except delta.exceptions.SchemaMismatchError as error:
             raise InvalidConfigError(f"{self._path}: {error}") from error
         table = self._newest_table()
@@ -72,9 +79,15 @@ class DeltaSink(TableSink):
         from deltalake import CommitProperties, Transaction
         from deltalake.transaction import AddAction
 
-        action = AddAction(name, size, {}, time.time_ns() // 1_000_000, True, json.dumps({"numRecords": rows}))
-        properties = CommitProperties(app_transactions=[Transaction(f"sparkstorm/{self._name}", epoch)])
-        table.create_write_transaction([action], "append", table.schema(), commit_properties=properties)
+        action = AddAction(
+            name, size, {}, time.time_ns() // 1_000_000, True, json.dumps({"numRecords": rows})
+        )
+        properties = CommitProperties(
+            app_transactions=[Transaction(f"sparkstorm/{self._name}", epoch)]
+        )
+        table.create_write_transaction(
+            [action], "append", table.schema(), commit_properties=properties
+        )
 
     def _compact(self, table: Any) -> None:
         import pyarrow as pa
@@ -93,5 +106,7 @@ def _library() -> Any:
         import deltalake
         import deltalake.exceptions
     except ImportError as error:
-        raise InvalidConfigError("deltalake is not installed here: pip install 'sparkstorm[delta]'") from error
+        raise InvalidConfigError(
+            "deltalake is not installed here: pip install 'sparkstorm[delta]'"
+        ) from error
     return deltalake

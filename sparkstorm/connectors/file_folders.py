@@ -1,4 +1,6 @@
-"""Files named by patterns, on this machine or in an object store: finding them, opening them, and telling them apart."""
+"""Files named by patterns, on this machine or in an object store: finding them, opening them, and
+telling them apart.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ _REFUSALS = (
     "AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "NoSuchBucket",  # delta-rs
     "Error parsing Path",
     "File name too long", "Too many levels of symbolic links",
-    "NoSuchTableError", "UnauthorizedError", "ForbiddenError", "password authentication failed",  # pyiceberg and its catalogs
+    # pyiceberg and its catalogs
+    "NoSuchTableError", "UnauthorizedError", "ForbiddenError", "password authentication failed",
 )  # fmt: skip
 PACKED = (".gz", ".zst", ".zstd")
 
@@ -40,9 +43,11 @@ def shown(path: str) -> str:
 
 
 class Folders:
-    """The files that match patterns: "logs/*.csv", "logs" (all below), "s3://bucket/logs/*.gz", any scheme of pyarrow or fsspec.
+    """The files that match patterns: "logs/*.csv", "logs" (all below), "s3://bucket/logs/*.gz", any
+    scheme of pyarrow or fsspec.
 
-    Names that begin with a dot or an underscore are left out, as by Spark. `by_inode`: a file keeps its key when it is renamed.
+    Names that begin with a dot or an underscore are left out, as by Spark. `by_inode`: a file keeps
+    its key when it is renamed.
     """
 
     def __init__(self, patterns: Sequence[str], by_inode: bool = False) -> None:
@@ -54,7 +59,9 @@ class Folders:
         """Every file that matches now, sorted by path."""
         found: dict[str, Found] = {}
         for root, pattern in self._roots:
-            for each in self._remote(root, pattern) if "://" in root else self._local(root, pattern):
+            for each in (
+                self._remote(root, pattern) if "://" in root else self._local(root, pattern)
+            ):
                 found.setdefault(each.key, each)
         return sorted(found.values(), key=lambda each: each.path)
 
@@ -62,8 +69,14 @@ class Folders:
         """Files under these keys in the patterns' folders, whatever they are called now."""
         roots = {root for root, _ in self._roots if "://" not in root}
         folders = {root if os.path.isdir(root) else os.path.dirname(root) or "." for root in roots}
-        entries = [entry for folder in folders if os.path.isdir(folder) for entry in os.scandir(folder)]
-        return [each for entry in entries if (each := self._of(entry.path)) is not None and each.key in keys]
+        entries = [
+            entry for folder in folders if os.path.isdir(folder) for entry in os.scandir(folder)
+        ]
+        return [
+            each
+            for entry in entries
+            if (each := self._of(entry.path)) is not None and each.key in keys
+        ]
 
     def open(self, path: str, at: int) -> BinaryIO:
         """Open a file at a position in its unpacked bytes."""
@@ -99,7 +112,9 @@ class Folders:
             below[:] = [name for name in below if not name.startswith((".", "_"))]
             for name in names:
                 path = os.path.join(folder, name)
-                if not name.startswith((".", "_")) and _matches(os.path.relpath(path, root), pattern):
+                if not name.startswith((".", "_")) and _matches(
+                    os.path.relpath(path, root), pattern
+                ):
                     found.append(self._of(path))
         return [each for each in found if each is not None]
 
@@ -110,7 +125,9 @@ class Folders:
             return None  # it has gone meanwhile
         if not stat.S_ISREG(info.st_mode):
             return None  # a pipe would block
-        return Found(f"{info.st_dev}:{info.st_ino}" if self._by_inode else shown(path), path, info.st_size)
+        return Found(
+            f"{info.st_dev}:{info.st_ino}" if self._by_inode else shown(path), path, info.st_size
+        )
 
     def _remote(self, root: str, pattern: str) -> list[Found]:
         from pyarrow import fs
@@ -120,7 +137,9 @@ class Folders:
             return [Found(root, root, system.get_file_info(base).size)]
         scheme = root.partition("://")[0]
         found = []
-        for info in system.get_file_info(fs.FileSelector(base, allow_not_found=True, recursive=True)):
+        for info in system.get_file_info(
+            fs.FileSelector(base, allow_not_found=True, recursive=True)
+        ):
             name = info.path.removeprefix(base).lstrip("/")
             is_hidden = any(part.startswith((".", "_")) for part in name.split("/"))
             if info.type == fs.FileType.File and not is_hidden and _matches(name, pattern):
@@ -134,9 +153,11 @@ def absolute(path: str) -> str:
 
 
 def file_system(uri: str) -> tuple[Any, str]:
-    """Return the file system of a path or URI, and the path in it; InvalidConfigError when there is none for its scheme.
+    """Return the file system of a path or URI, and the path in it; InvalidConfigError when there is
+    none for its scheme.
 
-    S3 reads AWS_ENDPOINT_URL for servers that are not Amazon's, and its credentials from the environment.
+    S3 reads AWS_ENDPOINT_URL for servers that are not Amazon's, and its credentials from the
+    environment.
     """
     from pyarrow import fs
 
@@ -146,8 +167,13 @@ def file_system(uri: str) -> tuple[Any, str]:
     if scheme in ("s3", "s3a") and (endpoint := os.environ.get("AWS_ENDPOINT_URL")):
         protocol, _, address = endpoint.rpartition("://")
         region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
-        at = {"endpoint_override": address.rstrip("/"), "scheme": protocol or "https", "region": region}
-        return fs.S3FileSystem(**at, allow_delayed_open=True), rest  # a small file is one request, not three
+        at = {
+            "endpoint_override": address.rstrip("/"),
+            "scheme": protocol or "https",
+            "region": region,
+        }
+        # a small file is one request, not three
+        return fs.S3FileSystem(**at, allow_delayed_open=True), rest
     try:
         return cast(tuple[Any, str], fs.FileSystem.from_uri(uri))
     except Exception as refusal:
@@ -156,11 +182,15 @@ def file_system(uri: str) -> tuple[Any, str]:
 
             return fs.PyFileSystem(fs.FSSpecHandler(fsspec.filesystem(scheme))), rest
         except (ImportError, ValueError):
-            raise InvalidConfigError(f"{uri}: no file system for '{scheme}://' ({refusal}); fsspec may have one") from refusal
+            raise InvalidConfigError(
+                f"{uri}: no file system for '{scheme}://' ({refusal}); fsspec may have one"
+            ) from refusal
 
 
 def raise_lasting(error: BaseException, where: str) -> None:
-    """Raise InvalidConfigError for what another try will not change: credentials or a bucket that an object store refuses."""
+    """Raise InvalidConfigError for what another try will not change: credentials or a bucket that
+    an object store refuses.
+    """
     text = " ".join(str(error).split())
     at = next((at for sign in _REFUSALS if (at := text.find(sign)) >= 0), -1)
     if at >= 0:
@@ -181,9 +211,17 @@ def _split(pattern: str) -> tuple[str, str]:
     scheme, mark, rest = pattern.partition("://")
     path = PurePosixPath(rest if mark else os.path.expanduser(pattern))
     if mark and scheme == "file":
-        mark, scheme = "", ""
+        mark = ""
+        scheme = ""
     is_file = not mark and os.path.isfile(path)  # a name may have brackets
-    wild = next((n for n, part in enumerate(path.parts) if any(sign in part for sign in _MAGIC) and not is_file), len(path.parts))
+    wild = next(
+        (
+            n
+            for n, part in enumerate(path.parts)
+            if any(sign in part for sign in _MAGIC) and not is_file
+        ),
+        len(path.parts),
+    )
     root = str(Path(*path.parts[:wild])) if wild else "."
     return f"{scheme}{mark}{root}" if mark else root, "/".join(path.parts[wild:])
 
@@ -195,7 +233,9 @@ def _matches(name: str, pattern: str) -> bool:
 
 
 def _fit(names: Sequence[str], patterns: Sequence[str]) -> bool:
-    """Return whether each part of a path matches its pattern; `**` is any number of folders, as in a shell."""
+    """Return whether each part of a path matches its pattern; `**` is any number of folders, as in
+    a shell.
+    """
     if not patterns or not names:
         return not patterns and not names
     if patterns[0] == "**" and len(patterns) > 1:

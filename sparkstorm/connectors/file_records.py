@@ -29,7 +29,9 @@ class RecordReader(Protocol):
     """An open file."""
 
     def next(self, is_complete: bool) -> Record | None:
-        """Return the next record; None at the end. `is_complete`: nothing will follow, so a last line needs no line end."""
+        """Return the next record; None at the end. `is_complete`: nothing will follow, so a last
+        line needs no line end.
+        """
 
     def close(self) -> None:
         """Close the file."""
@@ -39,10 +41,18 @@ class TextReader:
     """Reads records of text; a position is an offset in (unpacked) bytes."""
 
     def __init__(
-        self, stream: BinaryIO, at: int, parse: Callable[[bytes], tuple[Any, ...]], delimiter: str, most_bytes: int
+        self,
+        stream: BinaryIO,
+        at: int,
+        parse: Callable[[bytes], tuple[Any, ...]],
+        delimiter: str,
+        most_bytes: int,
     ) -> None:
         """`delimiter` of CSV, "" for a record a line."""
-        self._stream, self._parse, self._delimiter, self._most = stream, parse, delimiter, most_bytes
+        self._stream = stream
+        self._parse = parse
+        self._delimiter = delimiter
+        self._most = most_bytes
         self.at = at
         self._part = b""  # of a record whose end has not come yet
         self._is_quoted = False  # whether it is in the middle of a quoted cell
@@ -71,13 +81,20 @@ class TextReader:
         self._stream.close()
 
     def _record(self, ends: bool) -> Record:
-        data, self._part, self._is_quoted = self._part, b"", False
+        data = self._part
+        self._part = b""
+        self._is_quoted = False
         self.at += len(data)
         if not ends and len(data) > self._most:
             while (rest := self._stream.readline(_SKIP_BYTES)) and not rest.endswith(b"\n"):
                 self.at += len(rest)
             self.at += len(rest)
-            return Record((), f"the record has more than {self._most} bytes", data[:200].decode("utf-8", "replace"), self.at)
+            return Record(
+                (),
+                f"the record has more than {self._most} bytes",
+                data[:200].decode("utf-8", "replace"),
+                self.at,
+            )
         data = data.rstrip(b"\r\n")
         try:
             return Record(self._parse(data), "", "", self.at)
@@ -94,7 +111,8 @@ class ParquetReader:
     def __init__(self, source: Any, at: int, types: Mapping[str, str], where: str) -> None:
         import pyarrow.parquet as pq
 
-        self._file, self._source = pq.ParquetFile(source), source
+        self._file = pq.ParquetFile(source)
+        self._source = source
         fields = tuple(types)
         if missing := [name for name in fields if name not in self._file.schema_arrow.names]:
             raise InvalidConfigError(
@@ -103,12 +121,17 @@ class ParquetReader:
         for name, declared in types.items():
             found = self._file.schema_arrow.field(name).type
             if not _is_of(found, declared):
-                raise InvalidConfigError(f"{where}: column '{name}' is {found}, but the source declares {declared}")
+                raise InvalidConfigError(
+                    f"{where}: column '{name}' is {found}, but the source declares {declared}"
+                )
         self.rows = int(self._file.metadata.num_rows)
-        self._batches, self.at = self._read(at, fields), at
+        self._batches = self._read(at, fields)
+        self.at = at
 
     def next_batch(self) -> Any:
-        """Return the next rows as a `pyarrow.RecordBatch`; None at the end, EOFError for a page that is damaged."""
+        """Return the next rows as a `pyarrow.RecordBatch`; None at the end, EOFError for a page
+        that is damaged.
+        """
         try:
             batch = next(self._batches, None)
         except (OSError, ValueError) as error:
@@ -133,7 +156,11 @@ class ParquetReader:
                 skip -= rows
             else:
                 groups.append(number)
-        for batch in self._file.iter_batches(_PARQUET_ROWS, row_groups=groups, columns=list(fields)) if groups else ():
+        for batch in (
+            self._file.iter_batches(_PARQUET_ROWS, row_groups=groups, columns=list(fields))
+            if groups
+            else ()
+        ):
             passed = min(skip, batch.num_rows)
             skip -= passed
             if passed < batch.num_rows:
@@ -144,7 +171,8 @@ class ParquetRows:
     """Reads a Parquet file row by row."""
 
     def __init__(self, reader: ParquetReader) -> None:
-        self._reader, self._rows = reader, iter(list[tuple[Any, ...]]())
+        self._reader = reader
+        self._rows = iter(list[tuple[Any, ...]]())
         self.at = reader.at
 
     def next(self, is_complete: bool) -> Record | None:
@@ -162,14 +190,24 @@ class ParquetRows:
 
 
 def _is_of(found: Any, declared: str) -> bool:
-    """Return whether an Arrow type has the Python values of a declared one; nested types are not compared."""
+    """Return whether an Arrow type has the Python values of a declared one; nested types are not
+    compared.
+    """
     import pyarrow as pa
 
     found = found.value_type if pa.types.is_dictionary(found) else found
-    checks = {"boolean": pa.types.is_boolean, "binary": lambda t: pa.types.is_binary(t) or pa.types.is_large_binary(t)}
-    checks |= {"date": pa.types.is_date, "string": lambda t: pa.types.is_string(t) or pa.types.is_large_string(t)}
+    checks = {
+        "boolean": pa.types.is_boolean,
+        "binary": lambda t: pa.types.is_binary(t) or pa.types.is_large_binary(t),
+    }
+    checks |= {
+        "date": pa.types.is_date,
+        "string": lambda t: pa.types.is_string(t) or pa.types.is_large_string(t),
+    }
     checks |= dict.fromkeys(("tinyint", "smallint", "int", "bigint"), pa.types.is_integer)
-    checks |= dict.fromkeys(("float", "double"), lambda t: pa.types.is_floating(t) or pa.types.is_integer(t))
+    checks |= dict.fromkeys(
+        ("float", "double"), lambda t: pa.types.is_floating(t) or pa.types.is_integer(t)
+    )
     checks["timestamp"] = lambda t: pa.types.is_timestamp(t) and t.tz is not None
     return bool(pa.types.is_null(found) or checks.get(declared, lambda t: True)(found))
 
@@ -185,16 +223,27 @@ def line_parser(fields: Mapping[str, str]) -> Callable[[bytes], tuple[Any, ...]]
     return lambda data: (data.decode("utf-8", "replace"),)
 
 
-def json_parser(fields: Mapping[str, str], load: Callable[[bytes], Any] | None = None) -> Callable[[bytes], tuple[Any, ...]]:
-    """Return the parser of a JSON object a line; a field that an object lacks is None. `load`: of JSON with tags."""
-    kinds = [(place, name, kind) for place, (name, of) in enumerate(fields.items()) if (kind := _CASTS.get(of)) is not None]
+def json_parser(
+    fields: Mapping[str, str], load: Callable[[bytes], Any] | None = None
+) -> Callable[[bytes], tuple[Any, ...]]:
+    """Return the parser of a JSON object a line; a field that an object lacks is None. `load`: of
+    JSON with tags.
+    """
+    kinds = [
+        (place, name, kind)
+        for place, (name, of) in enumerate(fields.items())
+        if (kind := _CASTS.get(of)) is not None
+    ]
     checks = [(place, frozenset((*kind.accepts, type(None)))) for place, _, kind in kinds]
-    names, scan = tuple(fields), json.JSONDecoder().raw_decode
+    names = tuple(fields)
+    scan = json.JSONDecoder().raw_decode
 
     def parse(data: bytes) -> tuple[Any, ...]:
         try:
             text = data.decode()
-            found, end = (load(data), len(text)) if load is not None and b'"$' in data else scan(text)
+            found, end = (
+                (load(data), len(text)) if load is not None and b'"$' in data else scan(text)
+            )
             if end != len(text):
                 found = _load(data)
         except ValueError:
@@ -224,15 +273,21 @@ def _misfits(values: Sequence[Any], kinds: Sequence[tuple[int, str, _Cast]]) -> 
             yield f"field '{name}' is {value!r:.60}, not {kind.name}"
 
 
-def csv_parser(fields: Mapping[str, str], header: list[str], delimiter: str) -> Callable[[bytes], tuple[Any, ...]]:
-    """Return the parser of a CSV record, whose columns are named by the header; an empty number is None."""
+def csv_parser(
+    fields: Mapping[str, str], header: list[str], delimiter: str
+) -> Callable[[bytes], tuple[Any, ...]]:
+    """Return the parser of a CSV record, whose columns are named by the header; an empty number is
+    None.
+    """
     picks = [(header.index(name), name, _CASTS.get(kind)) for name, kind in fields.items()]
 
     def parse(data: bytes) -> tuple[Any, ...]:
         cells = csv_cells(data, delimiter)
         if len(cells) != len(header):
             raise ValueError(f"it has {len(cells)} columns, not {len(header)}")
-        return tuple(cells[at] if cast is None else _cast(cells[at], name, cast) for at, name, cast in picks)
+        return tuple(
+            cells[at] if cast is None else _cast(cells[at], name, cast) for at, name, cast in picks
+        )
 
     return parse
 
@@ -240,7 +295,13 @@ def csv_parser(fields: Mapping[str, str], header: list[str], delimiter: str) -> 
 def csv_cells(data: bytes, delimiter: str) -> list[str]:
     """Return the cells of one CSV record; ValueError when it is none."""
     try:
-        rows = list(csv.reader(io.StringIO(data.decode("utf-8", "replace"), newline=""), delimiter=delimiter, strict=True))
+        rows = list(
+            csv.reader(
+                io.StringIO(data.decode("utf-8", "replace"), newline=""),
+                delimiter=delimiter,
+                strict=True,
+            )
+        )
     except csv.Error as error:
         raise ValueError(f"it is no CSV: {error}") from error
     if len(rows) > 1:
@@ -249,7 +310,9 @@ def csv_cells(data: bytes, delimiter: str) -> list[str]:
 
 
 def csv_is_open(data: bytes, delimiter: str) -> bool:
-    """Return whether the beginning of a CSV record ends within a quoted cell; a quote inside of a cell opens none."""
+    """Return whether the beginning of a CSV record ends within a quoted cell; a quote inside of a
+    cell opens none.
+    """
     try:
         csv_cells(data, delimiter)
     except ValueError as error:

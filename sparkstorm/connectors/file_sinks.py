@@ -1,4 +1,6 @@
-"""FileSink: Parquet, JSON lines or CSV in a folder or an object store; each epoch appears at once or not at all."""
+"""FileSink: Parquet, JSON lines or CSV in a folder or an object store; each epoch appears at once
+or not at all.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ _SUFFIXES = {"parquet": "parquet", "json": "jsonl", "csv": "csv"}
 
 
 class FileSizes(TypedDict, total=False):
-    """Sizes of a FileSink: length of an epoch in seconds (10) and rows (100,000), bytes of a file (64 MB)."""
+    """Sizes of a FileSink: length of an epoch in seconds (10) and rows (100,000), bytes of a file
+    (64 MB).
+    """
 
     flush_secs: float
     flush_rows: int
@@ -39,10 +43,12 @@ class FileSizes(TypedDict, total=False):
 class FileSink(TransactionalSink):
     """Writes rows to files of a folder ("out", "s3://bucket/out"), exactly once.
 
-    `schema` declares the columns: "user string, clicks bigint", or a `pyarrow.Schema`; Parquet needs one. An epoch is staged
-    under `_staging` and appears by a rename (in an object store: by a copy of one object), so that a reader of the folder sees
-    all of it or nothing. An epoch lasts `flush_secs`, or `flush_rows` rows. Small files are compacted: while a task's newest
-    file has less than `target_bytes`, the next epoch replaces it by one with the rows of both, in the same rename.
+    `schema` declares the columns: "user string, clicks bigint", or a `pyarrow.Schema`; Parquet
+    needs one. An epoch is staged under `_staging` and appears by a rename (in an object store: by a
+    copy of one object), so that a reader of the folder sees all of it or nothing. An epoch lasts
+    `flush_secs`, or `flush_rows` rows. Small files are compacted: while a task's newest file has
+    less than `target_bytes`, the next epoch replaces it by one with the rows of both, in the same
+    rename.
 
     A row that does not fit the schema is tried again and parked, as in any bolt.
     """
@@ -58,12 +64,19 @@ class FileSink(TransactionalSink):
         target_bytes: int = 64 << 20,
     ) -> None:
         if format not in _SUFFIXES:
-            raise InvalidConfigError(f"FileSink: format is {format!r}; there are {', '.join(_SUFFIXES)}")
+            raise InvalidConfigError(
+                f"FileSink: format is {format!r}; there are {', '.join(_SUFFIXES)}"
+            )
         if schema is None and format == "parquet":
-            raise InvalidConfigError('FileSink: parquet needs a schema, as in "user string, clicks bigint"')
-        self._path, self._format = absolute(plain_name(os.fspath(path), type(self).__name__)).rstrip("/"), format
+            raise InvalidConfigError(
+                'FileSink: parquet needs a schema, as in "user string, clicks bigint"'
+            )
+        self._path = absolute(plain_name(os.fspath(path), type(self).__name__)).rstrip("/")
+        self._format = format
         self._schema = None if schema is None else read_arrow_schema(schema)
-        self.flush_secs, self.flush_rows, self._target_bytes = flush_secs, flush_rows, target_bytes
+        self.flush_secs = flush_secs
+        self.flush_rows = flush_rows
+        self._target_bytes = target_bytes
 
     def open(self, conf: Conf, context: TopologyContext) -> None:
         """Name this task's files after topology, component and task."""
@@ -72,23 +85,33 @@ class FileSink(TransactionalSink):
         self._rows: list[tuple[Any, ...]] = []
         self._batches: list[Any] = []  # Parquet: rows before `_rows`, as columns
         self._fields: tuple[str, ...] = () if self._schema is None else tuple(self._schema.names)
-        self._newest: tuple[str, int] | None = None  # name and bytes of the file that the next epoch may replace
-        self._checks = [] if self._schema is None else [column_check(each.name, each.type) for each in self._schema]
+        # name and bytes of the file that the next epoch may replace
+        self._newest: tuple[str, int] | None = None
+        self._checks = (
+            []
+            if self._schema is None
+            else [column_check(each.name, each.type) for each in self._schema]
+        )
         self._system: Any = None
 
     def begin(self, epoch: int) -> None:
         """Begin without rows."""
-        self._rows, self._batches = [], []
+        self._rows = []
+        self._batches = []
 
     def write(self, tup: Tuple) -> None:
         """Check a row and keep it."""
         if self._schema is None:
             self._fields = self._fields or tup.fields
             if tup.fields != self._fields:
-                raise ValueError(f"a row of {', '.join(tup.fields)} in files of {', '.join(self._fields)}: declare a schema")
+                raise ValueError(
+                    f"a row of {', '.join(tup.fields)} in files of {', '.join(self._fields)}: declare a schema"
+                )
             self._rows.append(tup.values)
             return
-        values = tup.values if tup.fields == self._fields else tuple(tup[name] for name in self._fields)
+        values = (
+            tup.values if tup.fields == self._fields else tuple(tup[name] for name in self._fields)
+        )
         for check, value in zip(self._checks, values, strict=True):
             if value is not None:
                 check(value)
@@ -97,7 +120,9 @@ class FileSink(TransactionalSink):
     def write_all(self, tuples: Sequence[Tuple]) -> None:
         """Check rows by column and keep them, as columns for Parquet."""
         source = tuples[0].source
-        if self._schema is None or any(tup.source is not source and tup.fields != source.fields for tup in tuples):
+        if self._schema is None or any(
+            tup.source is not source and tup.fields != source.fields for tup in tuples
+        ):
             raise ValueError("rows of several streams")  # they are written one by one
         rows = [tup.values for tup in tuples]
         if source.fields != self._fields:
@@ -111,7 +136,8 @@ class FileSink(TransactionalSink):
             self._rows += rows
 
     def prepare(self, epoch: int) -> Any:
-        """Stage the epoch's rows, together with those of a newest file that is small; return [staged, name, bytes].
+        """Stage the epoch's rows, together with those of a newest file that is small; return
+        [staged, name, bytes].
 
         An epoch whose rows all failed has no file, and its value is [].
         """
@@ -159,13 +185,17 @@ class FileSink(TransactionalSink):
         self._newest = (name, size)
 
     def recover(self, epoch: int, prepared: Any) -> None:
-        """Bring the last epoch under its name, delete what else was staged by this task, and find its newest file."""
+        """Bring the last epoch under its name, delete what else was staged by this task, and find
+        its newest file.
+        """
         super().recover(epoch, prepared)
         with self._speaking():
             self._recover(epoch)
 
     def last_epoch(self) -> int | None:
-        """Read the epoch in the name of the newest file: a file that took later ones in keeps its name."""
+        """Read the epoch in the name of the newest file: a file that took later ones in keeps its
+        name.
+        """
         with self._speaking():
             newest = self._newest or self._find_newest()
         number = "" if newest is None else newest[0].removeprefix(self._prefix).partition(".")[0]
@@ -175,7 +205,9 @@ class FileSink(TransactionalSink):
         from pyarrow import fs
 
         system, root = self._target()
-        for info in system.get_file_info(fs.FileSelector(f"{root}/{_STAGING}", allow_not_found=True)):
+        for info in system.get_file_info(
+            fs.FileSelector(f"{root}/{_STAGING}", allow_not_found=True)
+        ):
             if info.base_name.startswith(self._prefix):
                 delete_file(system, info.path)
         self._newest = self._find_newest()
@@ -210,8 +242,13 @@ class FileSink(TransactionalSink):
 
     def _check_names(self, staged: Any, name: Any) -> None:
         """Nothing outside the folder is renamed, whatever the store says."""
-        if not (str(staged).startswith(f"{_STAGING}/{self._prefix}") and str(name).startswith(self._prefix)) or "/" in str(name):
-            raise StoreInconsistentError(f"the store names {staged!r:.80} and {name!r:.80} as files of {self._path}")
+        if not (
+            str(staged).startswith(f"{_STAGING}/{self._prefix}")
+            and str(name).startswith(self._prefix)
+        ) or "/" in str(name):
+            raise StoreInconsistentError(
+                f"the store names {staged!r:.80} and {name!r:.80} as files of {self._path}"
+            )
 
     def _stage(self, path: str, before: str | None) -> int:
         system, _ = self._target()
@@ -297,7 +334,9 @@ def row_batch(schema: Any, rows: Sequence[Sequence[Any]]) -> Any:
     for each, column in zip(schema, zip(*rows, strict=True), strict=True):
         types = fitting_types(each.type)
         if types is not None and (other := set(map(type, column)) - types - {type(None)}):
-            raise ValueError(f"field '{each.name}' has values of type {other.pop().__name__}, but the column is {each.type}")
+            raise ValueError(
+                f"field '{each.name}' has values of type {other.pop().__name__}, but the column is {each.type}"
+            )
         arrays.append(declared_array(column, each.type))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
@@ -323,7 +362,9 @@ def column_check(name: str, kind: Any) -> Callable[[Any], None]:
 
 def _check_type(name: str, value: Any, types: frozenset[type], kind: Any) -> None:
     if type(value) not in types:
-        raise ValueError(f"field '{name}' is {value!r:.60} of type {type(value).__name__}, but the column is {kind}")
+        raise ValueError(
+            f"field '{name}' is {value!r:.60} of type {type(value).__name__}, but the column is {kind}"
+        )
 
 
 def _convert(name: str, value: Any, kind: Any) -> None:
@@ -332,7 +373,9 @@ def _convert(name: str, value: Any, kind: Any) -> None:
     try:
         declared_array([value], kind)
     except pa.ArrowException as error:
-        raise ValueError(f"field '{name}' is {value!r:.60}, but the column is {kind}: {error}") from error
+        raise ValueError(
+            f"field '{name}' is {value!r:.60}, but the column is {kind}: {error}"
+        ) from error
 
 
 def delete_file(system: Any, path: str) -> None:

@@ -1,4 +1,6 @@
-"""Files: a replayable spout over lines, JSON lines, CSV and Parquet, of files that are there, come, or grow."""
+"""Files: a replayable spout over lines, JSON lines, CSV and Parquet, of files that are there, come,
+or grow.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,15 @@ from sparkstorm.api.collector import SpoutOutputCollector
 from sparkstorm.api.columns import rows_of
 from sparkstorm.api.components import Conf, ReplayableSpout
 from sparkstorm.api.context import TopologyContext
-from sparkstorm.connectors.file_folders import PACKED, Folders, Found, absolute, fingerprint, raise_lasting, shown
+from sparkstorm.connectors.file_folders import (
+    PACKED,
+    Folders,
+    Found,
+    absolute,
+    fingerprint,
+    raise_lasting,
+    shown,
+)
 from sparkstorm.connectors.file_records import (
     FORMATS,
     ParquetReader,
@@ -41,7 +51,9 @@ _OFFSET_BITS = 40
 
 @dataclass(slots=True)
 class _File:
-    """A file of this task: position (-1: done), and a checksum of its first bytes, to tell it from a new file of its name."""
+    """A file of this task: position (-1: done), and a checksum of its first bytes, to tell it from
+    a new file of its name.
+    """
 
     at: int = 0  # -1: done
     printed: int = 0
@@ -52,7 +64,8 @@ class _File:
     size: int = 0
     reader: RecordReader | ParquetReader | None = None
     stream: Any = None
-    missed: int = 0  # looks in a row that did not find it: its writer may go on for a moment after a rename
+    # looks in a row that did not find it: its writer may go on for a moment after a rename
+    missed: int = 0
 
     def position(self) -> list[int]:
         return [self.at, self.printed, self.checksum]
@@ -66,22 +79,26 @@ def _file(position: Sequence[int]) -> _File:
 class Files(ReplayableSpout):
     """Emits each record of the files that match its patterns exactly once.
 
-    `format` is "lines" (field `line`), "json" (an object a line), "csv" (with a header) or "parquet"; the latter three need
-    `fields`, as names or as types by name. Text may be packed (.gz, .zst). `follow` looks for new files every `poll_secs`; a file
-    must be complete when it appears (write it under a name with a dot or underscore in front, then rename it). `tail` follows
-    files that grow, as `tail -F` does: a renamed file is read to its end, a truncated one from its beginning. A record that
-    cannot be read goes to the stream `bad` (path, place, text, reason) and is reported.
+    `format` is "lines" (field `line`), "json" (an object a line), "csv" (with a header) or
+    "parquet"; the latter three need `fields`, as names or as types by name. Text may be packed
+    (.gz, .zst). `follow` looks for new files every `poll_secs`; a file must be complete when it
+    appears (write it under a name with a dot or underscore in front, then rename it). `tail`
+    follows files that grow, as `tail -F` does: a renamed file is read to its end, a truncated one
+    from its beginning. A record that cannot be read goes to the stream `bad` (path, place, text,
+    reason) and is reported.
 
-    Files are dealt to tasks by their names (`tail`: by inode). Of those that are there, a task reads one after the other, in the
-    order of their paths or of `order(path)`. All must be readable under the same paths wherever the spout runs.
+    Files are dealt to tasks by their names (`tail`: by inode). Of those that are there, a task
+    reads one after the other, in the order of their paths or of `order(path)`. All must be readable
+    under the same paths wherever the spout runs.
 
-    With `time` a task reads its files in step by event time instead: that of the field `time`, or what the function `time` makes
-    of a record's fields by name, in milliseconds. A record is late only if it is late within its own file. A file at its end is
-    not waited for. A record on which the function raises, or whose time is no whole number, goes to `bad`. Each file is opened
-    at the beginning, for its first record.
+    With `time` a task reads its files in step by event time instead: that of the field `time`, or
+    what the function `time` makes of a record's fields by name, in milliseconds. A record is late
+    only if it is late within its own file. A file at its end is not waited for. A record on which
+    the function raises, or whose time is no whole number, goes to `bad`. Each file is opened at the
+    beginning, for its first record.
 
-    Batches of a Parquet file go to bolts of columns as they are, each as one message, unless `time` is given.
-    The position has every file that matched: keep them to some tens of thousands.
+    Batches of a Parquet file go to bolts of columns as they are, each as one message, unless `time`
+    is given. The position has every file that matched: keep them to some tens of thousands.
     """
 
     def __init__(
@@ -103,33 +120,52 @@ class Files(ReplayableSpout):
             raise InvalidConfigError(f"Files: format is {format!r}; there are {', '.join(FORMATS)}")
         if (fields is None) != (format == "lines"):
             raise InvalidConfigError(
-                f"Files: {format} " + ("needs fields, as names or types by name" if fields is None else "has no fields")
+                f"Files: {format} "
+                + ("needs fields, as names or types by name" if fields is None else "has no fields")
             )
-        self._patterns = [absolute(each) for each in ([paths] if isinstance(paths, str) else map(str, paths))]
+        self._patterns = [
+            absolute(each) for each in ([paths] if isinstance(paths, str) else map(str, paths))
+        ]
         folders = Folders(self._patterns)
         if tail and (format == "parquet" or folders.is_remote):
-            raise InvalidConfigError("Files: only local files of text grow; drop tail, and let follow look for new files")
+            raise InvalidConfigError(
+                "Files: only local files of text grow; drop tail, and let follow look for new files"
+            )
         if fields is not None and not isinstance(fields, Mapping):
             fields = dict.fromkeys(fields, "any")
         self._fields = {"line": "string"} if fields is None else dict(fields)
         self.outputs = {"default": self._fields, "bad": ["path", "place", "text", "reason"]}
         self.blocking = folders.is_remote  # type: ignore[misc]
-        self._format, self._follow, self._tail = format, follow or tail, tail
-        self._poll_ms, self._delimiter, self._most_bytes = round(poll_secs * 1000), delimiter, max_record_bytes
+        self._format = format
+        self._follow = follow or tail
+        self._tail = tail
+        self._poll_ms = round(poll_secs * 1000)
+        self._delimiter = delimiter
+        self._most_bytes = max_record_bytes
         self._read = {key: list(at) for key, at in (read or {}).items()}
         self._order = order
-        self._time = None if time is None else RecordTime("Files", time, tuple(self._fields), fields or ())
+        self._time = (
+            None if time is None else RecordTime("Files", time, tuple(self._fields), fields or ())
+        )
 
     def open(self, conf: Conf, context: TopologyContext, collector: SpoutOutputCollector) -> None:
         """Read nothing yet: positions may follow."""
-        self._collector, self._now_ms = collector, context.now_ms
-        self._index, self._tasks, self._component = context.task_index, len(context.peers), context.component_id
+        self._collector = collector
+        self._now_ms = context.now_ms
+        self._index, self._tasks, self._component = (
+            context.task_index,
+            len(context.peers),
+            context.component_id,
+        )
         self._emits_batches = "default" in context.column_streams
         self._folders = Folders(self._patterns, by_inode=self._tail)
         self._files = {key: _file(at) for key, at in self._read.items() if self._is_mine(key)}
-        self._turns: deque[_File] = deque()  # files to read from; with `time`, to be merged with those that are
+        # files to read from; with `time`, to be merged with those that are
+        self._turns: deque[_File] = deque()
         # a file that grows stays open: it could not be found again after a rename
-        self._merged = MergedInputs(self._read_ahead, self._pause, 1 << 30 if self._tail else MOST_OPEN)
+        self._merged = MergedInputs(
+            self._read_ahead, self._pause, 1 << 30 if self._tail else MOST_OPEN
+        )
         self._silent = 0  # files in a row that had nothing
         self._look_ms: int | None = 0  # when to look for files next; none: never again
         self._total = self._done = 0
@@ -137,7 +173,11 @@ class Files(ReplayableSpout):
     def next_tuple(self) -> None:
         """Emit some records of one file, or of those whose time is next."""
         looks_between = self._tail or self._time is not None
-        if self._look_ms is not None and (looks_between or not self._turns) and self._now_ms() >= self._look_ms:
+        if (
+            self._look_ms is not None
+            and (looks_between or not self._turns)
+            and self._now_ms() >= self._look_ms
+        ):
             self._look()
         if self._time is not None:
             self._emit_by_time()
@@ -161,7 +201,9 @@ class Files(ReplayableSpout):
         return self._look_ms is None and not self._turns and not self._merged
 
     def extent(self) -> tuple[int, int]:
-        """Bytes of the files found, and of those that were read; with `time` also of those that are read now."""
+        """Bytes of the files found, and of those that were read; with `time` also of those that are
+        read now.
+        """
         begun = 0
         if self._time is not None and self._format != "parquet":
             begun = sum(min(each.at, each.size) for each in self._files.values() if each.at > 0)
@@ -199,17 +241,28 @@ class Files(ReplayableSpout):
                 files.sort(key=lambda file: order(file.path))
             found = {each.key: each for each in files if self._is_mine(each.key)}
         except OSError as error:
-            raise_lasting(error, f"component '{self._component}', {', '.join(map(shown, self._patterns))}")
+            raise_lasting(
+                error, f"component '{self._component}', {', '.join(map(shown, self._patterns))}"
+            )
             raise
         if not found and not self._follow and not self._files and self._tasks == 1:
-            raise InvalidConfigError(f"component '{self._component}': no file matches {', '.join(map(shown, self._patterns))}")
+            raise InvalidConfigError(
+                f"component '{self._component}': no file matches {', '.join(map(shown, self._patterns))}"
+            )
         if self._tail:
-            gone = {key for key, each in self._files.items() if key not in found and each.reader is None and each.at != _DONE}
+            gone = {
+                key
+                for key, each in self._files.items()
+                if key not in found and each.reader is None and each.at != _DONE
+            }
             found |= {each.key: each for each in self._folders.find_renamed(gone)} if gone else {}
         for key, known in list(self._files.items()):
             known.missed = 0 if key in found else known.missed + 1
             if key not in found and known.reader is None and not self._turns and not self._merged:
-                known.path, known.number = known.path or key, known.number or len(found) + len(self._files)
+                known.path, known.number = (
+                    known.path or key,
+                    known.number or len(found) + len(self._files),
+                )
                 self._tell_loss(known, "is gone")
                 del self._files[key]
         waiting = set(map(id, self._turns))
@@ -224,14 +277,18 @@ class Files(ReplayableSpout):
             known.number = len(self._files)
             self._total += found.size
             self._done += found.size if known.at == _DONE else 0
-        known.path, known.size = found.path, found.size
+        known.path = found.path
+        known.size = found.size
         if known.at == _DONE and self._tail and found.size:
-            known.at = known.printed = known.checksum = 0  # the inode of a file that was read and deleted is used again
+            # the inode of a file that was read and deleted is used again
+            known.at = known.printed = known.checksum = 0
         if known.at != _DONE and id(known) not in waiting and known not in self._merged:
             self._turns.append(known)
 
     def _emit(self, each: _File) -> int:
-        """Emit some records of a file; 0 when there are none now, and its position says whether there will be."""
+        """Emit some records of a file; 0 when there are none now, and its position says whether
+        there will be.
+        """
         count = 0
         try:
             reader = each.reader or self._begin(each)
@@ -239,7 +296,8 @@ class Files(ReplayableSpout):
                 return self._emit_batch(each, reader)
             if reader is None:
                 return 0  # its header is not complete yet
-            is_complete, emit = self._is_complete(each), self._emit_record
+            is_complete = self._is_complete(each)
+            emit = self._emit_record
             for count in range(_RECORDS_PER_CALL):
                 if (record := reader.next(is_complete)) is None:
                     return count or self._rest(each)
@@ -247,7 +305,8 @@ class Files(ReplayableSpout):
         except (EOFError, OSError) as error:
             if count and not self._is_damage(error):
                 self._drop(each)
-                return count  # what was emitted is behind the position; the next call meets the error again
+                # what was emitted is behind the position; the next call meets the error again
+                return count
             self._bear(each, error)
             return 0 if isinstance(error, FileNotFoundError) else _RECORDS_PER_CALL
         return _RECORDS_PER_CALL
@@ -263,7 +322,8 @@ class Files(ReplayableSpout):
                 found = self._merged.take()
             except (OSError, InvalidConfigError):
                 if count:
-                    return  # what was emitted is behind the position; the next call meets the error again
+                    # what was emitted is behind the position; the next call meets the error again
+                    return
                 raise
             if found is None:
                 return
@@ -271,7 +331,8 @@ class Files(ReplayableSpout):
 
     def _read_ahead(self, each: _File) -> tuple[int, Record] | None:
         """Return the next record of a file with its time; None when there is none now."""
-        record, time = self._next_record(each), self._time
+        record = self._next_record(each)
+        time = self._time
         if record is None or time is None:
             if each.at != _DONE:
                 self._turns.append(each)
@@ -281,7 +342,9 @@ class Files(ReplayableSpout):
         try:
             return time.of(record.values), record
         except ValueError as error:
-            return NO_TIME, record._replace(problem=str(error)[:300], text=repr(record.values)[:2000])
+            return NO_TIME, record._replace(
+                problem=str(error)[:300], text=repr(record.values)[:2000]
+            )
 
     def _next_record(self, each: _File) -> Record | None:
         try:
@@ -302,7 +365,8 @@ class Files(ReplayableSpout):
         return not self._tail or each.missed > 1
 
     def _emit_record(self, each: _File, record: Record) -> None:
-        place, each.at = each.at, record.end
+        place = each.at
+        each.at = record.end
         if record.problem:
             self._tell(each, record.problem, record.text, place)
             return
@@ -326,12 +390,15 @@ class Files(ReplayableSpout):
     def _emit_batch(self, each: _File, reader: ParquetReader) -> int:
         if (batch := reader.next_batch()) is None:
             return self._rest(each)
-        first, each.at = each.at, reader.at
+        first = each.at
+        each.at = reader.at
         if self._emits_batches:
-            with suppress(CodecError):  # it holds a value that no tuple carries: which one is found row by row
+            # it holds a value that no tuple carries: which one is found row by row
+            with suppress(CodecError):
                 self._collector.emit_batch(batch, each.number << _OFFSET_BITS | first)
                 return int(batch.num_rows)
-        emit, id_of_file = self._collector.emit, each.number << _OFFSET_BITS
+        emit = self._collector.emit
+        id_of_file = each.number << _OFFSET_BITS
         for place, values in enumerate(rows_of(batch), first):
             try:
                 emit(values, id_of_file | place)
@@ -345,9 +412,16 @@ class Files(ReplayableSpout):
         self._collector.emit((shown(each.path), place, text, problem), message_id, stream="bad")
 
     def _tell_loss(self, each: _File, how: str) -> None:
-        """Report a file of which a part was read, and whose rest cannot be; a log that is rotated away is expected to go."""
+        """Report a file of which a part was read, and whose rest cannot be; a log that is rotated
+        away is expected to go.
+        """
         if each.at > 0 and not self._tail:
-            self._tell(each, f"the file {how} since it was read up to here: its rest is not read", "", each.at)
+            self._tell(
+                each,
+                f"the file {how} since it was read up to here: its rest is not read",
+                "",
+                each.at,
+            )
         self._finish(each)
 
     def _is_damage(self, error: BaseException) -> bool:
@@ -381,7 +455,9 @@ class Files(ReplayableSpout):
         each.reader = None
 
     def _pause(self, each: _File) -> None:
-        """Close a file whose next record is read; it is no shorter than up to there, should it have grown since it was found."""
+        """Close a file whose next record is read; it is no shorter than up to there, should it have
+        grown since it was found.
+        """
         if isinstance(each.reader, TextReader) and not each.path.endswith(PACKED):
             each.size = max(each.size, each.reader.at)
         self._drop(each)
@@ -396,15 +472,21 @@ class Files(ReplayableSpout):
         where = f"component '{self._component}', file {shown(each.path)}"
         if self._format == "parquet":
             raw = self._folders.open_raw(each.path)
-            each.reader = reader = _opened(where, raw, partial(ParquetReader, raw, each.at, self._fields, where))
+            each.reader = reader = _opened(
+                where, raw, partial(ParquetReader, raw, each.at, self._fields, where)
+            )
             if each.at > reader.rows:
                 self._tell_loss(each, "has become shorter")
             return each.reader
-        parse = {"lines": line_parser, "json": json_parser}.get(self._format, line_parser)(self._fields)
+        parse = {"lines": line_parser, "json": json_parser}.get(self._format, line_parser)(
+            self._fields
+        )
         if self._format == "csv":
             with self._folders.open(each.path, 0) as first:
                 line = first.readline(self._most_bytes)
-                while csv_is_open(line, self._delimiter) and (more := first.readline(self._most_bytes - len(line))):
+                while csv_is_open(line, self._delimiter) and (
+                    more := first.readline(self._most_bytes - len(line))
+                ):
                     line += more
             if self._tail and (not line.endswith(b"\n") or csv_is_open(line, self._delimiter)):
                 return None
@@ -412,12 +494,17 @@ class Files(ReplayableSpout):
                 self._finish(each)
                 return None
             try:
-                header = csv_cells(line.rstrip(b"\r\n").removeprefix(b"\xef\xbb\xbf"), self._delimiter)
+                header = csv_cells(
+                    line.rstrip(b"\r\n").removeprefix(b"\xef\xbb\xbf"), self._delimiter
+                )
             except ValueError as error:
                 raise InvalidConfigError(f"{where}: its header cannot be read: {error}") from error
             if missing := [name for name in self._fields if name not in header]:
-                raise InvalidConfigError(f"{where}: its header has no column '{missing[0]}', only {', '.join(header)}")
-            parse, each.at = csv_parser(self._fields, header, self._delimiter), max(each.at, len(line))
+                raise InvalidConfigError(
+                    f"{where}: its header has no column '{missing[0]}', only {', '.join(header)}"
+                )
+            parse = csv_parser(self._fields, header, self._delimiter)
+            each.at = max(each.at, len(line))
         each.stream = self._folders.open(each.path, each.at)
         if self._tail and each.printed and fingerprint(each.stream, each.printed) != each.checksum:
             each.stream.close()
@@ -427,7 +514,13 @@ class Files(ReplayableSpout):
             each.stream.close()
             self._tell_loss(each, "has become shorter")
             return None
-        each.reader = TextReader(each.stream, each.at, parse, self._delimiter if self._format == "csv" else "", self._most_bytes)
+        each.reader = TextReader(
+            each.stream,
+            each.at,
+            parse,
+            self._delimiter if self._format == "csv" else "",
+            self._most_bytes,
+        )
         return each.reader
 
 

@@ -26,7 +26,9 @@ _LINES_PER_CALL = 64
 
 
 def find_files(paths: Iterable[str | Path], pattern: str = "*") -> list[tuple[str, int]]:
-    """(path, bytes) of every file named or found below a named folder, sorted; InvalidConfigError if one is missing."""
+    """(path, bytes) of every file named or found below a named folder, sorted; InvalidConfigError
+    if one is missing.
+    """
     found: dict[str, int] = {}
     for path in map(Path, paths):
         if not os.path.exists(path):  # False for every name that cannot be
@@ -39,7 +41,9 @@ def find_files(paths: Iterable[str | Path], pattern: str = "*") -> list[tuple[st
 
 
 def _sized(files: str | Path | Sequence[tuple[str, int] | str | Path]) -> list[tuple[str, int]]:
-    """Return (path, bytes) of each file; of a path alone, as `find_files` does. InvalidConfigError for anything else."""
+    """Return (path, bytes) of each file; of a path alone, as `find_files` does. InvalidConfigError
+    for anything else.
+    """
     if isinstance(files, str | Path):
         return find_files([files])
     found: list[tuple[str, int]] = []
@@ -50,24 +54,29 @@ def _sized(files: str | Path | Sequence[tuple[str, int] | str | Path]) -> list[t
             case (str() as path, int() as size):
                 found.append((path, size))
             case _:
-                raise InvalidConfigError(f"FileLines: {show(each)} is no path and no (path, bytes) of `find_files`")
+                raise InvalidConfigError(
+                    f"FileLines: {show(each)} is no path and no (path, bytes) of `find_files`"
+                )
     return found
 
 
 class FileLines(ReplayableSpout):
-    """Emits every line of its files, without the line end; message id file number * 2**40 + byte offset.
+    """Emits every line of its files, without the line end; message id file number * 2**40 + byte
+    offset.
 
-    `files` are paths of files or folders, or what `find_files` returned. Files are dealt to tasks so that each gets about
-    the same bytes, and each task reads its files in the order of their names, or of `order(path)`: event times that rise
-    from file to file rise in every task. The files must be readable under the same paths wherever the spout runs. Bytes
-    that are not UTF-8 become U+FFFD; compressed files are not
-    unpacked. Its position is (file number, byte offset). Bolts of columns get blocks of lines (128 kB) as Arrow batches,
-    each as one message with the id of its first line. `read` says of files how many bytes are not to be read again; files
-    that have grown or come since are read from there.
+    `files` are paths of files or folders, or what `find_files` returned. Files are dealt to tasks
+    so that each gets about the same bytes, and each task reads its files in the order of their
+    names, or of `order(path)`: event times that rise from file to file rise in every task. The
+    files must be readable under the same paths wherever the spout runs. Bytes that are not UTF-8
+    become U+FFFD; compressed files are not unpacked. Its position is (file number, byte offset).
+    Bolts of columns get blocks of lines (128 kB) as Arrow batches, each as one message with the id
+    of its first line. `read` says of files how many bytes are not to be read again; files that have
+    grown or come since are read from there.
 
-    With the function `time`, from a record ({"line": text}) to milliseconds, a task reads its files in step by event time: a
-    line is late only if it is late within its own file. A line on which the function raises is reported, and keeps its place
-    in its file. Bolts of columns then get rows, and the position is the byte offset in each file.
+    With the function `time`, from a record ({"line": text}) to milliseconds, a task reads its files
+    in step by event time: a line is late only if it is late within its own file. A line on which
+    the function raises is reported, and keeps its place in its file. Bolts of columns then get
+    rows, and the position is the byte offset in each file.
     """
 
     outputs = ("line",)
@@ -86,7 +95,9 @@ class FileLines(ReplayableSpout):
         self._read = dict(read or {})
         for path, size in self._files:
             if self._read.get(path, 0) > size:
-                raise InvalidConfigError(f"input {path}: {self._read[path]} bytes were read of it, but it has {size} now")
+                raise InvalidConfigError(
+                    f"input {path}: {self._read[path]} bytes were read of it, but it has {size} now"
+                )
 
     def open(self, conf: Conf, context: TopologyContext, collector: SpoutOutputCollector) -> None:
         """Take this task's share of the files."""
@@ -95,9 +106,14 @@ class FileLines(ReplayableSpout):
         self._mine = share(self._files, len(context.peers), self._order)[context.task_index]
         self._total = sum(size for _, size in self._mine)
         self._at = 0  # without `time`: the file that is read
-        self._offsets = [self._read.get(path, 0) for path, _ in self._mine]  # behind the last line emitted of each
+        # behind the last line emitted of each
+        self._offsets = [self._read.get(path, 0) for path, _ in self._mine]
         self._file: BinaryIO | None = None
-        self._parts = [_Part(number, path) for number, (path, _) in enumerate(self._mine)] if self._time is not None else []
+        self._parts = (
+            [_Part(number, path) for number, (path, _) in enumerate(self._mine)]
+            if self._time is not None
+            else []
+        )
         self._merged = MergedInputs(self._read_ahead, _Part.close, MOST_OPEN)
         for each in self._parts:
             self._merged.add(each, each.number)
@@ -134,10 +150,14 @@ class FileLines(ReplayableSpout):
 
     def extent(self) -> tuple[int, int]:
         """Bytes in all, bytes done."""
-        return self._total, sum(min(offset, size) for offset, (_, size) in zip(self._offsets, self._mine, strict=True))
+        return self._total, sum(
+            min(offset, size) for offset, (_, size) in zip(self._offsets, self._mine, strict=True)
+        )
 
     def snapshot(self) -> Any:
-        """(file number, byte offset) behind the last line; with `time`, the byte offset in each file."""
+        """(file number, byte offset) behind the last line; with `time`, the byte offset in each
+        file.
+        """
         if self._time is not None:
             return list(self._offsets)
         return [self._at, self._offsets[self._at] if self._at < len(self._mine) else 0]
@@ -162,8 +182,12 @@ class FileLines(ReplayableSpout):
         """The same files behind what was read of each."""
         read = dict(self._read)
         for each in handed:
-            if not isinstance(each, dict) or not all(type(p) is str and type(n) is int and n >= 0 for p, n in each.items()):
-                raise InvalidConfigError(f"FileLines was handed {each!r:.80}, which is not bytes read by path")
+            if not isinstance(each, dict) or not all(
+                type(p) is str and type(n) is int and n >= 0 for p, n in each.items()
+            ):
+                raise InvalidConfigError(
+                    f"FileLines was handed {each!r:.80}, which is not bytes read by path"
+                )
             for path, size in each.items():
                 read[path] = max(size, read.get(path, 0))
         return type(self)(self._files, read, self._order, self._given_time)
@@ -190,7 +214,9 @@ class FileLines(ReplayableSpout):
             self._collector.emit((text,), each.number << _OFFSET_BITS | start)
 
     def _read_ahead(self, each: _Part) -> tuple[int, Any] | None:
-        """Return a file's next line with its time; None at the end that the file had when it was found."""
+        """Return a file's next line with its time; None at the end that the file had when it was
+        found.
+        """
         assert self._time is not None
         start = self._offsets[each.number]  # behind its last line, which was emitted
         if start >= self._mine[each.number][1]:
@@ -232,7 +258,9 @@ def _text(line: bytes) -> str:
 
 
 def batch_of_lines(block: bytes) -> RecordBatch:
-    """Return whole lines as a batch with one column, `line`: the texts that FileLines emits one by one."""
+    """Return whole lines as a batch with one column, `line`: the texts that FileLines emits one by
+    one.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -243,12 +271,17 @@ def batch_of_lines(block: bytes) -> RecordBatch:
     ends = np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n")) + 1
     last = () if block.endswith(b"\n") else (len(block),)
     offsets = np.concatenate(((0,), ends, last)).astype(np.int32)
-    lines = pa.Array.from_buffers(pa.string(), len(offsets) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(block)])
+    lines = pa.Array.from_buffers(
+        pa.string(), len(offsets) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(block)]
+    )
     return pa.RecordBatch.from_arrays([pc.ascii_rtrim(lines, characters="\r\n")], ["line"])
 
 
-def share(files: Sequence[tuple[str, int]], tasks: int, order: Callable[[str], Any] | None = None) -> list[list[tuple[str, int]]]:
-    """Deal (path, bytes) to tasks, largest first to the least loaded; each share in the order of paths, or of `order(path)`.
+def share(
+    files: Sequence[tuple[str, int]], tasks: int, order: Callable[[str], Any] | None = None
+) -> list[list[tuple[str, int]]]:
+    """Deal (path, bytes) to tasks, largest first to the least loaded; each share in the order of
+    paths, or of `order(path)`.
 
     The same on every machine.
     """

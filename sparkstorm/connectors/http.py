@@ -1,4 +1,6 @@
-"""Webhook and HttpSink: rows that come by POST and are answered once they are done, and rows that leave by POST."""
+"""Webhook and HttpSink: rows that come by POST and are answered once they are done, and rows that
+leave by POST.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +26,25 @@ from sparkstorm.model.values.tagged import row_writer
 
 _AGAIN = frozenset({408, 425, 429})
 _TOKEN = "name the token's place with token_file or token_env"
-_LASTING = {401: _TOKEN, 403: _TOKEN, 404: "mend the URL", 405: "mend the URL", 407: "the proxy needs a password"}
-_LASTING |= dict.fromkeys((301, 302, 303, 307, 308), "it points elsewhere: mend the URL")  # a POST is not repeated at another place
+_LASTING = {
+    401: _TOKEN,
+    403: _TOKEN,
+    404: "mend the URL",
+    405: "mend the URL",
+    407: "the proxy needs a password",
+}
+# a POST is not repeated at another place
+_LASTING |= dict.fromkeys((301, 302, 303, 307, 308), "it points elsewhere: mend the URL")
 
 
 class SpoutServer:
-    """HTTP server of a spout's task, a thread for each connection; only one on loopback may go without a token."""
+    """HTTP server of a spout's task, a thread for each connection; only one on loopback may go
+    without a token.
+    """
 
-    def __init__(self, owner: str, host: str, port: int, token_file: str | None, token_env: str | None) -> None:
+    def __init__(
+        self, owner: str, host: str, port: int, token_file: str | None, token_env: str | None
+    ) -> None:
         if host not in ("127.0.0.1", "::1", "localhost") and not (token_file or token_env):
             raise InvalidConfigError(
                 f"{owner}: listening on {host} needs a token (token_file or token_env): anyone could send requests"
@@ -41,7 +54,9 @@ class SpoutServer:
         self._secret = Secret(owner, token_file, token_env)
 
     def open(self, context: TopologyContext, handler: type[SpoutHandler], spout: Spout) -> None:
-        """Listen on the port plus the task's index, which `port` is from then on; 0: on a free one."""
+        """Listen on the port plus the task's index, which `port` is from then on; 0: on a free
+        one.
+        """
         self._token = self._secret.read()
         chosen = self.port + context.task_index if self.port else 0
         bound = type("Handler", (handler,), {"spout": spout})
@@ -53,7 +68,9 @@ class SpoutServer:
             ) from error
         self._server.daemon_threads = True
         self.port = self._server.server_address[1]
-        threading.Thread(target=self._server.serve_forever, name=context.component_id, daemon=True).start()
+        threading.Thread(
+            target=self._server.serve_forever, name=context.component_id, daemon=True
+        ).start()
 
     def close(self) -> None:
         """Stop listening."""
@@ -61,8 +78,12 @@ class SpoutServer:
         self._server.server_close()
 
     def refusal(self, authorization: str) -> tuple[int, str] | None:
-        """Return status and text for a caller whose header does not show the token; None for one who may go on."""
-        if self._token is None or hmac.compare_digest(authorization.encode(), f"Bearer {self._token}".encode()):
+        """Return status and text for a caller whose header does not show the token; None for one
+        who may go on.
+        """
+        if self._token is None or hmac.compare_digest(
+            authorization.encode(), f"Bearer {self._token}".encode()
+        ):
             return None
         return 401, "the Authorization header does not show the token"
 
@@ -76,7 +97,9 @@ class SpoutHandler(BaseHTTPRequestHandler):
     spout: Any
 
     def read_body(self, most: int) -> bytes | None:
-        """Return the body of a request; None when it was answered since it has no length, or more than `most` bytes."""
+        """Return the body of a request; None when it was answered since it has no length, or more
+        than `most` bytes.
+        """
         length = self.headers.get("Content-Length", "")
         if not length.isdigit():
             self.answer(411, "a Content-Length is needed")
@@ -106,9 +129,11 @@ class _Request:
     """A POST that waits for its rows; its answer is 200 when all are done."""
 
     def __init__(self, rows: list[Any], key: str | None) -> None:
-        self.rows, self.key = rows, key
+        self.rows = rows
+        self.key = key
         self.open = len(rows)
-        self.is_failed, self.refusal = False, ""
+        self.is_failed = False
+        self.refusal = ""
         self.is_done = threading.Event()
 
     def refuse(self, reason: str) -> None:
@@ -123,14 +148,17 @@ class _Request:
 
 
 class Webhook(Spout):
-    """Emits the JSON objects that are posted to it: named `fields`, and the request's `Idempotency-Key` (`idempotency_key`).
+    """Emits the JSON objects that are posted to it: named `fields`, and the request's
+    `Idempotency-Key` (`idempotency_key`).
 
-    A request is one object or a list of them. It is answered with 200 once every tuple of it was processed and committed, 422 if
-    one was parked, 400 or 413 for what is no such JSON, 503 after `patience_secs` or when `most_waiting` requests wait. A sender
-    that gets no 200 must send again: at least once; a topology that keeps the keys it has seen makes it exactly once.
+    A request is one object or a list of them. It is answered with 200 once every tuple of it was
+    processed and committed, 422 if one was parked, 400 or 413 for what is no such JSON, 503 after
+    `patience_secs` or when `most_waiting` requests wait. A sender that gets no 200 must send again:
+    at least once; a topology that keeps the keys it has seen makes it exactly once.
 
-    It listens on `host` (this machine only, unless you say otherwise) and `port` + the task's index. `token_file` or `token_env`
-    name a secret that senders show as `Authorization: Bearer ...`; without one only loopback is allowed.
+    It listens on `host` (this machine only, unless you say otherwise) and `port` + the task's
+    index. `token_file` or `token_env` name a secret that senders show as
+    `Authorization: Bearer ...`; without one only loopback is allowed.
     """
 
     def __init__(
@@ -146,9 +174,12 @@ class Webhook(Spout):
         most_waiting: int = 256,
         max_body_bytes: int = 1 << 20,
     ) -> None:
-        self._server, self._path = SpoutServer("Webhook", host, port, token_file, token_env), path
-        self._fields, self.patience_secs = list(fields), patience_secs
-        self._most_waiting, self.max_body_bytes = most_waiting, max_body_bytes
+        self._server = SpoutServer("Webhook", host, port, token_file, token_env)
+        self._path = path
+        self._fields = list(fields)
+        self.patience_secs = patience_secs
+        self._most_waiting = most_waiting
+        self.max_body_bytes = max_body_bytes
         types = dict(fields) if isinstance(fields, Mapping) else dict.fromkeys(fields, "any")
         self.outputs = {**types, "idempotency_key": "string"}
 
@@ -174,7 +205,9 @@ class Webhook(Spout):
         self._waiting[self._number] = request
         try:
             for row in request.rows:
-                self._collector.emit([*(row.get(name) for name in self._fields), request.key], self._number)
+                self._collector.emit(
+                    [*(row.get(name) for name in self._fields), request.key], self._number
+                )
         except CodecError as error:
             self._collector.report_error(f"a request was refused: {error}")
             request.refuse(str(error)[:300])
@@ -193,7 +226,9 @@ class Webhook(Spout):
         self._server.close()
 
     def take(self, path: str, token: str, body: bytes, key: str | None) -> tuple[int, str]:
-        """Take a request in and wait for its end, in a thread of its own; return status and text of the answer."""
+        """Take a request in and wait for its end, in a thread of its own; return status and text of
+        the answer.
+        """
         if refused := self._server.refusal(token):
             return refused
         if path.partition("?")[0] != self._path:
@@ -230,17 +265,20 @@ class _Handler(SpoutHandler):
         """Hand over the rows of a request."""
         body = self.read_body(self.spout.max_body_bytes)
         if body is not None:
-            token, key = self.headers.get("Authorization", ""), self.headers.get("Idempotency-Key")
+            token = self.headers.get("Authorization", "")
+            key = self.headers.get("Idempotency-Key")
             self.answer(*self.spout.take(self.path, token, body, key and key[:200]))
 
 
 class HttpSink(TransactionalSink):
-    """Posts rows as JSON, one request each or `batch` rows as a list, after the commit; idempotent by `Idempotency-Key`.
+    """Posts rows as JSON, one request each or `batch` rows as a list, after the commit; idempotent
+    by `Idempotency-Key`.
 
-    The key names topology, component, task, the store's incarnation, epoch and place, and is the same whenever the request is
-    repeated. Rows are an outbox in the worker's commit. Answers of 5xx, 408, 425 and 429 and lost connections are tried again
-    (`topology.sink.patience.secs`); 401, 403, 404, 405, 407 and redirects end the run; rows answered otherwise than 2xx are parked.
-    At least once for a server that does not look at the key.
+    The key names topology, component, task, the store's incarnation, epoch and place, and is the
+    same whenever the request is repeated. Rows are an outbox in the worker's commit. Answers of
+    5xx, 408, 425 and 429 and lost connections are tried again (`topology.sink.patience.secs`); 401,
+    403, 404, 405, 407 and redirects end the run; rows answered otherwise than 2xx are parked. At
+    least once for a server that does not look at the key.
     """
 
     def __init__(
@@ -255,9 +293,19 @@ class HttpSink(TransactionalSink):
     ) -> None:
         parts = urlsplit(without_password(url, "HttpSink"))
         is_plain = (parts.path + parts.query).isascii() and url.isprintable() and " " not in url
-        if parts.scheme not in ("http", "https") or not parts.hostname or not is_plain or not _has_port(parts):
-            raise InvalidConfigError(f"HttpSink: {url!r:.80} is no URL of the form https://host/path")
-        self._url, self._batch, self._headers, self._timeout = url, batch, dict(headers or {}), timeout_secs
+        if (
+            parts.scheme not in ("http", "https")
+            or not parts.hostname
+            or not is_plain
+            or not _has_port(parts)
+        ):
+            raise InvalidConfigError(
+                f"HttpSink: {url!r:.80} is no URL of the form https://host/path"
+            )
+        self._url = url
+        self._batch = batch
+        self._headers = dict(headers or {})
+        self._timeout = timeout_secs
         self._secret = Secret("HttpSink", token_file, token_env)
 
     def open(self, conf: Conf, context: TopologyContext) -> None:
@@ -267,8 +315,14 @@ class HttpSink(TransactionalSink):
         self._connection: http.client.HTTPConnection | None = None
         token = self._secret.read()
         if token and not (token.isascii() and token.isprintable()):
-            raise InvalidConfigError(f"component '{context.component_id}': the token holds what no header may hold; {_TOKEN}")
-        self._all = {"Content-Type": "application/json", **self._headers, **({"Authorization": f"Bearer {token}"} if token else {})}
+            raise InvalidConfigError(
+                f"component '{context.component_id}': the token holds what no header may hold; {_TOKEN}"
+            )
+        self._all = {
+            "Content-Type": "application/json",
+            **self._headers,
+            **({"Authorization": f"Bearer {token}"} if token else {}),
+        }
         self._rows: list[list[Any]] = []
         self._source: Source | None = None  # of the row before
         self._fields: list[str] | None = None
@@ -287,12 +341,15 @@ class HttpSink(TransactionalSink):
         self._rows.append([*self._head, list(tup.values)])
 
     def prepare(self, epoch: int) -> Any:
-        """Return the rows as outbox, behind the store's incarnation: epochs of another one may have the same number."""
+        """Return the rows as outbox, behind the store's incarnation: epochs of another one may have
+        the same number.
+        """
         return [self._incarnation, self._rows]
 
     def commit(self, epoch: int, prepared: Any) -> None:
         """Post what was not answered yet."""
-        is_named = bool(prepared) and type(prepared[0]) is str  # else an outbox of an earlier version
+        # else an outbox of an earlier version
+        is_named = bool(prepared) and type(prepared[0]) is str
         incarnation, rows_of_epoch = prepared if is_named else ("", prepared)
         name = f"{self._name}/{incarnation}/{epoch}" if incarnation else f"{self._name}/{epoch}"
         size = self._batch or 1
@@ -305,11 +362,16 @@ class HttpSink(TransactionalSink):
             if status >= 500 or status in _AGAIN:
                 raise ConnectionError(f"{self._url} answers {status}: {text}")
             if status in _LASTING:
-                raise InvalidConfigError(f"{self._url} answers {status}: {text}; {_LASTING[status]}")
+                raise InvalidConfigError(
+                    f"{self._url} answers {status}: {text}; {_LASTING[status]}"
+                )
             if status >= 300:
-                self._refused += [(_tuple(row), f"{self._url} answers {status}: {text}") for row in rows]
+                self._refused += [
+                    (_tuple(row), f"{self._url} answers {status}: {text}") for row in rows
+                ]
             self._done = (epoch, start // size + 1)
-        refused, self._refused = self._refused, []
+        refused = self._refused
+        self._refused = []
         if refused:
             raise RefusedRows(refused)
 
@@ -345,7 +407,9 @@ class HttpSink(TransactionalSink):
         if parts.scheme == "http":
             return http.client.HTTPConnection(parts.hostname, parts.port, timeout=self._timeout)
         context = ssl.create_default_context()
-        return http.client.HTTPSConnection(parts.hostname, parts.port, timeout=self._timeout, context=context)
+        return http.client.HTTPSConnection(
+            parts.hostname, parts.port, timeout=self._timeout, context=context
+        )
 
     def _close(self) -> None:
         if self._connection is not None:

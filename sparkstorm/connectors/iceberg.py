@@ -13,12 +13,14 @@ from sparkstorm.errors import InvalidConfigError
 class IcebergSink(TableSink):
     """Appends rows to an Iceberg table ("db.clicks"), exactly once.
 
-    An epoch is one Parquet file, which is written first and is part of the table once a snapshot names it. The same commit sets the
-    table's property `sparkstorm-epoch.<topology>/<component>/<task>`, and the snapshot's summary names sink and epoch, so a commit
-    that is repeated changes nothing. A table that is not there is made with the columns of `schema`; partitioned tables are not
-    written. When `compact_files` files below half of `target_bytes` have come together, the first task merges them in a snapshot of
-    its own; expiring snapshots is left to you. `catalog` and `properties` are pyiceberg's; secrets come from its environment
-    variables (`PYICEBERG_CATALOG__<NAME>__...`) or its file.
+    An epoch is one Parquet file, which is written first and is part of the table once a snapshot
+    names it. The same commit sets the table's property
+    `sparkstorm-epoch.<topology>/<component>/<task>`, and the snapshot's summary names sink and
+    epoch, so a commit that is repeated changes nothing. A table that is not there is made with the
+    columns of `schema`; partitioned tables are not written. When `compact_files` files below half
+    of `target_bytes` have come together, the first task merges them in a snapshot of its own;
+    expiring snapshots is left to you. `catalog` and `properties` are pyiceberg's; secrets come from
+    its environment variables (`PYICEBERG_CATALOG__<NAME>__...`) or its file.
     """
 
     def __init__(
@@ -32,13 +34,17 @@ class IcebergSink(TableSink):
     ) -> None:
         super().__init__(table, schema, **sizes)
         if "." not in table or not all(part.strip() for part in table.split(".")):
-            raise InvalidConfigError(f"IcebergSink: {table!r:.80} is no table of the form namespace.table")
-        self._path, self._catalog = table, catalog
+            raise InvalidConfigError(
+                f"IcebergSink: {table!r:.80} is no table of the form namespace.table"
+            )
+        self._path = table
+        self._catalog = catalog
         place = f"PYICEBERG_CATALOG__{catalog.upper()}__..."
         self._properties = refuse_secrets("IcebergSink", "properties", properties or {}, place)
 
     def _find_target(self) -> tuple[Any, str]:
-        io, folder = self._open_table().io, self._location("")
+        io = self._open_table().io
+        folder = self._location("")
         scheme, place, path = io.parse_location(folder, io.properties)
         return io.fs_by_scheme(scheme, place), path.rstrip("/")
 
@@ -73,7 +79,11 @@ class IcebergSink(TableSink):
 
         schema: Any = self._schema
         files = table.scan().plan_files()
-        small = [each.file for each in files if each.file.file_size_in_bytes < self._target_bytes // 2 and not each.delete_files]
+        small = [
+            each.file
+            for each in files
+            if each.file.file_size_in_bytes < self._target_bytes // 2 and not each.delete_files
+        ]
         if len(small) < self._compact_files:
             return
         parts = []
@@ -87,7 +97,9 @@ class IcebergSink(TableSink):
             with table.transaction() as change, change.update_snapshot().overwrite() as merge:
                 for each in small:
                     merge.delete_data_file(each)
-                for made in _parquet_files_to_data_files(change.table_metadata, [location], table.io):
+                for made in _parquet_files_to_data_files(
+                    change.table_metadata, [location], table.io
+                ):
                     merge.append_data_file(made)
         except (CommitFailedException, ValidationException):  # another task has appended meanwhile
             table.io.delete(location)
@@ -99,8 +111,13 @@ class IcebergSink(TableSink):
         try:
             from pyiceberg.catalog import load_catalog
         except ImportError as error:
-            raise InvalidConfigError("pyiceberg is not installed here: pip install 'sparkstorm[iceberg]'") from error
-        return load_catalog(self._catalog, **{**self._properties, "py-io-impl": "pyiceberg.io.pyarrow.PyArrowFileIO"})
+            raise InvalidConfigError(
+                "pyiceberg is not installed here: pip install 'sparkstorm[iceberg]'"
+            ) from error
+        return load_catalog(
+            self._catalog,
+            **{**self._properties, "py-io-impl": "pyiceberg.io.pyarrow.PyArrowFileIO"},
+        )
 
     def _open_table(self) -> Any:
         if self._table is None:

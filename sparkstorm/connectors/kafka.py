@@ -27,29 +27,38 @@ _SIMPLE = frozenset(
     {"tinyint", "smallint", "int", "bigint", "double", "boolean", "string"}
 )  # pyarrow reads their JSON as the parser does
 Made = tuple[Any, dict[tuple[str, int], int]]
-_META = {"key": "string", "topic": "string", "partition": "bigint", "offset": "bigint", "time_ms": "bigint"}
+_META = {
+    "key": "string",
+    "topic": "string",
+    "partition": "bigint",
+    "offset": "bigint",
+    "time_ms": "bigint",
+}
 
 
 class KafkaSource(ReplayableSpout):
     """Emits the records of Kafka topics, each exactly once.
 
-    Without `fields` a tuple has `value` as text (`binary=True`: bytes); with them, values are JSON objects and these their fields.
-    Then come `key`, `topic`, `partition`, `offset` and the record's `time_ms`, for event time. What is no such JSON goes to the
-    stream `bad` (place, text, reason) and is reported.
+    Without `fields` a tuple has `value` as text (`binary=True`: bytes); with them, values are JSON
+    objects and these their fields. Then come `key`, `topic`, `partition`, `offset` and the record's
+    `time_ms`, for event time. What is no such JSON goes to the stream `bad` (place, text, reason)
+    and is reported.
 
-    The partitions of a task are read in step by event time: that of the field `time`, or what the function `time` makes of the
-    record's fields by name, in milliseconds; else the record's own. A record is late only if it is late within its own
-    partition. A partition at its end, or one that has brought nothing for `idle_secs`, is not waited for. A record on which
-    the function raises goes to `bad`; with `ahead_secs`, one whose time is further ahead of this host's clock as well.
+    The partitions of a task are read in step by event time: that of the field `time`, or what the
+    function `time` makes of the record's fields by name, in milliseconds; else the record's own. A
+    record is late only if it is late within its own partition. A partition at its end, or one that
+    has brought nothing for `idle_secs`, is not waited for. A record on which the function raises
+    goes to `bad`; with `ahead_secs`, one whose time is further ahead of this host's clock as well.
 
-    A column bolt gets batches, each one message, if the fields are numbers, texts and booleans and neither `time` nor `ahead_secs`
-    is given.
+    A column bolt gets batches, each one message, if the fields are numbers, texts and booleans and
+    neither `time` nor `ahead_secs` is given.
 
-    The position is the next offset of each partition; no consumer group is joined and nothing committed to Kafka. Partitions, also
-    those that are added later, are dealt to tasks by number. `start` is "earliest", "latest", or milliseconds of time.
-    `lost="skip"` goes on with the oldest record when those at the position were deleted; else that is an error. Aborted
-    transactions are not read.
-    `follow=False` ends each partition at its present end. `options` are librdkafka's, without secrets.
+    The position is the next offset of each partition; no consumer group is joined and nothing
+    committed to Kafka. Partitions, also those that are added later, are dealt to tasks by number.
+    `start` is "earliest", "latest", or milliseconds of time. `lost="skip"` goes on with the oldest
+    record when those at the position were deleted; else that is an error. Aborted transactions are
+    not read. `follow=False` ends each partition at its present end. `options` are librdkafka's,
+    without secrets.
     """
 
     blocking = True
@@ -71,10 +80,20 @@ class KafkaSource(ReplayableSpout):
         password_file: str | None = None,
         password_env: str | None = None,
     ) -> None:
-        if not (start in ("earliest", "latest") or type(start) is int) or lost not in ("fail", "skip"):
-            raise InvalidConfigError('KafkaSource: start is "earliest", "latest" or milliseconds, and lost is "fail" or "skip"')
-        self._client = Client("KafkaSource", servers, options, Secret("KafkaSource", password_file, password_env))
-        names = [topic_name(each, "KafkaSource") for each in ([topics] if isinstance(topics, str) else topics)]
+        if not (start in ("earliest", "latest") or type(start) is int) or lost not in (
+            "fail",
+            "skip",
+        ):
+            raise InvalidConfigError(
+                'KafkaSource: start is "earliest", "latest" or milliseconds, and lost is "fail" or "skip"'
+            )
+        self._client = Client(
+            "KafkaSource", servers, options, Secret("KafkaSource", password_file, password_env)
+        )
+        names = [
+            topic_name(each, "KafkaSource")
+            for each in ([topics] if isinstance(topics, str) else topics)
+        ]
         if not names:
             raise InvalidConfigError("KafkaSource: name a topic, at least one")
         self._topics = list(dict.fromkeys(names))
@@ -82,26 +101,43 @@ class KafkaSource(ReplayableSpout):
             fields = dict.fromkeys(fields, "any")
         self._fields = None if fields is None else dict(fields)
         self._handed: dict[str, int] = {}
-        self._binary, self._start, self._lost, self._follow = binary, start, lost, follow
-        value = {"value": "binary" if binary else "string"} if self._fields is None else self._fields
-        self._time = None if time is None else RecordTime("KafkaSource", time, (*value, *_META), self._fields or ())
-        self._idle_ms, self._ahead_ms = round(idle_secs * 1000), None if ahead_secs is None else round(ahead_secs * 1000)
+        self._binary = binary
+        self._start = start
+        self._lost = lost
+        self._follow = follow
+        value = (
+            {"value": "binary" if binary else "string"} if self._fields is None else self._fields
+        )
+        self._time = (
+            None
+            if time is None
+            else RecordTime("KafkaSource", time, (*value, *_META), self._fields or ())
+        )
+        self._idle_ms = round(idle_secs * 1000)
+        self._ahead_ms = None if ahead_secs is None else round(ahead_secs * 1000)
         self.outputs = {"default": {**value, **_META}, "bad": ["place", "text", "reason"]}
 
     def open(self, conf: Conf, context: TopologyContext, collector: SpoutOutputCollector) -> None:
         """Connect to nothing yet."""
-        self._collector, self._now_ms = collector, context.now_ms
+        self._collector = collector
+        self._now_ms = context.now_ms
         self._index, self._tasks = context.task_index, len(context.peers)
         self._where = f"component '{context.component_id}', Kafka at {self._client.servers}"
         self._patience = Patience(self._where, context.now_ms, collector.report_error)
-        self._parse: Callable[[Any], tuple[Any, ...]] = self._parse_value if self._fields is None else json_parser(self._fields)
+        self._parse: Callable[[Any], tuple[Any, ...]] = (
+            self._parse_value if self._fields is None else json_parser(self._fields)
+        )
         self._absent = None if self._fields is None else b"null"  # a value that a record lacks
-        self._is_read = self._time is not None or self._ahead_ms is not None  # before its turn, for its time
+        # before its turn, for its time
+        self._is_read = self._time is not None or self._ahead_ms is not None
         emits_rows = self._is_read or "default" not in context.column_streams
         self._make_batch = None if emits_rows else batch_maker(self._fields, self._binary)
         self._most = _ROWS_PER_CALL if self._make_batch is None else _BATCH_ROWS
         self._is_begun = bool(self._handed)  # its first partitions have positions
-        self._next = {key: at for key, at in self._handed.items() if self._is_mine(*key.rsplit("/", 1))}  # by "topic/partition"
+        # by "topic/partition"
+        self._next = {
+            key: at for key, at in self._handed.items() if self._is_mine(*key.rsplit("/", 1))
+        }
         self._order = PartitionOrder(self._idle_ms)
         self._consumer: Any = None
         self._broken: SparkStormError | None = None  # what no further call resolves
@@ -112,7 +148,9 @@ class KafkaSource(ReplayableSpout):
         context.register_gauge("lag", self._lag)
 
     def _lag(self) -> dict[str, int]:
-        """Return position and head of each partition, for gauges `lag.TOPIC/PARTITION.position` and `.head`; of many, one sum."""
+        """Return position and head of each partition, for gauges `lag.TOPIC/PARTITION.position` and
+        `.head`; of many, one sum.
+        """
         from confluent_kafka import KafkaException
 
         found = {}
@@ -124,7 +162,9 @@ class KafkaSource(ReplayableSpout):
         if len(found) > _MOST_LAGS:
             return {"records": sum(max(0, head - position) for position, head in found.values())}
         return {
-            f"{place}.{what}": each for place, pair in found.items() for what, each in zip(("position", "head"), pair, strict=True)
+            f"{place}.{what}": each
+            for place, pair in found.items()
+            for what, each in zip(("position", "head"), pair, strict=True)
         }
 
     def next_tuple(self) -> None:
@@ -145,28 +185,48 @@ class KafkaSource(ReplayableSpout):
         ready = self._order.take(self._most)
         if not ready or not self._emit_batch(ready):
             self._emit_rows(ready)
-        for place in [place for place in self._paused if self._order.waiting(place) < _MOST_WAITING // 2]:
+        for place in [
+            place for place in self._paused if self._order.waiting(place) < _MOST_WAITING // 2
+        ]:
             self._consumer.resume([_partition(place)])
             self._paused.discard(place)
         return len(ready)
 
     def _emit_rows(self, ready: Sequence[Any]) -> None:
-        emit, parse, absent, places, following = self._collector.emit, self._parse, self._absent, self._places, self._next
+        emit = self._collector.emit
+        parse = self._parse
+        absent = self._absent
+        places = self._places
+        following = self._next
         for each in ready:
             if type(each) is tuple:
                 self._emit(each)
                 continue
-            key, topic, partition, offset, value = each.key(), each.topic(), each.partition(), each.offset(), each.value()
-            text, place = None if key is None else key.decode("utf-8", "replace"), places[topic, partition]
+            key = each.key()
+            topic = each.topic()
+            partition = each.partition()
+            offset = each.offset()
+            value = each.value()
+            text = None if key is None else key.decode("utf-8", "replace")
+            place = places[topic, partition]
             try:  # `_emit` with its calls written out: they cost as much as reading the record
-                row = (*parse(absent if value is None else value), text, topic, partition, offset, each.timestamp()[1])
+                row = (
+                    *parse(absent if value is None else value),
+                    text,
+                    topic,
+                    partition,
+                    offset,
+                    each.timestamp()[1],
+                )
                 emit(row, [place, offset])
                 following[place] = offset + 1
             except (ValueError, RecursionError, CodecError):
                 self._emit(each)
 
     def _emit_batch(self, ready: Sequence[Any]) -> bool:
-        """Emit records as a batch; False when some of them is none of its rows, which is found row by row."""
+        """Emit records as a batch; False when some of them is none of its rows, which is found row
+        by row.
+        """
         if self._make_batch is None or (made := self._make_batch(ready)) is None:
             return False
         batch, ends = made
@@ -182,7 +242,9 @@ class KafkaSource(ReplayableSpout):
 
         outage: KafkaException | None = None
         if self._consumer is None:
-            self._consumer = self._client.consumer(_group(self._where), "error" if self._lost == "fail" else "earliest")
+            self._consumer = self._client.consumer(
+                _group(self._where), "error" if self._lost == "fail" else "earliest"
+            )
         began_ms = self._now_ms()
         try:
             if began_ms >= self._look_ms:
@@ -191,7 +253,8 @@ class KafkaSource(ReplayableSpout):
             outage = error
         found = self._consumer.consume(1, 0.1 if self._assigned and outage is None else 0)
         if found:
-            found += self._consumer.consume(self._most, 0)  # with a time-out it would wait for as many
+            # with a time-out it would wait for as many
+            found += self._consumer.consume(self._most, 0)
         self._order.note_poll(self._now_ms() - began_ms)
         records = self._put_all([message for message in found if message.error() is None])
         for message in found:
@@ -209,7 +272,9 @@ class KafkaSource(ReplayableSpout):
             self._patience.bear(RuntimeError(problem.str()))
 
     def is_exhausted(self) -> bool:
-        """Return whether every partition was read to the end that it had; never if it is followed."""
+        """Return whether every partition was read to the end that it had; never if it is
+        followed.
+        """
         return not self._follow and self._look_ms > 0 and self._order.is_at_end
 
     def snapshot(self) -> Any:
@@ -218,7 +283,8 @@ class KafkaSource(ReplayableSpout):
 
     def restore(self, position: Any) -> None:
         """Go on there."""
-        self._next, self._is_begun = dict(position), True
+        self._next = dict(position)
+        self._is_begun = True
 
     def take_over(self, handed: Sequence[Any]) -> KafkaSource:
         """The same source behind all former tasks' positions, with any number of tasks."""
@@ -244,18 +310,24 @@ class KafkaSource(ReplayableSpout):
         for part in parts.values():
             place = self._place(part[0])
             waiting = self._order.put(
-                place, map(self._read, part) if self._is_read else [(each.timestamp()[1], each) for each in part]
+                place,
+                map(self._read, part)
+                if self._is_read
+                else [(each.timestamp()[1], each) for each in part],
             )
             _, end = self._consumer.get_watermark_offsets(_partition(place), cached=True)
             if 0 <= end <= part[-1].offset() + 1:
-                self._order.note_end(place)  # Kafka says so only with its next answer, after fetch.wait.max.ms
+                # Kafka says so only with its next answer, after fetch.wait.max.ms
+                self._order.note_end(place)
             if waiting >= _MOST_WAITING and place not in self._paused:
                 self._consumer.pause([_partition(place)])
                 self._paused.add(place)
         return len(messages)
 
     def _read(self, message: Any) -> tuple[int, Any]:
-        """Return a record's time, which may be in its value, and the record with its values or the reason why it has none."""
+        """Return a record's time, which may be in its value, and the record with its values or the
+        reason why it has none.
+        """
         try:
             values = self._values(message)
             time_ms = message.timestamp()[1] if self._time is None else self._time.of(values)
@@ -271,19 +343,30 @@ class KafkaSource(ReplayableSpout):
     def _values(self, message: Any) -> tuple[Any, ...]:
         key = message.key()
         text = None if key is None else key.decode("utf-8", "replace")
-        rest = (text, message.topic(), message.partition(), message.offset(), message.timestamp()[1])
+        rest = (
+            text,
+            message.topic(),
+            message.partition(),
+            message.offset(),
+            message.timestamp()[1],
+        )
         value = message.value()
         return (*self._parse(self._absent if value is None else value), *rest)
 
     def _check_time(self, time_ms: int) -> None:
         if self._ahead_ms is not None and time_ms > self._now_ms() + self._ahead_ms:
             ahead = (time_ms - self._now_ms()) / 1000
-            raise ValueError(f"its time {time_ms} is {ahead:g} s ahead of this host's clock: one of the two clocks is wrong")
+            raise ValueError(
+                f"its time {time_ms} is {ahead:g} s ahead of this host's clock: one of the two clocks is wrong"
+            )
 
     def _emit(self, record: Any) -> None:
-        """Emit a record: a message, or one that was read before with its values or the reason why it has none."""
+        """Emit a record: a message, or one that was read before with its values or the reason why
+        it has none.
+        """
         message, values, reason = record if type(record) is tuple else (record, None, "")
-        place, offset = self._place(message), message.offset()
+        place = self._place(message)
+        offset = message.offset()
         if not reason:
             try:
                 self._collector.emit(values or self._values(message), [place, offset])
@@ -301,7 +384,8 @@ class KafkaSource(ReplayableSpout):
     def _note(self, message: Any) -> None:
         from confluent_kafka import KafkaError
 
-        error, place = message.error(), f"{message.topic()}/{message.partition()}"
+        error = message.error()
+        place = f"{message.topic()}/{message.partition()}"
         if error.code() == KafkaError._PARTITION_EOF:
             self._order.note_end(place)
         elif error.code() == KafkaError._AUTO_OFFSET_RESET:
@@ -332,7 +416,11 @@ class KafkaSource(ReplayableSpout):
                 self._require_lasting(found.error)
                 raise exception(found.error)
             mine = [p for p in found.partitions if self._is_mine(topic, p)]
-            new += [TopicPartition(topic, p) for p in sorted(mine) if f"{topic}/{p}" not in self._assigned]
+            new += [
+                TopicPartition(topic, p)
+                for p in sorted(mine)
+                if f"{topic}/{p}" not in self._assigned
+            ]
         if new:
             self._consumer.incremental_assign(self._placed(list(new)))
             for each in new:
@@ -355,7 +443,11 @@ class KafkaSource(ReplayableSpout):
             new = self._consumer.offsets_for_times(asked, timeout=CALL_SECS)
         else:
             for each in new:
-                each.offset = OFFSET_END if self._start == "latest" and not self._is_begun else OFFSET_BEGINNING
+                each.offset = (
+                    OFFSET_END
+                    if self._start == "latest" and not self._is_begun
+                    else OFFSET_BEGINNING
+                )
         for each in new:
             if each.offset < 0 and each.offset != OFFSET_BEGINNING:  # the end now
                 each.offset = self._consumer.get_watermark_offsets(each, timeout=CALL_SECS)[1]
@@ -376,17 +468,24 @@ def _partition(place: str) -> Any:
     return TopicPartition(topic, int(number))
 
 
-def batch_maker(fields: Mapping[str, str] | None, binary: bool) -> Callable[[Sequence[Any]], Made | None] | None:
-    """Return the function that makes a batch of messages; None for fields whose JSON pyarrow reads otherwise.
+def batch_maker(
+    fields: Mapping[str, str] | None, binary: bool
+) -> Callable[[Sequence[Any]], Made | None] | None:
+    """Return the function that makes a batch of messages; None for fields whose JSON pyarrow reads
+    otherwise.
 
-    It returns the batch and the last offset of each (topic, partition). It returns None when some record is not what the fields
-    declare: which one is found row by row.
+    It returns the batch and the last offset of each (topic, partition). It returns None when some
+    record is not what the fields declare: which one is found row by row.
     """
     import pyarrow as pa
 
     if fields is not None and not set(fields.values()) <= _SIMPLE:
         return None
-    columns = parse_columns(", ".join(f"{name} {kind}" for name, kind in fields.items())) if fields else []
+    columns = (
+        parse_columns(", ".join(f"{name} {kind}" for name, kind in fields.items()))
+        if fields
+        else []
+    )
     schema = pa.schema([(name, arrow_type(kind)) for name, kind in columns])
     names = [*(["value"] if fields is None else schema.names), *_META]
 
@@ -399,9 +498,17 @@ def batch_maker(fields: Mapping[str, str] | None, binary: bool) -> Callable[[Seq
     def make(messages: Sequence[Any]) -> Made | None:
         try:
             keys = _text([each.key() for each in messages])
-            topics, partitions = [each.topic() for each in messages], [each.partition() for each in messages]
-            offsets, times = [each.offset() for each in messages], [each.timestamp()[1] for each in messages]
-            meta = [keys, pa.array(topics), pa.array(partitions), pa.array(offsets), pa.array(times)]
+            topics = [each.topic() for each in messages]
+            partitions = [each.partition() for each in messages]
+            offsets = [each.offset() for each in messages]
+            times = [each.timestamp()[1] for each in messages]
+            meta = [
+                keys,
+                pa.array(topics),
+                pa.array(partitions),
+                pa.array(offsets),
+                pa.array(times),
+            ]
             batch = pa.RecordBatch.from_arrays([*values(messages), *meta], names)
         except (pa.ArrowInvalid, UnicodeDecodeError):
             return None
@@ -419,8 +526,8 @@ def _text(found: Sequence[bytes | None]) -> Any:
 def _objects(found: Sequence[bytes | None], schema: Any) -> list[Any]:
     """Return the columns of JSON objects, one in each value.
 
-    Each value must begin and end as an object does. So none can end in the middle of one that the next goes on with, and as many
-    objects as values are one in each.
+    Each value must begin and end as an object does. So none can end in the middle of one that the
+    next goes on with, and as many objects as values are one in each.
     """
     import pyarrow as pa
     import pyarrow.json as reader

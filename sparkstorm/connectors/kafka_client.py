@@ -1,4 +1,6 @@
-"""Client of Kafka that KafkaSource and KafkaSink share: address, credentials, and the errors that last."""
+"""Client of Kafka that KafkaSource and KafkaSink share: address, credentials, and the errors that
+last.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +12,19 @@ from sparkstorm.connectors.patience import Secret
 from sparkstorm.errors import InvalidConfigError
 
 CALL_SECS = 10.0
-_SECRETS = frozenset({"sasl.password", "ssl.key.password", "ssl.key.pem", "sasl.oauthbearer.client.secret"})
+_SECRETS = frozenset(
+    {"sasl.password", "ssl.key.password", "ssl.key.pem", "sasl.oauthbearer.client.secret"}
+)
 
 
 class Client:
     """Address and credentials of a Kafka; secrets are read where it is used."""
 
-    def __init__(self, what: str, servers: str, options: Mapping[str, Any] | None, secret: Secret) -> None:
-        self._options, self._secret = dict(options or {}), secret
+    def __init__(
+        self, what: str, servers: str, options: Mapping[str, Any] | None, secret: Secret
+    ) -> None:
+        self._options = dict(options or {})
+        self._secret = secret
         if held := sorted(_SECRETS & self._options.keys()):
             raise InvalidConfigError(
                 f"{what}: options holds the secret {held[0]}; name its place with password_file or password_env"
@@ -29,7 +36,12 @@ class Client:
         """Return a consumer that commits nothing."""
         from confluent_kafka import Consumer
 
-        own = {"group.id": group, "enable.auto.commit": False, "auto.offset.reset": reset, "enable.partition.eof": True}
+        own = {
+            "group.id": group,
+            "enable.auto.commit": False,
+            "auto.offset.reset": reset,
+            "enable.partition.eof": True,
+        }
         return Consumer(self._conf(own))
 
     def producer(self, name: str) -> Any:
@@ -41,8 +53,16 @@ class Client:
     def _conf(self, own: Mapping[str, Any]) -> dict[str, Any]:
         password = self._secret.read()
         secret = {} if password is None else {"sasl.password": password}
-        quick = {"log_level": 0, "reconnect.backoff.ms": 1}  # doubled up to 10 s; a first call waits for it even without an outage
-        return {**quick, **self._options, **own, **secret, "bootstrap.servers": self.servers, "error_cb": self._note}
+        # doubled up to 10 s; a first call waits for it even without an outage
+        quick = {"log_level": 0, "reconnect.backoff.ms": 1}
+        return {
+            **quick,
+            **self._options,
+            **own,
+            **secret,
+            "bootstrap.servers": self.servers,
+            "error_cb": self._note,
+        }
 
     def _note(self, error: Any) -> None:
         if self.problem is None or not is_lasting(self.problem):
@@ -53,10 +73,16 @@ class Client:
 
 
 def is_lasting(error: Any) -> bool:
-    """Return whether another try will not resolve an error: a topic that is not there, credentials, a wrong option."""
+    """Return whether another try will not resolve an error: a topic that is not there, credentials,
+    a wrong option.
+    """
     from confluent_kafka import KafkaError
 
-    gone = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)
+    gone = (
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError._UNKNOWN_TOPIC,
+        KafkaError._UNKNOWN_PARTITION,
+    )
     denied = (
         KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError.TOPIC_AUTHORIZATION_FAILED,
         KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
@@ -73,7 +99,11 @@ def exception(error: Any) -> Exception:
 
 
 def topic_name(name: str, what: str) -> str:
-    """Return the name of a topic; InvalidConfigError for one that Kafka refuses (Kafka's Topic.validate)."""
+    """Return the name of a topic; InvalidConfigError for one that Kafka refuses (Kafka's
+    Topic.validate).
+    """
     if not re.fullmatch(r"[\w.-]{1,249}", name, re.ASCII) or name in (".", ".."):
-        raise InvalidConfigError(f"{what}: {name!r:.80} is no name of a topic: up to 249 letters, digits, dots, '_' and '-'")
+        raise InvalidConfigError(
+            f"{what}: {name!r:.80} is no name of a topic: up to 249 letters, digits, dots, '_' and '-'"
+        )
     return name

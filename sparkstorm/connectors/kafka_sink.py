@@ -17,13 +17,15 @@ from sparkstorm.model.values.tagged import row_writer, to_json
 
 
 class KafkaSink(TransactionalSink):
-    """Produces rows to a Kafka topic in transactions, exactly once for readers with `read_committed`.
+    """Produces rows to a Kafka topic in transactions, exactly once for readers with
+    `read_committed`.
 
-    A record's value is a JSON object of the tuple, or the field `value` as it is (text or bytes); `key` and `time` name fields of
-    its key and its time in milliseconds. The epoch's number is committed in the same transaction, as an offset of the group
-    `sparkstorm-<topology>/<component>/<task>`, and the rows are an outbox in the worker's commit: what a crash left open is
-    aborted and produced anew, unless the number says that it is there. One transactional id per task fences workers that are
-    taken for dead.
+    A record's value is a JSON object of the tuple, or the field `value` as it is (text or bytes);
+    `key` and `time` name fields of its key and its time in milliseconds. The epoch's number is
+    committed in the same transaction, as an offset of the group
+    `sparkstorm-<topology>/<component>/<task>`, and the rows are an outbox in the worker's commit:
+    what a crash left open is aborted and produced anew, unless the number says that it is there.
+    One transactional id per task fences workers that are taken for dead.
     """
 
     def __init__(
@@ -38,8 +40,13 @@ class KafkaSink(TransactionalSink):
         password_file: str | None = None,
         password_env: str | None = None,
     ) -> None:
-        self._client = Client("KafkaSink", servers, options, Secret("KafkaSink", password_file, password_env))
-        self._topic, self._key, self._value, self._time = topic_name(topic, "KafkaSink"), key, value, time
+        self._client = Client(
+            "KafkaSink", servers, options, Secret("KafkaSink", password_file, password_env)
+        )
+        self._topic = topic_name(topic, "KafkaSink")
+        self._key = key
+        self._value = value
+        self._time = time
 
     def open(self, conf: Conf, context: TopologyContext) -> None:
         """Connect to nothing yet."""
@@ -54,7 +61,8 @@ class KafkaSink(TransactionalSink):
 
     def begin(self, epoch: int) -> None:
         """Begin without rows."""
-        self._tuples, self._rows = [], []
+        self._tuples = []
+        self._rows = []
 
     def write(self, tup: Tuple) -> None:
         """Keep a row as key, value and time."""
@@ -65,12 +73,16 @@ class KafkaSink(TransactionalSink):
         else:
             value = tup[self._value]
         if value is not None and type(value) not in (str, bytes):
-            raise ValueError(f"field '{self._value}' is a {type(value).__name__}; a record's value is text or bytes")
+            raise ValueError(
+                f"field '{self._value}' is a {type(value).__name__}; a record's value is text or bytes"
+            )
         key = None if self._key is None else tup[self._key]
         time_ms = 0 if self._time is None else tup[self._time]
         if type(time_ms) is not int:
             raise ValueError(f"field '{self._time}' is {time_ms!r:.60}, no time in milliseconds")
-        self._rows.append([key if key is None or type(key) in (str, bytes) else to_json(key), value, time_ms])
+        self._rows.append(
+            [key if key is None or type(key) in (str, bytes) else to_json(key), value, time_ms]
+        )
         self._tuples.append(tup)
 
     def prepare(self, epoch: int) -> Any:
@@ -79,13 +91,18 @@ class KafkaSink(TransactionalSink):
         if refused:
             bad = [(self._tuples[n], reason) for n, reason in refused.items()]
             keep = [n for n in range(len(self._rows)) if n not in refused]
-            self._tuples, self._rows = [self._tuples[n] for n in keep], [self._rows[n] for n in keep]
+            self._tuples, self._rows = (
+                [self._tuples[n] for n in keep],
+                [self._rows[n] for n in keep],
+            )
             self._drop()
             raise RefusedRows(bad)
         return self._rows
 
     def commit(self, epoch: int, prepared: Any) -> None:
-        """Commit the open transaction with the epoch's number, or produce the outbox anew if Kafka has not the epoch."""
+        """Commit the open transaction with the epoch's number, or produce the outbox anew if Kafka
+        has not the epoch.
+        """
         self._speaking(lambda: self._commit(epoch, prepared))
 
     def recover(self, epoch: int, prepared: Any) -> None:
@@ -112,14 +129,20 @@ class KafkaSink(TransactionalSink):
             if self._committed() >= epoch:
                 return
             if refused := self._produce(epoch, rows):
-                raise RuntimeError(f"records that Kafka took before are refused now: {next(iter(refused.values()))}")
+                raise RuntimeError(
+                    f"records that Kafka took before are refused now: {next(iter(refused.values()))}"
+                )
         metadata = self._groups.consumer_group_metadata()
-        self._producer.send_offsets_to_transaction([TopicPartition(self._topic, 0, epoch)], metadata, CALL_SECS)
+        self._producer.send_offsets_to_transaction(
+            [TopicPartition(self._topic, 0, epoch)], metadata, CALL_SECS
+        )
         self._producer.commit_transaction(CALL_SECS)
         self._open = 0
 
     def _produce(self, epoch: int, rows: Sequence[Any]) -> dict[int, str]:
-        """Begin a transaction and produce rows; return those that are refused for good, by place."""
+        """Begin a transaction and produce rows; return those that are refused for good, by
+        place.
+        """
         from confluent_kafka import KafkaException
 
         self._begin_producing()
@@ -145,14 +168,20 @@ class KafkaSink(TransactionalSink):
                 refused[number] = error.args[0].str()
         left = self._producer.flush(CALL_SECS)
         if failed or left:
-            raise exception(failed[0]) if failed else TimeoutError(f"{left} records were not taken within {CALL_SECS:g} s")
+            raise (
+                exception(failed[0])
+                if failed
+                else TimeoutError(f"{left} records were not taken within {CALL_SECS:g} s")
+            )
         self._open = epoch
         return refused
 
     def _send(self, key: Any, value: Any, time_ms: int, report: Any) -> None:
         while True:
             try:
-                self._producer.produce(self._topic, value, key, timestamp=time_ms, on_delivery=report)
+                self._producer.produce(
+                    self._topic, value, key, timestamp=time_ms, on_delivery=report
+                )
                 self._producer.poll(0)
                 return
             except BufferError:  # the queue is full: let it drain
@@ -179,10 +208,13 @@ class KafkaSink(TransactionalSink):
         if self._producer is not None:
             self._producer.purge()
             self._producer.flush(0)
-        self._producer, self._open = None, 0
+        self._producer = None
+        self._open = 0
 
     def _speaking(self, call: Callable[[], Any]) -> Any:
-        """Call Kafka; after an error nothing is known of the transaction, so the next try begins with a new producer."""
+        """Call Kafka; after an error nothing is known of the transaction, so the next try begins
+        with a new producer.
+        """
         from confluent_kafka import KafkaException
 
         try:
@@ -206,4 +238,9 @@ class KafkaSink(TransactionalSink):
 def _refusals() -> tuple[int, ...]:
     from confluent_kafka import KafkaError
 
-    return KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD, KafkaError.INVALID_MSG, KafkaError.INVALID_TIMESTAMP
+    return (
+        KafkaError.MSG_SIZE_TOO_LARGE,
+        KafkaError.INVALID_RECORD,
+        KafkaError.INVALID_MSG,
+        KafkaError.INVALID_TIMESTAMP,
+    )

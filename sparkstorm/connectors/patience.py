@@ -1,4 +1,6 @@
-"""Helpers of sources and sinks that talk to servers: outages that are waited for, and secrets that stay out of URLs."""
+"""Helpers of sources and sinks that talk to servers: outages that are waited for, and secrets that
+stay out of URLs.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +19,33 @@ _MOST_BYTES = 4096
 PASSWORDS = ("password", "passwd", "pwd")
 SECRETS = (*PASSWORDS, "secret", "token", "credential")
 _MISTAKES = ("no such", "syntax error", "cannot modify", "cannot INSERT")  # sqlite3's
-_DENIED = ("authentication failed", "Access denied", "does not exist", "no password supplied", "unable to open database file")
-_DSN_WORD = re.compile(r"(?:^|[\s?&;])([\w.%-]+)\s*=")  # of "host=h password=p", "h;Pwd=p" and "?password=p"
+_DENIED = (
+    "authentication failed",
+    "Access denied",
+    "does not exist",
+    "no password supplied",
+    "unable to open database file",
+)
+# of "host=h password=p", "h;Pwd=p" and "?password=p"
+_DSN_WORD = re.compile(r"(?:^|[\s?&;])([\w.%-]+)\s*=")
 
 
 class Patience:
-    """A source's bearing of an outage: pauses between tries that grow, a sentence now and then, and an end."""
+    """A source's bearing of an outage: pauses between tries that grow, a sentence now and then, and
+    an end.
+    """
 
-    def __init__(self, where: str, now_ms: Callable[[], int], report: Callable[[str], None], most_secs: float = 60.0) -> None:
-        self._where, self._now_ms, self._report, self._most_ms = where, now_ms, report, round(most_secs * 1000)
+    def __init__(
+        self,
+        where: str,
+        now_ms: Callable[[], int],
+        report: Callable[[str], None],
+        most_secs: float = 60.0,
+    ) -> None:
+        self._where = where
+        self._now_ms = now_ms
+        self._report = report
+        self._most_ms = round(most_secs * 1000)
         self._since_ms: int | None = None
         self._due_ms = self._tries = 0
 
@@ -36,11 +56,15 @@ class Patience:
 
     def bear(self, error: BaseException) -> None:
         """Put the next try off; WorkerFailedError when the outage has lasted too long."""
-        now_ms, reason = self._now_ms(), " ".join(str(error).split())[:300]
+        now_ms = self._now_ms()
+        reason = " ".join(str(error).split())[:300]
         if self._since_ms is None:
-            self._since_ms, self._tries = now_ms, 0
+            self._since_ms = now_ms
+            self._tries = 0
         if now_ms - self._since_ms >= self._most_ms:
-            raise WorkerFailedError(f"{self._where} cannot be reached for {self._most_ms / 1000:g} s: {reason}")
+            raise WorkerFailedError(
+                f"{self._where} cannot be reached for {self._most_ms / 1000:g} s: {reason}"
+            )
         if self._tries % 10 == 0:
             self._report(f"{self._where} cannot be reached: {reason}")
         self._due_ms = now_ms + min(_FIRST_PAUSE_MS * 2**self._tries, _LONGEST_PAUSE_MS)
@@ -52,12 +76,18 @@ class Patience:
 
 
 class Secret:
-    """Where a password lies: a file of mode 0600, or an environment variable. It is read where it is used, and never travels."""
+    """Where a password lies: a file of mode 0600, or an environment variable. It is read where it
+    is used, and never travels.
+    """
 
     def __init__(self, what: str, file: str | None, variable: str | None) -> None:
         if file and variable:
-            raise InvalidConfigError(f"{what}: a password file and a variable are both given: keep one of them")
-        self._what, self._file, self._variable = what, file, variable
+            raise InvalidConfigError(
+                f"{what}: a password file and a variable are both given: keep one of them"
+            )
+        self._what = what
+        self._file = file
+        self._variable = variable
 
     def read(self) -> str | None:
         """Return the password; None when no place was given."""
@@ -66,45 +96,64 @@ class Secret:
         if not self._variable:
             return None
         if (found := os.environ.get(self._variable)) is None:
-            raise InvalidConfigError(f"{self._what}: the environment variable {self._variable} is not set on this host")
+            raise InvalidConfigError(
+                f"{self._what}: the environment variable {self._variable} is not set on this host"
+            )
         return found
 
     def _read_file(self, path: Path) -> str:
         try:
-            mode, text = path.stat().st_mode, path.read_bytes()[:_MOST_BYTES].decode().rstrip("\r\n")
+            mode = path.stat().st_mode
+            text = path.read_bytes()[:_MOST_BYTES].decode().rstrip("\r\n")
         except (OSError, UnicodeDecodeError) as error:
-            raise InvalidConfigError(f"{self._what}: the password file {path} cannot be read: {error}") from error
+            raise InvalidConfigError(
+                f"{self._what}: the password file {path} cannot be read: {error}"
+            ) from error
         if mode & 0o077:
-            raise InvalidConfigError(f"{self._what}: others may read the password file {path}; chmod 600 {path}")
+            raise InvalidConfigError(
+                f"{self._what}: others may read the password file {path}; chmod 600 {path}"
+            )
         if not text or "\n" in text:
-            raise InvalidConfigError(f"{self._what}: the password file {path} must hold one line, the password")
+            raise InvalidConfigError(
+                f"{self._what}: the password file {path} must hold one line, the password"
+            )
         return text
 
 
 def without_password(url: str, what: str) -> str:
-    """Return a URL that holds no password; InvalidConfigError for one that does, since URLs are logged."""
+    """Return a URL that holds no password; InvalidConfigError for one that does, since URLs are
+    logged.
+    """
     try:
         urlsplit(url)
     except ValueError as error:
         raise InvalidConfigError(f"{what}: this is no URL: {error}") from error
     if holds_secret(url, PASSWORDS):
-        raise InvalidConfigError(f"{what}: take the password out of the URL, and name its place with password_file or password_env")
+        raise InvalidConfigError(
+            f"{what}: take the password out of the URL, and name its place with password_file or password_env"
+        )
     return url
 
 
 def plain_name(name: str, what: str) -> str:
-    """Return a name of a table or folder; InvalidConfigError for one with characters that no system takes."""
+    """Return a name of a table or folder; InvalidConfigError for one with characters that no system
+    takes.
+    """
     try:
         is_plain = bool(name.strip()) and b"\0" not in name.encode()
     except UnicodeEncodeError:
         is_plain = False
     if not is_plain:
-        raise InvalidConfigError(f"{what}: {name!r:.80} is no name: it is empty, holds a NUL, or is not UTF-8")
+        raise InvalidConfigError(
+            f"{what}: {name!r:.80} is no name: it is empty, holds a NUL, or is not UTF-8"
+        )
     return name
 
 
 def holds_secret(text: str, signs: Sequence[str]) -> bool:
-    """Return whether a URL has a password, or its query, or a DSN of words ("host=h password=p"), a word with such a sign."""
+    """Return whether a URL has a password, or its query, or a DSN of words ("host=h password=p"), a
+    word with such a sign.
+    """
     if any(sign in word.lower() for word in _DSN_WORD.findall(unquote(text)) for sign in signs):
         return True
     try:
@@ -126,7 +175,9 @@ def make_engine(url: str, secret: Secret) -> Any:
     try:
         address = sa.make_url(url)
         password = secret.read()
-        return sa.create_engine(address if password is None else address.set(password=password), pool_pre_ping=True)
+        return sa.create_engine(
+            address if password is None else address.set(password=password), pool_pre_ping=True
+        )
     except exc.ArgumentError as error:
         raise InvalidConfigError(f"{url:.80} is no URL of a database: {error}") from error
     except ImportError as error:
@@ -134,17 +185,22 @@ def make_engine(url: str, secret: Secret) -> Any:
 
 
 def is_of_values(error: Exception) -> bool:
-    """Return whether a statement failed by a row's values, which break a constraint, or which driver or column has no form for."""
+    """Return whether a statement failed by a row's values, which break a constraint, or which
+    driver or column has no form for.
+    """
     from sqlalchemy import exc
 
     if isinstance(error, exc.DBAPIError):
-        is_unfit = "binding parameter" in str(error.orig) or "cannot adapt" in str(error.orig)  # sqlite3, psycopg
+        # sqlite3, psycopg
+        is_unfit = "binding parameter" in str(error.orig) or "cannot adapt" in str(error.orig)
         return isinstance(error, exc.IntegrityError | exc.DataError) or is_unfit
     return True  # raised before the driver was asked, or by its conversion
 
 
 def require_lasting_sql(error: Any, where: str) -> None:
-    """Raise InvalidConfigError for what another try will not change: credentials, a table or column that is not there."""
+    """Raise InvalidConfigError for what another try will not change: credentials, a table or column
+    that is not there.
+    """
     from sqlalchemy import exc
 
     reason = sql_reason(error)

@@ -38,17 +38,21 @@ return 1
 
 
 class RedisSource(ReplayableSpout):
-    """Emits the entries of Redis streams exactly once: named fields as text, the entry's `id` and its time (`time_ms`).
+    """Emits the entries of Redis streams exactly once: named fields as text, the entry's `id` and
+    its time (`time_ms`).
 
-    The streams of a task are read in step by event time: that of the field `time`, which has milliseconds as text, or what the
-    function `time` makes of a record's fields by name; else the time in the entry's id. A record is late only if it is late within
-    its own stream. A stream at its end is not waited for. A record on which the function raises, or whose field is no whole
+    The streams of a task are read in step by event time: that of the field `time`, which has
+    milliseconds as text, or what the function `time` makes of a record's fields by name; else the
+    time in the entry's id. A record is late only if it is late within its own stream. A stream at
+    its end is not waited for. A record on which the function raises, or whose field is no whole
     number, goes to the stream `bad` (place, text, reason) and is reported.
 
-    The position is the last id of each stream and the number of entries up to it. Consumer groups are not used: a group's position
-    lives in Redis and would move without the topology's commit; groups of others on the same streams are not disturbed. Streams are
-    dealt to tasks in turn. `first="$"` begins with the entries after the start. Entries removed behind the position are an
-    error when the source connects (Redis 7 and newer); `lost="skip"` goes on with the oldest entry that is left.
+    The position is the last id of each stream and the number of entries up to it. Consumer groups
+    are not used: a group's position lives in Redis and would move without the topology's commit;
+    groups of others on the same streams are not disturbed. Streams are dealt to tasks in turn.
+    `first="$"` begins with the entries after the start. Entries removed behind the position are an
+    error when the source connects (Redis 7 and newer); `lost="skip"` goes on with the oldest entry
+    that is left.
     """
 
     blocking = True
@@ -67,17 +71,28 @@ class RedisSource(ReplayableSpout):
         password_env: str | None = None,
     ) -> None:
         if first not in ("0", "$") or lost not in ("fail", "skip"):
-            raise InvalidConfigError('RedisSource: first is "0" or "$", and lost is "fail" or "skip"')
+            raise InvalidConfigError(
+                'RedisSource: first is "0" or "$", and lost is "fail" or "skip"'
+            )
         self._url = without_password(url, "RedisSource")
         self._secret = Secret("RedisSource", password_file, password_env)
-        names = [plain_name(each, "RedisSource") for each in ([streams] if isinstance(streams, str) else streams)]
+        names = [
+            plain_name(each, "RedisSource")
+            for each in ([streams] if isinstance(streams, str) else streams)
+        ]
         if not names:
             raise InvalidConfigError("RedisSource: name a stream, at least one")
         self._streams = list(dict.fromkeys(names))  # two tasks must not read the same one
         self._fields = [plain_name(each, "RedisSource") for each in fields]
-        self._first, self._follow, self._lost = first, follow, lost
+        self._first = first
+        self._follow = follow
+        self._lost = lost
         record = {**dict.fromkeys(self._fields, "string"), "id": "string", "time_ms": "bigint"}
-        self._time = None if time is None else RecordTime("RedisSource", time, tuple(record), self._fields, is_text=True)
+        self._time = (
+            None
+            if time is None
+            else RecordTime("RedisSource", time, tuple(record), self._fields, is_text=True)
+        )
         self.outputs = {"default": record, "bad": ["place", "text", "reason"]}
 
     def open(self, conf: Conf, context: TopologyContext, collector: SpoutOutputCollector) -> None:
@@ -85,10 +100,13 @@ class RedisSource(ReplayableSpout):
         self._collector = collector
         mine = self._streams[context.task_index :: len(context.peers)]
         self._last: dict[str, str] = dict.fromkeys(mine, self._first)
-        # Entries added to a stream up to its position, trimmed ones included; not known before Redis 7
+        # Entries added to a stream up to its position, trimmed ones included; not known before
+        # Redis 7
         self._passed: dict[str, int] = {}
-        self._fetched = dict(self._last)  # last ids that were read; those between wait for their turns
-        self._order = PartitionOrder(1)  # each read says which streams are at their end: none is waited for by time
+        # last ids that were read; those between wait for their turns
+        self._fetched = dict(self._last)
+        # each read says which streams are at their end: none is waited for by time
+        self._order = PartitionOrder(1)
         for stream in mine:
             self._order.add(stream)
         self._where = f"component '{context.component_id}', Redis at {self._url}"
@@ -109,7 +127,9 @@ class RedisSource(ReplayableSpout):
                 self._passed[stream] += 1
 
     def is_exhausted(self) -> bool:
-        """Return whether there was nothing behind the last entry when it was last looked; never if new ones are waited for."""
+        """Return whether there was nothing behind the last entry when it was last looked; never if
+        new ones are waited for.
+        """
         return not self._follow and (not self._last or (self._is_read and self._order.is_at_end))
 
     def snapshot(self) -> Any:
@@ -136,7 +156,9 @@ class RedisSource(ReplayableSpout):
             self._collector.emit(values, id)
             return
         self._collector.report_error(f"{stream}/{id}: {reason}")
-        self._collector.emit((f"{stream}/{id}", to_json(list(values))[:2000], reason), id, stream="bad")
+        self._collector.emit(
+            (f"{stream}/{id}", to_json(list(values))[:2000], reason), id, stream="bad"
+        )
 
     def _values(self, id: str, entry: Mapping[bytes, bytes]) -> tuple[Any, ...]:
         cells = [entry.get(name.encode()) for name in self._fields]
@@ -162,7 +184,10 @@ class RedisSource(ReplayableSpout):
                 f"{self._where}: {error}; name the password's place with password_file or password_env"
             ) from error
         except redis.ResponseError as error:
-            is_passing = isinstance(error, redis.exceptions.ClusterDownError) or str(error).startswith("BUSY ")  # a script runs
+            # a script runs
+            is_passing = isinstance(error, redis.exceptions.ClusterDownError) or str(
+                error
+            ).startswith("BUSY ")
             if not is_passing:
                 raise InvalidConfigError(f"{self._where}: {error}") from error
             self._patience.bear(error)
@@ -175,7 +200,9 @@ class RedisSource(ReplayableSpout):
         by_stream = {name.decode(): entries for name, entries in found}
         for stream in asked:
             if entries := by_stream.get(stream, ()):
-                self._order.put(stream, [self._timed(stream, id.decode(), entry) for id, entry in entries])
+                self._order.put(
+                    stream, [self._timed(stream, id.decode(), entry) for id, entry in entries]
+                )
                 self._fetched[stream] = entries[-1][0].decode()
             if len(entries) < _ENTRIES_PER_READ:
                 self._order.note_end(stream)
@@ -185,7 +212,8 @@ class RedisSource(ReplayableSpout):
     def _read(self) -> tuple[list[str], Any]:
         """Return the streams that were asked, and the entries found.
 
-        A stream with entries that wait for their turns is not asked: so no more of it waits than one read brings.
+        A stream with entries that wait for their turns is not asked: so no more of it waits than
+        one read brings.
         """
         if self._client is None:
             self._client = connect(self._url, self._secret)
@@ -210,7 +238,9 @@ class RedisSource(ReplayableSpout):
                     raise
                 info = {}
             if last == "$":
-                self._last[stream] = self._fetched[stream] = info["last-generated-id"].decode() if info else "0-0"
+                self._last[stream] = self._fetched[stream] = (
+                    info["last-generated-id"].decode() if info else "0-0"
+                )
             added = info.get("entries-added")
             if last in ("$", "0"):
                 if added is not None:
@@ -222,37 +252,56 @@ class RedisSource(ReplayableSpout):
 
 
 def _loss(info: Mapping[str, Any], last: str, passed: int | None) -> str:
-    """Return what was removed from a stream before it was read, as XINFO STREAM of Redis 7 shows it; "" for nothing.
+    """Return what was removed from a stream before it was read, as XINFO STREAM of Redis 7 shows
+    it; "" for nothing.
 
-    Trimming leaves no id in XINFO, so removed entries are counted: with none left up to the position, those beyond `passed` were
-    behind it.
+    Trimming leaves no id in XINFO, so removed entries are counted: with none left up to the
+    position, those beyond `passed` were behind it.
     """
     if not info:
         return ""
-    added, first = info.get("entries-added"), info["first-entry"]
-    if added is not None and passed is not None and (first is None or order(first[0].decode()) > order(last)):
+    added = info.get("entries-added")
+    first = info["first-entry"]
+    if (
+        added is not None
+        and passed is not None
+        and (first is None or order(first[0].decode()) > order(last))
+    ):
         if added < passed:
             return f"an unknown number of entries was deleted with the stream: {passed} had been read, {added} were added since,"
         if (lost := added - info["length"] - passed) > 0:
             return f"{counted(lost, 'entry was', 'entries were')} trimmed and never read"
     deleted = info.get("max-deleted-entry-id", b"0-0").decode()
-    return f"entries up to {deleted} were deleted and never read" if order(deleted) > order(last) else ""
+    return (
+        f"entries up to {deleted} were deleted and never read"
+        if order(deleted) > order(last)
+        else ""
+    )
 
 
 class RedisSink(TransactionalSink):
-    """Appends rows to a Redis stream, exactly once: entries and the epoch's number are written by one script.
+    """Appends rows to a Redis stream, exactly once: entries and the epoch's number are written by
+    one script.
 
-    Fields become the entry's; text and bytes as they are, other values as JSON. The rows are an outbox in the worker's commit. The
-    number is kept under `{stream}:sparkstorm:<topology>/<component>/<task>`. `most` bounds the stream (MAXLEN ~). Exactly once as
-    long as Redis keeps what it has acknowledged.
+    Fields become the entry's; text and bytes as they are, other values as JSON. The rows are an
+    outbox in the worker's commit. The number is kept under
+    `{stream}:sparkstorm:<topology>/<component>/<task>`. `most` bounds the stream (MAXLEN ~).
+    Exactly once as long as Redis keeps what it has acknowledged.
     """
 
     def __init__(
-        self, url: str, stream: str, *, most: int | None = None, password_file: str | None = None, password_env: str | None = None
+        self,
+        url: str,
+        stream: str,
+        *,
+        most: int | None = None,
+        password_file: str | None = None,
+        password_env: str | None = None,
     ) -> None:
         self._url = without_password(url, "RedisSink")
         self._secret = Secret("RedisSink", password_file, password_env)
-        self._stream, self._most = plain_name(stream, "RedisSink"), "" if most is None else str(most)
+        self._stream = plain_name(stream, "RedisSink")
+        self._most = "" if most is None else str(most)
 
     def open(self, conf: Conf, context: TopologyContext) -> None:
         """Connect to nothing yet."""
@@ -281,7 +330,17 @@ class RedisSink(TransactionalSink):
     def commit(self, epoch: int, prepared: Any) -> None:
         """Append the rows, if Redis has not the epoch."""
         flat = [cell for row in prepared for cell in (len(row), *row)]
-        self._ask("EVAL", _APPEND, 2, self._stream, self._epoch_key, f"{epoch:020d}", self._most, "", *flat)
+        self._ask(
+            "EVAL",
+            _APPEND,
+            2,
+            self._stream,
+            self._epoch_key,
+            f"{epoch:020d}",
+            self._most,
+            "",
+            *flat,
+        )
 
     def last_epoch(self) -> int | None:
         """Read the epoch's number beside the stream."""
@@ -298,7 +357,9 @@ class RedisSink(TransactionalSink):
             ) from error
         except redis.ResponseError as error:
             if re.match("WRONGTYPE|NOPERM|.*WRONGTYPE", str(error)):
-                raise InvalidConfigError(f"stream {self._stream} of Redis at {self._url}: {error}") from error
+                raise InvalidConfigError(
+                    f"stream {self._stream} of Redis at {self._url}: {error}"
+                ) from error
             raise
 
     def cleanup(self) -> None:
@@ -310,7 +371,9 @@ class RedisSink(TransactionalSink):
 def connect(url: str, secret: Secret) -> Any:
     """Return a client without retries of its own: the caller knows what may be repeated."""
     try:
-        return redis.Redis.from_url(url, password=secret.read(), socket_timeout=10, socket_connect_timeout=5, retry=None)
+        return redis.Redis.from_url(
+            url, password=secret.read(), socket_timeout=10, socket_connect_timeout=5, retry=None
+        )
     except ValueError as error:
         raise InvalidConfigError(f"{url:.80} is no URL of a Redis: {error}") from error
 

@@ -13,7 +13,8 @@ from sparkstorm.model.values.tagged import to_json
 
 
 class Rate(ReplayableSpout):
-    """Emits the numbers 0, 1, 2 ... with their times, so many a second over all tasks; `rows` of them, or without an end.
+    """Emits the numbers 0, 1, 2 ... with their times, so many a second over all tasks; `rows` of
+    them, or without an end.
 
     Row n is due, and has the time, n / rows_per_second after the start of the first run.
     """
@@ -21,12 +22,16 @@ class Rate(ReplayableSpout):
     def __init__(self, rows_per_second: float = 1.0, rows: int | None = None) -> None:
         self.outputs = {"n": "bigint", "time_ms": "bigint"}
         if not rows_per_second > 0:
-            raise InvalidConfigError(f"Rate: rows_per_second is {rows_per_second!r}; it must be more than 0")
-        self._rate, self._rows = rows_per_second, rows
+            raise InvalidConfigError(
+                f"Rate: rows_per_second is {rows_per_second!r}; it must be more than 0"
+            )
+        self._rate = rows_per_second
+        self._rows = rows
 
     def open(self, conf: Conf, context: TopologyContext, collector: SpoutOutputCollector) -> None:
         """Begin at this task's first number."""
-        self._collector, self._now_ms = collector, context.now_ms
+        self._collector = collector
+        self._now_ms = context.now_ms
         self._next, self._step = context.task_index, len(context.peers)
         self._started_ms: int | None = None
 
@@ -58,7 +63,9 @@ class Rate(ReplayableSpout):
 
 
 class Console(BasicBolt):
-    """Prints each tuple as a line of its worker's log: component, then the fields as JSON. At least once."""
+    """Prints each tuple as a line of its worker's log: component, then the fields as JSON. At least
+    once.
+    """
 
     def prepare(self, conf: Conf, context: TopologyContext) -> None:
         """Take the name to print."""

@@ -1,4 +1,6 @@
-"""SparkSource and SparkSink: Spark's Python data sources as spouts and sinks, without a SparkSession and without a JVM."""
+"""SparkSource and SparkSink: Spark's Python data sources as spouts and sinks, without a
+SparkSession and without a JVM.
+"""
 
 from __future__ import annotations
 
@@ -27,16 +29,20 @@ _BATCH_ROWS = 8192
 
 
 class SparkSource(ReplayableSpout):
-    """Emits the rows of a Spark Python data source (`pyspark.sql.datasource.DataSource`), each exactly once.
+    """Emits the rows of a Spark Python data source (`pyspark.sql.datasource.DataSource`), each
+    exactly once.
 
-    The position is the source's own offsets with the rows read of the range at hand; a partition that was being read is read again
-    after a crash, up to where it was. So `read` of a partition must give the same rows in the same order each time, as Spark
-    demands it too. `commit(end)` of the reader is called when the position behind it is committed and every tuple up to there is
-    done (after a restart: or in the topology's own streams). Rows are tuples, lists, or Rows, which go by their names.
+    The position is the source's own offsets with the rows read of the range at hand; a partition
+    that was being read is read again after a crash, up to where it was. So `read` of a partition
+    must give the same rows in the same order each time, as Spark demands it too. `commit(end)` of
+    the reader is called when the position behind it is committed and every tuple up to there is
+    done (after a restart: or in the topology's own streams). Rows are tuples, lists, or Rows, which
+    go by their names.
 
-    `partition_key` names each partition by a value that stays the same over all ranges (a shard's number); with it, several tasks
-    share the partitions. Arrow batches that `read` yields go to bolts of columns as they are, each as one message. `follow=False`
-    ends the source at what is there now. `poll_secs` is the pause between two looks for news.
+    `partition_key` names each partition by a value that stays the same over all ranges (a shard's
+    number); with it, several tasks share the partitions. Arrow batches that `read` yields go to
+    bolts of columns as they are, each as one message. `follow=False` ends the source at what is
+    there now. `poll_secs` is the pause between two looks for news.
     """
 
     blocking = True
@@ -51,13 +57,17 @@ class SparkSource(ReplayableSpout):
         follow: bool = True,
         poll_secs: float = 0.5,
     ) -> None:
-        self._source, self._options = source, dict(options or {})
+        self._source = source
+        self._options = dict(options or {})
         self._schema, self.outputs = read_schema(make_source(source, self._options), schema)
-        self._key, self._follow, self._poll_ms = partition_key, follow, round(poll_secs * 1000)
+        self._key = partition_key
+        self._follow = follow
+        self._poll_ms = round(poll_secs * 1000)
 
     def open(self, conf: Conf, context: TopologyContext, collector: SpoutOutputCollector) -> None:
         """Make the reader; nothing is read yet."""
-        self._collector, self._now_ms = collector, context.now_ms
+        self._collector = collector
+        self._now_ms = context.now_ms
         self._index, self._tasks = context.task_index, len(context.peers)
         self._component, self._names = context.component_id, list(self._schema.names)
         self._casts = [_cast(each.dataType) for each in self._schema.fields]
@@ -71,12 +81,14 @@ class SparkSource(ReplayableSpout):
         self._reader = _reader(make_source(self._source, self._options), self._schema)
         self._start: Any = None
         self._end: Any = None  # none: the next range is not planned
-        self._number = self._at = self._done = 0  # of the range; partitions read of it; rows read of the partition at hand
+        # of the range; partitions read of it; rows read of the partition at hand
+        self._number = self._at = self._done = 0
         self._mine: list[InputPartition] = []
         self._rows: Iterator[Any] | None = None
         self._is_at_end = self._is_restored = False
         self._next_look_ms = 0
-        self._open: dict[int, int] = {}  # tuples out there by range, and one for the position behind it
+        # tuples out there by range, and one for the position behind it
+        self._open: dict[int, int] = {}
         self._ends: dict[int, Any] = {}  # ends of ranges that were read
 
     def next_tuple(self) -> None:
@@ -88,17 +100,22 @@ class SparkSource(ReplayableSpout):
             return
         while self._at < len(self._mine):
             if self._rows is None:
-                self._rows = _behind(self._done, self._reader.read(self._mine[self._at]), self._most)
+                self._rows = _behind(
+                    self._done, self._reader.read(self._mine[self._at]), self._most
+                )
             try:
                 if self._emit(self._rows):
                     return
             except BaseException:
                 self._rows = None  # read again behind the last row that was emitted whole
                 raise
-            self._at, self._done, self._rows = self._at + 1, 0, None
+            self._at = self._at + 1
+            self._done = 0
+            self._rows = None
         self._ends[self._number] = self._end
         self._open[self._number] = self._open.get(self._number, 0) + 1
-        self._collector.keep_position(self._number)  # before it is committed, the source must not forget
+        # before it is committed, the source must not forget
+        self._collector.keep_position(self._number)
         self._start, self._end, self._at, self._number = self._end, None, 0, self._number + 1
 
     def _emit(self, rows: Iterator[Any]) -> int:
@@ -107,7 +124,8 @@ class SparkSource(ReplayableSpout):
         for each in rows:
             if not hasattr(each, "num_columns"):
                 self._collector.emit(self._values(each), self._number)
-                messages, count = messages + 1, count + 1
+                messages = messages + 1
+                count = count + 1
                 if count >= _ROWS_PER_CALL:
                     break
                 continue
@@ -115,11 +133,13 @@ class SparkSource(ReplayableSpout):
                 each = self._by_name(each)
             if self._emits_batches:
                 self._collector.emit_batch(each, self._number)
-                messages, count = messages + 1, count + each.num_rows
+                messages = messages + 1
+                count = count + each.num_rows
             else:
                 for values in rows_of(each):
                     self._collector.emit(values, self._number)
-                messages, count = messages + each.num_rows, count + each.num_rows
+                messages = messages + each.num_rows
+                count = count + each.num_rows
             if count >= _ROWS_PER_CALL:
                 break
         self._open[self._number] = self._open.get(self._number, 0) + messages
@@ -127,7 +147,9 @@ class SparkSource(ReplayableSpout):
         return count
 
     def _values(self, row: Any) -> Sequence[Any]:
-        """Return a row's values in the order of the schema, as values of tuples; a Row goes by its names, as in Spark."""
+        """Return a row's values in the order of the schema, as values of tuples; a Row goes by its
+        names, as in Spark.
+        """
         if not isinstance(row, tuple | list):
             raise InvalidConfigError(
                 f"component '{self._component}': {self._source.__name__} read a {type(row).__name__}, "
@@ -140,7 +162,10 @@ class SparkSource(ReplayableSpout):
             values = [row[names.index(name)] for name in self._names]
         if not any(self._casts) or len(values) != len(self._casts):
             return values
-        return [each if cast is None or each is None else cast(each) for each, cast in zip(values, self._casts, strict=True)]
+        return [
+            each if cast is None or each is None else cast(each)
+            for each, cast in zip(values, self._casts, strict=True)
+        ]
 
     def _misfit(self, what: str, names: Sequence[str]) -> InvalidConfigError:
         return InvalidConfigError(
@@ -155,18 +180,27 @@ class SparkSource(ReplayableSpout):
         return batch.select(self._names)
 
     def is_exhausted(self) -> bool:
-        """Return whether the end was reached that the source had when it was last asked; never if it is followed."""
+        """Return whether the end was reached that the source had when it was last asked; never if
+        it is followed.
+        """
         return not self._follow and self._is_at_end
 
     def snapshot(self) -> Any:
         """Offsets of the range at hand, and what is read of it."""
-        return {"start": self._start, "end": self._end, "at": self._at, "done": self._done, "number": self._number}
+        return {
+            "start": self._start,
+            "end": self._end,
+            "at": self._at,
+            "done": self._done,
+            "number": self._number,
+        }
 
     def restore(self, position: Any) -> None:
         """Plan the same range again."""
         self._start, self._end = position["start"], position["end"]
         self._at, self._done = position["at"], position["done"]
-        self._number = position["number"] + 1  # what a former process emitted is acked under its own numbers
+        # what a former process emitted is acked under its own numbers
+        self._number = position["number"] + 1
         self._is_restored = self._start is not None
         if self._end is not None:
             self._deal()
@@ -194,17 +228,26 @@ class SparkSource(ReplayableSpout):
         if end is None or end == self._start:
             self._is_at_end, self._next_look_ms = True, now_ms + self._poll_ms
             return False
-        self._is_at_end, self._end, self._at, self._done = False, end, 0, 0
+        self._is_at_end = False
+        self._end = end
+        self._at = 0
+        self._done = 0
         self._deal()
         return True
 
     def _deal(self) -> None:
         """Take this task's share of the range's partitions."""
         found = list(self._reader.partitions(self._start, self._end))
-        self._mine = found if self._key is None else [p for p in found if _share(self._key(p), self._tasks) == self._index]
+        self._mine = (
+            found
+            if self._key is None
+            else [p for p in found if _share(self._key(p), self._tasks) == self._index]
+        )
 
     def _tell_source(self) -> None:
-        """Let the source forget ranges whose tuples are all done; several tasks cannot speak for each other."""
+        """Let the source forget ranges whose tuples are all done; several tasks cannot speak for
+        each other.
+        """
         for number in sorted(self._ends):
             if self._open.get(number):
                 return
@@ -218,14 +261,17 @@ class SparkSource(ReplayableSpout):
 
 
 class SparkSink(TransactionalSink):
-    """Writes through a Spark Python data source's `DataSourceStreamWriter`, or its `DataSourceWriter` where it has no other.
+    """Writes through a Spark Python data source's `DataSourceStreamWriter`, or its
+    `DataSourceWriter` where it has no other.
 
-    `write` runs in the epoch's first phase, `commit` after the worker's commit, with the epoch of the task as batch id. It may be
-    called again with the same messages after a crash, as by Spark. A `DataSourceWriter` takes no batch id: each epoch has a writer
-    of its own, whose data source has the options `sparkstorm-sink` and `sparkstorm-epoch`. Each task commits for itself. A writer
-    of Arrow batches gets the schema's types; a row with a value that they do not hold unchanged is tried again and parked. The
-    attributes of a commit message must be values that a tuple may carry. What `write` of an epoch left that was never committed is
-    for the source to clean up. An epoch lasts `flush_secs`.
+    `write` runs in the epoch's first phase, `commit` after the worker's commit, with the epoch of
+    the task as batch id. It may be called again with the same messages after a crash, as by Spark.
+    A `DataSourceWriter` takes no batch id: each epoch has a writer of its own, whose data source
+    has the options `sparkstorm-sink` and `sparkstorm-epoch`. Each task commits for itself. A writer
+    of Arrow batches gets the schema's types; a row with a value that they do not hold unchanged is
+    tried again and parked. The attributes of a commit message must be values that a tuple may
+    carry. What `write` of an epoch left that was never committed is for the source to clean up. An
+    epoch lasts `flush_secs`.
     """
 
     def __init__(
@@ -236,18 +282,24 @@ class SparkSink(TransactionalSink):
         *,
         flush_secs: float = 0.0,
     ) -> None:
-        self._source, self._options, self.flush_secs = source, dict(options or {}), flush_secs
+        self._source = source
+        self._options = dict(options or {})
+        self.flush_secs = flush_secs
         self._schema, _ = read_schema(make_source(source, self._options), schema)
         base = _base_source()
         self._is_stream = source.streamWriter is not base.streamWriter
         if not self._is_stream and source.writer is base.writer:
-            raise InvalidTopologyError(f"SparkSink: {source.__name__} has neither a streamWriter nor a writer")
+            raise InvalidTopologyError(
+                f"SparkSink: {source.__name__} has neither a streamWriter nor a writer"
+            )
 
     def open(self, conf: Conf, context: TopologyContext) -> None:
         """Make the writer of streams."""
         self._name = f"{context.topology_id}/{context.component_id}/{context.task_index}"
         made = make_source(self._source, self._options)
-        self._stream_writer: Any = made.streamWriter(self._schema, False) if self._is_stream else None
+        self._stream_writer: Any = (
+            made.streamWriter(self._schema, False) if self._is_stream else None
+        )
         self._names = list(self._schema.names)
         self._rows: list[Any] = []
         self._arrow_schema: Any = None  # of a writer of Arrow batches
@@ -260,7 +312,12 @@ class SparkSink(TransactionalSink):
             if _takes_arrow(self._writer(epoch)):
                 from pyspark.sql.pandas.types import to_arrow_schema as convert
 
-                named: Any = {"timezone": "UTC"} if "timezone" in inspect.signature(convert).parameters else {}  # else it is UTC
+                # else it is UTC
+                named: Any = (
+                    {"timezone": "UTC"}
+                    if "timezone" in inspect.signature(convert).parameters
+                    else {}
+                )
                 self._arrow_schema = convert(self._schema, **named)
             self._checks = [column_check(each.name, each.type) for each in self._arrow_schema or ()]
 
@@ -270,13 +327,16 @@ class SparkSink(TransactionalSink):
             raise ValueError(
                 f"a row of {len(tup.values)} values for the columns {', '.join(self._names)} of {self._source.__name__}"
             )
-        for check, value in zip(self._checks or (), tup.values, strict=False):  # none for a writer of Rows
+        # none for a writer of Rows
+        for check, value in zip(self._checks or (), tup.values, strict=False):
             if value is not None:
                 check(value)
         self._rows.append(tup.values)
 
     def prepare(self, epoch: int) -> Any:
-        """Have the writer write the rows; its commit message, with its class, goes into the worker's commit."""
+        """Have the writer write the rows; its commit message, with its class, goes into the
+        worker's commit.
+        """
         message = self._writer(epoch).write(self._given())
         return [] if message is None else [type(message).__qualname__, dict(vars(message))]
 
@@ -305,7 +365,10 @@ class SparkSink(TransactionalSink):
 
 def _takes_arrow(writer: Any) -> bool:
     """Return whether a writer is given Arrow batches; others are given Rows."""
-    return any(kind.__module__ == "pyspark.sql.datasource" and "Arrow" in kind.__name__ for kind in type(writer).__mro__)
+    return any(
+        kind.__module__ == "pyspark.sql.datasource" and "Arrow" in kind.__name__
+        for kind in type(writer).__mro__
+    )
 
 
 def _base_source() -> type[DataSource]:
@@ -323,11 +386,15 @@ def make_source(source: type[DataSource], options: Mapping[str, str]) -> DataSou
     from pyspark.sql.datasource import CaseInsensitiveDict
 
     if not (isinstance(source, type) and issubclass(source, base)):
-        raise InvalidTopologyError(f"{source!r:.60} is no class derived from pyspark.sql.datasource.DataSource")
+        raise InvalidTopologyError(
+            f"{source!r:.60} is no class derived from pyspark.sql.datasource.DataSource"
+        )
     return source(CaseInsensitiveDict({key: str(value) for key, value in options.items()}))
 
 
-def read_schema(source: DataSource, schema: str | StructType | None) -> tuple[StructType, dict[str, str]]:
+def read_schema(
+    source: DataSource, schema: str | StructType | None
+) -> tuple[StructType, dict[str, str]]:
     """Return a schema as Spark's type, and the fields that a stream declares for it."""
     from pyspark.sql.types import StructType
 
@@ -337,7 +404,9 @@ def read_schema(source: DataSource, schema: str | StructType | None) -> tuple[St
     try:
         columns = parse_columns(given)
     except ValueError as error:
-        raise InvalidTopologyError(f"the schema of {type(source).__name__}: {error}; other types need a StructType") from error
+        raise InvalidTopologyError(
+            f"the schema of {type(source).__name__}: {error}; other types need a StructType"
+        ) from error
     made = StructType()
     for name, kind in columns:
         made = made.add(name, _spark_type(kind))
@@ -370,15 +439,21 @@ def _spark_type(kind: ColumnType) -> Any:
 
 
 def _cast(kind: Any) -> Callable[[Any], Any] | None:
-    """Return what makes a value of a Spark type one of a tuple's: rows become mappings, local times get a zone, as in Spark."""
+    """Return what makes a value of a Spark type one of a tuple's: rows become mappings, local times
+    get a zone, as in Spark.
+    """
     from pyspark.sql import types
 
     if isinstance(kind, types.TimestampType):
-        return lambda value: value.astimezone(UTC) if isinstance(value, datetime) and value.tzinfo is None else value
+        return lambda value: (
+            value.astimezone(UTC) if isinstance(value, datetime) and value.tzinfo is None else value
+        )
     if isinstance(kind, types.ArrayType) and (element := _cast(kind.elementType)):
         return lambda value: [each if each is None else element(each) for each in value]
     if isinstance(kind, types.MapType) and (part := _cast(kind.valueType)):
-        return lambda value: {key: each if each is None else part(each) for key, each in value.items()}
+        return lambda value: {
+            key: each if each is None else part(each) for key, each in value.items()
+        }
     return struct_cast(kind) if isinstance(kind, types.StructType) else None
 
 
@@ -391,7 +466,10 @@ def struct_cast(kind: StructType) -> Callable[[Any], Any]:
             value = dict(zip(getattr(value, "__fields__", casts), value, strict=True))
         if not isinstance(value, Mapping):
             return value
-        return {n: v if v is None or (cast := casts.get(n)) is None else cast(v) for n, v in value.items()}
+        return {
+            n: v if v is None or (cast := casts.get(n)) is None else cast(v)
+            for n, v in value.items()
+        }
 
     return mapping
 
@@ -418,7 +496,9 @@ def _share(key: Any, tasks: int) -> int:
 
 
 def _behind(done: int, rows: Any, most: int) -> Iterator[Any]:
-    """Yield tuples, Rows and Arrow batches of `most` rows at the most, behind the first `done` rows."""
+    """Yield tuples, Rows and Arrow batches of `most` rows at the most, behind the first `done`
+    rows.
+    """
     for each in rows:
         if not hasattr(each, "num_columns"):
             if done:
@@ -435,13 +515,16 @@ def _message(prepared: Any) -> Any:
     from pyspark.sql.datasource import WriterCommitMessage
 
     name, attributes = prepared
-    known, kinds = [WriterCommitMessage], {}
+    known = [WriterCommitMessage]
+    kinds = {}
     while known:
         kind = known.pop()
         kinds[kind.__qualname__] = kind
         known += kind.__subclasses__()
     if name not in kinds:
-        raise StoreInconsistentError(f"a commit message of class {name!r:.60} is in the store, which the data source does not have")
+        raise StoreInconsistentError(
+            f"a commit message of class {name!r:.60} is in the store, which the data source does not have"
+        )
     message = object.__new__(kinds[name])
     vars(message).update(attributes)
     return message

@@ -1,4 +1,6 @@
-"""SparkFrame: rows of any Spark DataFrame, streaming or batch, as a spout, by way of a Redis stream."""
+"""SparkFrame: rows of any Spark DataFrame, streaming or batch, as a spout, by way of a Redis
+stream.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +26,12 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.types import StructType
 
-_ROW, _END = "row", "end"
+_ROW = "row"
+_END = "end"
 _ROWS_PER_SCRIPT = 500
 _NO_VALUES = ("timestamp_ntz", "interval", "variant", "time(")  # of tuples
-# KEYS: stream, fence. ARGV: batch, number of the piece in its partition, rows. A piece that the fence has is dropped.
+# KEYS: stream, fence. ARGV: batch, number of the piece in its partition, rows. A piece that the
+# fence has is dropped.
 _APPEND = """
 local last = redis.call('HGET', KEYS[2], ARGV[1]) or ''
 if last >= ARGV[2] then return 0 end
@@ -38,10 +42,12 @@ return 1
 
 
 class SparkFrame(RedisSource):
-    """Emits the rows that `send_frame` puts into a Redis stream, each exactly once: whatever a Spark cluster has a reader for.
+    """Emits the rows that `send_frame` puts into a Redis stream, each exactly once: whatever a
+    Spark cluster has a reader for.
 
-    `fields` are columns of the frame, as names or types by name. Entries are deleted when all tuples up to theirs are done. One
-    that is no such row goes to the stream `bad` (id, text, reason) and is reported.
+    `fields` are columns of the frame, as names or types by name. Entries are deleted when all
+    tuples up to theirs are done. One that is no such row goes to the stream `bad` (id, text,
+    reason) and is reported.
     """
 
     def __init__(
@@ -54,7 +60,15 @@ class SparkFrame(RedisSource):
         password_file: str | None = None,
         password_env: str | None = None,
     ) -> None:
-        super().__init__(url, stream, [_ROW], follow=follow, lost="skip", password_file=password_file, password_env=password_env)
+        super().__init__(
+            url,
+            stream,
+            [_ROW],
+            follow=follow,
+            lost="skip",
+            password_file=password_file,
+            password_env=password_env,
+        )
         types = dict(fields) if isinstance(fields, Mapping) else dict.fromkeys(fields, "any")
         self._types = types
         self.outputs = {"default": types, "bad": ["id", "text", "reason"]}
@@ -93,7 +107,9 @@ class SparkFrame(RedisSource):
             self._collector.emit(self._parse(row), id)
         except (ValueError, RecursionError, CodecError) as error:
             self._collector.report_error(f"{self._where}, entry {id}: {error}")
-            self._collector.emit((id, row[:2000].decode("utf-8", "replace"), str(error)[:300]), id, stream="bad")
+            self._collector.emit(
+                (id, row[:2000].decode("utf-8", "replace"), str(error)[:300]), id, stream="bad"
+            )
 
 
 @dataclass(frozen=True)
@@ -108,23 +124,35 @@ class _Target:
     schema: StructType
 
     def write(self, batch: int, partition: int, rows: Iterable[Any]) -> None:
-        """Append a partition's rows piece by piece; a repeated one drops the pieces that are there."""
+        """Append a partition's rows piece by piece; a repeated one drops the pieces that are
+        there.
+        """
         client = connect(self.url, self.secret)
         try:
-            append, fence = client.register_script(_APPEND), f"{{{self.stream}}}:sparkstorm:frame:{self.query}"
+            append = client.register_script(_APPEND)
+            fence = f"{{{self.stream}}}:sparkstorm:frame:{self.query}"
             for number, piece in enumerate(_pieces(map(struct_cast(self.schema), rows)), 1):
                 while client.xlen(self.stream) > self.most:
                     time.sleep(0.05)
-                append(keys=[self.stream, fence], args=[f"{batch}/{partition}", f"{number:012d}", *piece])
+                append(
+                    keys=[self.stream, fence],
+                    args=[f"{batch}/{partition}", f"{number:012d}", *piece],
+                )
         finally:
             client.close()
 
     def forget(self, batch: int) -> None:
-        """Delete the fence of batches that Spark will not repeat: older ones, and newer ones of a checkpoint that was given up."""
+        """Delete the fence of batches that Spark will not repeat: older ones, and newer ones of a
+        checkpoint that was given up.
+        """
         client = connect(self.url, self.secret)
         try:
             fence = f"{{{self.stream}}}:sparkstorm:frame:{self.query}"
-            old = [field for field in client.hkeys(fence) if int(field.partition(b"/")[0]) not in (batch - 1, batch)]
+            old = [
+                field
+                for field in client.hkeys(fence)
+                if int(field.partition(b"/")[0]) not in (batch - 1, batch)
+            ]
             if old:
                 client.hdel(fence, *old)
         finally:
@@ -142,30 +170,44 @@ def send_frame(
     password_file: str | None = None,
     password_env: str | None = None,
 ) -> StreamingQuery | None:
-    """Send a frame's rows to a `SparkFrame`: a streaming one by a query, which is returned; a batch one at once, returning None.
+    """Send a frame's rows to a `SparkFrame`: a streaming one by a query, which is returned; a batch
+    one at once, returning None.
 
-    Rows are fenced by (`name`, batch, partition), so that a micro-batch that Spark repeats is dropped; this needs the same rows in
-    the same partitions, as every repeatable source gives without a shuffle in between. A batch frame that is sent again under its
-    name is dropped as a whole. `checkpoint` is Spark's folder for the query. Sending pauses while `most_waiting` rows wait.
+    Rows are fenced by (`name`, batch, partition), so that a micro-batch that Spark repeats is
+    dropped; this needs the same rows in the same partitions, as every repeatable source gives
+    without a shuffle in between. A batch frame that is sent again under its name is dropped as a
+    whole. `checkpoint` is Spark's folder for the query. Sending pauses while `most_waiting` rows
+    wait.
     """
     secret = Secret("send_frame", password_file, password_env)
-    for name_of, kind in ((column.name, column.dataType.simpleString()) for column in frame.schema.fields):
+    for name_of, kind in (
+        (column.name, column.dataType.simpleString()) for column in frame.schema.fields
+    ):
         if any(sign in kind for sign in _NO_VALUES):
             raise InvalidConfigError(
                 f"send_frame: column '{name_of}' is {kind}, which no tuple carries; cast it to timestamp or string"
             )
-    target = _Target(without_password(url, "send_frame"), secret, stream, name, most_waiting, frame.schema)
+    target = _Target(
+        without_password(url, "send_frame"), secret, stream, name, most_waiting, frame.schema
+    )
     if not frame.isStreaming:
         frame.rdd.mapPartitionsWithIndex(_writing(target, 0)).count()
         return None
     if checkpoint is None:
-        raise InvalidConfigError("send_frame: a streaming frame needs a checkpoint, Spark's folder for the query's progress")
+        raise InvalidConfigError(
+            "send_frame: a streaming frame needs a checkpoint, Spark's folder for the query's progress"
+        )
 
     def each(batch: DataFrame, number: int) -> None:
         target.forget(number)
         batch.rdd.mapPartitionsWithIndex(_writing(target, number)).count()
 
-    return frame.writeStream.queryName(name).option("checkpointLocation", checkpoint).foreachBatch(each).start()
+    return (
+        frame.writeStream.queryName(name)
+        .option("checkpointLocation", checkpoint)
+        .foreachBatch(each)
+        .start()
+    )
 
 
 def _writing(target: _Target, batch: int) -> Callable[[int, Iterable[Any]], Iterator[int]]:

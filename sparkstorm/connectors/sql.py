@@ -22,18 +22,21 @@ from sparkstorm.model.values.column_types import parse_columns
 
 _ROWS_PER_CALL = 128
 _KEYS_LOOK_MS = 10_000  # between two looks at the largest key while no row comes
-_EXACT = {"bigint": int, "double": float, "boolean": bool, "string": str, "binary": bytes}  # their values are those of rows
+# their values are those of rows
+_EXACT = {"bigint": int, "double": float, "boolean": bool, "string": str, "binary": bytes}
 _PARAMETER = re.compile(r"(?<![:\w\\]):(?=\w)")  # as SQLAlchemy finds it: within a text too
 
 
 class SqlSource(ReplayableSpout):
     """Emits the rows of a table or query in the order of a growing column, each exactly once.
 
-    `key` is a column that grows and is unique, such as an identity; the position is its last value. Transactions may commit in
-    another order than they drew their numbers: a whole number that is missing is waited for `gap_secs`, then taken for one that was
-    rolled back. `fields` are the columns to emit, as names or types by name. A row that no tuple can carry (a time without a zone)
-    goes to the stream `bad` (key, text, reason) and is reported. A column bolt gets batches, each one message, if the fields are
-    declared as bigint, double, boolean, string or binary. Changes of rows that were read, and deletions, are not seen.
+    `key` is a column that grows and is unique, such as an identity; the position is its last value.
+    Transactions may commit in another order than they drew their numbers: a whole number that is
+    missing is waited for `gap_secs`, then taken for one that was rolled back. `fields` are the
+    columns to emit, as names or types by name. A row that no tuple can carry (a time without a
+    zone) goes to the stream `bad` (key, text, reason) and is reported. A column bolt gets batches,
+    each one message, if the fields are declared as bigint, double, boolean, string or binary.
+    Changes of rows that were read, and deletions, are not seen.
     """
 
     blocking = True
@@ -59,8 +62,14 @@ class SqlSource(ReplayableSpout):
             raise InvalidConfigError("SqlSource: fields names the columns to emit")
         self._url = without_password(url, "SqlSource")
         self._secret = Secret("SqlSource", password_file, password_env)
-        self._table, self._query, self._key, self._fields = table, query, key, list(fields)
-        self._follow, self._poll_ms, self._gap_ms, self._most = follow, round(poll_secs * 1000), round(gap_secs * 1000), rows
+        self._table = table
+        self._query = query
+        self._key = key
+        self._fields = list(fields)
+        self._follow = follow
+        self._poll_ms = round(poll_secs * 1000)
+        self._gap_ms = round(gap_secs * 1000)
+        self._most = rows
         self._kinds: dict[str, str] = dict(fields) if isinstance(fields, Mapping) else {}
         self.outputs = {
             "default": dict(fields) if isinstance(fields, Mapping) else list(fields),
@@ -73,8 +82,11 @@ class SqlSource(ReplayableSpout):
             raise InvalidTopologyError(
                 f"component '{context.component_id}': rows are read in one order; give SqlSource parallelism 1"
             )
-        self._collector, self._now_ms = collector, context.now_ms
-        self._where = f"component '{context.component_id}', {self._table or 'the query'} at {self._url}"
+        self._collector = collector
+        self._now_ms = context.now_ms
+        self._where = (
+            f"component '{context.component_id}', {self._table or 'the query'} at {self._url}"
+        )
         self._patience = Patience(self._where, context.now_ms, collector.report_error)
         self._engine: Any = None
         self._last: Any = None  # key of the last row emitted
@@ -86,7 +98,9 @@ class SqlSource(ReplayableSpout):
         self._is_at_end = False
         self._largest: Any = None  # key in the table, when it was last below the position
         self._keys_look_ms = 0
-        takes_batches = "default" in context.column_streams and set(self._kinds.values()) <= set(_EXACT)
+        takes_batches = "default" in context.column_streams and set(self._kinds.values()) <= set(
+            _EXACT
+        )
         self._columns = _columns_of(self._kinds) if takes_batches and self._kinds else None
 
     def next_tuple(self) -> None:
@@ -95,7 +109,8 @@ class SqlSource(ReplayableSpout):
             return
         if self._has_no_gap and self._columns is not None and self._emit_batch(self._columns):
             return
-        emit, has_no_gap = self._collector.emit, self._has_no_gap
+        emit = self._collector.emit
+        has_no_gap = self._has_no_gap
         for row in self._ahead[self._at : self._at + _ROWS_PER_CALL]:
             key = row[0]
             if not has_no_gap and self._is_gap(key):
@@ -109,7 +124,9 @@ class SqlSource(ReplayableSpout):
             self._last = key
 
     def _emit_batch(self, declared: Sequence[tuple[str, type, Any]]) -> bool:
-        """Emit the rows ahead as a batch; False when some value is not of its column's type: the rows go one by one."""
+        """Emit the rows ahead as a batch; False when some value is not of its column's type: the
+        rows go one by one.
+        """
         import pyarrow as pa
 
         arrays = []
@@ -121,14 +138,19 @@ class SqlSource(ReplayableSpout):
                 if set(map(type, column)) - {exact, type(None)}:
                     return False
                 arrays.append(pa.array(column, kind))
-            self._collector.emit_batch(pa.RecordBatch.from_arrays(arrays, [name for name, _, _ in declared]), last)
+            self._collector.emit_batch(
+                pa.RecordBatch.from_arrays(arrays, [name for name, _, _ in declared]), last
+            )
         except (pa.ArrowInvalid, OverflowError, UnicodeError, CodecError):
             return False
-        self._at, self._last = len(self._ahead), last
+        self._at = len(self._ahead)
+        self._last = last
         return True
 
     def is_exhausted(self) -> bool:
-        """Return whether there was nothing behind the last row when it was last looked; never if new ones are looked for."""
+        """Return whether there was nothing behind the last row when it was last looked; never if
+        new ones are looked for.
+        """
         return not self._follow and self._is_at_end
 
     def snapshot(self) -> Any:
@@ -145,7 +167,9 @@ class SqlSource(ReplayableSpout):
             self._engine.dispose()
 
     def _is_gap(self, key: Any) -> bool:
-        """Return whether rows before this one may still be committed; then the rows ahead are fetched anew."""
+        """Return whether rows before this one may still be committed; then the rows ahead are
+        fetched anew.
+        """
         is_next = type(key) is not int or type(self._last) is not int or key == self._last + 1
         if is_next or not self._gap_ms:
             self._gap_since_ms = None
@@ -156,7 +180,8 @@ class SqlSource(ReplayableSpout):
         if now_ms - self._gap_since_ms >= self._gap_ms:
             self._gap_since_ms = None
             return False
-        self._ahead, self._at = [], 0
+        self._ahead = []
+        self._at = 0
         self._look_ms = now_ms + min(50, self._gap_ms)
         return True
 
@@ -175,26 +200,40 @@ class SqlSource(ReplayableSpout):
             return False
         self._patience.succeed()
         keys = [row[0] for row in rows]
-        first = self._last + 1 if type(self._last) is int else keys[0] if keys and self._last is None else None
+        first = (
+            self._last + 1
+            if type(self._last) is int
+            else keys[0]
+            if keys and self._last is None
+            else None
+        )
         is_run = type(first) is int and keys == list(range(first, first + len(keys)))
         self._has_no_gap = is_run and self._gap_since_ms is None
         if not is_run and (len(set(keys)) < len(keys) or None in keys):
-            raise InvalidConfigError(f"{self._where}: '{self._key}' is not unique or null in some rows, so there is no position")
-        self._ahead, self._at = rows[: self._most], 0
+            raise InvalidConfigError(
+                f"{self._where}: '{self._key}' is not unique or null in some rows, so there is no position"
+            )
+        self._ahead = rows[: self._most]
+        self._at = 0
         self._is_at_end = not rows
         self._look_ms = self._now_ms() + (0 if len(rows) > self._most else self._poll_ms)
         return bool(rows)
 
     def _look_at_keys(self) -> None:
-        """Report rows that are inserted below the position, where no read sees them: the largest key grows, and stays below."""
+        """Report rows that are inserted below the position, where no read sees them: the largest
+        key grows, and stays below.
+        """
         import sqlalchemy as sa
 
         if self._last is None or not self._follow or self._now_ms() < self._keys_look_ms:
             return
         self._keys_look_ms = self._now_ms() + _KEYS_LOOK_MS
         with self._engine.connect() as connection:
-            (largest,) = connection.execute(sa.select(sa.func.max(sa.column(self._key))).select_from(self._source())).one()
-        before, self._largest = self._largest, largest if largest is not None and largest < self._last else None
+            (largest,) = connection.execute(
+                sa.select(sa.func.max(sa.column(self._key))).select_from(self._source())
+            ).one()
+        before = self._largest
+        self._largest = largest if largest is not None and largest < self._last else None
         if before is not None and self._largest is not None and largest > before:
             self._collector.report_error(
                 f"{self._where}: rows are inserted with '{self._key}' up to {largest!r:.80}, below the position "
@@ -214,12 +253,16 @@ class SqlSource(ReplayableSpout):
             self._engine = make_engine(self._url, self._secret)
         columns: list[Any] = [sa.column(name) for name in (self._key, *self._fields)]
         chosen = (
-            sa.select(*columns).select_from(self._source()).order_by(columns[0]).limit(self._most + 1)
+            sa.select(*columns)
+            .select_from(self._source())
+            .order_by(columns[0])
+            .limit(self._most + 1)
         )  # the last shows whether keys are equal
         if self._last is not None:
             chosen = chosen.where(columns[0] > self._last)
         with self._engine.connect() as connection:
-            return list(map(tuple, connection.execute(chosen).cursor.fetchall()))  # the columns have no types to convert
+            # the columns have no types to convert
+            return list(map(tuple, connection.execute(chosen).cursor.fetchall()))
 
 
 def _columns_of(kinds: Mapping[str, str]) -> list[tuple[str, type, Any]]:

@@ -25,15 +25,18 @@ from sparkstorm.model.tuples import Tuple
 
 EPOCHS = "sparkstorm_epochs"
 _ROWS_PER_INSERT = 10_000
-_IDLE_SECS = 30  # after which PostgreSQL ends a transaction whose worker was stopped in the middle of it
+# after which PostgreSQL ends a transaction whose worker was stopped in the middle of it
+_IDLE_SECS = 30
 
 
 class SqlSink(TransactionalSink):
-    """Inserts rows into a table, exactly once: the epoch's number is written into `sparkstorm_epochs` in the same transaction.
+    """Inserts rows into a table, exactly once: the epoch's number is written into
+    `sparkstorm_epochs` in the same transaction.
 
-    The tuples' fields are the columns, unless `fields` names some of them. The rows of an epoch are inserted, then the worker
-    commits (with the rows as an outbox), then the transaction commits; after a crash the outbox is written if the database has not
-    the epoch. A row that breaks a constraint is parked. The user needs the right to create `sparkstorm_epochs`, or it is there:
+    The tuples' fields are the columns, unless `fields` names some of them. The rows of an epoch are
+    inserted, then the worker commits (with the rows as an outbox), then the transaction commits;
+    after a crash the outbox is written if the database has not the epoch. A row that breaks a
+    constraint is parked. The user needs the right to create `sparkstorm_epochs`, or it is there:
     `CREATE TABLE sparkstorm_epochs (sink VARCHAR(250) PRIMARY KEY, epoch BIGINT NOT NULL)`.
     """
 
@@ -49,7 +52,9 @@ class SqlSink(TransactionalSink):
     ) -> None:
         self._url = without_password(url, "SqlSink")
         self._secret = Secret("SqlSink", password_file, password_env)
-        self._name, self._schema, self._fields = plain_name(table, "SqlSink"), schema, None if fields is None else list(fields)
+        self._name = plain_name(table, "SqlSink")
+        self._schema = schema
+        self._fields = None if fields is None else list(fields)
 
     def open(self, conf: Conf, context: TopologyContext) -> None:
         """Connect to nothing yet."""
@@ -71,7 +76,9 @@ class SqlSink(TransactionalSink):
         self._fields = self._fields or list(tup.fields)
         for name in self._fields:
             if isinstance(value := tup[name], list | dict | set | frozenset):
-                raise ValueError(f"field '{name}' is a {type(value).__name__}, which no column holds; write it as text")
+                raise ValueError(
+                    f"field '{name}' is a {type(value).__name__}, which no column holds; write it as text"
+                )
         self._tuples.append(tup)
 
     def prepare(self, epoch: int) -> Any:
@@ -80,7 +87,9 @@ class SqlSink(TransactionalSink):
         with self._speaking():
             table = self._table()
             if stray := [name for name in fields if name not in table.c]:
-                raise InvalidConfigError(f"{self._where} has no column '{stray[0]}'; it has {', '.join(table.c.keys())}")
+                raise InvalidConfigError(
+                    f"{self._where} has no column '{stray[0]}'; it has {', '.join(table.c.keys())}"
+                )
             rows = [{name: tup[name] for name in fields} for tup in self._tuples]
             if not self._insert(rows):
                 refused = self._find_refused(rows)
@@ -91,18 +100,24 @@ class SqlSink(TransactionalSink):
         return [fields, [list(row.values()) for row in rows]]
 
     def commit(self, epoch: int, prepared: Any) -> None:
-        """Commit the open transaction with the epoch's number, or write the outbox anew if the database has not the epoch."""
+        """Commit the open transaction with the epoch's number, or write the outbox anew if the
+        database has not the epoch.
+        """
         import sqlalchemy as sa
 
         with self._speaking():
             fields, rows = prepared
-            connection, self._open = self._open, None
+            connection = self._open
+            self._open = None
             is_anew = connection is None
             connection = connection or self._connect()
             epochs = sa.table(EPOCHS, sa.column("sink"), sa.column("epoch"), schema=self._schema)
             mine = sa.and_(epochs.c.sink == self._sink, epochs.c.epoch < epoch)
             try:
-                is_first = connection.execute(sa.update(epochs).where(mine).values(epoch=epoch)).rowcount == 1
+                is_first = (
+                    connection.execute(sa.update(epochs).where(mine).values(epoch=epoch)).rowcount
+                    == 1
+                )
                 if is_first and is_anew and rows:
                     self._write(connection, [dict(zip(fields, row, strict=True)) for row in rows])
                 (connection.commit if is_first else connection.rollback)()
@@ -110,12 +125,17 @@ class SqlSink(TransactionalSink):
                 connection.close()
 
     def recover(self, epoch: int, prepared: Any) -> None:
-        """Make the table of epochs and this sink's row in it; then write the last epoch if the database has not it."""
+        """Make the table of epochs and this sink's row in it; then write the last epoch if the
+        database has not it.
+        """
         import sqlalchemy as sa
         from sqlalchemy import exc
 
         with self._speaking(), self._connect() as connection:
-            columns = sa.Column("sink", sa.String(250), primary_key=True), sa.Column("epoch", sa.BigInteger, nullable=False)
+            columns = (
+                sa.Column("sink", sa.String(250), primary_key=True),
+                sa.Column("epoch", sa.BigInteger, nullable=False),
+            )
             epochs = sa.Table(EPOCHS, sa.MetaData(), *columns, schema=self._schema)
             try:
                 epochs.create(connection, checkfirst=True)
@@ -123,8 +143,14 @@ class SqlSink(TransactionalSink):
             except (exc.IntegrityError, exc.ProgrammingError, exc.OperationalError):
                 connection.rollback()
                 if not sa.inspect(connection).has_table(EPOCHS, schema=self._schema):
-                    raise  # else another task was faster, or it is there and this user may not create one
-            if connection.execute(sa.select(epochs.c.epoch).where(epochs.c.sink == self._sink)).first() is None:
+                    # else another task was faster, or it is there and this user may not create one
+                    raise
+            if (
+                connection.execute(
+                    sa.select(epochs.c.epoch).where(epochs.c.sink == self._sink)
+                ).first()
+                is None
+            ):
                 connection.execute(sa.insert(epochs).values(sink=self._sink, epoch=0))
             connection.commit()
             self._table()
@@ -138,7 +164,9 @@ class SqlSink(TransactionalSink):
         with self._speaking(), self._connect() as connection:
             if not sa.inspect(connection).has_table(EPOCHS, schema=self._schema):
                 return 0
-            found = connection.execute(sa.select(epochs.c.epoch).where(epochs.c.sink == self._sink)).scalar()
+            found = connection.execute(
+                sa.select(epochs.c.epoch).where(epochs.c.sink == self._sink)
+            ).scalar()
         return int(found or 0)
 
     def cleanup(self) -> None:
@@ -150,9 +178,11 @@ class SqlSink(TransactionalSink):
             self._engine.dispose()
 
     def insert_once(self, name: str, fields: Sequence[str], rows: Iterable[Sequence[Any]]) -> bool:
-        """Insert rows outside of a topology, all in one transaction, unless that was done under this name; return whether now.
+        """Insert rows outside of a topology, all in one transaction, unless that was done under
+        this name; return whether now.
 
-        InvalidConfigError when the table does not take them; a database that does not answer is StoreUnavailableError.
+        InvalidConfigError when the table does not take them; a database that does not answer is
+        StoreUnavailableError.
         """
         import sqlalchemy as sa
         from sqlalchemy import exc
@@ -161,19 +191,25 @@ class SqlSink(TransactionalSink):
         try:
             self.recover(0, None)
             with self._speaking(), self._connect() as connection:
-                epochs = sa.table(EPOCHS, sa.column("sink"), sa.column("epoch"), schema=self._schema)
+                epochs = sa.table(
+                    EPOCHS, sa.column("sink"), sa.column("epoch"), schema=self._schema
+                )
                 mine = sa.and_(epochs.c.sink == name, epochs.c.epoch < 1)
                 if connection.execute(sa.update(epochs).where(mine).values(epoch=1)).rowcount != 1:
                     return False
                 waiting = iter(rows)
-                while some := [dict(zip(fields, row, strict=True)) for row in islice(waiting, _ROWS_PER_INSERT)]:
+                while some := [
+                    dict(zip(fields, row, strict=True)) for row in islice(waiting, _ROWS_PER_INSERT)
+                ]:
                     self._write(connection, some)
                 connection.commit()
                 return True
         except (exc.OperationalError, exc.InterfaceError) as error:
             raise StoreUnavailableError(f"{self._where}: {sql_reason(error)}") from error
         except (exc.SQLAlchemyError, OverflowError) as error:
-            raise InvalidConfigError(f"{self._where} does not take the rows: {sql_reason(error)}") from error
+            raise InvalidConfigError(
+                f"{self._where} does not take the rows: {sql_reason(error)}"
+            ) from error
         finally:
             self.cleanup()
 
@@ -199,7 +235,9 @@ class SqlSink(TransactionalSink):
             self._engine = make_engine(self._url, self._secret)
         connection = self._engine.connect()
         if self._engine.dialect.name == "postgresql":
-            connection.execute(sa.text(f"SET idle_in_transaction_session_timeout = '{_IDLE_SECS}s'"))
+            connection.execute(
+                sa.text(f"SET idle_in_transaction_session_timeout = '{_IDLE_SECS}s'")
+            )
             connection.commit()
         return connection
 
@@ -208,11 +246,15 @@ class SqlSink(TransactionalSink):
 
         if getattr(self, "_reflected", None) is None:
             with self._connect() as connection:
-                self._reflected: Any = sa.Table(self._name, sa.MetaData(), schema=self._schema, autoload_with=connection)
+                self._reflected: Any = sa.Table(
+                    self._name, sa.MetaData(), schema=self._schema, autoload_with=connection
+                )
         return self._reflected
 
     def _insert(self, rows: list[dict[str, Any]]) -> bool:
-        """Insert rows into a fresh transaction and keep it; False when some row breaks a constraint."""
+        """Insert rows into a fresh transaction and keep it; False when some row breaks a
+        constraint.
+        """
         from sqlalchemy import exc
 
         if self._open is not None:
@@ -231,17 +273,35 @@ class SqlSink(TransactionalSink):
         return True
 
     def _write(self, connection: Any, rows: list[dict[str, Any]]) -> None:
-        """Insert rows; a column without zones takes times in UTC, whatever the driver would do with their zones."""
+        """Insert rows; a column without zones takes times in UTC, whatever the driver would do with
+        their zones.
+        """
         import sqlalchemy as sa
 
         table = self._table()
-        bare = [c.name for c in table.c if isinstance(c.type, sa.DateTime) and not c.type.timezone and c.name in rows[0]]
+        bare = [
+            c.name
+            for c in table.c
+            if isinstance(c.type, sa.DateTime) and not c.type.timezone and c.name in rows[0]
+        ]
         if bare:
-            rows = [{**row, **{n: v.astimezone(UTC).replace(tzinfo=None) for n in bare if _has_zone(v := row[n])}} for row in rows]
+            rows = [
+                {
+                    **row,
+                    **{
+                        n: v.astimezone(UTC).replace(tzinfo=None)
+                        for n in bare
+                        if _has_zone(v := row[n])
+                    },
+                }
+                for row in rows
+            ]
         connection.execute(sa.insert(table), rows)
 
     def _find_refused(self, rows: list[dict[str, Any]]) -> dict[int, str]:
-        """Find the rows without which the others go in: the shortest beginning that fails ends in one."""
+        """Find the rows without which the others go in: the shortest beginning that fails ends in
+        one.
+        """
         refused: dict[int, str] = {}
         while True:
             left = [n for n in range(len(rows)) if n not in refused]
@@ -249,10 +309,15 @@ class SqlSink(TransactionalSink):
                 self._open.close()
                 self._open = None
                 return refused
-            good, bad = 0, len(left)
+            good = 0
+            bad = len(left)
             while bad - good > 1:
                 middle = (good + bad) // 2
-                good, bad = (middle, bad) if self._insert([rows[n] for n in left[:middle]]) else (good, middle)
+                good, bad = (
+                    (middle, bad)
+                    if self._insert([rows[n] for n in left[:middle]])
+                    else (good, middle)
+                )
             self._insert([rows[n] for n in left[:bad]])
             refused[left[bad - 1]] = self._reason
 

@@ -24,14 +24,23 @@ class TableSizes(FileSizes, total=False):
 
 
 class TableSink(FileSink):
-    """Writes an epoch as one Parquet file, then names file and epoch in one entry of the table's log.
+    """Writes an epoch as one Parquet file, then names file and epoch in one entry of the table's
+    log.
 
-    The log has the number of each task's last epoch, so a commit that is repeated changes nothing. A subclass opens the table
-    (`_make_table`, `_newest_table`), says where its files lie (`_find_target`), reads and writes its log (`_last_epoch`, `_append`)
-    and merges small files (`_compact`).
+    The log has the number of each task's last epoch, so a commit that is repeated changes nothing.
+    A subclass opens the table (`_make_table`, `_newest_table`), says where its files lie
+    (`_find_target`), reads and writes its log (`_last_epoch`, `_append`) and merges small files
+    (`_compact`).
     """
 
-    def __init__(self, table: str | os.PathLike[str], schema: Any, *, compact_files: int = 32, **sizes: Unpack[FileSizes]) -> None:
+    def __init__(
+        self,
+        table: str | os.PathLike[str],
+        schema: Any,
+        *,
+        compact_files: int = 32,
+        **sizes: Unpack[FileSizes],
+    ) -> None:
         super().__init__(table, "parquet", schema, **sizes)
         self._compact_files = compact_files
 
@@ -65,11 +74,14 @@ class TableSink(FileSink):
         self._require_file(str(name), epoch)
         self._append(table, epoch, name, size, rows)
         self._commits += 1
-        if self._is_first and self._commits % max(1, self._compact_files // 4) == 0:  # a look reads the whole log
+        # a look reads the whole log
+        if self._is_first and self._commits % max(1, self._compact_files // 4) == 0:
             self._compact(self._newest_table())
 
     def recover(self, epoch: int, prepared: Any) -> None:
-        """Make the table if it is not there; bring the last epoch into it, and delete files of later ones."""
+        """Make the table if it is not there; bring the last epoch into it, and delete files of
+        later ones.
+        """
         with self._speaking():
             if epoch and not self._has_table():
                 raise InvalidConfigError(
@@ -78,12 +90,16 @@ class TableSink(FileSink):
                 )
             found, is_partitioned = self._make_table()
             schema: Any = self._schema
-            if [(f.name, _plain(f.type)) for f in found] != [(f.name, _plain(f.type)) for f in schema]:
+            if [(f.name, _plain(f.type)) for f in found] != [
+                (f.name, _plain(f.type)) for f in schema
+            ]:
                 raise InvalidConfigError(
                     f"{self._path}: the table has the columns {named_columns(found)}, the sink {named_columns(schema)}"
                 )
             if is_partitioned:
-                raise InvalidConfigError(f"{self._path}: {type(self).__name__} writes no partitioned tables")
+                raise InvalidConfigError(
+                    f"{self._path}: {type(self).__name__} writes no partitioned tables"
+                )
         super().recover(epoch, prepared)
 
     def last_epoch(self) -> int | None:
@@ -92,7 +108,9 @@ class TableSink(FileSink):
             return self._last_epoch(self._newest_table()) if self._has_table() else 0
 
     def _recover(self, epoch: int) -> None:
-        """Delete what was staged for epochs that no log names: neither the store's, which may have lost some, nor the table's."""
+        """Delete what was staged for epochs that no log names: neither the store's, which may have
+        lost some, nor the table's.
+        """
         from pyarrow import fs
 
         system, root = self._target()
@@ -122,7 +140,8 @@ class TableSink(FileSink):
         except SparkStormError:
             raise
         except Exception as error:
-            text = " ".join(re.sub(r"\x1b\[\d*m", "", str(error)).split())  # delta-rs paints its errors
+            # delta-rs paints its errors
+            text = " ".join(re.sub(r"\x1b\[\d*m", "", str(error)).split())
             known = OSError(f"{type(error).__name__}: {text}")
             raise_lasting(known, self._path)
             raise known from error
@@ -132,7 +151,9 @@ class TableSink(FileSink):
         raise NotImplementedError
 
     def _make_table(self) -> tuple[Any, bool]:
-        """Make the table, if it is not there; return its columns as an Arrow schema, and whether it is partitioned."""
+        """Make the table, if it is not there; return its columns as an Arrow schema, and whether it
+        is partitioned.
+        """
         raise NotImplementedError
 
     def _newest_table(self) -> Any:
@@ -148,20 +169,28 @@ class TableSink(FileSink):
         raise NotImplementedError
 
     def _compact(self, table: Any) -> None:
-        """Merge small files once there are many; leave a conflict with another writer to the next time."""
+        """Merge small files once there are many; leave a conflict with another writer to the next
+        time.
+        """
         raise NotImplementedError
 
 
 def refuse_secrets(sink: str, option: str, given: Mapping[str, str], mend: str) -> dict[str, str]:
-    """Return a copy of a library's options; InvalidConfigError for a secret among them, since they travel and are logged.
+    """Return a copy of a library's options; InvalidConfigError for a secret among them, since they
+    travel and are logged.
 
-    A password within a URL, as of an Iceberg catalog in PostgreSQL, is one too, also in a URL's query or in a DSN of words.
+    A password within a URL, as of an Iceberg catalog in PostgreSQL, is one too, also in a URL's
+    query or in a DSN of words.
     """
     held = [
-        key for key, value in given.items() if any(sign in key.lower() for sign in SECRETS) or holds_secret(str(value), SECRETS)
+        key
+        for key, value in given.items()
+        if any(sign in key.lower() for sign in SECRETS) or holds_secret(str(value), SECRETS)
     ]
     if held:
-        raise InvalidConfigError(f"{sink}: {option}: {held[0]} holds a password or secret; put it into {mend}")
+        raise InvalidConfigError(
+            f"{sink}: {option}: {held[0]} holds a password or secret; put it into {mend}"
+        )
     return dict(given)
 
 

@@ -1,7 +1,9 @@
-"""Order of records over several inputs by event time: partitions that bring records, and files that are read one record ahead.
+"""Order of records over several inputs by event time: partitions that bring records, and files that
+are read one record ahead.
 
-Every input has a clock: the newest time that it has had. Records go out by the clock at each of them. So a record is behind the
-newest one that was given out by as much as it is behind its own input's newest, and no more.
+Every input has a clock: the newest time that it has had. Records go out by the clock at each of
+them. So a record is behind the newest one that was given out by as much as it is behind its own
+input's newest, and no more.
 """
 
 from __future__ import annotations
@@ -17,51 +19,79 @@ from sparkstorm.errors import InvalidConfigError
 NO_TIME = -(1 << 63)  # of a record that cannot be read: it keeps its place in its input
 T = TypeVar("T")
 TimeOf = str | Callable[[Mapping[str, Any]], int]
-MOST_OPEN = 128  # files; with 64, logs of 100 hosts were opened again at each record, and 1,024 is many systems' limit
-_READ_PER_CALL = 256  # inputs asked for a record in one call: thousands of files must not hold up a worker's loop for seconds
+# files; with 64, logs of 100 hosts were opened again at each record, and 1,024 is many systems'
+# limit
+MOST_OPEN = 128
+# inputs asked for a record in one call: thousands of files must not hold up a worker's loop for
+# seconds
+_READ_PER_CALL = 256
 
 
 class RecordTime:
-    """Takes the event time of a record: the field that `time` names, or what the function `time` makes of the fields by name."""
+    """Takes the event time of a record: the field that `time` names, or what the function `time`
+    makes of the fields by name.
+    """
 
-    def __init__(self, source: str, time: TimeOf, names: Sequence[str], fields: Collection[str], is_text: bool = False) -> None:
-        """`source`: its class, for errors. `fields`: those of `names` that can have a time; `is_text`: as text."""
+    def __init__(
+        self,
+        source: str,
+        time: TimeOf,
+        names: Sequence[str],
+        fields: Collection[str],
+        is_text: bool = False,
+    ) -> None:
+        """`source`: its class, for errors. `fields`: those of `names` that can have a time;
+        `is_text`: as text.
+        """
         if not callable(time) and time not in fields:
             raise InvalidConfigError(
                 f"{source}: time names the field {time!r:.60}, which is not among the fields; it may be a function of the record"
             )
-        self._time, self._names, self._is_text = time, tuple(names), is_text
+        self._time = time
+        self._names = tuple(names)
+        self._is_text = is_text
 
     def of(self, values: Sequence[Any]) -> int:
-        """Return the time in milliseconds; ValueError for a record that has none, or when the caller's function raises."""
+        """Return the time in milliseconds; ValueError for a record that has none, or when the
+        caller's function raises.
+        """
         time = self._time
         try:
             record = dict(zip(self._names, values, strict=True))
             found = time(record) if callable(time) else record[time]
-            time_ms = int(found) if self._is_text and type(found) is str and not callable(time) else found
+            time_ms = (
+                int(found) if self._is_text and type(found) is str and not callable(time) else found
+            )
         except Exception as error:  # user code
             raise ValueError(f"time= raised {type(error).__name__}: {error}") from error
         if type(time_ms) is not int:
-            raise ValueError(f"the time of the record is {time_ms!r:.60}, not a whole number of milliseconds")
+            raise ValueError(
+                f"the time of the record is {time_ms!r:.60}, not a whole number of milliseconds"
+            )
         return time_ms
 
 
 class _Partition:
-    """Records that were fetched and not given out, with the partition's clock at each: its newest time so far."""
+    """Records that were fetched and not given out, with the partition's clock at each: its newest
+    time so far.
+    """
 
     __slots__ = ("clock", "heard_ms", "is_at_end", "waiting")
 
     def __init__(self, heard_ms: int) -> None:
-        self.clock, self.heard_ms, self.is_at_end = NO_TIME, heard_ms, False
+        self.clock = NO_TIME
+        self.heard_ms = heard_ms
+        self.is_at_end = False
         self.waiting: deque[tuple[int, Any]] = deque()
 
 
 class PartitionOrder:
     """Gives out records of partitions by their clocks, as Kafka Streams does (KIP-353, KIP-695).
 
-    A record goes out when no partition that still has records can have an older clock. So a record is behind the newest one that
-    was given out by as much as it is behind its own partition's newest, and no more: with a lag that covers the disorder within
-    a partition, none is late. A partition is not waited for at its end, and after `idle_ms` of polls that brought nothing of it.
+    A record goes out when no partition that still has records can have an older clock. So a record
+    is behind the newest one that was given out by as much as it is behind its own partition's
+    newest, and no more: with a lag that covers the disorder within a partition, none is late. A
+    partition is not waited for at its end, and after `idle_ms` of polls that brought nothing of it.
     """
 
     def __init__(self, idle_ms: int) -> None:
@@ -77,12 +107,15 @@ class PartitionOrder:
     def put(self, place: str, records: Iterable[tuple[int, Any]]) -> int:
         """Take records of a partition, each with its time; return how many of it wait."""
         partition = self._partitions[place]
-        clock, wait = partition.clock, partition.waiting.append
+        clock = partition.clock
+        wait = partition.waiting.append
         for time_ms, record in records:
             if time_ms > clock:
                 clock = time_ms
             wait((clock, record))
-        partition.clock, partition.heard_ms, partition.is_at_end = clock, self._polled_ms, False
+        partition.clock = clock
+        partition.heard_ms = self._polled_ms
+        partition.is_at_end = False
         return len(partition.waiting)
 
     def note_end(self, place: str) -> None:
@@ -140,22 +173,33 @@ class _Ahead(Generic[T]):
     __slots__ = ("clock", "place", "source")
 
     def __init__(self, source: T, place: tuple[int, int]) -> None:
-        self.source, self.place, self.clock = source, place, NO_TIME
+        self.source = source
+        self.place = place
+        self.clock = NO_TIME
 
 
 class MergedInputs(Generic[T]):
-    """Gives out records of inputs that are read one record ahead, by their clocks; of equal ones, the input of lower rank first.
+    """Gives out records of inputs that are read one record ahead, by their clocks; of equal ones,
+    the input of lower rank first.
 
     An input that has nothing is left out until it is added again: so it is not waited for.
     """
 
-    def __init__(self, read: Callable[[T], tuple[int, Any] | None], pause: Callable[[T], None], most_open: int) -> None:
-        """`read` returns the time of an input's next record and the record, None when there is none now.
+    def __init__(
+        self,
+        read: Callable[[T], tuple[int, Any] | None],
+        pause: Callable[[T], None],
+        most_open: int,
+    ) -> None:
+        """`read` returns the time of an input's next record and the record, None when there is none
+        now.
 
-        Beyond `most_open` inputs, `pause` is called of the least recently read one, which has a record waiting. It is read again
-        when that record was given out.
+        Beyond `most_open` inputs, `pause` is called of the least recently read one, which has a
+        record waiting. It is read again when that record was given out.
         """
-        self._read, self._pause, self._most_open = read, pause, most_open
+        self._read = read
+        self._pause = pause
+        self._most_open = most_open
         self._by_id: dict[int, _Ahead[T]] = {}
         self._unread: deque[_Ahead[T]] = deque()
         self._heads: list[tuple[int, tuple[int, int], _Ahead[T], Any]] = []
@@ -176,7 +220,8 @@ class MergedInputs(Generic[T]):
         self._unread.append(ahead)
 
     def take(self) -> tuple[T, Any] | None:
-        """Return the next record behind its input; None when none has any, or before every input has been asked for one.
+        """Return the next record behind its input; None when none has any, or before every input
+        has been asked for one.
 
         An error of `read` goes to the caller, and that input is read again in the next call.
         """
@@ -190,7 +235,8 @@ class MergedInputs(Generic[T]):
         return ahead.source, record
 
     def _read_ahead(self, ahead: _Ahead[T]) -> None:
-        key, source = id(ahead.source), ahead.source
+        key = id(ahead.source)
+        source = ahead.source
         found = self._read(source)
         self._open.pop(key, None)
         if found is None:

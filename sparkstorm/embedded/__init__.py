@@ -1,7 +1,7 @@
 """Embedded servers, started when no addresses are configured: Redis and ZooKeeper.
 
-A guest: only what puts a cluster together (app, testing, the command line) imports it. What every process needs to reach
-stores, its own or the user's, is in `sparkstorm.stores`.
+A guest: only what puts a cluster together (app, testing, the command line) imports it. What every
+process needs to reach stores, its own or the user's, is in `sparkstorm.stores`.
 """
 
 from sparkstorm.embedded.redis import RedisServer, start_redis

@@ -1,4 +1,6 @@
-"""Entry of `python -m sparkstorm.embedded`: finds the Java of the embedded ZooKeeper and Spark (see java.main)."""
+"""Entry of `python -m sparkstorm.embedded`: finds the Java of the embedded ZooKeeper and Spark (see
+java.main).
+"""
 
 import sys
 

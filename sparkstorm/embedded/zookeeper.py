@@ -1,7 +1,9 @@
-"""Embedded ZooKeeper: the server class in PySpark's own jars, its configuration, its start and stop.
+"""Embedded ZooKeeper: the server class in PySpark's own jars, its configuration, its start and
+stop.
 
-Left out: a download of ZooKeeper, since PySpark brings the server along, and a tree store of our own for single machines: a
-run on one host and a cluster would then be two systems (LocalCluster, for tests, has such a twin).
+Left out: a download of ZooKeeper, since PySpark brings the server along, and a tree store of our
+own for single machines: a run on one host and a cluster would then be two systems (LocalCluster,
+for tests, has such a twin).
 """
 
 from __future__ import annotations
@@ -42,7 +44,8 @@ _JARS = (
     "log4j-slf4j2-impl-*.jar",
 )
 # one JVM that serves a handful of clients: little memory, and a fast start rather than a fast peak
-# (without memory it ends, so that the guard starts it again, in place of living on with threads missing)
+# (without memory it ends, so that the guard starts it again, in place of living on with threads
+# missing)
 _JVM = (
     "-Xmx256m",
     "-XX:+ExitOnOutOfMemoryError",
@@ -83,7 +86,9 @@ _MAX_SESSION_MS = 120_000
 class ZooKeeperServer(EmbeddedServer):
     """An embedded ZooKeeper."""
 
-    def __init__(self, data_dir: Path, port: int, auth: tuple[str, str], process: TetheredProcess) -> None:
+    def __init__(
+        self, data_dir: Path, port: int, auth: tuple[str, str], process: TetheredProcess
+    ) -> None:
         super().__init__(data_dir, port, process)
         self.auth = auth
 
@@ -107,19 +112,26 @@ class ZooKeeperServer(EmbeddedServer):
 
 
 def start_zookeeper(
-    data_dir: Path, *, password: str, user: str = "sparkstorm", port: int | None = None, tick_ms: int = 500
+    data_dir: Path,
+    *,
+    password: str,
+    user: str = "sparkstorm",
+    port: int | None = None,
+    tick_ms: int = 500,
 ) -> ZooKeeperServer:
     """Start a ZooKeeper that keeps its data in `data_dir`, on loopback; returns when it serves.
 
-    ZooKeeper keeps no user list: `user` and `password` become `auth`, the digest identity that our clients present. It
-    alone may read, create and delete in `/`, from the first moment on: the ACL is in the snapshot that a new server loads.
-    `tick_ms` bounds session timeouts from below (two ticks).
-    Raises EmbeddedServerError when there is no Java or PySpark, the port or folder is taken, or it does not come up.
+    ZooKeeper keeps no user list: `user` and `password` become `auth`, the digest identity that our
+    clients present. It alone may read, create and delete in `/`, from the first moment on: the ACL
+    is in the snapshot that a new server loads. `tick_ms` bounds session timeouts from below (two
+    ticks). Raises EmbeddedServerError when there is no Java or PySpark, the port or folder is
+    taken, or it does not come up.
     """
     data_dir = Path(data_dir)
     data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     refuse_busy(data_dir, "zookeeper")
-    data_dir = data_dir.resolve()  # as the server itself names it, by which we know it from another on the same port
+    # as the server itself names it, by which we know it from another on the same port
+    data_dir = data_dir.resolve()
     if port is not None:
         require_free(port, "ZooKeeper", "sparkstorm.embedded.zookeeper.port")
     owner = make_digest_acl(user, password, all=True)
@@ -129,7 +141,9 @@ def start_zookeeper(
 
     def start(chosen: int) -> ZooKeeperServer:
         _write_settings(data_dir, chosen, tick_ms)
-        server = ZooKeeperServer(data_dir, chosen, ("digest", f"{user}:{password}"), _start_server(data_dir, chosen))
+        server = ZooKeeperServer(
+            data_dir, chosen, ("digest", f"{user}:{password}"), _start_server(data_dir, chosen)
+        )
         if not is_new:
             _close_root(server, owner)
         return server
@@ -138,7 +152,9 @@ def start_zookeeper(
 
 
 def _seed(folder: Path, owner: ACL) -> bool:
-    """Write the snapshot that a server without data begins with; False when there is something already."""
+    """Write the snapshot that a server without data begins with; False when there is something
+    already.
+    """
     if folder.exists():
         return False
     folder.mkdir(mode=0o700, parents=True)
@@ -149,7 +165,9 @@ def _seed(folder: Path, owner: ACL) -> bool:
 
 
 def _close_root(server: ZooKeeperServer, owner: ACL) -> None:
-    """Give `/` of data that an earlier version left its ACL; another identity's is left to that identity."""
+    """Give `/` of data that an earlier version left its ACL; another identity's is left to that
+    identity.
+    """
     client = KazooClient(server.hosts, auth_data=[server.auth])
     try:
         client.start(_START_LIMIT_S)
@@ -169,10 +187,17 @@ def _close_root(server: ZooKeeperServer, owner: ACL) -> None:
 
 
 def class_path() -> str:
-    """The server's jars inside the installed PySpark, found without importing it; raises EmbeddedServerError."""
+    """The server's jars inside the installed PySpark, found without importing it; raises
+    EmbeddedServerError.
+    """
     spec = importlib.util.find_spec("pyspark")
-    folders = [Path(folder, "jars") for folder in (spec.submodule_search_locations or [])] if spec is not None else []
-    if "SPARK_HOME" in os.environ:  # under spark-submit the package found is a zip; its jars lie in Spark's home
+    folders = (
+        [Path(folder, "jars") for folder in (spec.submodule_search_locations or [])]
+        if spec is not None
+        else []
+    )
+    # under spark-submit the package found is a zip; its jars lie in Spark's home
+    if "SPARK_HOME" in os.environ:
         folders = [Path(os.environ["SPARK_HOME"], "jars"), *folders]
     if not folders:
         raise EmbeddedServerError(
@@ -182,7 +207,9 @@ def class_path() -> str:
     for pattern in _JARS:
         jars = sorted(jar for folder in folders for jar in folder.glob(pattern))
         if not jars:
-            raise EmbeddedServerError(f"{folders[0]} has no {pattern}: install pyspark from PyPI, or set storm.zookeeper.servers")
+            raise EmbeddedServerError(
+                f"{folders[0]} has no {pattern}: install pyspark from PyPI, or set storm.zookeeper.servers"
+            )
         # The newest by name, where a Spark has two of a kind.
         found.append(str(jars[-1]))
     return ":".join(found)
@@ -207,12 +234,15 @@ def _start_server(data_dir: Path, port: int) -> TetheredProcess:
     process = start_tethered("zookeeper", command, data_dir)
     ours = f"dataDir={data_dir / _DATA}/".encode()
     # Its own settings and not an open port: another server may have taken the port a moment ago.
-    process.wait_ready(lambda: ours in _ask_settings(port), _START_LIMIT_S)  # not whoever else took the port
+    # not whoever else took the port
+    process.wait_ready(lambda: ours in _ask_settings(port), _START_LIMIT_S)
     return process
 
 
 def _ask_settings(port: int, limit_s: float = 2.0) -> bytes:
-    """Settings of the server on `port`, as it reports them; empty when no answer comes for `limit_s` seconds."""
+    """Settings of the server on `port`, as it reports them; empty when no answer comes for
+    `limit_s` seconds.
+    """
     answer = b""
     try:
         with socket.create_connection((_LOOPBACK, port), timeout=limit_s) as connection:

@@ -1,1 +1,3 @@
-"""User code inside a worker: emitters, runners of bolts, state, windows, watermarks. Shared with batch replay."""
+"""User code inside a worker: emitters, runners of bolts, state, windows, watermarks. Shared with
+batch replay.
+"""

@@ -1,4 +1,5 @@
-"""Runner of a ColumnBolt: rows and pieces of one channel as Arrow batches, and what it emits as batches into row lists.
+"""Runner of a ColumnBolt: rows and pieces of one channel as Arrow batches, and what it emits as
+batches into row lists.
 
 Law: a batch is an optimisation: the same rows give the same results one by one, and a batch that
 fails is undone and executed so, so that one bad row costs its own tree only. What a batch emits
@@ -29,19 +30,28 @@ from sparkstorm.transport.batch_columns import plain_batch
 
 # Rows of one batch, as many as an epoch's budget has. Half of it pays Arrow's price per call twice.
 MOST_ROWS = 1 << 16
-# Below it a bolt that takes rows too gets rows: making a batch costs more than so few calls. Not measured.
+# Below it a bolt that takes rows too gets rows: making a batch costs more than so few calls. Not
+# measured.
 _FEW_ROWS = 32
-# Keys whose tasks are remembered, some 10 MB; beyond it they are hashed anew. Double costs memory in each
-# sender, half hashes twice as often where keys are many.
+# Keys whose tasks are remembered, some 10 MB; beyond it they are hashed anew. Double costs memory
+# in each sender, half hashes twice as often where keys are many.
 _CACHED_KEYS = 1 << 17
 Divide = Callable[[Any], list[tuple[Rows, Any]]]
 """Batch to pieces, each with the list of rows that it goes to."""
 
 
 class ColumnRunner(BasicRunner):
-    """Runs a ColumnBolt over batches; one that fails is undone, and its rows are executed one by one."""
+    """Runs a ColumnBolt over batches; one that fails is undone, and its rows are executed one by
+    one.
+    """
 
-    def __init__(self, bolt: ColumnBolt, emitter: Emitter, state: MemoryState | None, collector: BasicCollector) -> None:
+    def __init__(
+        self,
+        bolt: ColumnBolt,
+        emitter: Emitter,
+        state: MemoryState | None,
+        collector: BasicCollector,
+    ) -> None:
         super().__init__(bolt, emitter, state, collector)
         self._column_bolt = bolt
         self._columns = self.make_collector(emitter, collector)
@@ -52,14 +62,18 @@ class ColumnRunner(BasicRunner):
         return BatchColumns(emitter, collector)
 
     def execute_columns(self, rows: Sequence[Any]) -> list[tuple[Row, Failure]]:
-        """Execute rows and pieces of one channel; return the failed rows, which leave no other trace, and why."""
+        """Execute rows and pieces of one channel; return the failed rows, which leave no other
+        trace, and why.
+        """
         failures: list[tuple[Row, Failure]] = []
         for singles in self.left_over(rows):
             failures += [(singles[place], failure) for place, failure in self.execute_rows(singles)]
         return failures
 
     def left_over(self, rows: Sequence[Any]) -> Iterator[list[Row]]:
-        """Execute rows and pieces of one channel as batches; yield, in their places, rows to be executed one by one."""
+        """Execute rows and pieces of one channel as batches; yield, in their places, rows to be
+        executed one by one.
+        """
         for is_batch, group in groupby(rows, key=is_piece):
             part = list(group)
             if not is_batch:
@@ -72,17 +86,23 @@ class ColumnRunner(BasicRunner):
                     yield unfold(pieces)
 
     def _run(self, part: list[Any], make: Callable[[list[Any]], Any]) -> bool:
-        """Execute elements as one batch; False when nothing of it is left, since it failed or has few rows."""
+        """Execute elements as one batch; False when nothing of it is left, since it failed or has
+        few rows.
+        """
         if len(part) < _FEW_ROWS and self._takes_rows and not is_piece(part[0]):
             return False
-        emitter, state = self._emitter, self._state
-        mark, undo_mark = len(emitter.log), 0 if state is None else len(state.undo)
+        emitter = self._emitter
+        state = self._state
+        mark = len(emitter.log)
+        undo_mark = 0 if state is None else len(state.undo)
         try:
             batch = make(part)
             emitter.roots = self.roots_of(part)
             self._column_bolt.execute_batch(batch, part[0][2], self._columns)
             return True
-        except USER_ERRORS as error:  # of a column that holds no such values together, or the user's
+        except (
+            USER_ERRORS
+        ) as error:  # of a column that holds no such values together, or the user's
             raise_out_of_memory(error)
             emitter.roll_back(mark)
             if state is not None:
@@ -111,8 +131,11 @@ class BatchEmitter:
         emitter = self._emitter
         route = emitter.routes.get(stream)
         if route is None or route.is_direct or batch.num_columns != route.width:
-            emitter.emit(rows_of(batch)[0] if batch.num_rows else (), stream)  # raises the error that names what is wrong
-            raise InvalidTopologyError(f"component '{emitter.component}': stream '{stream}' takes {route and route.width} columns")
+            # raises the error that names what is wrong
+            emitter.emit(rows_of(batch)[0] if batch.num_rows else (), stream)
+            raise InvalidTopologyError(
+                f"component '{emitter.component}': stream '{stream}' takes {route and route.width} columns"
+            )
         if not batch.num_rows:
             return
         plain = self.plain(batch, route)
@@ -127,7 +150,9 @@ class BatchEmitter:
         emitter.put_pieces(route, pieces or [(emitter.unread, plain)], plain.num_rows)
 
     def _rows(self, batch: Any, route: Route) -> list[tuple[Any, ...]]:
-        """Return a batch as rows; CodecError names the field of a column whose values no tuple carries."""
+        """Return a batch as rows; CodecError names the field of a column whose values no tuple
+        carries.
+        """
         try:
             return rows_of(batch)
         except CodecError:
@@ -140,11 +165,15 @@ class BatchEmitter:
             raise
 
     def plain(self, batch: Any, route: Route) -> Any:
-        """Return a batch as it is sent, under the names of the stream's fields; None when it has to go row by row."""
+        """Return a batch as it is sent, under the names of the stream's fields; None when it has to
+        go row by row.
+        """
         try:
             return plain_batch(batch, route.source.fields)
         except ValueError as error:  # ArrowInvalid
-            raise CodecError(f"component '{self._emitter.component}', stream '{route.source.stream}': {error}") from error
+            raise CodecError(
+                f"component '{self._emitter.component}', stream '{route.source.stream}': {error}"
+            ) from error
 
 
 class BatchColumns(BatchEmitter):
@@ -164,11 +193,15 @@ def _union(part: list[Any]) -> Roots:
         found = dict.fromkeys(roots)
         found.pop(0, None)
         return tuple(found) if len(found) > 1 else next(iter(found), 0)
-    return union_roots(dict.fromkeys(roots) if int in map(type, roots) else {id(r): r for r in roots}.values())
+    return union_roots(
+        dict.fromkeys(roots) if int in map(type, roots) else {id(r): r for r in roots}.values()
+    )
 
 
 def dividers_of(route: Route) -> list[Divide] | None:
-    """Return the dividers of batches for the subscribers of a route; None when one of them has to see every row."""
+    """Return the dividers of batches for the subscribers of a route; None when one of them has to
+    see every row.
+    """
     found = [_divider(subscription) for subscription in route.subscriptions]
     return None if None in found else found  # type: ignore[return-value]
 
@@ -191,7 +224,9 @@ def _divider(to: Subscription) -> Divide | None:
             return lambda batch: [(next(by_load), batch)]
         case "shuffle" | "none" | "local_or_shuffle":
             is_local = to.grouping.kind == "local_or_shuffle"
-            preferred = [target.rows for target in to.targets if target.is_local and is_local] or lists
+            preferred = [
+                target.rows for target in to.targets if target.is_local and is_local
+            ] or lists
             start = to.seed % len(preferred)
             turns = cycle([*preferred[start:], *preferred[:start]])
             return lambda batch: [(next(turns), batch)]
@@ -199,14 +234,19 @@ def _divider(to: Subscription) -> Divide | None:
 
 
 class _ByKey:
-    """Fields or key-range grouping of a batch: the same task as each row by itself; rows of one task keep their order."""
+    """Fields or key-range grouping of a batch: the same task as each row by itself; rows of one
+    task keep their order.
+    """
 
-    def __init__(self, positions: Sequence[int], lists: Sequence[Rows], place_of_key: Callable[[Any], int]) -> None:
+    def __init__(
+        self, positions: Sequence[int], lists: Sequence[Rows], place_of_key: Callable[[Any], int]
+    ) -> None:
         self._positions = positions
         self._lists = lists
         self._place_of_key = place_of_key
         self._place_by_key: dict[Any, int] = {}
-        self._kind = np.int16 if len(lists) < 1 << 15 else np.int32  # short numbers are sorted in one pass
+        # short numbers are sorted in one pass
+        self._kind = np.int16 if len(lists) < 1 << 15 else np.int32
 
     def __call__(self, batch: Any) -> list[tuple[Rows, Any]]:
         import pyarrow as pa
@@ -217,7 +257,9 @@ class _ByKey:
         bounds = np.concatenate(([0], np.cumsum(np.bincount(places, minlength=len(self._lists)))))
         return [
             (rows, batch.take(pa.array(order[start:stop])))
-            for rows, start, stop in zip(self._lists, bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)
+            for rows, start, stop in zip(
+                self._lists, bounds[:-1].tolist(), bounds[1:].tolist(), strict=True
+            )
             if stop > start
         ]
 
@@ -230,11 +272,16 @@ class _ByKey:
             keys = encoded.dictionary.to_pylist()
             places = list(map(self._place_by_key.get, keys))
             if None in places:
-                places = [self._place(key) if place is None else place for key, place in zip(keys, places, strict=True)]
+                places = [
+                    self._place(key) if place is None else place
+                    for key, place in zip(keys, places, strict=True)
+                ]
             found: np.ndarray[Any, Any] = np.array(places, self._kind)[encoded.indices.to_numpy()]
             return found
         keys = rows_of(batch.select(list(self._positions)))
-        return np.array([self._place(key if len(columns) > 1 else key[0]) for key in keys], self._kind)
+        return np.array(
+            [self._place(key if len(columns) > 1 else key[0]) for key in keys], self._kind
+        )
 
     def _place(self, key: Any) -> int:
         try:

@@ -1,6 +1,7 @@
 """Emit path: from values in user code to rows per target task.
 
-`log` remembers the row list of every row in the order of emission, so that a failed execute can be undone by length.
+`log` remembers the row list of every row in the order of emission, so that a failed execute can be
+undone by length.
 
 Law: a call that fails leaves no row, no count and no change of a metric; counts are taken only when
 nothing can be undone any more. Left out: a buffer per call that is appended when it has succeeded:
@@ -35,15 +36,17 @@ from sparkstorm.model.values.metric_values import MetricValue
 
 # In strict mode, where the culprit can be named; beyond it a commit would block the store.
 MAX_ROWS_PER_TUPLE = 1_000_000
-# Rows that are weighed to estimate all: the budget of an epoch is a rough one. Half of it errs more where
-# few rows are large, double costs each turn twice as much.
+# Rows that are weighed to estimate all: the budget of an epoch is a rough one. Half of it errs more
+# where few rows are large, double costs each turn twice as much.
 _SAMPLE = 16
 _MOST_PICKS = 8  # MOST_PICKS of the compiled core
 
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """One subscriber of a route: how tasks are picked, and whether its event time has to see every row."""
+    """One subscriber of a route: how tasks are picked, and whether its event time has to see every
+    row.
+    """
 
     grouping: Grouping
     positions: Sequence[int]
@@ -54,7 +57,9 @@ class Subscription:
 
 
 class Route:
-    """One output stream of one task: its fields, its subscribers' tasks, and how to pick among them."""
+    """One output stream of one task: its fields, its subscribers' tasks, and how to pick among
+    them.
+    """
 
     __slots__ = (
         "source",
@@ -73,7 +78,8 @@ class Route:
     def __init__(self, source: Source, codec: Codec, is_direct: bool) -> None:
         self.source = source
         self.width = len(source.fields)
-        self.pick: PickOne | None = None  # the one picker of a stream with one subscriber: the fast path
+        # the one picker of a stream with one subscriber: the fast path
+        self.pick: PickOne | None = None
         self.singles: list[PickOne] = []
         self.multis: list[PickMany] = []
         self.targets: list[Target] = []
@@ -89,7 +95,12 @@ class Route:
         return self._codec.rest
 
     def subscribe(
-        self, grouping: Grouping, targets: Sequence[Target], task: int, seed: int, output: OutputClock | None = None
+        self,
+        grouping: Grouping,
+        targets: Sequence[Target],
+        task: int,
+        seed: int,
+        output: OutputClock | None = None,
     ) -> None:
         """Add one subscriber component; with an `output`, one that receives watermarks."""
         self.targets += targets
@@ -107,7 +118,9 @@ class Route:
             several = pick_many(grouping, task, targets)
             self.multis.append(several if output is None else output.many(several))
         is_plain = self.source.stream != BAD_STREAM  # whose rows are counted
-        self.pick = self.singles[0] if is_plain and len(self.singles) == 1 and not self.multis else None
+        self.pick = (
+            self.singles[0] if is_plain and len(self.singles) == 1 and not self.multis else None
+        )
 
     def spread(self, values: tuple[Any, ...], roots: Roots, log: list[Rows]) -> int:
         """Append a row for every target of every subscriber; returns how many."""
@@ -121,7 +134,9 @@ class Route:
         return len(chosen)
 
     def checked(self, values: Any) -> tuple[Any, ...]:
-        """Values as a tuple of the right width and of the codec's closed set; errors name component, stream and field."""
+        """Values as a tuple of the right width and of the codec's closed set; errors name
+        component, stream and field.
+        """
         where = f"component '{self.source.component}', stream '{self.source.stream}'"
         if isinstance(values, str | bytes) or not isinstance(values, Sequence):
             raise InvalidTopologyError(f"{where}: emit needs a list of values, not {values!r:.80}")
@@ -161,15 +176,19 @@ class Emitter:
         self.component = component
         self.routes = routes
         self.log: list[Rows] = []
-        self.unread: Rows = []  # rows of streams without subscribers, so that `log` has a list for every row
-        # place in log, what to add to its length for (emitted, transferred), and how many rows of these are of the stream `bad`
+        # rows of streams without subscribers, so that `log` has a list for every row
+        self.unread: Rows = []
+        # place in log, what to add to its length for (emitted, transferred), and how many rows of
+        # these are of the stream `bad`
         self.spreads: list[tuple[int, int, int, int]] = []
-        # changes of user metrics: each has its place in `log` too, so that a failed call takes them back as it does rows
+        # changes of user metrics: each has its place in `log` too, so that a failed call takes them
+        # back as it does rows
         self.changes: list[tuple[MetricValue, float]] = []
         self.changed = 0  # changes that were made final
         self.roots: Roots = 0
         self.renewed: list[Roots] = []  # of inputs whose time-out a bolt has reset
-        self.timed_outputs: Sequence[OutputClock] = ()  # ways to subscribers that are told about time
+        # ways to subscribers that are told about time
+        self.timed_outputs: Sequence[OutputClock] = ()
         self.is_strict = is_strict  # check every value, not only those of unusual types
 
     def emit(self, values: Any, stream: str = "default") -> None:
@@ -200,7 +219,9 @@ class Emitter:
                 # back the one before it.
                 self.unread.append((values, self.roots, route.source))
                 self.log.append(self.unread)
-            self.spreads.append((place, 1 - (count or 1), 0 if count else -1, int(stream == BAD_STREAM)))
+            self.spreads.append(
+                (place, 1 - (count or 1), 0 if count else -1, int(stream == BAD_STREAM))
+            )
         else:
             rows = pick(values)
             rows.append((values, self.roots, route.source))
@@ -220,10 +241,14 @@ class Emitter:
         self.log.append(rows)
 
     def put_pieces(self, route: Route, pieces: Sequence[tuple[Rows, Any]], rows: int) -> None:
-        """Send pieces of a batch of so many rows, each to its list; those of a stream without subscribers to `unread`."""
+        """Send pieces of a batch of so many rows, each to its list; those of a stream without
+        subscribers to `unread`.
+        """
         sent = sum(piece.num_rows for target, piece in pieces if target is not self.unread)
         is_bad = route.source.stream == BAD_STREAM
-        self.spreads.append((len(self.log), rows - len(pieces), sent - len(pieces), rows if is_bad else 0))
+        self.spreads.append(
+            (len(self.log), rows - len(pieces), sent - len(pieces), rows if is_bad else 0)
+        )
         for target, piece in pieces:
             target.append((piece, self.roots, route.source))
             self.log.append(target)
@@ -240,7 +265,9 @@ class Emitter:
         return len(self.log) - len(self.changes)
 
     def check(self, values: Any, stream: str, task: int | None) -> tuple[Any, ...]:
-        """Values as emit (task None) or emit_direct would send them, or the error that it would raise; changes nothing."""
+        """Values as emit (task None) or emit_direct would send them, or the error that it would
+        raise; changes nothing.
+        """
         route = self.routes.get(stream)
         if route is None or route.is_direct != (task is not None):
             raise self._no_route(stream)
@@ -249,7 +276,9 @@ class Emitter:
         return route.checked(values)
 
     def take_counts(self) -> tuple[int, int, int]:
-        """(emitted, transferred, emitted to the stream `bad`) since the last call; what was emitted can no longer be taken back."""
+        """(emitted, transferred, emitted to the stream `bad`) since the last call; what was emitted
+        can no longer be taken back.
+        """
         for output in self.timed_outputs:
             output.settle(self.log)
         emitted = transferred = len(self.log)
@@ -269,7 +298,9 @@ class Emitter:
         return emitted, transferred, bad
 
     def weight(self) -> int:
-        """About how many bytes the rows of `log` take, by a sample: what leaves an epoch is counted again, exactly."""
+        """About how many bytes the rows of `log` take, by a sample: what leaves an epoch is counted
+        again, exactly.
+        """
         count = len(self.log)
         if not count:
             return 0
@@ -300,10 +331,18 @@ class Emitter:
         if stream in self.routes and not stream.startswith("__"):
             return InvalidTopologyError(
                 f"component '{self.component}': stream '{stream}' is "
-                + ("direct: use emit_direct" if self.routes[stream].is_direct else "not direct: use emit")
+                + (
+                    "direct: use emit_direct"
+                    if self.routes[stream].is_direct
+                    else "not direct: use emit"
+                )
             )
-        known = ", ".join(sorted(name for name in self.routes if not name.startswith("__"))) or "none"
-        return InvalidTopologyError(f"component '{self.component}' emitted to undeclared stream '{stream}'; it declares {known}")
+        known = (
+            ", ".join(sorted(name for name in self.routes if not name.startswith("__"))) or "none"
+        )
+        return InvalidTopologyError(
+            f"component '{self.component}' emitted to undeclared stream '{stream}'; it declares {known}"
+        )
 
 
 def weigh(rows: Sequence[Any]) -> int:
@@ -324,7 +363,8 @@ def _size(value: Any) -> int:
 
 
 def fast_emit(emitter: Emitter) -> Callable[..., None]:
-    """Return `emitter.emit`, with the usual case in the compiled core: subscribers of the default stream that get one row each.
+    """Return `emitter.emit`, with the usual case in the compiled core: subscribers of the default
+    stream that get one row each.
 
     The core calls `emitter.emit` for every other case, so that checks and errors exist once.
     """
@@ -361,9 +401,15 @@ def build_routes(
     """Routes of a task by stream, with a row list for every target task of every subscriber."""
     routes = {}
     for name, stream in topology.components[component].streams.items():
-        route = routes[name] = Route(Source(component, task, name, stream.fields), codec, stream.direct)
+        route = routes[name] = Route(
+            Source(component, task, name, stream.fields), codec, stream.direct
+        )
         for subscriber, grouping in topology.subscribers(component, name):
             output = timed_outputs.get((name, subscriber))
-            targets = output.targets if output else [make_target(name, t) for t in tasks_of.get(subscriber, ())]
+            targets = (
+                output.targets
+                if output
+                else [make_target(name, t) for t in tasks_of.get(subscriber, ())]
+            )
             route.subscribe(grouping, targets, task, seed, output)
     return routes

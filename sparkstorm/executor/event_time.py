@@ -27,7 +27,9 @@ class OutputWatermarks:
         for output in timed_outputs:
             output.restore(times.get(("h", output.stream, output.subscriber), NEVER))
 
-    def put_marks(self, low_ms: int, may_have: Callable[[Target], bool], now_ms: int | None = None) -> bool:
+    def put_marks(
+        self, low_ms: int, may_have: Callable[[Target], bool], now_ms: int | None = None
+    ) -> bool:
         """Send new watermarks; `low_ms` is the task's own watermark, if it uses event time."""
         did = False
         for output in self.timed_outputs:
@@ -36,7 +38,10 @@ class OutputWatermarks:
 
     def next_idle_ms(self) -> int | None:
         """Return when an idle output must send a watermark."""
-        return min((output.idle_at_ms for output in self.timed_outputs if output.idle_at_ms is not None), default=None)
+        return min(
+            (output.idle_at_ms for output in self.timed_outputs if output.idle_at_ms is not None),
+            default=None,
+        )
 
     def save(self) -> None:
         """Put the clocks that have moved into the store."""
@@ -49,7 +54,9 @@ class OutputWatermarks:
 class InputWatermarks:
     """Watermarks that one task has received; kept in the store, since each is sent once."""
 
-    def __init__(self, times: MemoryState, channels: Iterable[Channel], is_in_cycle: bool = False) -> None:
+    def __init__(
+        self, times: MemoryState, channels: Iterable[Channel], is_in_cycle: bool = False
+    ) -> None:
         self._times = times
         self._is_in_cycle = is_in_cycle
         heard = {(place[1], place[2]): at_ms for place, at_ms in times.items() if place[0] == "m"}
@@ -77,7 +84,9 @@ class InputWatermarks:
 
 
 class TaskEventTime:
-    """A task's share in event time; `times` is what it keeps of windows, timers, clocks and marks."""
+    """A task's share in event time; `times` is what it keeps of windows, timers, clocks and
+    marks.
+    """
 
     def __init__(
         self,
@@ -108,13 +117,17 @@ class TaskEventTime:
 
     @property
     def low_ms(self) -> int:
-        """Up to when everything has fired here: what it emits from now on comes from later windows and timers."""
+        """Up to when everything has fired here: what it emits from now on comes from later windows
+        and timers.
+        """
         return NEVER if self.timing is None else self.timing.low_ms
 
     @property
     def is_firing(self) -> bool:
         """Return whether something is due and has not fired."""
-        return self.timing is not None and (self.timing.is_waiting or self.timing.low_ms < self.heard_ms)
+        return self.timing is not None and (
+            self.timing.is_waiting or self.timing.low_ms < self.heard_ms
+        )
 
     def next_firing_ms(self) -> int | None:
         """Return when windows or timers are due by processing time."""
@@ -125,5 +138,7 @@ class TaskEventTime:
         return self.outlook.next_idle_ms()
 
     def put_marks(self, may_have: Callable[[Target], bool], now_ms: int | None = None) -> bool:
-        """Put a mark behind the rows of every target that may have one now and does not know it yet."""
+        """Put a mark behind the rows of every target that may have one now and does not know it
+        yet.
+        """
         return self.outlook.put_marks(self.low_ms, may_have, now_ms)

@@ -1,10 +1,13 @@
-"""Key-value state that outgrows memory: keys are read from the store on first use, and forgotten when others are used more.
+"""Key-value state that outgrows memory: keys are read from the store on first use, and forgotten
+when others are used more.
 
-The task's journal holds the newest changes, as for a MemoryState. Its sweep writes each changed key into the store's *base*
-(transport/state_base.py) in place of the journal, so a restart reads a short journal and no base. Four layers answer a look-up:
-keys used lately, keys used before those, keys that are changed and not in the base yet (*pinned*), and the base. Dropping the
-second layer whenever the first is full approximates LRU, at the price of one dictionary look-up per use. Keys of the first layer
-that are not changed for long move to the second, since a small dictionary stays in the processor's caches.
+The task's journal holds the newest changes, as for a MemoryState. Its sweep writes each changed key
+into the store's *base* (transport/state_base.py) in place of the journal, so a restart reads a
+short journal and no base. Four layers answer a look-up: keys used lately, keys used before those,
+keys that are changed and not in the base yet (*pinned*), and the base. Dropping the second layer
+whenever the first is full approximates LRU, at the price of one dictionary look-up per use. Keys of
+the first layer that are not changed for long move to the second, since a small dictionary stays in
+the processor's caches.
 
 Law: a result is that of a state in memory, whatever lies where. Left out: writing each changed key
 to its hash in every commit, which costs a write per key and epoch, and no reader outside could see
@@ -21,29 +24,36 @@ from itertools import repeat
 from operator import is_
 from typing import Any, Protocol
 
-from sparkstorm.errors import CodecError, MalformedFrameError, SparkStormError, StoreInconsistentError
+from sparkstorm.errors import (
+    CodecError,
+    MalformedFrameError,
+    SparkStormError,
+    StoreInconsistentError,
+)
 from sparkstorm.executor.state import MISSING, MemoryState, as_key, keys_of
 from sparkstorm.model.values.codec import Codec
 
 _UNKNOWN: Any = object()
 _PLAIN = frozenset({str, int, bytes})
 _WITH_KEY = b"\xc1"  # no packed value begins with it
-# Keys of one read. Half of it makes two round trips of a block of many new keys; double keeps Redis at one
-# answer for longer, and every other worker waiting.
+# Keys of one read. Half of it makes two round trips of a block of many new keys; double keeps Redis
+# at one answer for longer, and every other worker waiting.
 _AT_ONCE = 4096
-# Changes per key used lately, after which keys that have not changed are set aside. After a fill the
-# dictionary of the keys used lately kept 50,000 of them beside the few in use; half of it moves keys that
-# come back, double keeps the large dictionary for twice as long.
+# Changes per key used lately, after which keys that have not changed are set aside. After a fill
+# the dictionary of the keys used lately kept 50,000 of them beside the few in use; half of it moves
+# keys that come back, double keeps the large dictionary for twice as long.
 _IDLE_AFTER = 8
-# Of journal, after which a sweep begins anyway: a restart reads about so much. Half of it writes keys that
-# change often twice as often into the base.
+# Of journal, after which a sweep begins anyway: a restart reads about so much. Half of it writes
+# keys that change often twice as often into the base.
 _PINNED_BYTES = 2 << 20
 BaseWrites = list[tuple[bytes, bytes | None]]
 """Packed keys with their packed values, or None for one that is deleted."""
 
 
 class UnreadableStateError(BaseException):
-    """A read of the store that failed inside user code; no Exception, so that it fails the worker and not the tuple."""
+    """A read of the store that failed inside user code; no Exception, so that it fails the worker
+    and not the tuple.
+    """
 
     def __init__(self, cause: SparkStormError) -> None:
         super().__init__(str(cause))
@@ -74,13 +84,24 @@ class Base(Protocol):
 
 
 class LazyState(MemoryState):
-    """KeyValueState of any size over a base; about `most` keys that are also in the base are kept in memory.
+    """KeyValueState of any size over a base; about `most` keys that are also in the base are kept
+    in memory.
 
-    Reads need no fence of their own: a worker that was cut off may see a newer owner's values, but its commit, and with it all
-    that it has made of them, is refused.
+    Reads need no fence of their own: a worker that was cut off may see a newer owner's values, but
+    its commit, and with it all that it has made of them, is refused.
     """
 
-    __slots__ = ("_absent", "_base", "_changes", "_former", "_most", "_pinned", "_size", "coming", "serial")
+    __slots__ = (
+        "_absent",
+        "_base",
+        "_changes",
+        "_former",
+        "_most",
+        "_pinned",
+        "_size",
+        "coming",
+        "serial",
+    )
 
     def __init__(self, codec: Codec, base: Base, most: int, is_strict: bool = False) -> None:
         super().__init__(codec, is_strict)
@@ -92,9 +113,10 @@ class LazyState(MemoryState):
         self._changes = 0  # of keys, one per commit at the most, since keys were set aside
         self._size = 0  # keys as of the last commit
         self.serial = 0  # commits that have changed this state
-        self.coming: Callable[[], Iterable[Any]] | None = None  # keys of the rows that are executed, for the first that is missing
+        # keys of the rows that are executed, for the first that is missing
+        self.coming: Callable[[], Iterable[Any]] | None = None
 
-    # -- the store's side ----------------------------------------------------------------------------------------------
+    # -- the store's side --------------------------------------------------------------------------
 
     def load(self, pairs: Iterable[Any], deleted: Iterable[Any] = ()) -> None:
         """Apply changes of a journal, none of which need be in the base."""
@@ -103,18 +125,22 @@ class LazyState(MemoryState):
         self._pinned |= dict.fromkeys(map(as_key, deleted), MISSING)
 
     def resume(self, marks: list[Any] | None) -> None:
-        """Go on from the marks of the last commit; from none when a memory backend or a checkpoint has written the journal."""
+        """Go on from the marks of the last commit; from none when a memory backend or a checkpoint
+        has written the journal.
+        """
         size, serial = marks or (sum(value is not MISSING for value in self._pinned.values()), 0)
         if type(size) is not int or type(serial) is not int or size < 0:
             raise StoreInconsistentError(f"the marks of a state are {marks!r:.60}")
-        self._size, self.serial = size, serial
+        self._size = size
+        self.serial = serial
 
     def marks(self) -> dict[str, Any]:
         """Return the journal's field with number of keys and serial number as of `take_changes`."""
         return {"n": [self._size, self.serial]}
 
     def take_changes(self) -> tuple[list[tuple[Any, Any]], list[Any]]:
-        self._size, self.coming = len(self), None
+        self._size = len(self)
+        self.coming = None
         pairs, deleted = super().take_changes()
         self._pinned.update(pairs)
         self._pinned |= dict.fromkeys(deleted, MISSING)
@@ -134,17 +160,22 @@ class LazyState(MemoryState):
         return journal_bytes >= _PINNED_BYTES or len(self._pinned) > self._most // 2
 
     def sweep(self, most: int) -> Iterator[BaseWrites]:
-        """Yield all pinned keys for the base, `most` in a part; each part must be in the commit that is being made."""
+        """Yield all pinned keys for the base, `most` in a part; each part must be in the commit
+        that is being made.
+        """
         keys = list(self._pinned)
         for at in range(0, len(keys), most):
             values = ((key, self._pinned.pop(key, _UNKNOWN)) for key in keys[at : at + most])
             yield [
-                (self._packed_key(key), None if value is MISSING else self._packed_value(key, value))
+                (
+                    self._packed_key(key),
+                    None if value is MISSING else self._packed_value(key, value),
+                )
                 for key, value in values
                 if value is not _UNKNOWN
             ]
 
-    # -- the bolt's side -----------------------------------------------------------------------------------------------
+    # -- the bolt's side ---------------------------------------------------------------------------
 
     def get(self, key: Any, default: Any = None) -> Any:
         if key not in self._data:
@@ -193,7 +224,9 @@ class LazyState(MemoryState):
         self.delete(key)
 
     def __len__(self) -> int:
-        made, gone = (list(map(is_, self.undo[at::3], repeat(MISSING))).count(True) for at in (1, 2))
+        made, gone = (
+            list(map(is_, self.undo[at::3], repeat(MISSING))).count(True) for at in (1, 2)
+        )
         return self._size + made - gone
 
     def roll_back(self, mark: int) -> None:
@@ -204,7 +237,11 @@ class LazyState(MemoryState):
     def expect(self, keys: Iterable[Any]) -> None:
         """Read all these keys that are not in memory at once, because they will be used."""
         self._make_room()
-        wanted = [key for key in dict.fromkeys(keys) if key not in self._data and key not in self._absent and not self._recall(key)]
+        wanted = [
+            key
+            for key in dict.fromkeys(keys)
+            if key not in self._data and key not in self._absent and not self._recall(key)
+        ]
         for at in range(0, len(wanted), _AT_ONCE):
             some = wanted[at : at + _AT_ONCE]
             for key, value in zip(some, self._read(some), strict=True):
@@ -214,7 +251,9 @@ class LazyState(MemoryState):
         return self.every_pair()
 
     def every_pair(self) -> Iterator[tuple[Any, Any]]:
-        """Every key with its value as of now, read from the store while it is gone through; not beyond the call of the bolt."""
+        """Every key with its value as of now, read from the store while it is gone through; not
+        beyond the call of the bolt.
+        """
         changed = self._pinned | dict(zip(self.undo[::3], self.undo[2::3], strict=True))
         return self._merged(changed)
 
@@ -235,7 +274,7 @@ class LazyState(MemoryState):
     def count_of(self, *kinds: type) -> int:
         return sum(type(value) in kinds for _, value in self.every_pair())
 
-    # -- inside --------------------------------------------------------------------------------------------------------
+    # -- inside ------------------------------------------------------------------------------------
 
     def _merged(self, changed: dict[Any, Any]) -> Iterator[tuple[Any, Any]]:
         serial = self.serial
@@ -246,7 +285,9 @@ class LazyState(MemoryState):
                     # The pairs before are of another commit than those to come: a caller would mix
                     # both.
                     if serial != self.serial:
-                        raise RuntimeError("a lazy state (topology.state.backend) was gone through beyond the call that began it")
+                        raise RuntimeError(
+                            "a lazy state (topology.state.backend) was gone through beyond the call that began it"
+                        )
                     key, value = unpacked_pair(self._codec, packed, stored)
                     if key not in changed:
                         yield key, value
@@ -259,9 +300,11 @@ class LazyState(MemoryState):
         if self._recall(key):
             return
         # Once per block: a wrong guess costs one read and not one per key.
-        coming, self.coming = self.coming, None
+        coming = self.coming
+        self.coming = None
         if coming is not None:
-            with suppress(CodecError):  # NaN or a class among them: no key of a state, so the bolt uses another one
+            # NaN or a class among them: no key of a state, so the bolt uses another one
+            with suppress(CodecError):
                 self.expect((key, *coming()))
         if key not in self._data and key not in self._absent:
             self._keep(key, self._read([key])[0])
@@ -289,13 +332,17 @@ class LazyState(MemoryState):
         # Two thirds of what is there has changed: making room would only walk through it at each
         # key.
         if 2 * len(self.undo) > 3 * len(self._data):
-            return  # an epoch that changes more than there is room for: there will be room after its commit
-        data, changed = self._data, dict.fromkeys(self.undo[::3])
+            # an epoch that changes more than there is room for: there will be room after its commit
+            return
+        data = self._data
+        changed = dict.fromkeys(self.undo[::3])
         self._former, self._data = data, {key: data[key] for key in changed if key in data}
         self._absent = {key for key in changed if key not in data}
 
     def _set_aside(self, changed: list[tuple[Any, Any]]) -> None:
-        """Move all other keys from those used lately to those used before; nothing may be uncommitted."""
+        """Move all other keys from those used lately to those used before; nothing may be
+        uncommitted.
+        """
         self._absent.difference_update(self._data)
         if len(self._former) + len(self._data) > self._most:
             self._former = self._data
@@ -303,14 +350,18 @@ class LazyState(MemoryState):
             for key in self._absent:
                 self._former.pop(key, None)
             self._former |= self._data
-        self._data, self._changes = dict(changed), 0
+        self._data = dict(changed)
+        self._changes = 0
 
     def _read(self, keys: list[Any]) -> list[Any]:
         packed = [self._packed_key(key) for key in keys]
         with self._reading():
             found = self._base.read(packed)
             pairs = zip(packed, found, strict=True)
-            return [MISSING if stored is None else unpacked_pair(self._codec, key, stored)[1] for key, stored in pairs]
+            return [
+                MISSING if stored is None else unpacked_pair(self._codec, key, stored)[1]
+                for key, stored in pairs
+            ]
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
@@ -333,7 +384,8 @@ class LazyState(MemoryState):
 
     def _packed_value(self, key: Any, value: Any) -> bytes:
         parts = key if type(key) is tuple else (key,)
-        if any(type(part) not in _PLAIN for part in parts):  # the packed key may be that of another form of an equal key
+        # the packed key may be that of another form of an equal key
+        if any(type(part) not in _PLAIN for part in parts):
             return _WITH_KEY + self._codec.pack([key, value])
         return self._codec.pack(value)
 
@@ -357,5 +409,7 @@ def _canonical(key: Any) -> Any:
             return float(key)
         if key == int(key):
             return int(key)
-        return float(key) if isinstance(key, float) or Decimal(float(key)) == key else key.normalize()
+        return (
+            float(key) if isinstance(key, float) or Decimal(float(key)) == key else key.normalize()
+        )
     return key.astimezone(UTC) if isinstance(key, datetime) else key

@@ -1,4 +1,5 @@
-"""Runner of a Bolt, which acks by itself: in the loop's thread, or in other threads whose calls the loop takes in.
+"""Runner of a Bolt, which acks by itself: in the loop's thread, or in other threads whose calls the
+loop takes in.
 
 Law: only the loop's thread touches emitter, state and verdicts; calls of other threads are posted
 and made by the loop, in their order. Left out: a lock around the collector, by which a thread could
@@ -36,14 +37,18 @@ class _Answer:
 
 
 class DeferredEmits:
-    """Tuples emitted by other threads for open inputs, by input: they leave with the first ack of any of these, or not at all.
+    """Tuples emitted by other threads for open inputs, by input: they leave with the first ack of
+    any of these, or not at all.
 
-    Were they sent at once, a crash before the ack would have the input executed again, and everything emitted twice.
+    Were they sent at once, a crash before the ack would have the input executed again, and
+    everything emitted twice.
     """
 
     def __init__(self) -> None:
-        self.by_input: dict[int, list[_Answer]] = {}  # the compiled core looks whether there are any
-        self._given: dict[int, tuple[list[_Answer], list[_Answer]]] = {}  # of acked inputs: all, and those not given before
+        # the compiled core looks whether there are any
+        self.by_input: dict[int, list[_Answer]] = {}
+        # of acked inputs: all, and those not given before
+        self._given: dict[int, tuple[list[_Answer], list[_Answer]]] = {}
 
     def keep(self, inputs: Sequence[Tuple], call: Call) -> None:
         """Keep an emission until one of these inputs is acked."""
@@ -98,7 +103,9 @@ def roots_of(anchors: Anchors) -> Roots:
     try:
         return union_roots(tup.roots for tup in anchored(anchors))
     except (AttributeError, TypeError):
-        raise InvalidTopologyError(f"anchors are tuples that execute was given, not {anchors!r:.80}") from None
+        raise InvalidTopologyError(
+            f"anchors are tuples that execute was given, not {anchors!r:.80}"
+        ) from None
 
 
 Changes = tuple[list[list[Any]], list[Any]]
@@ -116,10 +123,12 @@ def _run_tuples(
     acked: list[Tuple],
     marks: list[int],
 ) -> int:
-    """Execute tuples from `place` on, each of them outstanding; stop behind the first call after which `failed` has anything.
+    """Execute tuples from `place` on, each of them outstanding; stop behind the first call after
+    which `failed` has anything.
 
-    Return the place of that call, or the number of tuples. `marks` gets it, the lengths of log, undo and acked before the call,
-    and how many inputs before it are outstanding still; also where a call raises. Twin of the core's `run_tuples`.
+    Return the place of that call, or the number of tuples. `marks` gets it, the lengths of log,
+    undo and acked before the call, and how many inputs before it are outstanding still; also where
+    a call raises. Twin of the core's `run_tuples`.
     """
     marks[:] = place, 0, 0, 0, 0
     for at in range(place, len(tuples)):
@@ -135,7 +144,8 @@ def _run_tuples(
 
 
 class ManualRunner(Runner):
-    """Runs a Bolt over rows and is its OutputCollector; calls from other threads are taken in by the loop.
+    """Runs a Bolt over rows and is its OutputCollector; calls from other threads are taken in by
+    the loop.
 
     `is_answering`: what other threads emit for inputs that are open leaves with their ack.
     """
@@ -170,13 +180,19 @@ class ManualRunner(Runner):
             self._take_usual_calls()
 
     def _take_usual_calls(self) -> None:
-        """Let the compiled core emit with one anchor and ack; it calls the methods of this class in all other cases."""
-        emitter, plain_emit, plain_ack = self._emitter, self.emit, self.ack
+        """Let the compiled core emit with one anchor and ack; it calls the methods of this class in
+        all other cases.
+        """
+        emitter = self._emitter
+        plain_emit = self.emit
+        plain_ack = self.ack
         # A replay's emitter has the time of its task where others have roots.
         slot = emitter.roots_slot if emitter.roots_slot == "roots" else None
         calls = {
             "emit": core.AnchoredEmit(self._thread, emitter, slot, self._emit, Tuple, plain_emit),
-            "ack": core.Ack(self._thread, self._outstanding, self._acked, self._answers.by_input, plain_ack),
+            "ack": core.Ack(
+                self._thread, self._outstanding, self._acked, self._answers.by_input, plain_ack
+            ),
         }
         vars(self).update(calls)
 
@@ -184,17 +200,31 @@ class ManualRunner(Runner):
         """Execute every tuple; return the inputs that raised or were failed in this run."""
         failures: list[FailedInput] = []
         run = _run_tuples if core is None else core.run_tuples
-        every, log = tuples if type(tuples) is list else list(tuples), self._emitter.log
+        every = tuples if type(tuples) is list else list(tuples)
+        log = self._emitter.log
         # Some list, so that the loop needs no test: its length is taken and not used.
         undo = self._state.undo if self._state is not None else log
         holds_others = bool(self._outstanding or self._acked)
-        marks, place = [0] * 5, 0
+        marks = [0] * 5
+        place = 0
         while place < len(every):
             failure = None
             try:
-                place = run(every, place, self.bolt.execute, self._outstanding, self._failed, log, undo, self._acked, marks)
+                place = run(
+                    every,
+                    place,
+                    self.bolt.execute,
+                    self._outstanding,
+                    self._failed,
+                    log,
+                    undo,
+                    self._acked,
+                    marks,
+                )
                 if place < len(every):
-                    failure = next((f for failed, f in self._failed if failed is every[place]), None)
+                    failure = next(
+                        (f for failed, f in self._failed if failed is every[place]), None
+                    )
             except USER_ERRORS as error:
                 failure = failure_of(error)
             place, log_mark, undo_mark, acked_mark, held = marks
@@ -238,7 +268,8 @@ class ManualRunner(Runner):
 
     def take_posts(self) -> None:
         """Do what other threads asked for since the last time."""
-        for _ in range(len(self._posts)):  # no more than there are now: threads may go on posting for ever
+        # no more than there are now: threads may go on posting for ever
+        for _ in range(len(self._posts)):
             mark = len(self._emitter.log)
             try:
                 self._posts.popleft()()
@@ -258,11 +289,17 @@ class ManualRunner(Runner):
         self._emitter.roots = roots_of(anchors)
         self._emit(values, stream)
 
-    def emit_direct(self, task: int, values: Any, anchors: Anchors = None, stream: str = "default") -> None:
+    def emit_direct(
+        self, task: int, values: Any, anchors: Anchors = None, stream: str = "default"
+    ) -> None:
         """Send values to one task of a direct stream's subscriber."""
         if get_ident() != self._thread:
             values = self.check(values, stream, task)
-            self.post(lambda: self._answer(anchors, lambda: self.emit_direct(task, values, anchors, stream)))
+            self.post(
+                lambda: self._answer(
+                    anchors, lambda: self.emit_direct(task, values, anchors, stream)
+                )
+            )
             return
         self._emitter.roots = roots_of(anchors)
         self._emitter.emit_direct(task, values, stream)
@@ -273,7 +310,9 @@ class ManualRunner(Runner):
             self.post(lambda: self.ack(tup))
         elif id(tup) not in self._outstanding:
             if not _is_tick(tup):
-                self.report_error(f"ack of a tuple that is not outstanding (acked twice, or not an input of this task): {tup!r}")
+                self.report_error(
+                    f"ack of a tuple that is not outstanding (acked twice, or not an input of this task): {tup!r}"
+                )
         elif self._give_answers(tup):
             del self._outstanding[id(tup)]
             self._acked.append(tup)
@@ -284,7 +323,11 @@ class ManualRunner(Runner):
             self.post(lambda: self.fail(tup, reason))
         elif id(tup) not in self._outstanding:
             text = reason.text if isinstance(reason, Failure) else reason
-            self.report_error(f"on a tick: {text}" if _is_tick(tup) else f"fail of a tuple that is not outstanding: {tup!r}")
+            self.report_error(
+                f"on a tick: {text}"
+                if _is_tick(tup)
+                else f"fail of a tuple that is not outstanding: {tup!r}"
+            )
         else:
             self._failed.append((tup, verdict(reason)))
 
@@ -306,11 +349,15 @@ class ManualRunner(Runner):
         self._emitter.note(value, amount)
 
     def check(self, values: Any, stream: str, task: int | None = None) -> tuple[Any, ...]:
-        """Check values in the emitting thread, so that an error names its line; return them as the loop takes them."""
+        """Check values in the emitting thread, so that an error names its line; return them as the
+        loop takes them.
+        """
         return self._emitter.check(values, stream, task)
 
     def take_outcome(self, tup: Tuple, calls: Calls, changes: Changes | None) -> None:
-        """Take in the result of a blocking bolt's thread for one input: its calls and state changes, all or none."""
+        """Take in the result of a blocking bolt's thread for one input: its calls and state
+        changes, all or none.
+        """
         marks = self._marks()
         try:
             for method, arguments in calls:
@@ -326,7 +373,9 @@ class ManualRunner(Runner):
                 self._state.delete(key)
 
     def post(self, call: Callable[[], None]) -> None:
-        """Have the loop make this call; from any thread. WorkerFailedError once the worker has stopped: nobody would make it."""
+        """Have the loop make this call; from any thread. WorkerFailedError once the worker has
+        stopped: nobody would make it.
+        """
         if self._is_closed:
             raise WorkerFailedError(
                 f"component '{self._emitter.component}' (task {self._task}): a thread used its collector after cleanup; "
@@ -341,7 +390,11 @@ class ManualRunner(Runner):
 
     def _answer(self, anchors: Anchors, emit: Call) -> None:
         """Another thread's emission: made now, or with the ack of the first of its inputs."""
-        inputs = [tup for tup in anchored(anchors) if id(tup) in self._outstanding] if self._is_answering else []
+        inputs = (
+            [tup for tup in anchored(anchors) if id(tup) in self._outstanding]
+            if self._is_answering
+            else []
+        )
         if inputs:
             self._answers.keep(inputs, emit)
         else:
@@ -358,7 +411,11 @@ class ManualRunner(Runner):
             return False
 
     def _marks(self) -> tuple[int, int, int]:
-        return len(self._emitter.log), len(self._state.undo) if self._state is not None else 0, len(self._acked)
+        return (
+            len(self._emitter.log),
+            len(self._state.undo) if self._state is not None else 0,
+            len(self._acked),
+        )
 
     def _undo(self, log_mark: int, undo_mark: int, acked_mark: int) -> None:
         self._emitter.roll_back(log_mark)
@@ -390,4 +447,8 @@ def _is_tick(tup: Any) -> bool:
 
 def verdict(reason: str | Failure) -> Failure:
     """Return the failure that a bolt's `fail` with this reason is."""
-    return reason if isinstance(reason, Failure) else failure_of(reason or "failed by the bolt", FailureKind.FAILED)
+    return (
+        reason
+        if isinstance(reason, Failure)
+        else failure_of(reason or "failed by the bolt", FailureKind.FAILED)
+    )

@@ -1,4 +1,5 @@
-"""Event time of outputs: the clock of the rows that one task sends to one subscriber, and their watermarks.
+"""Event time of outputs: the clock of the rows that one task sends to one subscriber, and their
+watermarks.
 
 Law: whether a row is late is decided by its sender, by a clock that follows from the sender's rows
 alone, so it is the same live, after any crash and in a replay. Left out: a clock at the receiver,
@@ -40,17 +41,24 @@ class OutputClock:
     )
 
     def __init__(
-        self, stream: str, subscriber: str, targets: Sequence[Target], marks: Mapping[int, Target], mark_source: Source
+        self,
+        stream: str,
+        subscriber: str,
+        targets: Sequence[Target],
+        marks: Mapping[int, Target],
+        mark_source: Source,
     ) -> None:
         self.stream = stream
         self.subscriber = subscriber
         self.targets = targets
-        self.clock: SourceClock | None = None  # none: the subscriber does not care what time rows have
+        # none: the subscriber does not care what time rows have
+        self.clock: SourceClock | None = None
         self.late: list[Target] = []
         self.base_ms = NEVER  # newest time among rows that can no longer be taken back
         self.marks = marks
         self.mark_source = mark_source  # of this task's rows among those of others
-        self.idle_at_ms: int | None = None  # when it counts as idle if no row comes; none: never, or it does already
+        # when it counts as idle if no row comes; none: never, or it does already
+        self.idle_at_ms: int | None = None
         self._idle_ms = 0
         self._has_rows = False
         self._position = 0
@@ -59,14 +67,19 @@ class OutputClock:
         self._mine: frozenset[int] = frozenset()  # Python ids of its row lists
 
     def watch(self, settings: TimeSettings, source: Source, late: Sequence[Target]) -> None:
-        """Keep the subscriber's clock for these rows; `late` are the targets of late ones, in the order of the others."""
+        """Keep the subscriber's clock for these rows; `late` are the targets of late ones, in the
+        order of the others.
+        """
         assert settings.timestamp_field is not None
         self._position = source.position(settings.timestamp_field)
         self.clock = SourceClock(settings.lag_ms, settings.lateness_ms)
         self._idle_ms = settings.idle_ms
         self._has_rows = True  # a beginning counts as well
         self.late = list(late)
-        self._late_by_rows = {id(on_time.rows): late.rows for on_time, late in zip(self.targets, self.late, strict=True)}
+        self._late_by_rows = {
+            id(on_time.rows): late.rows
+            for on_time, late in zip(self.targets, self.late, strict=True)
+        }
         self._mine = frozenset(id(target.rows) for target in (*self.targets, *self.late))
 
     def time_of(self, values: tuple[Any, ...]) -> Any:
@@ -83,7 +96,9 @@ class OutputClock:
         """A picker that keeps the clock and diverts late rows."""
         if self.clock is None:
             return pick
-        clock, position, late_by_rows = self.clock, self._position, self._late_by_rows
+        clock = self.clock
+        position = self._position
+        late_by_rows = self._late_by_rows
 
         def look(rows: Rows, at_ms: int) -> Rows:
             if at_ms > clock.newest_ms:
@@ -98,17 +113,25 @@ class OutputClock:
             at_ms = values[position]
             return look(rows, at_ms) if type(at_ms) is int else rows
 
-        return pick_by_time if core is None else core.TimedPick(pick, position, clock, LAST_MS, look)
+        return (
+            pick_by_time if core is None else core.TimedPick(pick, position, clock, LAST_MS, look)
+        )
 
     def many(self, pick: PickMany) -> PickMany:
         """The same for groupings that choose several tasks."""
         if self.clock is None:
             return pick
-        clock, position, late_by_rows = self.clock, self._position, self._late_by_rows
+        clock = self.clock
+        position = self._position
+        late_by_rows = self._late_by_rows
 
         def pick_by_time(values: tuple[Any, ...]) -> Sequence[Rows]:
             chosen = pick(values)
-            return [late_by_rows[id(rows)] for rows in chosen] if clock.is_late(values[position]) else chosen
+            return (
+                [late_by_rows[id(rows)] for rows in chosen]
+                if clock.is_late(values[position])
+                else chosen
+            )
 
         return pick_by_time
 
@@ -121,8 +144,18 @@ class OutputClock:
         """Rows were taken back: the clock goes back to what is left of them."""
         if self.clock is not None:
             task = self.mark_source.task
-            left = [row[0][self._position] for target in self.targets for row in target.rows if row[2].task == task]
-            self.clock.take_back(max((at_ms for at_ms in left if type(at_ms) is int and at_ms <= LAST_MS), default=NEVER))
+            left = [
+                row[0][self._position]
+                for target in self.targets
+                for row in target.rows
+                if row[2].task == task
+            ]
+            self.clock.take_back(
+                max(
+                    (at_ms for at_ms in left if type(at_ms) is int and at_ms <= LAST_MS),
+                    default=NEVER,
+                )
+            )
             if self.clock.newest_ms < self.base_ms:
                 self.clock.take_back(self.base_ms)
 
@@ -133,10 +166,18 @@ class OutputClock:
             if self._idle_ms and not self._has_rows:
                 self._has_rows = any(id(rows) in self._mine for rows in log)
 
-    def put_marks(self, low_ms: int, has_ended: bool, may_have: Callable[[Target], bool], now_ms: int | None = None) -> bool:
-        """Put a mark behind the rows of every target that may have one now and does not know it yet.
+    def put_marks(
+        self,
+        low_ms: int,
+        has_ended: bool,
+        may_have: Callable[[Target], bool],
+        now_ms: int | None = None,
+    ) -> bool:
+        """Put a mark behind the rows of every target that may have one now and does not know it
+        yet.
 
-        With the time of the clock it also says when it has been silent for too long, where the subscriber wants to know.
+        With the time of the clock it also says when it has been silent for too long, where the
+        subscriber wants to know.
         """
         if now_ms is not None and self._idle_ms:
             self._watch_silence(now_ms)
@@ -152,9 +193,11 @@ class OutputClock:
 
     def _watch_silence(self, now_ms: int) -> None:
         if self._has_rows:
-            if self.idle_at_ms is None:  # whoever was told of a silence must hear that it is over, even if time stood still
+            # whoever was told of a silence must hear that it is over, even if time stood still
+            if self.idle_at_ms is None:
                 self._sent = dict.fromkeys(self._sent, NEVER)
-            self.idle_at_ms, self._has_rows = now_ms + self._idle_ms, False
+            self.idle_at_ms = now_ms + self._idle_ms
+            self._has_rows = False
         elif self.idle_at_ms is not None and now_ms >= self.idle_at_ms:
             self.idle_at_ms = None
             for task, sent_ms in self._sent.items():
@@ -163,5 +206,7 @@ class OutputClock:
 
     def _put_mark(self, rows: Rows, mark_ms: int) -> None:
         """Replace this task's former mark of the stream."""
-        rows[:] = [row for row in rows if row[0][0] != self.stream or row[2] is not self.mark_source]
+        rows[:] = [
+            row for row in rows if row[0][0] != self.stream or row[2] is not self.mark_source
+        ]
         rows.append(((self.stream, mark_ms), 0, self.mark_source))

@@ -1,4 +1,5 @@
-"""Runners of bolts: what all have in common (rows in, failures out), that of BasicBolt, and what becomes of failures.
+"""Runners of bolts: what all have in common (rows in, failures out), that of BasicBolt, and what
+becomes of failures.
 
 Law: rows go in, failures come out, and a failed row has left no trace: emissions and state are cut
 back to their lengths before it. The loop, the compiled core's where there is one, ends at a row
@@ -26,7 +27,9 @@ ReportError = Callable[[Failure], None]
 
 
 class Runner:
-    """Around any bolt. An input is done when its call has returned, unless the runner of a bolt that acks says otherwise."""
+    """Around any bolt. An input is done when its call has returned, unless the runner of a bolt
+    that acks says otherwise.
+    """
 
     def __init__(self, bolt: Any) -> None:
         self.bolt = bolt
@@ -38,9 +41,12 @@ class Runner:
         raise NotImplementedError
 
     def take_late(self) -> tuple[list[Tuple], list[FailedInput]]:
-        """Return the inputs of earlier epochs that were acked, and those that were failed, since the last call."""
+        """Return the inputs of earlier epochs that were acked, and those that were failed, since
+        the last call.
+        """
         taken = self.late_acks, self.late_failures
-        self.late_acks, self.late_failures = [], []
+        self.late_acks = []
+        self.late_failures = []
         return taken
 
     def unfinished(self, tuples: Sequence[Tuple]) -> list[Tuple]:
@@ -51,12 +57,16 @@ class Runner:
         """Expect no ack of this input."""
 
     def parked_as(self, tup: Tuple, is_killer: bool = False) -> Tuple:
-        """Return the tuple to park for an input that keeps failing; `is_killer`: worker processes died in it."""
+        """Return the tuple to park for an input that keeps failing; `is_killer`: worker processes
+        died in it.
+        """
         return tup
 
 
 def report_of(error: BaseException | str | Failure, component: str, task: int) -> Failure:
-    """Return what user code has reported without failing anything, or a failure with its component and task."""
+    """Return what user code has reported without failing anything, or a failure with its component
+    and task.
+    """
     failure = error if isinstance(error, Failure) else failure_of(error, FailureKind.REPORTED)
     return replace(failure, component=component, task=task)
 
@@ -89,9 +99,11 @@ def _run_rows(
     marks: list[Any],
     kind: type[Tuple],
 ) -> None:
-    """Execute rows from `place` on; where one raises, `marks` has its place and the lengths of log and undo before it.
+    """Execute rows from `place` on; where one raises, `marks` has its place and the lengths of log
+    and undo before it.
 
-    Twin of the core's `run_rows`, which saves the object: it uses one tuple for all rows unless user code keeps it.
+    Twin of the core's `run_rows`, which saves the object: it uses one tuple for all rows unless
+    user code keeps it.
     """
     for at in range(place, len(rows)):
         values, roots, source = rows[at]
@@ -111,7 +123,8 @@ def _run_values(
     marks: list[Any],
     kind: type[Tuple],
 ) -> None:
-    """Execute values of one source; where a call raises, `marks` has them first, where `values` itself does, None.
+    """Execute values of one source; where a call raises, `marks` has them first, where `values`
+    itself does, None.
 
     Twin of the core's `run_values`.
     """
@@ -126,7 +139,13 @@ def _run_values(
 class BasicRunner(Runner):
     """Runs a BasicBolt over rows: an input is done when execute returns."""
 
-    def __init__(self, bolt: BasicBolt, emitter: Emitter, state: MemoryState | None, collector: BasicCollector) -> None:
+    def __init__(
+        self,
+        bolt: BasicBolt,
+        emitter: Emitter,
+        state: MemoryState | None,
+        collector: BasicCollector,
+    ) -> None:
         super().__init__(bolt)
         self._emitter = emitter
         self._state = state
@@ -138,17 +157,24 @@ class BasicRunner(Runner):
         return [(tuples[place], failure) for place, failure in failures]
 
     def execute_rows(self, rows: Sequence[Row]) -> list[tuple[int, Failure]]:
-        """Execute every row; return the places of the failed ones, which leave no other trace, and why."""
+        """Execute every row; return the places of the failed ones, which leave no other trace, and
+        why.
+        """
         failures: list[tuple[int, Failure]] = []
         run = _run_rows if core is None else core.run_rows
         every = rows if type(rows) is list else list(rows)
-        emitter, state, execute = self._emitter, self._state, self.bolt.execute
+        emitter = self._emitter
+        state = self._state
+        execute = self.bolt.execute
         # Some list, so that the loop needs no test: its length is taken and not used.
         undo = state.undo if state is not None else emitter.log
-        marks, place = [0, 0, 0], 0
+        marks = [0, 0, 0]
+        place = 0
         while place < len(every):
             try:
-                run(every, place, execute, self._collector, emitter, emitter.log, undo, marks, Tuple)
+                run(
+                    every, place, execute, self._collector, emitter, emitter.log, undo, marks, Tuple
+                )
                 return failures
             except USER_ERRORS as error:
                 place, mark, undo_mark = marks
@@ -159,20 +185,35 @@ class BasicRunner(Runner):
                 place += 1
         return failures
 
-    def execute_values(self, values: Iterator[tuple[Any, ...]], source: Source) -> list[FailedInput]:
-        """Execute values of one source that belong to no tree; a failed one leaves no trace but its entry in the result.
+    def execute_values(
+        self, values: Iterator[tuple[Any, ...]], source: Source
+    ) -> list[FailedInput]:
+        """Execute values of one source that belong to no tree; a failed one leaves no trace but its
+        entry in the result.
 
-        What undoes a row is forgotten once it is done: nothing is left in the state's `undo` for a commit. An error of the
-        iterator itself is raised as it is: no input is to blame, and what the rows before it emitted stays.
+        What undoes a row is forgotten once it is done: nothing is left in the state's `undo` for a
+        commit. An error of the iterator itself is raised as it is: no input is to blame, and what
+        the rows before it emitted stays.
         """
         failures: list[FailedInput] = []
         marks: list[Any] = [None, 0, 0]  # values and lengths of log and undo where a call raised
         run = _run_values if core is None else core.run_values
-        emitter, undo = self._emitter, self._state.undo if self._state is not None else list[Any]()
+        emitter = self._emitter
+        undo = self._state.undo if self._state is not None else list[Any]()
         undo.clear()
         while True:
             try:
-                run(values, source, self.bolt.execute, self._collector, emitter, emitter.log, undo, marks, Tuple)
+                run(
+                    values,
+                    source,
+                    self.bolt.execute,
+                    self._collector,
+                    emitter,
+                    emitter.log,
+                    undo,
+                    marks,
+                    Tuple,
+                )
                 return failures
             except USER_ERRORS as error:
                 # The iterator has raised and not user code: no row is to blame.
@@ -191,7 +232,8 @@ _LONGEST_BACK_OFF_MS = 30_000
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """Number of retries, the first wait (each further one is twice as long), and whether the last failure parks the input.
+    """Number of retries, the first wait (each further one is twice as long), and whether the last
+    failure parks the input.
 
     It holds for inputs, windows and timers. A worker and a replay differ in its values alone.
     """
@@ -201,7 +243,9 @@ class RetryPolicy:
     is_parking: bool = True  # else the run ends with the error
 
     def wait_ms(self, tries: int) -> int | None:
-        """Return how long to wait for the next try after so many failed ones; None when it is given up."""
+        """Return how long to wait for the next try after so many failed ones; None when it is given
+        up.
+        """
         if tries > self.retries:
             return None
         wait_ms: int = self.back_off_ms * 2 ** (tries - 1)

@@ -1,4 +1,5 @@
-"""Runner of a TransactionalSink: its rows, and the phases of its epochs, each of which may be tried again.
+"""Runner of a TransactionalSink: its rows, and the phases of its epochs, each of which may be tried
+again.
 
 Law: numbers of epochs only grow, over restarts and lost stores, and one number stands for the same
 rows for ever: so a target can tell a repeated commit from a new one (decision 48). Left out: random
@@ -14,32 +15,42 @@ from sparkstorm.api.sinks import RefusedRows, TransactionalSink
 from sparkstorm.errors import CodecError, WorkerFailedError
 from sparkstorm.executor.runner import FailedInput, Runner
 from sparkstorm.executor.state import MemoryState
-from sparkstorm.executor.user_traceback import USER_ERRORS, describe_error, failure_of, raise_out_of_memory
+from sparkstorm.executor.user_traceback import (
+    USER_ERRORS,
+    describe_error,
+    failure_of,
+    raise_out_of_memory,
+)
 from sparkstorm.model.tuples import Source, Tuple
 from sparkstorm.model.values.codec import Codec
 
-# Epochs of a generation: four thousand million, a century at one a second. With fewer a long run would
-# reach the next generation's numbers.
+# Epochs of a generation: four thousand million, a century at one a second. With fewer a long run
+# would reach the next generation's numbers.
 _GENERATION_BITS = 32
 
 
 def generation_of(epoch: int) -> tuple[int, int]:
-    """Return the generation of the store that a sink's epoch belongs to, and its number within that."""
+    """Return the generation of the store that a sink's epoch belongs to, and its number within
+    that.
+    """
     return divmod(epoch, 1 << _GENERATION_BITS)
 
 
 class LastEpoch(NamedTuple):
-    """Stored record of a sink: the last committed epoch and what its `commit` needs (None: it is in the target)."""
+    """Stored record of a sink: the last committed epoch and what its `commit` needs (None: it is in
+    the target).
+    """
 
     number: int
     prepared: Any
 
 
 class SinkStore(NamedTuple):
-    """Store of a sink's runner: `kept` has the rows of an epoch that outlasts commits of the worker.
+    """Store of a sink's runner: `kept` has the rows of an epoch that outlasts commits of the
+    worker.
 
-    They are [task, stream, values] by number of the commit. A higher generation (the store has lost commits) begins a new range
-    of epoch numbers, so that none is used twice.
+    They are [task, stream, values] by number of the commit. A higher generation (the store has lost
+    commits) begins a new range of epoch numbers, so that none is used twice.
     """
 
     codec: Codec
@@ -52,17 +63,27 @@ class SinkRunner(Runner):
     """One task of a sink between two commits of its worker."""
 
     def __init__(
-        self, sink: TransactionalSink, component: str, last: LastEpoch, store: SinkStore, now_ms: Callable[[], int]
+        self,
+        sink: TransactionalSink,
+        component: str,
+        last: LastEpoch,
+        store: SinkStore,
+        now_ms: Callable[[], int],
     ) -> None:
         super().__init__(sink)
-        self._component, self._store, self._kept, self._now_ms = component, store, store.kept, now_ms
+        self._component = component
+        self._store = store
+        self._kept = store.kept
+        self._now_ms = now_ms
         self._epoch, self._value = last
         self._next = max(last.number, store.generation << _GENERATION_BITS) + 1
         self._is_recovered = self._is_open = self._is_prepared = False
         self._is_committed = last.prepared is not None  # in the store, and not yet in the target
         self._news: list[Any] | None = None  # [epoch, prepared] for the next commit
-        self.forgotten: tuple[int, int] | None = None  # last epochs of store and target, where the target has the newer one
-        self._is_known = last.number > 0  # the journal says that it is a sink's: a savepoint waits for its rows
+        # last epochs of store and target, where the target has the newer one
+        self.forgotten: tuple[int, int] | None = None
+        # the journal says that it is a sink's: a savepoint waits for its rows
+        self._is_known = last.number > 0
         self._flush_ms = round(sink.flush_secs * 1000)
         self._takes_many = _takes_many(sink)
         self._fresh: list[list[Any]] = []  # rows since the last commit, while the epoch goes on
@@ -77,7 +98,8 @@ class SinkRunner(Runner):
         # Many at once first: when one of them fails, all are written one by one to find it.
         if self._takes_many and len(tuples) > 1 and self._write_all(tuples):
             return failures
-        write, keep = self.bolt.write, self._fresh.append if self._flush_ms else None
+        write = self.bolt.write
+        keep = self._fresh.append if self._flush_ms else None
         for tup in tuples:
             if tup.is_tick:
                 continue
@@ -100,12 +122,16 @@ class SinkRunner(Runner):
             return False
         self._rows += len(tuples)
         if self._flush_ms:
-            self._fresh += [[tup.source.task, tup.source.stream, list(tup.values)] for tup in tuples]
+            self._fresh += [
+                [tup.source.task, tup.source.stream, list(tup.values)] for tup in tuples
+            ]
         return True
 
     @property
     def is_waiting(self) -> bool:
-        """Return whether the target lacks anything that was written or committed, or the store does not know that it has it."""
+        """Return whether the target lacks anything that was written or committed, or the store does
+        not know that it has it.
+        """
         is_open = self._is_open or self._is_prepared or self._is_committed
         return is_open or self._news is not None or not self._is_recovered
 
@@ -114,7 +140,9 @@ class SinkRunner(Runner):
         return self._due_ms if self._is_open and self._flush_ms else None
 
     def prepare(self) -> None:
-        """End the epoch at hand, if it is due, or keep its rows in the store; may be called again after an error."""
+        """End the epoch at hand, if it is due, or keep its rows in the store; may be called again
+        after an error.
+        """
         if not self._is_open:
             return
         if self._flush_ms and self._now_ms() < self._due_ms and self._rows < self.bolt.flush_rows:
@@ -130,17 +158,22 @@ class SinkRunner(Runner):
         try:
             self._value = self._store.codec.normalise(value)
         except CodecError as error:
-            raise WorkerFailedError(f"component '{self._component}': prepare returned {error}") from error
+            raise WorkerFailedError(
+                f"component '{self._component}': prepare returned {error}"
+            ) from error
         self._epoch, self._next = self._next, self._next + 1
-        self._is_open, self._is_prepared = False, True
+        self._is_open = False
+        self._is_prepared = True
         self._news = [self._epoch, self._value]
-        self._fresh, self._rows = [], 0
+        self._fresh = []
+        self._rows = 0
         for key in self._kept:
             self._kept.delete(key)
 
     def take_news(self) -> dict[str, Any]:
         """Return what the journal must say of this sink, if anything has changed."""
-        news, self._news = self._news, None
+        news = self._news
+        self._news = None
         if news is None and not self._is_known and len(self._kept):
             news = [self._epoch, None]
         self._is_known |= news is not None
@@ -156,9 +189,11 @@ class SinkRunner(Runner):
         self._is_prepared = False
 
     def finish(self) -> list[tuple[Tuple, str]]:
-        """Recover after a start, or commit what the store has committed; may be called again after an error.
+        """Recover after a start, or commit what the store has committed; may be called again after
+        an error.
 
-        Returns rows that the target has refused for good, each with its reason; they must be parked by the next commit.
+        Returns rows that the target has refused for good, each with its reason; they must be parked
+        by the next commit.
         """
         refused: list[tuple[Tuple, str]] = []
         try:
@@ -173,13 +208,15 @@ class SinkRunner(Runner):
             self._is_recovered = True
             self._write_again()
         if self._is_committed:
-            self._is_committed, self._value = False, None
+            self._is_committed = False
+            self._value = None
             self._news = [self._epoch, None]
         return refused
 
     def take_forgotten(self) -> tuple[int, int] | None:
         """Return the last epochs of store and target once, where the target has the newer one."""
-        taken, self.forgotten = self.forgotten, None
+        taken = self.forgotten
+        self.forgotten = None
         return taken
 
     def _note_last(self, last: int | None) -> None:
@@ -207,6 +244,8 @@ class SinkRunner(Runner):
 
 
 def _takes_many(sink: TransactionalSink) -> bool:
-    """Return whether a sink has a `write_all`; one that a subclass's own `write` belongs to is not used for it."""
+    """Return whether a sink has a `write_all`; one that a subclass's own `write` belongs to is not
+    used for it.
+    """
     own = next(kind for kind in type(sink).__mro__ if {"write", "write_all"} & vars(kind).keys())
     return own is not TransactionalSink and "write_all" in vars(own)

@@ -1,4 +1,5 @@
-"""Key-value state of a task in memory: reads, writes, undo of a failed execute, changes for the next commit.
+"""Key-value state of a task in memory: reads, writes, undo of a failed execute, changes for the
+next commit.
 
 Law: what the state holds is what the last commit and this epoch's successful calls have put; values
 are copies, so that user code cannot change them unseen. Left out: a copy of the state per epoch, as
@@ -26,13 +27,16 @@ from sparkstorm.model.values.codec import KEYS, SCALARS, Codec, plain_scalar
 
 MISSING: Any = object()
 """In place of a value: there is none under the key."""
-_KINDS: tuple[Any, ...] = (bool | int | float | Decimal, str, bytes, datetime, date, UUID)  # a datetime is a date too
+# a datetime is a date too
+_KINDS: tuple[Any, ...] = (bool | int | float | Decimal, str, bytes, datetime, date, UUID)
 _KEYS_AND_TUPLES = KEYS | {tuple}
 _NUMBERS = frozenset({int, float, bool, Decimal})
 
 
 class Cells(NamedTuple):
-    """Cells ("a", start, key) of windows that tumble: positions of time and key in a row, length, and the least and last time."""
+    """Cells ("a", start, key) of windows that tumble: positions of time and key in a row, length,
+    and the least and last time.
+    """
 
     time_at: int
     key_at: int
@@ -42,23 +46,29 @@ class Cells(NamedTuple):
 
 
 class MemoryState:
-    """KeyValueState over a dict; each change appends key, former and new value to `undo`, from which the commit is made."""
+    """KeyValueState over a dict; each change appends key, former and new value to `undo`, from
+    which the commit is made.
+    """
 
     __slots__ = ("_codec", "_data", "_has_deleted", "_unchecked", "scanned", "undo", "used")
 
     def __init__(self, codec: Codec, is_strict: bool = False) -> None:
         self._codec = codec
-        self._unchecked = frozenset() if is_strict else SCALARS  # strict: even numbers and text are looked at
+        # strict: even numbers and text are looked at
+        self._unchecked = frozenset() if is_strict else SCALARS
         self._data: dict[Any, Any] = {}
         self.used: dict[Any, None] | None = None  # keys that `noting` has noted
-        # key, former value, new value, key … since the last take_changes(): cheaper than tuples. With the new values, a commit
-        # is made without looking a key up again: beyond some 50,000 keys each look-up misses the processor's caches.
+        # key, former value, new value, key … since the last take_changes(): cheaper than tuples.
+        # With the new values, a commit is made without looking a key up again: beyond some 50,000
+        # keys each look-up misses the processor's caches.
         self.undo: list[Any] = []
         self._has_deleted = False  # since the last take_changes()
         self.scanned = 0  # keys that calls of `scan` have read
 
     def get(self, key: Any, default: Any = None) -> Any:
-        """The value under a key; lists and mappings are handed out as copies, so that undo stays possible."""
+        """The value under a key; lists and mappings are handed out as copies, so that undo stays
+        possible.
+        """
         value = self._data.get(key, default)
         return value if type(value) in SCALARS or value is default else self._codec.normalise(value)
 
@@ -89,7 +99,8 @@ class MemoryState:
             except TypeError:
                 total = None
         kind = type(total)
-        if kind is not int and kind not in _NUMBERS:  # the usual one first: a look into the set costs more
+        # the usual one first: a look into the set costs more
+        if kind is not int and kind not in _NUMBERS:
             raise CodecError(
                 f"state key {key!r}: {amount!r} cannot be added to {former!r:.60}"
                 if former is not MISSING
@@ -107,10 +118,13 @@ class MemoryState:
         return total
 
     def add_batch(self, keys: Any, amounts: Any = 1) -> None:
-        """Add to the numbers under many keys: lists, Arrow arrays, or one amount for all; all or none when one raises."""
+        """Add to the numbers under many keys: lists, Arrow arrays, or one amount for all; all or
+        none when one raises.
+        """
         keys = keys_of(keys)
         amounts = amounts.to_pylist() if hasattr(amounts, "to_pylist") else amounts
-        mark, add = len(self.undo), self.add
+        mark = len(self.undo)
+        add = self.add
         try:
             if isinstance(amounts, int | float):
                 for key in keys:
@@ -123,7 +137,9 @@ class MemoryState:
             raise
 
     def fold(self, key: Any, function: Callable[[Any, Any], Any], item: Any) -> bool:
-        """Replace a number or text under a key by function(it, item); False when there is nothing of the kind."""
+        """Replace a number or text under a key by function(it, item); False when there is nothing
+        of the kind.
+        """
         former = self._data.get(key, MISSING)
         if type(former) not in SCALARS:
             return False
@@ -135,12 +151,18 @@ class MemoryState:
         return True
 
     def fold_cells(
-        self, rows: list[Any], cells: Cells, initial: Callable[[], Any], fold: Callable[[Any, Any], Any]
+        self,
+        rows: list[Any],
+        cells: Cells,
+        initial: Callable[[], Any],
+        fold: Callable[[Any, Any], Any],
     ) -> list[Any] | None:
-        """Replace the value under each row's cell (`initial()` where there is none) by fold(it, tuple); return the new cells.
+        """Replace the value under each row's cell (`initial()` where there is none) by fold(it,
+        tuple); return the new cells.
 
-        None, with nothing changed, without the compiled core, and where the rows are of several sources or one has no plain time
-        and key. An error of `initial` or `fold` is raised; the caller rolls back.
+        None, with nothing changed, without the compiled core, and where the rows are of several
+        sources or one has no plain time and key. An error of `initial` or `fold` is raised; the
+        caller rolls back.
         """
         if core is None:
             return None
@@ -169,14 +191,23 @@ class MemoryState:
         """Every key with its value, as of now."""
         return iter(list(self._data.items()))
 
-    def scan(self, start: Any = None, stop: Any = None, prefix: Any = None) -> Iterator[tuple[Any, Any]]:
-        """Keys from `start` to before `stop`, or that begin with `prefix`, in order, each with its value."""
-        low, high = order_of(start), order_of(stop)
+    def scan(
+        self, start: Any = None, stop: Any = None, prefix: Any = None
+    ) -> Iterator[tuple[Any, Any]]:
+        """Keys from `start` to before `stop`, or that begin with `prefix`, in order, each with its
+        value.
+        """
+        low = order_of(start)
+        high = order_of(stop)
         found = []
         self.scanned += len(self)
         for key, value in self.every_pair():
             place = order_of(key)
-            if (start is None or place >= low) and (stop is None or place < high) and (prefix is None or _begins(key, prefix)):
+            if (
+                (start is None or place >= low)
+                and (stop is None or place < high)
+                and (prefix is None or _begins(key, prefix))
+            ):
                 found.append((place, key, value))
         found.sort(key=itemgetter(0))
         return ((key, value) for _, key, value in found)
@@ -221,7 +252,11 @@ class MemoryState:
             keys = list(map(_plain_key, keys))
         value_by_key = dict(zip(keys, self.undo[2::3], strict=True))  # the last one of a key wins
         self.undo.clear()
-        deleted = [k for k, value in value_by_key.items() if value is MISSING] if self._has_deleted else []
+        deleted = (
+            [k for k, value in value_by_key.items() if value is MISSING]
+            if self._has_deleted
+            else []
+        )
         for key in deleted:
             del value_by_key[key]
         self._has_deleted = False
@@ -245,7 +280,9 @@ class MemoryState:
         return zip(*self.columns(), strict=True)
 
     def columns(self) -> tuple[Sequence[Any], Sequence[Any]]:
-        """Return the keys and the values in the same order, as of now: lists, or Arrow arrays; not to be changed."""
+        """Return the keys and the values in the same order, as of now: lists, or Arrow arrays; not
+        to be changed.
+        """
         return list(self._data), list(self._data.values())
 
     def release(self) -> None:
@@ -343,13 +380,16 @@ class Noting(MemoryState):
 
 @contextmanager
 def noting(state: MemoryState, used: dict[Any, None]) -> Iterator[None]:
-    """Note in `used` which keys of this state are used in here; the state is the same object for all who have it."""
+    """Note in `used` which keys of this state are used in here; the state is the same object for
+    all who have it.
+    """
     kind = type(state)
     state.used, state.__class__ = used, _noting_class(kind)  # type: ignore[arg-type]  # mypy takes a class with slots for unhashable
     try:
         yield
     finally:
-        state.used, state.__class__ = None, kind
+        state.used = None
+        state.__class__ = kind
 
 
 @functools.cache
@@ -358,7 +398,9 @@ def _noting_class(kind: type[MemoryState]) -> type[MemoryState]:
 
 
 def merged_states(component: str, states: Mapping[int, Mapping[Any, Any]]) -> dict[Any, Any]:
-    """Return the states of a bolt's tasks, given by task id, as one; ValueError names a key that several tasks have."""
+    """Return the states of a bolt's tasks, given by task id, as one; ValueError names a key that
+    several tasks have.
+    """
     merged: dict[Any, Any] = {}
     owners: dict[Any, int] = {}
     for task, state in states.items():
@@ -374,14 +416,18 @@ def merged_states(component: str, states: Mapping[int, Mapping[Any, Any]]) -> di
 
 
 def keys_of(keys: Any) -> Any:
-    """Return the keys that are given as a list or an Arrow array, or as tuples by the columns of an Arrow batch or table."""
+    """Return the keys that are given as a list or an Arrow array, or as tuples by the columns of an
+    Arrow batch or table.
+    """
     if hasattr(keys, "columns"):
         return list(zip(*(column.to_pylist() for column in keys.columns), strict=True))
     return keys.to_pylist() if hasattr(keys, "to_pylist") else keys
 
 
 def _are_plain(keys: Sequence[Any]) -> bool:
-    """Return whether no key holds a scalar of numpy's, which is found under the plain key that it equals."""
+    """Return whether no key holds a scalar of numpy's, which is found under the plain key that it
+    equals.
+    """
     kinds = set(map(type, keys))
     if tuple in kinds:
         kinds.update(map(type, chain.from_iterable(key for key in keys if type(key) is tuple)))
@@ -393,7 +439,9 @@ def _plain_key(key: Any) -> Any:
 
 
 def order_of(key: Any) -> tuple[Any, ...]:
-    """Return the place of a key in the order of keys: by kind, then by value; tuples element by element."""
+    """Return the place of a key in the order of keys: by kind, then by value; tuples element by
+    element.
+    """
     if isinstance(key, tuple):
         return (len(_KINDS), tuple(map(order_of, key)))
     rank = next((rank for rank, kind in enumerate(_KINDS) if isinstance(key, kind)), -1)

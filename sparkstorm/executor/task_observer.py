@@ -24,16 +24,24 @@ class TaskObserver:
     """Observer of one task or of several; every method may be left out."""
 
     sees_inputs = False
-    """Whether `executed` is to be told of every input. A batch of columns is then executed row by row."""
+    """Whether `executed` is to be told of every input. A batch of columns is then executed row by
+    row.
+    """
 
-    def executed(self, tuples: Sequence[Tuple], failures: Sequence[FailedInput], waiting: Sequence[Tuple]) -> None:
-        """These inputs of a bolt, or a tick, were executed together: some failed, some wait for their ack, the rest is done."""
+    def executed(
+        self, tuples: Sequence[Tuple], failures: Sequence[FailedInput], waiting: Sequence[Tuple]
+    ) -> None:
+        """These inputs of a bolt, or a tick, were executed together: some failed, some wait for
+        their ack, the rest is done.
+        """
 
     def settled_late(self, acked: Sequence[Tuple], failures: Sequence[FailedInput]) -> None:
         """A bolt has acked or failed these inputs of earlier epochs."""
 
     def failed(self, tup: Tuple, failure: Failure) -> None:
-        """The first execution of an input has failed, and is undone; `failure` has its place and time."""
+        """The first execution of an input has failed, and is undone; `failure` has its place and
+        time.
+        """
 
     def fired(self, watermark_ms: int, count: int) -> None:
         """A bolt was told of this watermark, which has made so many windows and timers due."""

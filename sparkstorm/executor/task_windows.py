@@ -1,4 +1,5 @@
-"""Windows of a task as its settings ask for them, timers as its bolt sees them, times and keys of its inputs.
+"""Windows of a task as its settings ask for them, timers as its bolt sees them, times and keys of
+its inputs.
 
 Law: the shape of windows is stored with them, and code of another shape is refused: cells of one
 read as those of another would be wrong sums without an error.
@@ -29,11 +30,17 @@ from sparkstorm.windowing.windows import TimeWindows, Windows
 class TimedInputs:
     """Reader of times and keys; fields are looked up once per source."""
 
-    def __init__(self, timestamp_field: str | None, key_fields: Sequence[str], now_ms: Callable[[], int]) -> None:
-        self._timestamp_field, self._key_fields, self._now_ms = timestamp_field, key_fields, now_ms
+    def __init__(
+        self, timestamp_field: str | None, key_fields: Sequence[str], now_ms: Callable[[], int]
+    ) -> None:
+        self._timestamp_field = timestamp_field
+        self._key_fields = key_fields
+        self._now_ms = now_ms
 
     def time_of(self, source: Source) -> Callable[[Tuple], int]:
-        """Return the function from a tuple of this source to its time in ms; ValueError for what is no time."""
+        """Return the function from a tuple of this source to its time in ms; ValueError for what is
+        no time.
+        """
         field = self._timestamp_field
         if field is None:
             now_ms = self._now_ms
@@ -43,7 +50,9 @@ class TimedInputs:
         def time_of(tup: Tuple) -> int:
             at = tup.values[position]
             if type(at) is not int or not 0 <= at <= LAST_MS:
-                raise ValueError(f"field '{field}' holds {at!r:.60}: a time is a whole number of milliseconds from 0 to 2**53")
+                raise ValueError(
+                    f"field '{field}' holds {at!r:.60}: a time is a whole number of milliseconds from 0 to 2**53"
+                )
             return at
 
         return time_of
@@ -77,13 +86,20 @@ _SESSION_FORM = 2
 class TaskTimers:
     """Timers as a bolt sees them."""
 
-    def __init__(self, table: TimerTable, watermark_ms: Callable[[], int], may_set_event_timer: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        table: TimerTable,
+        watermark_ms: Callable[[], int],
+        may_set_event_timer: Callable[[], bool],
+    ) -> None:
         self._table = table
         self._watermark_ms = watermark_ms
         self._may_set_event_timer = may_set_event_timer
 
     def set_event_timer(self, name: Any, at_ms: int) -> None:
-        """Call `on_timer` when the watermark has come that far; timers that fire at the end of all input set no more."""
+        """Call `on_timer` when the watermark has come that far; timers that fire at the end of all
+        input set no more.
+        """
         if self._may_set_event_timer():
             self._table.set("event", name, at_ms)
 
@@ -105,18 +121,24 @@ class TaskTimers:
         return self._watermark_ms()
 
 
-def make_windows(bolt: WindowedBolt, settings: TimeSettings, times: MemoryState, find_source: FindSource) -> Windows:
+def make_windows(
+    bolt: WindowedBolt, settings: TimeSettings, times: MemoryState, find_source: FindSource
+) -> Windows:
     """The windows that a bolt's settings ask for, with what the store has of them."""
     shape = settings.shape
     assert shape is not None
     form = [_SESSION_FORM] if shape.kind == "session" else []
-    _check_shape(times, [shape.kind, shape.length, shape.slide, isinstance(bolt, FoldingBolt), *form])
+    _check_shape(
+        times, [shape.kind, shape.length, shape.slide, isinstance(bolt, FoldingBolt), *form]
+    )
     fold = None
     if isinstance(bolt, FoldingBolt):
         has_merge = type(bolt).merge is not FoldingBolt.merge
         fold = Fold(bolt.initial, bolt.fold, bolt.merge if has_merge else None)
     if shape.kind == "session":
-        return Sessions(shape.length, times, fold or Collected(times, find_source), settings.lateness_ms)
+        return Sessions(
+            shape.length, times, fold or Collected(times, find_source), settings.lateness_ms
+        )
     contents = Collected(times, find_source) if fold is None else Folded(times, fold)
     is_tumbling = shape.length == shape.slide
     layout = Layout(shape.length, shape.slide, is_tumbling or not contents.needs_cell_per_window)
@@ -127,7 +149,9 @@ def make_windows(bolt: WindowedBolt, settings: TimeSettings, times: MemoryState,
 
 
 def _check_shape(times: MemoryState, shape: list[Any]) -> None:
-    """Raise InvalidTopologyError when windows of another shape are stored: after a hot deploy, or by an older version."""
+    """Raise InvalidTopologyError when windows of another shape are stored: after a hot deploy, or
+    by an older version.
+    """
     stored = times.get(("shape",))
     if stored is None:
         times.put(("shape",), shape)
@@ -137,13 +161,18 @@ def _check_shape(times: MemoryState, shape: list[Any]) -> None:
             "key): kill the topology and submit it anew"
         )
     elif stored != shape:
-        kinds = [f"{'folded' if s[3] else 'collected'} windows by {s[0]} of {s[1]} every {s[2]}" for s in (stored, shape)]
+        kinds = [
+            f"{'folded' if s[3] else 'collected'} windows by {s[0]} of {s[1]} every {s[2]}"
+            for s in (stored, shape)
+        ]
         raise InvalidTopologyError(
             f"the store holds {kinds[0]}, the code now has {kinds[1]}: give the component another id, or kill the topology"
         )
 
 
 def must_reorder(bolt: WindowedBolt | TimedBolt, settings: TimeSettings) -> bool:
-    """Return whether the result of such a bolt depends on the order of its tuples, and they have one."""
+    """Return whether the result of such a bolt depends on the order of its tuples, and they have
+    one.
+    """
     is_ordered_by = settings.shape is None or settings.shape.kind == "count"
     return bolt.in_order and settings.is_event_time and is_ordered_by

@@ -1,4 +1,5 @@
-"""Lines of a user's code that an error came from, or that a worker hangs in: what a log without tracebacks must say.
+"""Lines of a user's code that an error came from, or that a worker hangs in: what a log without
+tracebacks must say.
 
 Law: whatever user code raises is named by a line of the user's, in one sentence. Left out: the
 whole traceback in each message: most of its lines are ours; it is in the failure's own record
@@ -19,11 +20,17 @@ from traceback import walk_stack, walk_tb
 from types import FrameType
 from typing import NamedTuple
 
-from sparkstorm.errors import InvalidConfigError, InvalidTopologyError, SparkStormError, WorkerFailedError
+from sparkstorm.errors import (
+    InvalidConfigError,
+    InvalidTopologyError,
+    SparkStormError,
+    WorkerFailedError,
+)
 from sparkstorm.model.failure import MAX_TEXT, MAX_TRACEBACK, Failure, FailureKind
 
 USER_ERRORS = (Exception, SystemExit, CancelledError, GeneratorExit)
-"""Errors that fail an input when user code raises them; an interrupt of the process is none, nor an outcome of a test.
+"""Errors that fail an input when user code raises them; an interrupt of the process is none, nor an
+outcome of a test.
 
 A handler passes them to `failure_of` or `raise_out_of_memory`: MemoryError ends the worker.
 """
@@ -39,7 +46,8 @@ class Busy(NamedTuple):
 
 
 def place_of(error: BaseException) -> str:
-    """` (parse.py, line 7)`, in the file where user code was entered, as deep as it went there; empty when it never was.
+    """` (parse.py, line 7)`, in the file where user code was entered, as deep as it went there;
+    empty when it never was.
 
     The deepest frame of all would name a line of some library that was called with something unfit.
     """
@@ -55,13 +63,21 @@ def place_of(error: BaseException) -> str:
 
 
 def _raised(error: BaseException) -> BaseException:
-    """Return the StopIteration that Python replaced when it left a generator: the replacement has no frame of user code."""
+    """Return the StopIteration that Python replaced when it left a generator: the replacement has
+    no frame of user code.
+    """
     cause = error.__cause__
-    return cause if isinstance(error, RuntimeError) and isinstance(cause, StopIteration | StopAsyncIteration) else error
+    return (
+        cause
+        if isinstance(error, RuntimeError) and isinstance(cause, StopIteration | StopAsyncIteration)
+        else error
+    )
 
 
 def busy_in(frame: FrameType) -> Busy | None:
-    """The task whose user code a stack is inside of; None when it is in none's. The place is chosen as in `place_of`."""
+    """The task whose user code a stack is inside of; None when it is in none's. The place is chosen
+    as in `place_of`.
+    """
     owner: tuple[str, int] | None = None
     theirs: list[tuple[str, int]] = []
     for each, line in reversed(list(walk_stack(frame))):
@@ -70,8 +86,11 @@ def busy_in(frame: FrameType) -> Busy | None:
             theirs += [(file, line)] if owner is not None else []
         elif not theirs:
             holder = each.f_locals.get("self")
-            component, task = getattr(holder, "component", None), getattr(holder, "task", None)
-            owner = (component, task) if isinstance(component, str) and isinstance(task, int) else owner
+            component = getattr(holder, "component", None)
+            task = getattr(holder, "task", None)
+            owner = (
+                (component, task) if isinstance(component, str) and isinstance(task, int) else owner
+            )
     if owner is None:
         return None
     if not theirs:
@@ -88,9 +107,13 @@ def _entered(theirs: list[tuple[str, int]]) -> tuple[str, int]:
 
 
 def describe_error(error: BaseException | str) -> str:
-    """An error and the user's line it came from, or the reason of a fail: a text that can be kept, short and UTF-8."""
+    """An error and the user's line it came from, or the reason of a fail: a text that can be kept,
+    short and UTF-8.
+    """
     try:
-        text = f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else str(error)
+        text = (
+            f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else str(error)
+        )
     except Exception as fault:  # user code: an error that cannot say what it is
         text = f"{type(error).__name__}: its text raises {type(fault).__name__}"
     place = place_of(error) if isinstance(error, BaseException) else ""
@@ -111,16 +134,26 @@ def failure_of(error: BaseException | str, kind: FailureKind = FailureKind.RAISE
 
 @contextmanager
 def preparing(component: str, task: int, report: Callable[[Failure], None]) -> Iterator[None]:
-    """Report what a task's open, prepare or restore raises; WorkerFailedError for errors that are not ours.
+    """Report what a task's open, prepare or restore raises; WorkerFailedError for errors that are
+    not ours.
 
     The record stays when the worker's heartbeat goes, as it does once an upgrade is taken back.
     """
     try:
         yield
     except SparkStormError as error:
-        if isinstance(error, WorkerFailedError | InvalidTopologyError | InvalidConfigError):  # of a migration, or a connector
+        # of a migration, or a connector
+        if isinstance(error, WorkerFailedError | InvalidTopologyError | InvalidConfigError):
             cause = error.__cause__ or error
-            report(Failure(FailureKind.RAISED, str(error)[:MAX_TEXT], component, task, traceback=traceback_of(cause)))
+            report(
+                Failure(
+                    FailureKind.RAISED,
+                    str(error)[:MAX_TEXT],
+                    component,
+                    task,
+                    traceback=traceback_of(cause),
+                )
+            )
         raise
     except USER_ERRORS as error:
         words = f"could not be prepared: {describe_error(error)}"
@@ -129,7 +162,8 @@ def preparing(component: str, task: int, report: Callable[[Failure], None]) -> I
 
 
 def raise_out_of_memory(error: BaseException) -> None:
-    """Raise a MemoryError again, which ends the worker: the rows that follow would meet the same full process.
+    """Raise a MemoryError again, which ends the worker: the rows that follow would meet the same
+    full process.
 
     The next process goes row by row, so that a row which alone needs too much is found and parked.
     """
@@ -138,42 +172,70 @@ def raise_out_of_memory(error: BaseException) -> None:
 
 
 def traceback_of(error: BaseException) -> str:
-    """Return the frames of an error from the first one of user code on, outermost first; empty when there is none."""
-    frames = [(frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in walk_tb(_raised(error).__traceback__)]
-    first = next((at for at, (file, _, _) in enumerate(frames) if not file.startswith(_OURS)), len(frames))
+    """Return the frames of an error from the first one of user code on, outermost first; empty when
+    there is none.
+    """
+    frames = [
+        (frame.f_code.co_filename, line, frame.f_code.co_name)
+        for frame, line in walk_tb(_raised(error).__traceback__)
+    ]
+    first = next(
+        (at for at, (file, _, _) in enumerate(frames) if not file.startswith(_OURS)), len(frames)
+    )
     text = "".join(_frame_text(*each) for each in frames[first:])
-    return text if len(text) <= MAX_TRACEBACK else f"{text[: MAX_TRACEBACK // 2]}...\n{text[-MAX_TRACEBACK // 2 :]}"
+    return (
+        text
+        if len(text) <= MAX_TRACEBACK
+        else f"{text[: MAX_TRACEBACK // 2]}...\n{text[-MAX_TRACEBACK // 2 :]}"
+    )
 
 
 @functools.lru_cache(4096)
 def _frame_text(file: str, line: int, function: str) -> str:
     source = linecache.getline(file, line).strip()
-    text = f'File "{file}", line {line}, in {function}\n' + (f"  {source[:200]}\n" if source else "")
+    text = f'File "{file}", line {line}, in {function}\n' + (
+        f"  {source[:200]}\n" if source else ""
+    )
     return text.encode(errors="backslashreplace").decode()
 
 
 def stacks_of_threads(frame: FrameType) -> str:
-    """Return the stacks of this thread, from a frame on, and of all others, each with the innermost call last."""
-    own, half = threading.get_ident(), MAX_TRACEBACK // 2
+    """Return the stacks of this thread, from a frame on, and of all others, each with the innermost
+    call last.
+    """
+    own = threading.get_ident()
+    half = MAX_TRACEBACK // 2
     names = {each.ident: each.name for each in threading.enumerate()}
     found = []
     for ident, top in sorted(sys._current_frames().items(), key=lambda pair: pair[0] != own):
         stack = walk_stack(frame if ident == own else top)
-        calls = reversed([(each.f_code.co_filename, line, each.f_code.co_name) for each, line in stack])
+        calls = reversed(
+            [(each.f_code.co_filename, line, each.f_code.co_name) for each, line in stack]
+        )
         text = "".join(_frame_text(*call) for call in calls)
-        found.append(f"thread {names.get(ident, ident)}:\n" + (text if len(text) <= half else f"...\n{text[-half:]}"))
+        found.append(
+            f"thread {names.get(ident, ident)}:\n"
+            + (text if len(text) <= half else f"...\n{text[-half:]}")
+        )
     return "\n".join(found)[:MAX_TRACEBACK]
 
 
 def stack_of_thread(ident: int | None) -> tuple[str, str]:
-    """Return the place of user code in which a thread is, as in `place_of`, and its frames of user code; empty when it is gone."""
+    """Return the place of user code in which a thread is, as in `place_of`, and its frames of user
+    code; empty when it is gone.
+    """
     top = sys._current_frames().get(ident or 0)
     if top is None:
         return "", ""
-    calls = [(each.f_code.co_filename, line, each.f_code.co_name) for each, line in reversed(list(walk_stack(top)))]
+    calls = [
+        (each.f_code.co_filename, line, each.f_code.co_name)
+        for each, line in reversed(list(walk_stack(top)))
+    ]
     ours = max((at for at, call in enumerate(calls) if call[0].startswith(_OURS)), default=-1)
     theirs = calls[ours + 1 :]
     if not theirs:
         return "", "".join(_frame_text(*call) for call in calls)[-MAX_TRACEBACK:]
     file, line = _entered([call[:2] for call in theirs])
-    return f" ({Path(file).name}, line {line})", "".join(_frame_text(*call) for call in theirs)[-MAX_TRACEBACK:]
+    return f" ({Path(file).name}, line {line})", "".join(_frame_text(*call) for call in theirs)[
+        -MAX_TRACEBACK:
+    ]

@@ -1,9 +1,9 @@
 """Routes of watermarks through a topology.
 
-A watermark is a row of stream `__watermark` from the sending task to the receiving one, (stream, time in ms). It is
-committed after the rows that it follows and read in their order, whether they come as frames, from memory or after a
-restart. Bolts without windows or timers receive only end-of-stream watermarks, and forward them when a downstream bolt
-uses event time.
+A watermark is a row of stream `__watermark` from the sending task to the receiving one, (stream,
+time in ms). It is committed after the rows that it follows and read in their order, whether they
+come as frames, from memory or after a restart. Bolts without windows or timers receive only
+end-of-stream watermarks, and forward them when a downstream bolt uses event time.
 
 Left out: Flink's way, in which each channel carries its watermark in band between operators'
 threads: here a mark must survive as a row does, so it is one.
@@ -27,7 +27,9 @@ MARK_FIELDS = ("stream", "time_ms")
 
 
 class TimePlan:
-    """Components that use event time, and edges that carry watermarks; the same in every worker of a topology."""
+    """Components that use event time, and edges that carry watermarks; the same in every worker of
+    a topology.
+    """
 
     def __init__(self, topology: Topology, conf: Mapping[str, Any]) -> None:
         self._topology = topology
@@ -37,7 +39,9 @@ class TimePlan:
         self._told = self._upstream_of(self.settings)
 
     def inputs(self, component: str, tasks_of: Mapping[str, Sequence[int]]) -> list[Channel]:
-        """Return every task and stream that sends watermarks to a component; edges inside a cycle never do."""
+        """Return every task and stream that sends watermarks to a component; edges inside a cycle
+        never do.
+        """
         if component not in self._told:
             return []
         return [
@@ -49,7 +53,10 @@ class TimePlan:
 
     def is_in_cycle(self, component: str) -> bool:
         """Return whether what a component emits can come back to it."""
-        return any(self._cycle[each.component] == self._cycle[component] for each in self._topology.components[component].inputs)
+        return any(
+            self._cycle[each.component] == self._cycle[component]
+            for each in self._topology.components[component].inputs
+        )
 
     def is_told(self, component: str) -> bool:
         """Return whether a component, or one downstream of it, uses event time."""
@@ -57,7 +64,11 @@ class TimePlan:
 
     def listeners(self, component: str, stream: str) -> list[str]:
         """Return subscribers of a stream that receive watermarks."""
-        return [id for id, _ in self._topology.subscribers(component, stream) if self._tells(component, id)]
+        return [
+            id
+            for id, _ in self._topology.subscribers(component, stream)
+            if self._tells(component, id)
+        ]
 
     def _tells(self, sender: str, receiver: str) -> bool:
         return receiver in self._told and self._cycle[sender] != self._cycle[receiver]
@@ -90,16 +101,28 @@ def add_timed_outputs(
             targets = [make_target(stream, t) for t in tasks_of.get(subscriber, ())]
             for target in targets:
                 marks.setdefault(target.task, make_target(WATERMARK_STREAM, target.task))
-            output = timed_outputs[stream, subscriber] = OutputClock(stream, subscriber, targets, marks, mark_source)
+            output = timed_outputs[stream, subscriber] = OutputClock(
+                stream, subscriber, targets, marks, mark_source
+            )
             settings = plan.settings.get(subscriber)
             if settings is not None and settings.is_event_time:
-                source = Source(component, task, stream, topology.components[component].streams[stream].fields)
-                output.watch(settings, source, [make_target(LATE_PREFIX + stream, target.task) for target in targets])
+                source = Source(
+                    component, task, stream, topology.components[component].streams[stream].fields
+                )
+                output.watch(
+                    settings,
+                    source,
+                    [make_target(LATE_PREFIX + stream, target.task) for target in targets],
+                )
     return timed_outputs
 
 
 def add_routes(
-    routes: dict[str, Route], timed_outputs: Mapping[tuple[str, str], OutputClock], component: str, task: int, codec: Codec
+    routes: dict[str, Route],
+    timed_outputs: Mapping[tuple[str, str], OutputClock],
+    component: str,
+    task: int,
+    codec: Codec,
 ) -> None:
     """Ways for late rows, then for marks, behind those for rows: in this order they leave."""
     for (stream, subscriber), output in timed_outputs.items():

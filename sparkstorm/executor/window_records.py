@@ -1,7 +1,9 @@
-"""Records of what a failed window, timer or tuple of a windowed bolt met, for its dead letter, and read back from one.
+"""Records of what a failed window, timer or tuple of a windowed bolt met, for its dead letter, and
+read back from one.
 
-A record is a mapping of values of the codec: `watermark_ms`; for a window its content (`tuples`, `new`, `expired`, `value`,
-`is_update`), for a tuple the stored `cells` of its key. One that is too large says `is_left_out`.
+A record is a mapping of values of the codec: `watermark_ms`; for a window its content (`tuples`,
+`new`, `expired`, `value`, `is_update`), for a tuple the stored `cells` of its key. One that is too
+large says `is_left_out`.
 
 Law: a letter is enough to make the window fail again by itself. Left out: the inputs of the window
 instead of its content, of which the store has none any more.
@@ -50,13 +52,21 @@ def as_tuple(component: str, due: Due) -> Tuple:
     if isinstance(due, Row):
         return due.tuple
     if isinstance(due, Timer):
-        return Tuple((due.axis, due.name, due.at_ms), 0, Source(component, -1, TIMER_STREAM, ("axis", "name", "at_ms")))
+        return Tuple(
+            (due.axis, due.name, due.at_ms),
+            0,
+            Source(component, -1, TIMER_STREAM, ("axis", "name", "at_ms")),
+        )
     return WindowTuple(component, due)
 
 
 def replayed_due(tup: Tuple, make_source: MakeSource) -> Firing | Timer:
     """Return the window or timer in a row of REPLAYED_FIELDS; RecordingError when it holds none."""
-    what, record = (tup, {}) if tup.stream == TIMER_STREAM else (Tuple(tup.values[:3], 0, tup.source), tup.values[3])
+    what, record = (
+        (tup, {})
+        if tup.stream == TIMER_STREAM
+        else (Tuple(tup.values[:3], 0, tup.source), tup.values[3])
+    )
     due = due_of(tup.stream, what, 0, record, make_source)
     assert not isinstance(due, Row)
     return due
@@ -76,10 +86,13 @@ def content_of(firing: Firing) -> Record:
 
 
 def cells_of(times: MemoryState, key: Sequence[Any]) -> list[list[Any]] | None:
-    """Return the stored cells and marks that a tuple of that key met, or all while they are few; None of too many."""
+    """Return the stored cells and marks that a tuple of that key met, or all while they are few;
+    None of too many.
+    """
     if len(times) > _MOST_CELLS:
         return None
-    places, key = times.keys(), tuple(key)
+    places = times.keys()
+    key = tuple(key)
     if len(places) > _SMALL and key:
         places = [place for place in places if place[-len(key) :] == key or len(place) == 1]
     return [[list(place), value] for place, value in times.pairs(places)]
@@ -94,8 +107,12 @@ def bounded(record: Record, codec: Codec) -> Record:
     return record if size <= _MOST_BYTES else {"is_left_out": True}
 
 
-def due_of(stream: str, tup: Tuple, at_ms: int, record: Mapping[str, Any], make_source: MakeSource) -> Due:
-    """Return what failed, out of its dead letter; RecordingError says what is wrong with the letter."""
+def due_of(
+    stream: str, tup: Tuple, at_ms: int, record: Mapping[str, Any], make_source: MakeSource
+) -> Due:
+    """Return what failed, out of its dead letter; RecordingError says what is wrong with the
+    letter.
+    """
     try:
         if stream == TIMER_STREAM:
             axis, name, timer_ms = tup.values
@@ -116,7 +133,9 @@ def due_of(stream: str, tup: Tuple, at_ms: int, record: Mapping[str, Any], make_
         )
         return Firing(tuple(map(_hashable, key)), start, end, content, bool(record["is_update"]))
     except (KeyError, IndexError, TypeError, ValueError) as error:
-        raise RecordingError(f"the window of this dead letter cannot be read: {type(error).__name__}: {error}") from error
+        raise RecordingError(
+            f"the window of this dead letter cannot be read: {type(error).__name__}: {error}"
+        ) from error
 
 
 def stored_cells(record: Mapping[str, Any]) -> list[tuple[Any, Any]]:
@@ -128,7 +147,12 @@ def stored_cells(record: Mapping[str, Any]) -> list[tuple[Any, Any]]:
 
 
 def _is_cell(cell: Any) -> bool:
-    return isinstance(cell, list | tuple) and len(cell) == 2 and isinstance(cell[0], list | tuple) and bool(cell[0])
+    return (
+        isinstance(cell, list | tuple)
+        and len(cell) == 2
+        and isinstance(cell[0], list | tuple)
+        and bool(cell[0])
+    )
 
 
 def _row(tup: Tuple) -> list[Any]:
@@ -139,7 +163,9 @@ def _tuple(row: Iterable[Any], make_source: MakeSource) -> Tuple:
     component, task, stream, values = row
     source = make_source(component, task, stream)
     if len(values) != len(source.fields):
-        raise ValueError(f"{component}:{stream} has {len(source.fields)} fields, the row {len(values)} values")
+        raise ValueError(
+            f"{component}:{stream} has {len(source.fields)} fields, the row {len(values)} values"
+        )
     return Tuple(tuple(values), 0, source)
 
 

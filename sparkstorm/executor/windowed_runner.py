@@ -24,7 +24,16 @@ from sparkstorm.executor.runner import BasicCollector, FailedInput, RetryPolicy,
 from sparkstorm.executor.state import MemoryState
 from sparkstorm.executor.task_windows import TaskTimers, TimedInputs, make_windows, must_reorder
 from sparkstorm.executor.user_traceback import USER_ERRORS, failure_of
-from sparkstorm.executor.window_records import Due, Record, WindowTuple, as_tuple, bounded, cells_of, content_of, replayed_due
+from sparkstorm.executor.window_records import (
+    Due,
+    Record,
+    WindowTuple,
+    as_tuple,
+    bounded,
+    cells_of,
+    content_of,
+    replayed_due,
+)
 from sparkstorm.model.dead_letter import REPLAYED_FIELDS
 from sparkstorm.model.failure import Failure, FailureKind
 from sparkstorm.model.topology import TICK_STREAM, TIMER_STREAM
@@ -38,8 +47,9 @@ from sparkstorm.windowing.watermarks import END, NEVER
 from sparkstorm.windowing.window_contents import FindSource
 from sparkstorm.windowing.windows import Firing, TimeWindows, Windows
 
-# Windows and timers per call of advance: between two of them rows may come and commits be made. Half of it
-# commits twice as often when many are due; double makes an epoch that is over late by as many calls.
+# Windows and timers per call of advance: between two of them rows may come and commits be made.
+# Half of it commits twice as often when many are due; double makes an epoch that is over late by as
+# many calls.
 MOST_AT_ONCE = 4096
 
 
@@ -59,16 +69,24 @@ class TimedRunner(Runner):
         policy: RetryPolicy,
     ) -> None:
         super().__init__(bolt)
-        self.given_up: list[tuple[Tuple, int, Failure]] = []  # (window or timer as a tuple, tries, failure)
+        # (window or timer as a tuple, tries, failure)
+        self.given_up: list[tuple[Tuple, int, Failure]] = []
         self.late = 0  # late tuples since somebody last took the number
         self.low_ms = NEVER  # everything that was due until then has fired
         self._settings = settings
-        self._emitter, self._state, self._times, self._collector = emitter, state, times, collector
+        self._emitter = emitter
+        self._state = state
+        self._times = times
+        self._collector = collector
         self._find_source = find_source
         self._inputs = TimedInputs(settings.timestamp_field, bolt.key_fields, now_ms)
         self._policy = policy
         self._timers = TimerTable(times)
-        self._windows = make_windows(bolt, settings, times, find_source) if isinstance(bolt, WindowedBolt) else None
+        self._windows = (
+            make_windows(bolt, settings, times, find_source)
+            if isinstance(bolt, WindowedBolt)
+            else None
+        )
         self._reorder = Reorder(times, find_source) if must_reorder(bolt, settings) else None
         self._step_by_source: dict[Source, Callable[[Tuple], None]] = {}
         self._watermark_ms = NEVER
@@ -76,24 +94,32 @@ class TimedRunner(Runner):
         self._retry_ms = 0
         self._has_more = True  # unknown before the first look
         self._timer_is_firing = False
-        bolt.timers = TaskTimers(self._timers, lambda: self._watermark_ms, self._may_set_event_timer)
+        bolt.timers = TaskTimers(
+            self._timers, lambda: self._watermark_ms, self._may_set_event_timer
+        )
 
     def take_given_up(self) -> list[tuple[Tuple, int, Failure]]:
-        """Return the windows and timers that were given up since the last call, as tuples, with tries and failure."""
-        taken, self.given_up = self.given_up, []
+        """Return the windows and timers that were given up since the last call, as tuples, with
+        tries and failure.
+        """
+        taken = self.given_up
+        self.given_up = []
         return taken
 
     def take_late_rows(self) -> int:
         """Return the number of late tuples since the last call."""
-        taken, self.late = self.late, 0
+        taken = self.late
+        self.late = 0
         return taken
 
-    # -- rows ------------------------------------------------------------------------------------------------------
+    # -- rows --------------------------------------------------------------------------------------
 
     def execute_tuples(self, tuples: Sequence[Tuple]) -> list[FailedInput]:
         """Take in every tuple; a failed one leaves no trace but its entry in the result."""
         failures: list[FailedInput] = []
-        log, undo, times_undo = self._emitter.log, self._state.undo, self._times.undo
+        log = self._emitter.log
+        undo = self._state.undo
+        times_undo = self._times.undo
         mark = undo_mark = times_mark = 0
         rest = iter(tuples)
         tup = tuples[0]
@@ -101,7 +127,9 @@ class TimedRunner(Runner):
         while True:
             try:
                 for tup in rest:
-                    mark, undo_mark, times_mark = len(log), len(undo), len(times_undo)
+                    mark = len(log)
+                    undo_mark = len(undo)
+                    times_mark = len(times_undo)
                     if tup.source is not source:
                         source = tup.source
                         step = self._step_by_source.get(source) or self._step_for(source)
@@ -111,21 +139,27 @@ class TimedRunner(Runner):
                 self._roll_back(mark, undo_mark, times_mark)
                 failures.append((tup, self._inputs.failure(tup, error)))
 
-    # -- time ------------------------------------------------------------------------------------------------------
+    # -- time --------------------------------------------------------------------------------------
 
     def advance(self, watermark_ms: int, now_ms: int, most: int = MOST_AT_ONCE) -> int:
-        """Fire what is due by event time (END: all of it) and by the clock; returns how many have fired.
+        """Fire what is due by event time (END: all of it) and by the clock; returns how many have
+        fired.
 
         Stops behind one that is given up, so that its dead letter gets the state that it met.
         """
         self._watermark_ms = max(watermark_ms, self._watermark_ms)
         if now_ms < self._retry_ms:
             return 0
-        given_up, last_end = len(self.given_up), NEVER
+        given_up = len(self.given_up)
+        last_end = NEVER
         fired = self._fire_cells(now_ms, most)
         if now_ms < self._retry_ms:
             return fired
-        while (due := self._next_due(now_ms)) is not None and fired < most and len(self.given_up) == given_up:
+        while (
+            (due := self._next_due(now_ms)) is not None
+            and fired < most
+            and len(self.given_up) == given_up
+        ):
             if not self._try(due, now_ms):
                 return fired
             fired += 1
@@ -141,15 +175,21 @@ class TimedRunner(Runner):
         return fired
 
     def _fire_cells(self, now_ms: int, most: int) -> int:
-        """Fire due windows that need no closer look, before all others; return how many have fired."""
+        """Fire due windows that need no closer look, before all others; return how many have
+        fired.
+        """
         return 0
 
     def next_name(self, watermark_ms: int, now_ms: int) -> str | None:
-        """Return the next firing's name, which is the same after a restart; None when nothing is due."""
+        """Return the next firing's name, which is the same after a restart; None when nothing is
+        due.
+        """
         # With none to fire: it only takes in how far time has come.
         self.advance(watermark_ms, now_ms, most=0)
         due = None if now_ms < self._retry_ms else self._next_due(now_ms)
-        return None if due is None else f"due:{_moment(due)}:{crc32(repr(as_tuple('', due)).encode())}"
+        return (
+            None if due is None else f"due:{_moment(due)}:{crc32(repr(as_tuple('', due)).encode())}"
+        )
 
     def give_up_next(self, now_ms: int, tries: int, failure: Failure) -> None:
         """Park what would fire next instead of firing it."""
@@ -158,17 +198,29 @@ class TimedRunner(Runner):
             self._give_up(due, tries, failure)
 
     def parked_as(self, tup: Tuple, is_killer: bool = False) -> Tuple:
-        """Return the tuple to park for an input that keeps failing: itself, or the window by count that it completes.
+        """Return the tuple to park for an input that keeps failing: itself, or the window by count
+        that it completes.
 
-        That window then holds the input; else every later tuple of its key would complete the same window and fail.
-        `is_killer`: worker processes died in it, so a fold is not called with it again.
+        That window then holds the input; else every later tuple of its key would complete the same
+        window and fail. `is_killer`: worker processes died in it, so a fold is not called with it
+        again.
         """
-        windows, mark, letter = self._windows, len(self._times.undo), self.as_letter(tup)
+        windows = self._windows
+        mark = len(self._times.undo)
+        letter = self.as_letter(tup)
         is_input = letter.stream != TICK_STREAM and letter.stream not in REPLAYED_FIELDS
-        if not is_input or not isinstance(windows, CountWindows) or (is_killer and isinstance(self.bolt, FoldingBolt)):
+        if (
+            not is_input
+            or not isinstance(windows, CountWindows)
+            or (is_killer and isinstance(self.bolt, FoldingBolt))
+        ):
             return letter
         try:
-            for firing in windows.add(self._inputs.time_of(tup.source)(tup), self._inputs.key_of(tup.source)(tup.values), tup):
+            for firing in windows.add(
+                self._inputs.time_of(tup.source)(tup),
+                self._inputs.key_of(tup.source)(tup.values),
+                tup,
+            ):
                 windows.done(firing)
                 return WindowTuple(self._emitter.component, firing)
         except USER_ERRORS:
@@ -177,7 +229,9 @@ class TimedRunner(Runner):
         return tup
 
     def as_letter(self, tup: Tuple) -> Tuple:
-        """Return a window or timer that was replayed as it was in its dead letter; other tuples as they are."""
+        """Return a window or timer that was replayed as it was in its dead letter; other tuples as
+        they are.
+        """
         if tup.stream in REPLAYED_FIELDS and tup.source.task >= 0:
             with contextlib.suppress(RecordingError):
                 return as_tuple(self._emitter.component, replayed_due(tup, self._source_of))
@@ -203,7 +257,9 @@ class TimedRunner(Runner):
         return bounded(record, codec)
 
     def fire(self, due: Due, watermark_ms: int) -> Failure | None:
-        """Execute a window, a timer or a tuple once, apart from all others; return why it failed, what it did is then undone."""
+        """Execute a window, a timer or a tuple once, apart from all others; return why it failed,
+        what it did is then undone.
+        """
         self._watermark_ms, self._emitter.roots = watermark_ms, 0
         marks = len(self._emitter.log), len(self._state.undo), len(self._times.undo)
         try:
@@ -215,7 +271,11 @@ class TimedRunner(Runner):
                 self._call(due)
         except USER_ERRORS as error:
             self._roll_back(*marks)
-            return self._inputs.failure(due.tuple, error) if isinstance(due, Row) else failure_of(error)
+            return (
+                self._inputs.failure(due.tuple, error)
+                if isinstance(due, Row)
+                else failure_of(error)
+            )
         return None
 
     @property
@@ -223,14 +283,18 @@ class TimedRunner(Runner):
         """Return whether something is due and has not fired."""
         return self._has_more
 
-    # -- inside ----------------------------------------------------------------------------------------------------
+    # -- inside ------------------------------------------------------------------------------------
 
     def _next_due(self, now_ms: int) -> Due | None:
-        """Return what comes first: of the same moment windows, then timers, then tuples; event time before the clock.
+        """Return what comes first: of the same moment windows, then timers, then tuples; event time
+        before the clock.
 
-        Windows are asked last, and only for one that is not after the others: a window that is handed out has its tuples read.
+        Windows are asked last, and only for one that is not after the others: a window that is
+        handed out has its tuples read.
         """
-        timer = self._timers.next_due("event", self._watermark_ms) or self._timers.next_due("processing", now_ms)
+        timer = self._timers.next_due("event", self._watermark_ms) or self._timers.next_due(
+            "processing", now_ms
+        )
         row = None if self._reorder is None else self._reorder.next_due(self._watermark_ms)
         first: Due | None = timer if row is None else row
         if timer is not None and row is not None and timer.at_ms <= row.at_ms:
@@ -275,7 +339,9 @@ class TimedRunner(Runner):
         if self._windows is None:
             self._execute(row.tuple)
             return
-        for firing in self._windows.add(row.at_ms, self._inputs.key_of(source)(row.tuple.values), row.tuple):
+        for firing in self._windows.add(
+            row.at_ms, self._inputs.key_of(source)(row.tuple.values), row.tuple
+        ):
             self._call(firing)
             self._windows.done(firing)
 
@@ -290,7 +356,9 @@ class TimedRunner(Runner):
 
     def _put_off(self, due: Due, failure: Failure, now_ms: int) -> bool:
         self._attempts += 1
-        self._collector.report_error(replace(failure, text=f"{as_tuple(self._emitter.component, due)!r}: {failure.text}"))
+        self._collector.report_error(
+            replace(failure, text=f"{as_tuple(self._emitter.component, due)!r}: {failure.text}")
+        )
         if (wait_ms := self._policy.wait_ms(self._attempts)) is not None:
             self._retry_ms = now_ms + wait_ms
             self._has_more = True
@@ -301,13 +369,22 @@ class TimedRunner(Runner):
 
     def _give_up(self, due: Due, tries: int, failure: Failure) -> None:
         what = as_tuple(self._emitter.component, due)
-        self.given_up.append((self.parked_as(what, failure.kind is FailureKind.KILLED), tries, failure))
+        self.given_up.append(
+            (self.parked_as(what, failure.kind is FailureKind.KILLED), tries, failure)
+        )
         self._attempts = 0
         self._done(due)
 
     def _call(self, firing: Firing) -> None:
         assert isinstance(self.bolt, WindowedBolt)
-        window = Window(firing.key, firing.start, firing.end, firing.content, firing.is_update, self.bolt.keeps_expired)
+        window = Window(
+            firing.key,
+            firing.start,
+            firing.end,
+            firing.content,
+            firing.is_update,
+            self.bolt.keeps_expired,
+        )
         self.bolt.execute(window, self._collector)
 
     def _pause(self) -> None:
@@ -320,7 +397,9 @@ class TimedRunner(Runner):
         self._times.roll_back(times_mark)
 
     def _step_for(self, source: Source) -> Callable[[Tuple], None]:
-        """Return the function for tuples of a source: looked up once, since field positions are the same for all of them."""
+        """Return the function for tuples of a source: looked up once, since field positions are the
+        same for all of them.
+        """
         step: Callable[[Tuple], None] = _ignore
         if source.stream == TICK_STREAM:
             step = self._execute if isinstance(self.bolt, TimedBolt) else _ignore
@@ -332,7 +411,11 @@ class TimedRunner(Runner):
             step = self._reorder_step(source, self._reorder)
         elif self._windows is not None:
             step = self._window_step(source, self._windows)
-            if isinstance(self._windows, TimeWindows) and self._windows.fires_whole_cells and isinstance(self.bolt, FoldingBolt):
+            if (
+                isinstance(self._windows, TimeWindows)
+                and self._windows.fires_whole_cells
+                and isinstance(self.bolt, FoldingBolt)
+            ):
                 step = self._folding_step(source, self._windows.length, self.bolt.fold, step)
         else:
             step = self._timed_step(source)
@@ -340,7 +423,10 @@ class TimedRunner(Runner):
         return step
 
     def _window_step(self, source: Source, windows: Windows) -> Callable[[Tuple], None]:
-        add, is_gone, key_of, time_of = windows.add, windows.is_gone, self._inputs.key_of(source), self._inputs.time_of(source)
+        add = windows.add
+        is_gone = windows.is_gone
+        key_of = self._inputs.key_of(source)
+        time_of = self._inputs.time_of(source)
         take_late = self._late_step(source)
 
         def step(tup: Tuple) -> None:
@@ -357,12 +443,21 @@ class TimedRunner(Runner):
         return step
 
     def _folding_step(
-        self, source: Source, length: int, fold: Callable[[Any, Tuple], Any], otherwise: Callable[[Tuple], None]
+        self,
+        source: Source,
+        length: int,
+        fold: Callable[[Any, Tuple], Any],
+        otherwise: Callable[[Tuple], None],
     ) -> Callable[[Tuple], None]:
-        """The usual case written out: one more tuple for an accumulator that is there and is a number or text."""
+        """The usual case written out: one more tuple for an accumulator that is there and is a
+        number or text.
+        """
         if not self._settings.is_event_time or len(self.bolt.key_fields) != 1:
             return otherwise
-        time_at, key_at = (source.position(field) for field in (self._settings.timestamp_field or "", self.bolt.key_fields[0]))
+        time_at, key_at = (
+            source.position(field)
+            for field in (self._settings.timestamp_field or "", self.bolt.key_fields[0])
+        )
         fold_in = self._times.fold
 
         def step(tup: Tuple) -> None:
@@ -389,7 +484,9 @@ class TimedRunner(Runner):
         return step
 
     def _reorder_step(self, source: Source, reorder: Reorder) -> Callable[[Tuple], None]:
-        time_of, key_of, take_late = self._inputs.time_of(source), self._inputs.key_of(source), self._late_step(source)
+        time_of = self._inputs.time_of(source)
+        key_of = self._inputs.key_of(source)
+        take_late = self._late_step(source)
 
         def step(tup: Tuple) -> None:
             at_ms = time_of(tup)
@@ -402,7 +499,8 @@ class TimedRunner(Runner):
         return step
 
     def _late_step(self, source: Source) -> Callable[[Tuple], None]:
-        stream, time_of = self._settings.late_stream, self._inputs.time_of(source)
+        stream = self._settings.late_stream
+        time_of = self._inputs.time_of(source)
 
         def step(tup: Tuple) -> None:
             self.late += 1

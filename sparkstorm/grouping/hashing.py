@@ -1,4 +1,6 @@
-"""Hash of fields grouping: equal in every process, on every machine and Python version, live and in replay."""
+"""Hash of fields grouping: equal in every process, on every machine and Python version, live and in
+replay.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +16,15 @@ from sparkstorm.model.values import value_types
 from sparkstorm.model.values.value_types import RegisteredValue
 
 _MASK = 2**64 - 1
-_GOLDEN = 0x9E3779B97F4A7C15  # Fibonacci hashing (Knuth, TAOCP 6.4): spreads CRC32 over the high bits
+# Fibonacci hashing (Knuth, TAOCP 6.4): spreads CRC32 over the high bits
+_GOLDEN = 0x9E3779B97F4A7C15
 _CRC_OF_TEXT = zlib.crc32(b"s")
 
 
 def stable_hash(value: Any) -> int:
-    """Return a 32-bit hash of a value; numbers that compare equal (1, 1.0, True) hash alike, as in a dict."""
+    """Return a 32-bit hash of a value; numbers that compare equal (1, 1.0, True) hash alike, as in
+    a dict.
+    """
     if type(value) is str:  # as below but without a copy: this is the usual type of a key
         crc = zlib.crc32(value.encode("utf-8", "surrogatepass"), _CRC_OF_TEXT)
     elif type(value) is int:
@@ -38,7 +43,8 @@ def canonical_bytes(value: Any) -> bytes:
     if isinstance(value, float):
         if value.is_integer():
             return b"i%d" % int(value)
-        return b"f" + struct.pack(">d", value if value == value else math.nan)  # equal bytes for every NaN
+        # equal bytes for every NaN
+        return b"f" + struct.pack(">d", value if value == value else math.nan)
     if isinstance(value, bytes):
         return b"b" + value
     if value is None:
@@ -52,12 +58,18 @@ def canonical_bytes(value: Any) -> bytes:
 
 
 def _further_bytes(value: Any) -> bytes:
-    """Return the bytes of values that msgpack has no form for; values that compare equal have equal bytes, as above."""
+    """Return the bytes of values that msgpack has no form for; values that compare equal have equal
+    bytes, as above.
+    """
     if isinstance(value, Decimal):
         if value.is_finite() and value == value.to_integral_value():
             return b"i%d" % int(value)
         close = float(value)
-        return canonical_bytes(close) if close != close or Decimal(close) == value else b"d" + str(value.normalize()).encode()
+        return (
+            canonical_bytes(close)
+            if close != close or Decimal(close) == value
+            else b"d" + str(value.normalize()).encode()
+        )
     if isinstance(value, datetime):  # before date, of which it is one
         return b"t" + value.astimezone(UTC).isoformat().encode()
     if isinstance(value, date):
@@ -68,7 +80,9 @@ def _further_bytes(value: Any) -> bytes:
         return b"S" + b"".join(sorted(_sized(canonical_bytes(item)) for item in value))
     name = value.name if isinstance(value, RegisteredValue) else value_types.name_of(type(value))
     if name is not None:
-        content = value.content if isinstance(value, RegisteredValue) else value_types.content_of(value)
+        content = (
+            value.content if isinstance(value, RegisteredValue) else value_types.content_of(value)
+        )
         return b"o" + _sized(name.encode()) + canonical_bytes(content)
     raise TypeError(
         f"a {type(value).__name__} cannot be a grouping key; group by text, numbers, bytes, dates, UUIDs, lists, sets, mappings or "

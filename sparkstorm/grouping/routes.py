@@ -1,7 +1,8 @@
-"""Choice of receiving tasks for one subscription: a picker maps values to the outgoing row lists of the chosen tasks.
+"""Choice of receiving tasks for one subscription: a picker maps values to the outgoing row lists of
+the chosen tasks.
 
-Pickers return the row list, not a task id, because emitting appends to it; a task's list stays the same object as long
-as the worker lives. PURE: first tasks and ties come from the seed.
+Pickers return the row list, not a task id, because emitting appends to it; a task's list stays the
+same object as long as the worker lives. PURE: first tasks and ties come from the seed.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ Rows = list[Any]
 PickOne = Callable[[tuple[Any, ...]], Rows]
 PickMany = Callable[[tuple[Any, ...]], Sequence[Rows]]
 
-# Keys remembered per subscription: the first ones, which the frequent ones are among. Few, since a large cache misses the
-# processor's caches and is then slower than the hash. It is emptied after so many misses per key, for keys that change with time.
+# Keys remembered per subscription: the first ones, which the frequent ones are among. Few, since a
+# large cache misses the processor's caches and is then slower than the hash. It is emptied after so
+# many misses per key, for keys that change with time.
 _CACHED_KEYS = 1 << 11
 _MISSES_PER_KEY = 64
 _ONE, _IN_TURN, _BY_KEY = range(3)  # kinds of the compiled core's pickers
@@ -55,20 +57,32 @@ def is_single(grouping: Grouping) -> bool:
 def ring_of(grouping: Grouping, targets: Sequence[Target], seed: int) -> LoadRing | None:
     """Return the turns of a load-aware shuffle; None for another grouping."""
     is_one = grouping.kind == "load_aware_shuffle"
-    return LoadRing({target.task: target.rows for target in targets}, seed) if is_one and targets else None
+    return (
+        LoadRing({target.task: target.rows for target in targets}, seed)
+        if is_one and targets
+        else None
+    )
 
 
 def place_of(grouping: Grouping, count: int) -> Callable[[Any], int]:
-    """Return the function from a key to the place of its task among so many; `grouping` is by fields or by key ranges."""
+    """Return the function from a key to the place of its task among so many; `grouping` is by
+    fields or by key ranges.
+    """
     if grouping.kind == "key_range":
         return lambda key: int(grouping.custom.place(key, count))
     return lambda key: stable_hash(key) % count
 
 
 def pick_one(
-    grouping: Grouping, positions: Sequence[int], targets: Sequence[Target], seed: int, ring: LoadRing | None = None
+    grouping: Grouping,
+    positions: Sequence[int],
+    targets: Sequence[Target],
+    seed: int,
+    ring: LoadRing | None = None,
 ) -> PickOne:
-    """Return the picker of a grouping that chooses one task; targets are sorted by task id, `ring` is that of `ring_of`."""
+    """Return the picker of a grouping that chooses one task; targets are sorted by task id, `ring`
+    is that of `ring_of`.
+    """
     rows = [t.rows for t in targets]
     if ring is not None:
         return _by_turns(ring.turns)
@@ -117,7 +131,8 @@ def _by_turns(turns: Iterator[Rows]) -> PickOne:
 
 
 def _by_key(positions: Sequence[int], rows: Sequence[Rows], place: Callable[[Any], int]) -> PickOne:
-    cached, misses = dict[Any, Rows](), 0
+    cached = dict[Any, Rows]()
+    misses = 0
     find = cached.get
 
     def choose(key: Any) -> Rows:
@@ -173,7 +188,9 @@ def _by_least_used(positions: Sequence[int], rows: Sequence[Rows]) -> PickOne:
 
 def _all_chosen(rows_by_task: dict[int, Rows], tasks: Any) -> list[Rows]:
     if isinstance(tasks, str) or not isinstance(tasks, Iterable):
-        raise InvalidTopologyError(f"a custom grouping must return a list of task ids, not {tasks!r:.80}")
+        raise InvalidTopologyError(
+            f"a custom grouping must return a list of task ids, not {tasks!r:.80}"
+        )
     return [_chosen(rows_by_task, task) for task in tasks]
 
 

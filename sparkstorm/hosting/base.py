@@ -1,6 +1,8 @@
-"""Specification of a slot, pauses before its restarts, and the protocol of a worker's connection to its slot.
+"""Specification of a slot, pauses before its restarts, and the protocol of a worker's connection to
+its slot.
 
-Laws of `WorkerControl`: `poll` and `send` never block; a lost slot, or a line that is no command, ends the worker.
+Laws of `WorkerControl`: `poll` and `send` never block; a lost slot, or a line that is no command,
+ends the worker.
 """
 
 from collections.abc import Mapping
@@ -19,7 +21,9 @@ MOST_PORTS = 1000
 
 @dataclass(frozen=True, slots=True)
 class StateAddress:
-    """Address of the cluster state in ZooKeeper; its password is not in the repr; `viewer` is the identity that may read."""
+    """Address of the cluster state in ZooKeeper; its password is not in the repr; `viewer` is the
+    identity that may read.
+    """
 
     hosts: str
     root: str = "/storm"
@@ -32,18 +36,21 @@ class StateAddress:
 
 @dataclass(frozen=True, slots=True)
 class SlotSpec:
-    """Specification of a cluster's slots: addresses and secrets of the stores, folders, configuration.
+    """Specification of a cluster's slots: addresses and secrets of the stores, folders,
+    configuration.
 
-    It travels to a Spark task by a one-time ticket (cluster/tickets.py).
-    `conf` holds no secret key: addresses and passwords are in `zookeeper`, `redis` (the home store) and `other_redis`.
+    It travels to a Spark task by a one-time ticket (cluster/tickets.py). `conf` holds no secret
+    key: addresses and passwords are in `zookeeper`, `redis` (the home store) and `other_redis`.
 
-    `nodes` are the emulated supervisors of each machine; when empty, the machine is one node under its own host name.
-    A node has `slots_per_node` ports, or (0) as many as slots happen to land there: Spark places them, not we.
-    The nodes of the driver with number n > 1 end in "@n": drivers that share a root have no node in common.
-    A slot takes the first free (node, port), ports outermost, so that slots spread over the nodes. `local_dir` is made
-    on every host, as `log_dir` is; "~" is the home of the user there. A node made at `stop_path` in the state store ends every
-    slot gently; with a number as its content, the slot of that `number` if it has no worker. `hmac_key` is hexadecimal.
-    `entry` ("module:function", empty outside tests) replaces the worker's runtime. `racks` are those of hosts, as far as known.
+    `nodes` are the emulated supervisors of each machine; when empty, the machine is one node under
+    its own host name. A node has `slots_per_node` ports, or (0) as many as slots happen to land
+    there: Spark places them, not we. The nodes of the driver with number n > 1 end in "@n": drivers
+    that share a root have no node in common. A slot takes the first free (node, port), ports
+    outermost, so that slots spread over the nodes. `local_dir` is made on every host, as `log_dir`
+    is; "~" is the home of the user there. A node made at `stop_path` in the state store ends every
+    slot gently; with a number as its content, the slot of that `number` if it has no worker.
+    `hmac_key` is hexadecimal. `entry` ("module:function", empty outside tests) replaces the
+    worker's runtime. `racks` are those of hosts, as far as known.
     """
 
     zookeeper: StateAddress
@@ -83,13 +90,17 @@ class SlotSpec:
 
 
 class RestartPause:
-    """Pauses before a slot is launched again: none the first time, then doubling while it dies young.
+    """Pauses before a slot is launched again: none the first time, then doubling while it dies
+    young.
 
-    Young is a slot that has hardly come up. One that worked is no reason to wait, however often somebody kills it.
+    Young is a slot that has hardly come up. One that worked is no reason to wait, however often
+    somebody kills it.
     """
 
     def __init__(self, first_ms: int = 200, longest_ms: int = 5_000, young_ms: int = 3_000) -> None:
-        self._first_ms, self._longest_ms, self._young_ms = first_ms, longest_ms, young_ms
+        self._first_ms = first_ms
+        self._longest_ms = longest_ms
+        self._young_ms = young_ms
         self._young_deaths = 0
 
     def after_ms(self, lived_ms: int) -> int:
@@ -109,4 +120,6 @@ class WorkerControl(Protocol):
         """Tell the slot something."""
 
     def fileno(self) -> int:
-        """A descriptor that becomes readable when `poll` has something to give; -1 when there is none."""
+        """A descriptor that becomes readable when `poll` has something to give; -1 when there is
+        none.
+        """

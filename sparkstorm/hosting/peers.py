@@ -1,4 +1,6 @@
-"""Uid of the process at the other end of a loopback connection, from the kernel's tables: PySpark's ports admit every user."""
+"""Uid of the process at the other end of a loopback connection, from the kernel's tables: PySpark's
+ports admit every user.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ _MAPPED = bytes(10) + b"\xff\xff"  # an IPv4 address in a socket of IPv6, which 
 
 
 def is_of_another_user(connection: socket.socket) -> bool:
-    """Return whether the other end is known to belong to another user; False where the system does not say."""
+    """Return whether the other end is known to belong to another user; False where the system does
+    not say.
+    """
     try:
         uid = uid_of_peer(connection)
     except OSError:  # the connection is gone already
@@ -23,8 +27,11 @@ def is_of_another_user(connection: socket.socket) -> bool:
 
 
 def uid_of_peer(connection: socket.socket) -> int | None:
-    """Return the uid of the socket at the other end of a TCP connection within this host; None when no table has it."""
-    peers, owns = _written(connection.getpeername()), _written(connection.getsockname())
+    """Return the uid of the socket at the other end of a TCP connection within this host; None when
+    no table has it.
+    """
+    peers = _written(connection.getpeername())
+    owns = _written(connection.getsockname())
     for table in _TABLES:
         with contextlib.suppress(OSError), table.open(encoding="ascii") as lines:
             for line in lines:
@@ -35,7 +42,9 @@ def uid_of_peer(connection: socket.socket) -> int | None:
 
 
 def _written(address: tuple[str, int]) -> set[str]:
-    """Return an address as the tables write it: words in the order of the machine's bytes, and the port, in hexadecimal."""
+    """Return an address as the tables write it: words in the order of the machine's bytes, and the
+    port, in hexadecimal.
+    """
     host, port = address[:2]
     packed = socket.inet_pton(socket.AF_INET6 if ":" in host else socket.AF_INET, host)
     forms = {packed, packed.removeprefix(_MAPPED)} if ":" in host else {packed, _MAPPED + packed}

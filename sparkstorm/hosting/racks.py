@@ -1,4 +1,6 @@
-"""Racks of hosts from a file of lines `HOST RACK`, as Hadoop's net.topology.table.file.name has them."""
+"""Racks of hosts from a file of lines `HOST RACK`, as Hadoop's net.topology.table.file.name has
+them.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ _MOST_BYTES = 4 << 20  # some 100,000 hosts
 
 
 def read_racks(name: str | None) -> Mapping[str, str]:
-    """Return the rack of each host; empty without a file. InvalidConfigError names the file and the line."""
+    """Return the rack of each host; empty without a file. InvalidConfigError names the file and the
+    line.
+    """
     if not name:
         return {}
     try:
@@ -22,7 +26,9 @@ def read_racks(name: str | None) -> Mapping[str, str]:
     except OSError as error:
         raise InvalidConfigError(f"{_KEY}: {name} cannot be read: {error.strerror}") from error
     if len(data) > _MOST_BYTES:
-        raise InvalidConfigError(f"{_KEY}: {name} is larger than {_MOST_BYTES} bytes: this is no table of racks")
+        raise InvalidConfigError(
+            f"{_KEY}: {name} is larger than {_MOST_BYTES} bytes: this is no table of racks"
+        )
     try:
         return _racks_of(data.decode(), name)
     except UnicodeDecodeError:
@@ -36,7 +42,11 @@ def _racks_of(text: str, name: str) -> Mapping[str, str]:
         if not words:
             continue
         if len(words) != 2:
-            raise InvalidConfigError(f"{_KEY}: {name}, line {number}: expected a host and its rack, got {show(line.strip())}")
+            raise InvalidConfigError(
+                f"{_KEY}: {name}, line {number}: expected a host and its rack, got {show(line.strip())}"
+            )
         if found.setdefault(words[0], words[1]) != words[1]:
-            raise InvalidConfigError(f"{_KEY}: {name}, line {number}: {words[0]} is in {found[words[0]]} and in {words[1]}")
+            raise InvalidConfigError(
+                f"{_KEY}: {name}, line {number}: {words[0]} is in {found[words[0]]} and in {words[1]}"
+            )
     return found

@@ -1,4 +1,6 @@
-"""Places of a driver's slots: which executor each is meant for, whether Spark put it there, and which should move."""
+"""Places of a driver's slots: which executor each is meant for, whether Spark put it there, and
+which should move.
+"""
 
 import logging
 import threading
@@ -9,23 +11,30 @@ from sparkstorm.hosting.spread import Executor, spread
 
 _LOG = logging.getLogger(__name__)
 TRIES: Final = 6
-"""Jobs of one slot that Spark may put elsewhere before it stays there: by mere chance one host of three is missed so often once
-in 11 times. With half as many every third slot would stay elsewhere; twice as many delay a start that cannot succeed."""
+"""Jobs of one slot that Spark may put elsewhere before it stays there: by mere chance one host of
+three is missed so often once in 11 times. With half as many every third slot would stay elsewhere;
+twice as many delay a start that cannot succeed."""
 
 
 class SlotPlaces:
-    """Places of `count` slots on the executors that `executors` returns; usable from several threads."""
+    """Places of `count` slots on the executors that `executors` returns; usable from several
+    threads.
+    """
 
     def __init__(self, executors: Callable[[], Sequence[Executor]], count: int) -> None:
-        self._executors, self._count = executors, count
+        self._executors = executors
+        self._count = count
         self._lock = threading.Lock()
         self._held: dict[int, str] = {}
         self._landed: set[int] = set()
         self._misses: dict[int, int] = {}
-        self._given_up: frozenset[str] = frozenset()  # executors at the time when a slot was left where Spark had put it
+        # executors at the time when a slot was left where Spark had put it
+        self._given_up: frozenset[str] = frozenset()
 
     def take(self, slot: int) -> Executor | None:
-        """Return the executor that the slot is to run on, and count it there; None while no executor has room."""
+        """Return the executor that the slot is to run on, and count it there; None while no
+        executor has room.
+        """
         found = self._executors()
         with self._lock:
             others = {each: executor for each, executor in self._held.items() if each != slot}
@@ -54,10 +63,13 @@ class SlotPlaces:
             return len(self._landed) == self._count
 
     def landed(self, slot: int, executor_id: str) -> bool:
-        """Take in where a slot runs; return whether it may stay: on its host, or where Spark puts it again and again."""
+        """Take in where a slot runs; return whether it may stay: on its host, or where Spark puts
+        it again and again.
+        """
         found = {each.id: each for each in self._executors()}
         with self._lock:
-            meant, actual = found.get(self._held.get(slot, "")), found.get(executor_id)
+            meant = found.get(self._held.get(slot, ""))
+            actual = found.get(executor_id)
             if slot not in self._held or actual is None:  # it has ended, or is about to
                 return True
             is_elsewhere = meant is None or meant.host != actual.host
@@ -80,10 +92,14 @@ class SlotPlaces:
             return True
 
     def surplus(self) -> list[int]:
-        """Return the slots of executors that have too many, while another has too few: one of them should move."""
+        """Return the slots of executors that have too many, while another has too few: one of them
+        should move.
+        """
         found = self._executors()
         with self._lock:
-            if len(self._landed) < self._count or self._given_up == frozenset(each.id for each in found):
+            if len(self._landed) < self._count or self._given_up == frozenset(
+                each.id for each in found
+            ):
                 return []
             crowded = {self._held[slot] for slot in spread(found, self._count, self._held).release}
             return sorted(slot for slot, executor in self._held.items() if executor in crowded)

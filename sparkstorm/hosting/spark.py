@@ -1,10 +1,13 @@
-"""Slots as Spark tasks: one job of a single task per slot, kept alive by a thread of the driver, spread over Spark's hosts.
+"""Slots as Spark tasks: one job of a single task per slot, kept alive by a thread of the driver,
+spread over Spark's hosts.
 
-Spark's own retry is not relied on: it counts failures per task set and never forgets them, and `local[N]` has none. A
-slot's task never raises: it returns a word. Its closure carries a one-time ticket (cluster/tickets.py) and no secret.
+Spark's own retry is not relied on: it counts failures per task set and never forgets them, and
+`local[N]` has none. A slot's task never raises: it returns a word. Its closure carries a one-time
+ticket (cluster/tickets.py) and no secret.
 
-Executors of this machine import the package from where this process has it. On other hosts it is installed, or shipped:
-`--py-files sparkstorm.zip` for the package, `--archives env.tar.gz#env` with PYSPARK_PYTHON for what it depends on.
+Executors of this machine import the package from where this process has it. On other hosts it is
+installed, or shipped: `--py-files sparkstorm.zip` for the package, `--archives env.tar.gz#env` with
+PYSPARK_PYTHON for what it depends on.
 """
 
 import logging
@@ -46,7 +49,9 @@ SPARK_CONF: Final[Mapping[str, str]] = {
     "spark.scheduler.mode": "FAIR",
 }
 QUICK_JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""For executors of a cluster on one machine: without C2 their JVM starts with half the CPU time. SQL on large data needs C2."""
+"""For executors of a cluster on one machine: without C2 their JVM starts with half the CPU time.
+SQL on large data needs C2.
+"""
 _LOST: Final = "the process of this slot was lost"
 _CONTRADICTED = ("spark.speculation", "spark.dynamicAllocation.enabled")
 _PACKAGE_ROOT = str(Path(__file__).parents[2])
@@ -56,15 +61,20 @@ STOP_WAIT_MS = 8_000
 KILL_WAIT_MS = 10_000
 _POLL_S = 0.05
 _LOOK_S = 0.2
-_EVEN_S = 1.0  # between looks for a host that has returned: Spark itself needs longer to start its executor
+# between looks for a host that has returned: Spark itself needs longer to start its executor
+_EVEN_S = 1.0
 _ANSWER_S = 2.0  # for a slot without a worker to end: it polls four times a second
 _REST_S = 30.0  # after every slot of the crowded hosts had a worker
-_PROCESS_END = re.compile(r"Python worker exited unexpectedly[^:\n]*|ExecutorLostFailure \([^\n]{,200}")
+_PROCESS_END = re.compile(
+    r"Python worker exited unexpectedly[^:\n]*|ExecutorLostFailure \([^\n]{,200}"
+)
 _PYTHON_ERROR = re.compile(r"(?!org\.|java\.|Py4J)[\w.]+(Error|Exception): ")
 
 
 def slot_conf(conf: SparkConf) -> SparkConf:
-    """Put what slots need into a conf, before the context is made; InvalidConfigError for a value against it."""
+    """Put what slots need into a conf, before the context is made; InvalidConfigError for a value
+    against it.
+    """
     for name, value in SPARK_CONF.items():
         given = conf.get(name)
         if given is not None and (fault := contradiction(name, given)):
@@ -72,9 +82,13 @@ def slot_conf(conf: SparkConf) -> SparkConf:
         conf.set(name, value)
     if (conf.get("spark.master") or "").startswith("local-cluster"):
         conf.setIfMissing("spark.executor.extraJavaOptions", QUICK_JAVA)
-    # Executors of this machine import what this process does; on other hosts the package is installed or shipped.
+    # Executors of this machine import what this process does; on other hosts the package is
+    # installed or shipped.
     given = conf.get("spark.executorEnv.PYTHONPATH") or os.environ.get("PYTHONPATH")
-    return conf.set("spark.executorEnv.PYTHONPATH", os.pathsep.join([_PACKAGE_ROOT, *([given] if given else [])]))
+    return conf.set(
+        "spark.executorEnv.PYTHONPATH",
+        os.pathsep.join([_PACKAGE_ROOT, *([given] if given else [])]),
+    )
 
 
 def contradiction(name: str, given: str) -> str:
@@ -85,10 +99,11 @@ def contradiction(name: str, given: str) -> str:
 
 
 def make_context(conf: SparkConf) -> SparkContext:
-    """A context whose jobs an interrupt from the terminal does not touch: the driver decides what ends, and how.
+    """A context whose jobs an interrupt from the terminal does not touch: the driver decides what
+    ends, and how.
 
-    PySpark would answer SIGINT by cancelling every job, slots included, and under spark-submit the JVM, which gets the
-    same signal, would shut the context down.
+    PySpark would answer SIGINT by cancelling every job, slots included, and under spark-submit the
+    JVM, which gets the same signal, would shut the context down.
     """
     guard_accumulators()
     former = signal.getsignal(signal.SIGINT)
@@ -106,10 +121,11 @@ TicketT = TypeVar("TicketT")
 class SparkSlots(Generic[TicketT]):
     """`count` slots on one SparkContext, under the laws of Slots, spread evenly over its hosts.
 
-    Each submission of a slot's job, the first and every further one, runs `slot_main` with a fresh ticket that is good
-    while the job runs; `ticket` gets the slot's number. `ask_to_stop` tells all slots to end gently (it makes the node at
-    the spec's `stop_path`); without it they are cancelled. `ask_to_move` tells the slot of a number to end gently if it has
-    no worker, None withdraws that; without it, slots stay where they are when a host returns.
+    Each submission of a slot's job, the first and every further one, runs `slot_main` with a fresh
+    ticket that is good while the job runs; `ticket` gets the slot's number. `ask_to_stop` tells all
+    slots to end gently (it makes the node at the spec's `stop_path`); without it they are
+    cancelled. `ask_to_move` tells the slot of a number to end gently if it has no worker, None
+    withdraws that; without it, slots stay where they are when a host returns.
     """
 
     def __init__(
@@ -121,8 +137,12 @@ class SparkSlots(Generic[TicketT]):
         ask_to_stop: Callable[[], object] | None = None,
         ask_to_move: Callable[[int | None], object] | None = None,
     ) -> None:
-        self._sc, self._count, self._slot_main, self._ticket = sc, count, slot_main, ticket
-        self._ask_to_stop, self._ask_to_move = ask_to_stop, ask_to_move
+        self._sc = sc
+        self._count = count
+        self._slot_main = slot_main
+        self._ticket = ticket
+        self._ask_to_stop = ask_to_stop
+        self._ask_to_move = ask_to_move
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
         self._group_by_slot: dict[int, str] = {}  # of the jobs that run
@@ -137,11 +157,14 @@ class SparkSlots(Generic[TicketT]):
         self.ends = 0  # slot jobs that ended unasked
         self.last_end = ""  # why the last of them did
 
-    def start(self, wait_ms: int = EXECUTOR_WAIT_MS, hosts: int = 0, settle_ms: int = SETTLE_MS) -> None:
-        """Submit a job per slot; SlotsUnavailableError when Spark has fewer cores even after `wait_ms`.
+    def start(
+        self, wait_ms: int = EXECUTOR_WAIT_MS, hosts: int = 0, settle_ms: int = SETTLE_MS
+    ) -> None:
+        """Submit a job per slot; SlotsUnavailableError when Spark has fewer cores even after
+        `wait_ms`.
 
-        Slots are spread over `hosts` hosts if so many come in time, else over those that have come; 0: over those whose
-        executors come within `settle_ms` of each other.
+        Slots are spread over `hosts` hosts if so many come in time, else over those that have come;
+        0: over those whose executors come within `settle_ms` of each other.
         """
         _check_context(self._sc)
         if self._places is None:
@@ -150,9 +173,15 @@ class SparkSlots(Generic[TicketT]):
             self._wait_for_executors(wait_ms, hosts, settle_ms)
         for index in range(self._count):
             # Not pyspark's InheritableThread: each thread sets its own job group and inherits none.
-            self._threads.append(threading.Thread(target=self._keep, args=(index,), name=f"{JOB_GROUP}-{index}", daemon=True))
+            self._threads.append(
+                threading.Thread(
+                    target=self._keep, args=(index,), name=f"{JOB_GROUP}-{index}", daemon=True
+                )
+            )
         if self._places is not None:
-            watch = threading.Thread(target=self._watch, args=(self._places,), name=f"{JOB_GROUP}-places", daemon=True)
+            watch = threading.Thread(
+                target=self._watch, args=(self._places,), name=f"{JOB_GROUP}-places", daemon=True
+            )
             self._threads.append(watch)
         for thread in self._threads:
             thread.start()
@@ -166,7 +195,9 @@ class SparkSlots(Generic[TicketT]):
                 self._join(STOP_WAIT_MS)
             except StoreUnavailableError as error:
                 _LOG.warning("%s: slots cannot be asked to stop, and are cancelled", error)
-            except Exception:  # a store that is gone already must not keep the cancelling from happening
+            except (
+                Exception
+            ):  # a store that is gone already must not keep the cancelling from happening
                 _LOG.exception("slots could not be asked to stop; they are cancelled")
         for group in sorted(self._group_by_slot.copy().values()):
             self._sc.cancelJobGroup(group)
@@ -187,11 +218,14 @@ class SparkSlots(Generic[TicketT]):
             thread.join(max(0.0, deadline - time.monotonic()))
 
     def _wait_for_cores(self, wait_ms: int) -> None:
-        deadline, master = time.monotonic() + wait_ms / 1000, _master_of(self._sc)
+        deadline = time.monotonic() + wait_ms / 1000
+        master = _master_of(self._sc)
         while (cores := task_room(self._sc)) < self._count:
             most = _most_cores(master)
             if (most is not None and most < self._count) or time.monotonic() >= deadline:
-                raise SlotsUnavailableError(_shortage(master, cores if most is None else most, self._count))
+                raise SlotsUnavailableError(
+                    _shortage(master, cores if most is None else most, self._count)
+                )
             time.sleep(_POLL_S)
 
     def _wait_for_executors(self, wait_ms: int, hosts: int, settle_ms: int) -> None:
@@ -199,11 +233,14 @@ class SparkSlots(Generic[TicketT]):
         expected = _expected_executors(self._sc)
         known: set[str] = set()
         while True:
-            found, now = executors_of(self._sc), time.monotonic()
+            found = executors_of(self._sc)
+            now = time.monotonic()
             if {each.id for each in found} - known:
                 newest_at = now
                 known |= {each.id for each in found}
-            if is_complete(found, self._count, hosts, expected, round((now - newest_at) * 1000), settle_ms):
+            if is_complete(
+                found, self._count, hosts, expected, round((now - newest_at) * 1000), settle_ms
+            ):
                 return
             if now - began >= wait_ms / 1000:
                 break
@@ -243,7 +280,9 @@ class SparkSlots(Generic[TicketT]):
             _LOG.warning("slot job %d ended (%s); it is submitted again", index, reason)
 
     def _take_place(self, index: int) -> tuple[bool, Executor | None]:
-        """Wait until the slot has a place: whether it has one, and its executor (None on a local master)."""
+        """Wait until the slot has a place: whether it has one, and its executor (None on a local
+        master).
+        """
         while self._places is not None:
             try:
                 self._withdraw(index)  # or the slot would end again in its new place
@@ -258,19 +297,26 @@ class SparkSlots(Generic[TicketT]):
         return True, None
 
     def _run_once(self, index: int, place: Executor | None) -> str:
-        sc, group = self._sc, f"{JOB_GROUP}-{index}-{next(self._runs)}"
+        sc = self._sc
+        group = f"{JOB_GROUP}-{index}-{next(self._runs)}"
         try:
             with self._ticket(index) as ticket:
                 sc.setJobGroup(group, f"worker slot {index}", interruptOnCancel=True)
                 self._group_by_slot[index] = group
-                words: list[str] = one_partition(sc, place).mapPartitions(_closure(self._slot_main, ticket)).collect()
+                words: list[str] = (
+                    one_partition(sc, place)
+                    .mapPartitions(_closure(self._slot_main, ticket))
+                    .collect()
+                )
                 return words[0]
-        except Exception as fault:  # a killed process or executor, a cancelled job, a stopped context
+        except (
+            Exception
+        ) as fault:  # a killed process or executor, a cancelled job, a stopped context
             return _cause_of(fault)
         finally:
             self._group_by_slot.pop(index, None)
 
-    # -- places --------------------------------------------------------------------------------------------------
+    # -- places ------------------------------------------------------------------------------------
 
     def _watch(self, places: SlotPlaces) -> None:
         even_due = 0.0
@@ -316,10 +362,13 @@ class SparkSlots(Generic[TicketT]):
                 self._asked = None
 
 
-def _closure(slot_main: Callable[[TicketT], str], ticket: TicketT) -> Callable[[Iterable[int]], Iterator[str]]:
+def _closure(
+    slot_main: Callable[[TicketT], str], ticket: TicketT
+) -> Callable[[Iterable[int]], Iterator[str]]:
     def run(_: Iterable[int]) -> Iterator[str]:
         attempt = TaskContext.get()
-        # Spark repeats the task of a lost process or executor. Its ticket was used: a new job gets a new one.
+        # Spark repeats the task of a lost process or executor. Its ticket was used: a new job gets
+        # a new one.
         yield slot_main(ticket) if attempt is None or not attempt.attemptNumber() else _LOST
 
     return run
@@ -350,7 +399,9 @@ def _master_of(sc: SparkContext) -> str:
 
 
 def _local_cores(master: str) -> int | None:
-    """The cores that a local master asks for, 0 for all of the machine; None for any other master."""
+    """The cores that a local master asks for, 0 for all of the machine; None for any other
+    master.
+    """
     if master == "local":
         return 1
     found = re.fullmatch(r"local\[(\d+|\*)(,\s*\d+)?\]", master)
@@ -358,7 +409,9 @@ def _local_cores(master: str) -> int | None:
 
 
 def _most_cores(master: str) -> int | None:
-    """Return the cores that a master of fixed size can ever offer; None for a master whose executors may still come."""
+    """Return the cores that a master of fixed size can ever offer; None for a master whose
+    executors may still come.
+    """
     if (cores := _local_cores(master)) is not None:
         return cores or os.cpu_count() or 1
     found = re.fullmatch(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\]", master)
@@ -377,13 +430,21 @@ def _expected_executors(sc: SparkContext) -> int:
 
 def _check_context(sc: SparkContext) -> None:
     conf = sc.getConf()
-    for name in ("spark.speculation", "spark.dynamicAllocation.enabled", "spark.python.worker.killOnIdleTimeout"):
+    for name in (
+        "spark.speculation",
+        "spark.dynamicAllocation.enabled",
+        "spark.python.worker.killOnIdleTimeout",
+    ):
         if (conf.get(name, "false") or "false") != "false":
-            raise InvalidConfigError(f"{name} must be false: a worker slot is one long task that tells Spark nothing")
+            raise InvalidConfigError(
+                f"{name} must be false: a worker slot is one long task that tells Spark nothing"
+            )
 
 
 def _shortage(master: str, cores: int, count: int) -> str:
-    """Return the sentence for too few cores, with both ways out; on a cluster they may only be late."""
+    """Return the sentence for too few cores, with both ways out; on a cluster they may only be
+    late.
+    """
     fewer = "sparkstorm.supervisors x sparkstorm.slots.per.supervisor of them"
     if _local_cores(master) is not None:
         advice = f"start with --master local[{count}] or more, or configure fewer ({fewer})"
@@ -400,5 +461,8 @@ def _cause_of(fault: Exception) -> str:
         return python[-1][:300]
     if end := _PROCESS_END.search(str(fault)):
         return end[0]
-    told = next((line for line in lines if "Job aborted" in line or "cancelled" in line), lines[0] if lines else "")
+    told = next(
+        (line for line in lines if "Job aborted" in line or "cancelled" in line),
+        lines[0] if lines else "",
+    )
     return f"{type(fault).__name__}: {told[-300:]}"

@@ -1,8 +1,10 @@
-"""Security settings of a Spark context: authentication and encryption of its connections, loopback, private scratch space.
+"""Security settings of a Spark context: authentication and encryption of its connections, loopback,
+private scratch space.
 
-Without `spark.authenticate`, whoever reaches a port of the driver or of an executor fetches its blocks (closures among
-them) and sends it serialised Java objects, which is enough to run code there. Spark reads all of these settings when the
-context is made, so they take effect from Python too, after spark-submit has started the JVM.
+Without `spark.authenticate`, whoever reaches a port of the driver or of an executor fetches its
+blocks (closures among them) and sends it serialised Java objects, which is enough to run code
+there. Spark reads all of these settings when the context is made, so they take effect from Python
+too, after spark-submit has started the JVM.
 """
 
 import contextlib
@@ -38,25 +40,32 @@ _STRICT: Final[Mapping[str, str]] = {
     "spark.network.crypto.saslFallback": "false",
     "spark.network.crypto.authEngineVersion": "2",
 }
-_WITH_OWN_SECRET: Final = ("local", "yarn", "k8s://")  # for these masters Spark makes a secret for each application
+# for these masters Spark makes a secret for each application
+_WITH_OWN_SECRET: Final = ("local", "yarn", "k8s://")
 
 
 def is_local(master: str) -> bool:
-    """Return whether everything of this master runs on this machine; `local-cluster` (executors as processes) included."""
+    """Return whether everything of this master runs on this machine; `local-cluster` (executors as
+    processes) included.
+    """
     return master.startswith("local")
 
 
 def secured(conf: SparkConf, wants_authentication: bool) -> SparkConf:
-    """Put authentication, encryption and, on local masters, loopback into a conf that names its master.
+    """Put authentication, encryption and, on local masters, loopback into a conf that names its
+    master.
 
-    What the conf has already stays, except a `spark.authenticate` that contradicts `wants_authentication`.
-    Raises InvalidConfigError when it contradicts, or when the master needs a secret that only its owner knows.
+    What the conf has already stays, except a `spark.authenticate` that contradicts
+    `wants_authentication`. Raises InvalidConfigError when it contradicts, or when the master needs
+    a secret that only its owner knows.
     """
     master = conf.get("spark.master") or "local"
     if wants_authentication:
         _authenticated(conf, master)
     if is_local(master) and "SPARK_LOCAL_IP" not in os.environ:
-        conf.setIfMissing("spark.driver.bindAddress", _LOOPBACK).setIfMissing("spark.driver.host", _LOOPBACK)
+        conf.setIfMissing("spark.driver.bindAddress", _LOOPBACK).setIfMissing(
+            "spark.driver.host", _LOOPBACK
+        )
     return conf.setIfMissing("spark.ui.enabled", "false")
 
 
@@ -67,7 +76,8 @@ def _authenticated(conf: SparkConf, master: str) -> None:
             f"take that setting away, or accept it with {SWITCH}: false"
         )
     if master.startswith("local-cluster") and not conf.get(_SECRET):
-        conf.set(_SECRET, secrets.token_hex(32))  # its master and workers live in the driver's JVM and read this conf
+        # its master and workers live in the driver's JVM and read this conf
+        conf.set(_SECRET, secrets.token_hex(32))
     if not master.startswith(_WITH_OWN_SECRET) and not conf.get(_SECRET):
         raise InvalidConfigError(
             f"master {master} needs authentication: set {_AUTHENTICATE}=true and {_SECRET} for the master, its workers and "
@@ -79,10 +89,12 @@ def _authenticated(conf: SparkConf, master: str) -> None:
 
 
 def guard_accumulators() -> None:
-    """Have PySpark's accumulator server refuse other users of the host, and report what is no update in one line.
+    """Have PySpark's accumulator server refuse other users of the host, and report what is no
+    update in one line.
 
-    It serves one connection at a time, and prints a traceback for a wrong token: a stranger who says nothing would stop every job
-    that ends a task, one who says anything would fill the console.
+    It serves one connection at a time, and prints a traceback for a wrong token: a stranger who
+    says nothing would stop every job that ends a task, one who says anything would fill the
+    console.
     """
     server = accumulator_server()
     server.verify_request = lambda _server, request, _address: not is_of_another_user(request)
@@ -91,29 +103,36 @@ def guard_accumulators() -> None:
 
 def _report_error(_server: object, _request: object, address: object) -> None:
     error = sys.exception()
-    if not isinstance(error, EOFError):  # the end of a connection that has shown the token: Spark's own
+    # the end of a connection that has shown the token: Spark's own
+    if not isinstance(error, EOFError):
         _LOG.warning("a connection from %s to Spark's accumulators was ended: %s", address, error)
 
 
 def with_private_scratch(conf: SparkConf) -> SparkConf:
     """On local masters, let Spark keep shuffled rows and cached blocks in a folder of mode 0700.
 
-    Spark's own folders below /tmp can be read by every user. `remove_at_exit` has the JVM remove the folder; those of drivers that
-    were killed are removed here.
+    Spark's own folders below /tmp can be read by every user. `remove_at_exit` has the JVM remove
+    the folder; those of drivers that were killed are removed here.
     """
     named = conf.get("spark.local.dir") or os.environ.get("SPARK_LOCAL_DIRS")
     if is_local(conf.get("spark.master") or "local") and not named:
         _remove_left_over(Path(tempfile.gettempdir()))
         folder = Path(tempfile.mkdtemp(prefix=_SCRATCH))
-        fcntl.flock(os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), fcntl.LOCK_EX)  # until the process ends
+        # until the process ends
+        fcntl.flock(
+            os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), fcntl.LOCK_EX
+        )
         conf.set("spark.local.dir", str(folder))
     return conf
 
 
 def _remove_left_over(parent: Path) -> None:
-    """Remove the scratch folders of this user's drivers that have ended; a process id would not tell those of containers apart."""
+    """Remove the scratch folders of this user's drivers that have ended; a process id would not
+    tell those of containers apart.
+    """
     for folder in parent.glob(f"{_SCRATCH}*"):
-        with contextlib.suppress(OSError):  # another user's, in use, without a lock, or another driver was first
+        # another user's, in use, without a lock, or another driver was first
+        with contextlib.suppress(OSError):
             if folder.stat().st_uid != os.geteuid():
                 continue
             lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -129,17 +148,22 @@ def remove_at_exit(sc: SparkContext) -> None:
     folder = sc.getConf().get("spark.local.dir") or ""
     if os.path.basename(folder).startswith(_SCRATCH):
         jvm: Any = sc._jvm
-        jvm.org.apache.spark.util.ShutdownHookManager.registerShutdownDeleteDir(jvm.java.io.File(folder))
+        jvm.org.apache.spark.util.ShutdownHookManager.registerShutdownDeleteDir(
+            jvm.java.io.File(folder)
+        )
 
 
 def check_given(sc: SparkContext, wants_authentication: bool) -> str:
     """A warning about a context that the caller made without authentication, empty when it has it.
 
-    Raises InvalidConfigError in place of the warning when its master is not local and authentication is wanted.
+    Raises InvalidConfigError in place of the warning when its master is not local and
+    authentication is wanted.
     """
     if (sc.getConf().get(_AUTHENTICATE) or "false") == "true":
         return ""
     danger = f"the given Spark context has no {_AUTHENTICATE}: whoever reaches its ports can run code in this job"
     if is_local(sc.master or "") or not wants_authentication:
         return f"{danger}; set it before the context is made, or let SparkStorm make the context"
-    raise InvalidConfigError(f"{danger}; set it before the context is made, or accept an open cluster with {SWITCH}: false")
+    raise InvalidConfigError(
+        f"{danger}; set it before the context is made, or accept an open cluster with {SWITCH}: false"
+    )

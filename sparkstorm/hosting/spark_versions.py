@@ -1,4 +1,5 @@
-"""Differences between the versions of PySpark, 3.5 to 4.3: the private or moved parts that SparkStorm calls, by version.
+"""Differences between the versions of PySpark, 3.5 to 4.3: the private or moved parts that
+SparkStorm calls, by version.
 
 Nothing else in the package asks for a version of PySpark.
 """
@@ -26,12 +27,16 @@ def version_of(text: str) -> tuple[int, ...]:
 
 
 VERSION: Final = version_of(pyspark.__version__)
-_NAMES_TIMEZONE: Final = VERSION >= (4, 2, 1)  # the converters to Arrow; older ones take UTC for times with a zone
+# the converters to Arrow; older ones take UTC for times with a zone
+_NAMES_TIMEZONE: Final = VERSION >= (4, 2, 1)
 _BITS: Final = 0xFFFFFFFF
 _DEALS_BY_ID: Final = VERSION >= (4, 1)  # has DataFrame.repartitionById
 HAS_UNION_BY_PLACE: Final = VERSION >= (4, 1)
-"""Whether Spark has `SQLPartitioningAwareUnionRDD`, which joins the n-th partitions of several RDDs without a shuffle."""
-_IS_ONE_CLASS: Final = VERSION < (4, 0)  # DataFrame is the class of classic frames, not a parent of it and of Spark Connect's
+"""Whether Spark has `SQLPartitioningAwareUnionRDD`, which joins the n-th partitions of several RDDs
+without a shuffle.
+"""
+# DataFrame is the class of classic frames, not a parent of it and of Spark Connect's
+_IS_ONE_CLASS: Final = VERSION < (4, 0)
 
 
 class _NoType(DataType):
@@ -42,11 +47,15 @@ def _found(module: str, name: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
-CLASSIC_FRAME: Final[Any] = DataFrame if _IS_ONE_CLASS else _found("pyspark.sql.classic.dataframe", "DataFrame")
+CLASSIC_FRAME: Final[Any] = (
+    DataFrame if _IS_ONE_CLASS else _found("pyspark.sql.classic.dataframe", "DataFrame")
+)
 """Class of the DataFrames of a session in this process."""
 VARIANT: Final[Any] = _NoType if _IS_ONE_CLASS else _found("pyspark.sql.types", "VariantType")
 """Class of the type VARIANT; one that no column has where Spark does not know it."""
-MAP_IN_ARROW: Final[int] = _found("pyspark.rdd" if _IS_ONE_CLASS else "pyspark.util", "PythonEvalType").SQL_MAP_ARROW_ITER_UDF
+MAP_IN_ARROW: Final[int] = _found(
+    "pyspark.rdd" if _IS_ONE_CLASS else "pyspark.util", "PythonEvalType"
+).SQL_MAP_ARROW_ITER_UDF
 """Kind of a function from batches of Arrow to batches of Arrow."""
 
 
@@ -74,23 +83,33 @@ def java_map_in_arrow(frame: DataFrame, column: Column) -> Any:
     """Return the Java frame of a frame and the call of a function of kind MAP_IN_ARROW."""
     java: Any = frame._jdf
     made: Any = column
-    return java.pythonMapInArrow(made._jc.expr(), False) if _IS_ONE_CLASS else java.mapInArrow(made._jc, False, None)
+    return (
+        java.pythonMapInArrow(made._jc.expr(), False)
+        if _IS_ONE_CLASS
+        else java.mapInArrow(made._jc, False, None)
+    )
 
 
 def dealt_by_id(frame: DataFrame, width: int, place: Column) -> DataFrame:
-    """Return the rows in `width` partitions, each row in the one that an INT expression gives, 0 to `width` - 1."""
+    """Return the rows in `width` partitions, each row in the one that an INT expression gives, 0 to
+    `width` - 1.
+    """
     if _DEALS_BY_ID:
         given: Any = frame
         dealt: DataFrame = given.repartitionById(width, place)
         return dealt
     # Without that operator a number is given whose hash, by which Spark deals rows, is that place
-    key = sf.element_at(sf.array(*(sf.lit(each) for each in keys_by_place(width))), place + sf.lit(1))
+    key = sf.element_at(
+        sf.array(*(sf.lit(each) for each in keys_by_place(width))), place + sf.lit(1)
+    )
     return frame.repartition(width, key)
 
 
 @functools.cache
 def keys_by_place(width: int) -> tuple[int, ...]:
-    """Return the least whole number that Spark's hash partitioning brings to each of `width` partitions."""
+    """Return the least whole number that Spark's hash partitioning brings to each of `width`
+    partitions.
+    """
     found: dict[int, int] = {}
     number = 0
     while len(found) < width:

@@ -1,4 +1,6 @@
-"""Spread of slots over Spark's executors: equal numbers on every host, and on every executor of a host. PURE."""
+"""Spread of slots over Spark's executors: equal numbers on every host, and on every executor of a
+host. PURE.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +18,9 @@ class Executor:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Slots (by number) that stay or are to be released, and an executor for each slot that is to be started."""
+    """Slots (by number) that stay or are to be released, and an executor for each slot that is to
+    be started.
+    """
 
     keep: tuple[int, ...]
     release: tuple[int, ...]
@@ -26,13 +30,14 @@ class Spread:
 def spread(executors: Iterable[Executor], wanted: int, held: Mapping[int, str]) -> Spread:
     """Return how to come from `held` (executor id by slot) to `wanted` slots, spread evenly.
 
-    Hosts differ by one slot at most, unless one has no room for more; so do the executors of a host. As many slots stay
-    as that allows. A slot of an executor that is not among `executors` is in none of the answer's parts. Hosts with the
-    fewest slots come first in `start`.
+    Hosts differ by one slot at most, unless one has no room for more; so do the executors of a
+    host. As many slots stay as that allows. A slot of an executor that is not among `executors` is
+    in none of the answer's parts. Hosts with the fewest slots come first in `start`.
     """
     by_id = {each.id: each for each in executors}
     living = {slot: by_id[each] for slot, each in sorted(held.items()) if each in by_id}
-    at_host, at_executor = Counter(each.host for each in living.values()), Counter(each.id for each in living.values())
+    at_host = Counter(each.host for each in living.values())
+    at_executor = Counter(each.id for each in living.values())
     rooms: Counter[str] = Counter()
     for each in by_id.values():
         rooms[each.host] += each.room
@@ -50,8 +55,12 @@ def spread(executors: Iterable[Executor], wanted: int, held: Mapping[int, str]) 
     return Spread(tuple(keep), tuple(release), tuple(_in_turn(by_id.values(), share, kept)))
 
 
-def _in_turn(executors: Iterable[Executor], share: Mapping[str, int], kept: Mapping[str, int]) -> list[Executor]:
-    """Return an executor per slot that its share lacks: the emptiest host first, its emptiest executor first."""
+def _in_turn(
+    executors: Iterable[Executor], share: Mapping[str, int], kept: Mapping[str, int]
+) -> list[Executor]:
+    """Return an executor per slot that its share lacks: the emptiest host first, its emptiest
+    executor first.
+    """
     hosts: Counter[str] = Counter()
     numbered = []
     for executor in executors:
@@ -65,7 +74,9 @@ def _in_turn(executors: Iterable[Executor], share: Mapping[str, int], kept: Mapp
 
 
 def _shares(rooms: Mapping[str, int], held: Mapping[str, int], wanted: int) -> dict[str, int]:
-    """Return a share for each place, `wanted` in all while there is room; what is left over goes to places that hold more."""
+    """Return a share for each place, `wanted` in all while there is room; what is left over goes to
+    places that hold more.
+    """
     share = dict.fromkeys(sorted(rooms), 0)
     for _ in range(min(wanted, sum(rooms.values()))):
         free = [place for place in share if share[place] < rooms[place]]
@@ -74,11 +85,19 @@ def _shares(rooms: Mapping[str, int], held: Mapping[str, int], wanted: int) -> d
     return share
 
 
-def is_complete(executors: Sequence[Executor], slots: int, hosts: int, expected: int, quiet_ms: int, settle_ms: int) -> bool:
+def is_complete(
+    executors: Sequence[Executor],
+    slots: int,
+    hosts: int,
+    expected: int,
+    quiet_ms: int,
+    settle_ms: int,
+) -> bool:
     """Return whether slots may be spread over these executors, or others should be waited for.
 
-    `hosts` and `expected` are the numbers of hosts and executors that are known to be wanted, or 0. With neither, executors
-    are complete when no new one has come for `settle_ms`: Spark does not say how many a master will start.
+    `hosts` and `expected` are the numbers of hosts and executors that are known to be wanted, or 0.
+    With neither, executors are complete when no new one has come for `settle_ms`: Spark does not
+    say how many a master will start.
     """
     if sum(each.room for each in executors) < slots:
         return False

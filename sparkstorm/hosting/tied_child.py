@@ -1,4 +1,6 @@
-"""Child process that ends with its starter, however that one dies: both ends of the pipe that tells it."""
+"""Child process that ends with its starter, however that one dies: both ends of the pipe that tells
+it.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def tied(command: list[str]) -> Iterator[None]:
-    """Run a child whose standard input is a pipe of ours: it closes with this process, also when that one is killed."""
+    """Run a child whose standard input is a pipe of ours: it closes with this process, also when
+    that one is killed.
+    """
     child = subprocess.Popen(command, stdin=subprocess.PIPE)
     try:
         yield

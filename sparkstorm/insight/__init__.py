@@ -1,1 +1,3 @@
-"""Judgements on a running topology from the records that its workers commit: what is slow, held back, failing or lost. PURE."""
+"""Judgements on a running topology from the records that its workers commit: what is slow, held
+back, failing or lost. PURE.
+"""

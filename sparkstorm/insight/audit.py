@@ -1,7 +1,8 @@
 """Conservation audit: on each edge, rows sent = rows consumed + rows that wait. PURE.
 
-Rows consumed include those that a task holds, tries again or has parked, so a row that a bolt fails is not missing. Both
-arguments must be read at one moment: a commit between two reads would look like a loss.
+Rows consumed include those that a task holds, tries again or has parked, so a row that a bolt fails
+is not missing. Both arguments must be read at one moment: a commit between two reads would look
+like a loss.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ class EdgeAudit:
 
 
 def audit(merged: Progress, backlog_by_task: Mapping[int, int]) -> tuple[EdgeAudit, ...]:
-    """Return every edge, by name; `merged` is the progress of all owners, `backlog_by_task` the bytes in the tasks' streams."""
+    """Return every edge, by name; `merged` is the progress of all owners, `backlog_by_task` the
+    bytes in the tasks' streams.
+    """
     backlog = dict[str, int]()
     for task, size in backlog_by_task.items():
         if task in merged.counts_by_task:
@@ -43,7 +46,9 @@ def audit(merged: Progress, backlog_by_task: Mapping[int, int]) -> tuple[EdgeAud
         if missing < 0:
             fault = f"{-missing:,} rows more were consumed than sent"
         elif missing and not backlog.get(receiver):
-            lost = f", {merged.quarantined:,} frames are in quarantine" if merged.quarantined else ""
+            lost = (
+                f", {merged.quarantined:,} frames are in quarantine" if merged.quarantined else ""
+            )
             fault = f"{missing:,} rows were sent and not consumed, and nothing waits{lost}"
         found.append(EdgeAudit(sender, stream, receiver, flow.sent, flow.consumed, fault))
     return tuple(found)

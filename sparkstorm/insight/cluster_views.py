@@ -25,17 +25,22 @@ from sparkstorm.model.names import counted
 from sparkstorm.model.requests import OutcomeState
 from sparkstorm.model.task_beats import added
 
-_MEMORY, _CPU = "supervisor.memory.capacity.mb", "supervisor.cpu.capacity"
+_MEMORY = "supervisor.memory.capacity.mb"
+_CPU = "supervisor.cpu.capacity"
 
 
-def cluster_view(reading: Reading, topologies: Mapping[str, TopologyView], number: int) -> ClusterView:
+def cluster_view(
+    reading: Reading, topologies: Mapping[str, TopologyView], number: int
+) -> ClusterView:
     """Return the records of the cluster."""
     lines = {topology_id: topology_line(view) for topology_id, view in sorted(topologies.items())}
     hosts = _hosts(reading, topologies)
     away = next((view.problem for view in topologies.values() if view.problem), "")
     leading = reading.leader.driver.id if reading.leader and reading.leader.driver else ""
     drivers = {
-        each.id: DriverView(each.id, each.number, each.host, each.pid, each.since_ms, each.id == leading)
+        each.id: DriverView(
+            each.id, each.number, each.host, each.pid, each.since_ms, each.id == leading
+        )
         for each in reading.drivers
     }
     return ClusterView(
@@ -46,12 +51,17 @@ def cluster_view(reading: Reading, topologies: Mapping[str, TopologyView], numbe
         stale_since_ms=None,
         stale_reason="",
         drivers=drivers,
-        leader=next((each.host for each in drivers.values() if each.is_leader), reading.leader.owner if reading.leader else None),
+        leader=next(
+            (each.host for each in drivers.values() if each.is_leader),
+            reading.leader.owner if reading.leader else None,
+        ),
         slots=sum(len(each.slots) for each in hosts.values()),
         slots_used=sum(each.slots_used for each in hosts.values()),
         executors=sum(each.executors for each in lines.values()),
         tasks=sum(each.tasks for each in lines.values()),
-        windows={name: _added([view.windows[name] for view in topologies.values()]) for name in WINDOWS_S},
+        windows={
+            name: _added([view.windows[name] for view in topologies.values()]) for name in WINDOWS_S
+        },
         topologies=lines,
         hosts=hosts,
         store=StoreView(not away, away, _fullness(reading)),
@@ -78,7 +88,11 @@ def _sentence(reading: Reading, topologies: Mapping[str, TopologyView], away: st
     if reading.problems:
         about, sentences = next(iter(sorted(reading.problems.items())))
         return f"{about}: {sentences[0]}"
-    return f"{counts} keep up." if len(topologies) > 1 else f"{next(iter(topologies.values())).sentence}."
+    return (
+        f"{counts} keep up."
+        if len(topologies) > 1
+        else f"{next(iter(topologies.values())).sentence}."
+    )
 
 
 def _added(windows: Iterable[Window]) -> Window:
@@ -103,11 +117,20 @@ def _added(windows: Iterable[Window]) -> Window:
 
 
 def _hosts(reading: Reading, topologies: Mapping[str, TopologyView]) -> dict[str, HostView]:
-    workers = {slot: worker for view in topologies.values() for slot, worker in view.workers.items()}
-    blacklisted = {host for sentence in reading.problems.get("blacklist", ()) for host in sentence.partition(":")[0].split(", ")}
+    workers = {
+        slot: worker for view in topologies.values() for slot, worker in view.workers.items()
+    }
+    blacklisted = {
+        host
+        for sentence in reading.problems.get("blacklist", ())
+        for host in sentence.partition(":")[0].split(", ")
+    }
     found = {}
     for host in sorted({each.host for each in reading.supervisors} | {*reading.host_marks}):
-        nodes = sorted((each for each in reading.supervisors if each.host == host), key=lambda each: each.supervisor_id)
+        nodes = sorted(
+            (each for each in reading.supervisors if each.host == host),
+            key=lambda each: each.supervisor_id,
+        )
         slots = []
         for node in nodes:
             for port in sorted(node.ports):
@@ -132,7 +155,16 @@ def _hosts(reading: Reading, topologies: Mapping[str, TopologyView]) -> dict[str
             next((each.unreached for each in nodes if each.unreached), ""),
             tuple(slots),
             sum(each.topology_id is not None for each in slots),
-            ", ".join(sorted({rack for each in nodes if isinstance(rack := each.scheduler_meta.get("rack"), str)})) or None,
+            ", ".join(
+                sorted(
+                    {
+                        rack
+                        for each in nodes
+                        if isinstance(rack := each.scheduler_meta.get("rack"), str)
+                    }
+                )
+            )
+            or None,
             mark.by if mark else "",
             mark.since_ms if mark else None,
             host in blacklisted,
@@ -140,9 +172,16 @@ def _hosts(reading: Reading, topologies: Mapping[str, TopologyView]) -> dict[str
     return found
 
 
-def _node(node: SupervisorInfo, slots: list[SlotView], workers: Mapping[str, WorkerView]) -> NodeView:
-    own = [each.slot for each in slots if WorkerSlot.parse(each.slot).node == node.supervisor_id and each.topology_id is not None]
-    memory, cpu = node.resources.get(_MEMORY), node.resources.get(_CPU)
+def _node(
+    node: SupervisorInfo, slots: list[SlotView], workers: Mapping[str, WorkerView]
+) -> NodeView:
+    own = [
+        each.slot
+        for each in slots
+        if WorkerSlot.parse(each.slot).node == node.supervisor_id and each.topology_id is not None
+    ]
+    memory = node.resources.get(_MEMORY)
+    cpu = node.resources.get(_CPU)
     sizes = [workers[slot].memory_mb for slot in own]
     shares = [workers[slot].cpu_percent for slot in own]
     return NodeView(
@@ -168,7 +207,11 @@ def _known_sum(of: Iterable[float | None]) -> float | None:
 
 def _fullness(reading: Reading) -> float | None:
     """Return how full Redis is by the heartbeats of workers; None where none has seen a limit."""
-    found = [each.stats.get("store_percent") for topology in reading.topologies.values() for each in topology.beats]
+    found = [
+        each.stats.get("store_percent")
+        for topology in reading.topologies.values()
+        for each in topology.beats
+    ]
     return max((each / 100 for each in found if type(each) is int), default=None)
 
 
@@ -179,6 +222,15 @@ def _requests(reading: Reading) -> tuple[RequestView, ...]:
         step = outcome.step if outcome else ""
         error = outcome.error if outcome and outcome.state is not OutcomeState.ACCEPTED else ""
         found.append(
-            RequestView(request.id, str(request.kind), request.subject, request.client, request.created_ms, state, step, error)
+            RequestView(
+                request.id,
+                str(request.kind),
+                request.subject,
+                request.client,
+                request.created_ms,
+                state,
+                step,
+                error,
+            )
         )
     return tuple(found)

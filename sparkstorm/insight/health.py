@@ -1,7 +1,7 @@
 """Health of a topology over a time: load of each task, and the components at fault, ranked. PURE.
 
-Shares are of the time between two records of the same worker. A worker whose record did not change is left out: it may be
-idle, or inside one long call, and its record cannot tell which.
+Shares are of the time between two records of the same worker. A worker whose record did not change
+is left out: it may be idle, or inside one long call, and its record cannot tell which.
 """
 
 from __future__ import annotations
@@ -15,14 +15,22 @@ from sparkstorm.insight.audit import EdgeAudit, audit
 from sparkstorm.model.names import counted
 from sparkstorm.transport.progress import PAUSES, Progress, TaskCounts, merge, percentile_ms
 
-_SLOW = 0.8  # busy share; at 0.4 a task that keeps up would be called slow, at 1.0 hardly any ever would
+# busy share; at 0.4 a task that keeps up would be called slow, at 1.0 hardly any ever would
+_SLOW = 0.8
 _HELD = 0.1  # paused share; half of it is the noise of a pause between two commits
 _FAULTY = 0.01  # failed or late inputs per executed one, failed trees per ended one
-_LONG_MS = 10_000  # that a tree waits: a third of the default time-out; half is a pause after a restart, with the double some fail
-_GROWING_MS = 1_000  # least wait that is called growing: half is a busy host's noise, with the double it is found a second later
-_GROWING = 0.3  # of the time between the looks: 1.0 would be a standstill, at 0.1 chance would be enough
+# that a tree waits: a third of the default time-out; half is a pause after a restart, with the
+# double some fail
+_LONG_MS = 10_000
+# least wait that is called growing: half is a busy host's noise, with the double it is found a
+# second later
+_GROWING_MS = 1_000
+# of the time between the looks: 1.0 would be a standstill, at 0.1 chance would be enough
+_GROWING = 0.3
 _MANY = 100  # open trees, from which on rates tell their wait: of fewer one slow call may be all
-_SKEW = 1.5  # times the mean of its component; at 2 no component of two tasks could have one, at 1.2 chance would
+# times the mean of its component; at 2 no component of two tasks could have one, at 1.2 chance
+# would
+_SKEW = 1.5
 
 
 class Fault(StrEnum):
@@ -38,7 +46,9 @@ class Fault(StrEnum):
 
 
 _GRAVE = frozenset({Fault.LEAKING, Fault.FAILING, Fault.WAITING, Fault.LATE})
-"""Faults that cost tuples or time. The others say what limits the rate: at full speed some part is always the slowest."""
+"""Faults that cost tuples or time. The others say what limits the rate: at full speed some part is
+always the slowest.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +79,14 @@ class Culprit:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Records of a topology in the store at one moment: the owners' records, and what waits by task."""
+    """Records of a topology in the store at one moment: the owners' records, and what waits by
+    task.
+    """
 
     progress: Mapping[str, Progress]
     backlog_by_task: Mapping[int, int]  # bytes
-    waited_ms_by_task: Mapping[int, int] = field(default_factory=dict)  # age of the oldest tree of which a row waits
+    # age of the oldest tree of which a row waits
+    waited_ms_by_task: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +98,8 @@ class Health:
     culprits: tuple[Culprit, ...]
     loads: tuple[TaskLoad, ...]
     edges: tuple[EdgeAudit, ...]
-    p99_ms: float | None  # complete latency of the trees that ended between the looks; None without any
+    # complete latency of the trees that ended between the looks; None without any
+    p99_ms: float | None
     late_shares: Mapping[str, float]  # of a component's executed inputs, where any came too late
     wanted_workers: int | None  # None: its scheduler decides
     given_workers: int
@@ -93,18 +107,32 @@ class Health:
 
     @property
     def is_well(self) -> bool:
-        """Return whether no tuples leak, fail, wait long or are late, no problem is known, and it has the workers it wants."""
+        """Return whether no tuples leak, fail, wait long or are late, no problem is known, and it
+        has the workers it wants.
+        """
         is_grave = any(each.fault in _GRAVE for each in self.culprits)
-        return not is_grave and not self.problems and self.given_workers >= (self.wanted_workers or 0)
+        return (
+            not is_grave and not self.problems and self.given_workers >= (self.wanted_workers or 0)
+        )
 
 
 def examine(
-    name: str, before: Look, after: Look, wanted_workers: int | None = None, given_workers: int = 0, problems: Sequence[str] = ()
+    name: str,
+    before: Look,
+    after: Look,
+    wanted_workers: int | None = None,
+    given_workers: int = 0,
+    problems: Sequence[str] = (),
 ) -> Health:
-    """Return the health of a topology from two looks, the workers that it wants and has, and its known problems."""
+    """Return the health of a topology from two looks, the workers that it wants and has, and its
+    known problems.
+    """
     found = loads(before.progress, after.progress)
-    merged, buckets = merge(after.progress.values()), merge(before.progress.values()).latency_buckets
-    grown = {bucket: count - buckets.get(bucket, 0) for bucket, count in merged.latency_buckets.items()}
+    merged = merge(after.progress.values())
+    buckets = merge(before.progress.values()).latency_buckets
+    grown = {
+        bucket: count - buckets.get(bucket, 0) for bucket, count in merged.latency_buckets.items()
+    }
     p99_ms = percentile_ms({bucket: count for bucket, count in grown.items() if count > 0}, 0.99)
     edges = audit(merged, after.backlog_by_task)
     at_fault = culprits(found, edges, waiting(found, before, after, p99_ms))
@@ -116,12 +144,26 @@ def examine(
         text = f"{name} has nothing to do: no worker has committed anything meanwhile"
     else:
         text = sentence(name, found, p99_ms, at_fault)
-    late, executed = Counter[str](), Counter[str]()
+    late = Counter[str]()
+    executed = Counter[str]()
     for load in found:
         late[load.component] += load.late
         executed[load.component] += load.executed
-    shares = {component: count / max(1, executed[component]) for component, count in late.items() if count}
-    return Health(name, text, at_fault, found, edges, p99_ms, shares, wanted_workers, given_workers, tuple(problems))
+    shares = {
+        component: count / max(1, executed[component]) for component, count in late.items() if count
+    }
+    return Health(
+        name,
+        text,
+        at_fault,
+        found,
+        edges,
+        p99_ms,
+        shares,
+        wanted_workers,
+        given_workers,
+        tuple(problems),
+    )
 
 
 def loads(before: Mapping[str, Progress], after: Mapping[str, Progress]) -> tuple[TaskLoad, ...]:
@@ -134,7 +176,11 @@ def loads(before: Mapping[str, Progress], after: Mapping[str, Progress]) -> tupl
             continue
         for task, counts in new.counts_by_task.items():
             since = old.counts_by_task.get(task, TaskCounts(counts.component))
-            if counts.token == max(each.counts_by_task[task].token for each in after.values() if task in each.counts_by_task):
+            if counts.token == max(
+                each.counts_by_task[task].token
+                for each in after.values()
+                if task in each.counts_by_task
+            ):
                 found[task] = _load(task, slot, since, counts, elapsed_ms)
     return tuple(found[task] for task in sorted(found))
 
@@ -159,12 +205,17 @@ def _load(task: int, slot: str, old: TaskCounts, new: TaskCounts, elapsed_ms: in
     )
 
 
-def waiting(of: Iterable[TaskLoad], before: Look, after: Look, p99_ms: float | None) -> Culprit | None:
-    """Return the component before which open trees wait long, or ever longer; None when they do not.
+def waiting(
+    of: Iterable[TaskLoad], before: Look, after: Look, p99_ms: float | None
+) -> Culprit | None:
+    """Return the component before which open trees wait long, or ever longer; None when they do
+    not.
 
-    Trees whose inputs a component's code holds, as to write them in batches, do not count: it acks them when it wants.
+    Trees whose inputs a component's code holds, as to write them in batches, do not count: it acks
+    them when it wants.
     """
-    old, new = merge(before.progress.values()), merge(after.progress.values())
+    old = merge(before.progress.values())
+    new = merge(after.progress.values())
     pending = _open_trees(new)
     if not pending or 2 * sum(each.held for each in new.counts_by_task.values()) >= pending:
         return None
@@ -172,12 +223,17 @@ def waiting(of: Iterable[TaskLoad], before: Look, after: Look, p99_ms: float | N
     task, oldest_ms = max(after.waited_ms_by_task.items(), key=lambda each: each[1], default=(0, 0))
     least_ms = max(_GROWING_MS, before.waited_ms_by_task.get(task, 0) + _GROWING * elapsed_ms)
     is_older = task in before.waited_ms_by_task and oldest_ms > least_ms and elapsed_ms > 0
-    seen_ms, expected_ms = max(p99_ms or 0.0, oldest_ms), _expected_ms(old, new, elapsed_ms)
-    is_growing = is_older or (expected_ms >= _GROWING_MS and pending >= (1 + _GROWING / 3) * _open_trees(old))
+    seen_ms = max(p99_ms or 0.0, oldest_ms)
+    expected_ms = _expected_ms(old, new, elapsed_ms)
+    is_growing = is_older or (
+        expected_ms >= _GROWING_MS and pending >= (1 + _GROWING / 3) * _open_trees(old)
+    )
     if max(seen_ms, expected_ms) < _LONG_MS and not is_growing:
         return None
     component = _before_which(of, after, new, task if oldest_ms >= _GROWING_MS else None)
-    how_long = f"up to {_span(seen_ms)}" if seen_ms >= expected_ms else f"about {_span(expected_ms)}"
+    how_long = (
+        f"up to {_span(seen_ms)}" if seen_ms >= expected_ms else f"about {_span(expected_ms)}"
+    )
     longer = " and ever longer" if is_growing else ""
     trees = counted(pending, "open tree waits", "open trees wait")
     return Culprit(Fault.WAITING, component, f"{trees} for {component}, {how_long}{longer}")
@@ -188,9 +244,11 @@ def _open_trees(of: Progress) -> int:
 
 
 def _expected_ms(old: Progress, new: Progress, elapsed_ms: int) -> float:
-    """Return how long a tree that begins now waits, by Little's law; 0 where too few are open to tell.
+    """Return how long a tree that begins now waits, by Little's law; 0 where too few are open to
+    tell.
 
-    The fewer of both looks count: a burst that has just come, and that is done in a moment, is no queue.
+    The fewer of both looks count: a burst that has just come, and that is done in a moment, is no
+    queue.
     """
     fewest = min(_open_trees(old), _open_trees(new))
     done = sum(new.latency_buckets.values()) - sum(old.latency_buckets.values())
@@ -200,7 +258,9 @@ def _expected_ms(old: Progress, new: Progress, elapsed_ms: int) -> float:
 
 
 def _before_which(of: Iterable[TaskLoad], after: Look, merged: Progress, task: int | None) -> str:
-    """Return where rows wait: of the task with the oldest, else of most waiting bytes, else of the busiest."""
+    """Return where rows wait: of the task with the oldest, else of most waiting bytes, else of the
+    busiest.
+    """
     if task in merged.counts_by_task:
         return merged.counts_by_task[task].component
     backlog = Counter[str]()
@@ -213,60 +273,126 @@ def _before_which(of: Iterable[TaskLoad], after: Look, merged: Progress, task: i
     return busiest.component if busiest else "an acker"
 
 
-def culprits(of: Iterable[TaskLoad], edges: Iterable[EdgeAudit] = (), waits: Culprit | None = None) -> tuple[Culprit, ...]:
+def culprits(
+    of: Iterable[TaskLoad], edges: Iterable[EdgeAudit] = (), waits: Culprit | None = None
+) -> tuple[Culprit, ...]:
     """Return the components at fault, the gravest first, of equal ones the busiest."""
     by_component: dict[str, list[TaskLoad]] = {}
     for load in of:
         by_component.setdefault(load.component, []).append(load)
     found = [
-        Culprit(Fault.LEAKING, edge.receiver, f"{edge.sender}/{edge.stream} to {edge.receiver}: {edge.fault}")
+        Culprit(
+            Fault.LEAKING,
+            edge.receiver,
+            f"{edge.sender}/{edge.stream} to {edge.receiver}: {edge.fault}",
+        )
         for edge in edges
         if edge.fault
     ]
     found += [waits] if waits else []
-    busiest = max((load for each in by_component.values() for load in each), key=lambda load: load.busy, default=None)
+    busiest = max(
+        (load for each in by_component.values() for load in each),
+        key=lambda load: load.busy,
+        default=None,
+    )
     for component, tasks in by_component.items():
         found += _of_component(component, tasks, busiest)
     order = list(Fault)
-    most_busy = {component: max(load.busy for load in tasks) for component, tasks in by_component.items()}
-    return tuple(sorted(found, key=lambda each: (order.index(each.fault), -most_busy.get(each.component, 0.0), each.component)))
+    most_busy = {
+        component: max(load.busy for load in tasks) for component, tasks in by_component.items()
+    }
+    return tuple(
+        sorted(
+            found,
+            key=lambda each: (
+                order.index(each.fault),
+                -most_busy.get(each.component, 0.0),
+                each.component,
+            ),
+        )
+    )
 
 
-def _of_component(component: str, tasks: Sequence[TaskLoad], busiest: TaskLoad | None) -> list[Culprit]:
+def _of_component(
+    component: str, tasks: Sequence[TaskLoad], busiest: TaskLoad | None
+) -> list[Culprit]:
     found = []
-    executed, failed, late = (sum(values) for values in zip(*((t.executed, t.failed, t.late) for t in tasks), strict=True))
+    executed, failed, late = (
+        sum(values) for values in zip(*((t.executed, t.failed, t.late) for t in tasks), strict=True)
+    )
     ended = failed + sum(load.acked for load in tasks)  # trees, of a spout: it executes nothing
     if failed and failed >= _FAULTY * (executed or ended):
         of = f"{executed:,} executed inputs" if executed else counted(ended, "tree")
         found.append(Culprit(Fault.FAILING, component, f"{component}: {failed:,} of {of} failed"))
     if late and late >= _FAULTY * executed:
-        found.append(Culprit(Fault.LATE, component, f"{component}: {late:,} of {executed:,} inputs came too late"))
+        found.append(
+            Culprit(
+                Fault.LATE, component, f"{component}: {late:,} of {executed:,} inputs came too late"
+            )
+        )
     most = max(tasks, key=lambda load: load.busy)
     if most.busy >= _SLOW:
-        found.append(Culprit(Fault.SLOW, component, f"{component} is {most.busy:.0%} busy on {most.slot} (task {most.task})"))
+        found.append(
+            Culprit(
+                Fault.SLOW,
+                component,
+                f"{component} is {most.busy:.0%} busy on {most.slot} (task {most.task})",
+            )
+        )
     fullest = max(tasks, key=lambda load: load.executed)
-    if executed and len(tasks) > 1 and fullest.busy >= _SLOW and fullest.executed * len(tasks) >= _SKEW * executed:
+    if (
+        executed
+        and len(tasks) > 1
+        and fullest.busy >= _SLOW
+        and fullest.executed * len(tasks) >= _SKEW * executed
+    ):
         share = fullest.executed / executed
-        found.append(Culprit(Fault.SKEWED, component, f"task {fullest.task} of {component} executes {share:.0%} of its inputs"))
+        found.append(
+            Culprit(
+                Fault.SKEWED,
+                component,
+                f"task {fullest.task} of {component} executes {share:.0%} of its inputs",
+            )
+        )
     return [*found, *_held_back(component, tasks, busiest)]
 
 
-def _held_back(component: str, tasks: Sequence[TaskLoad], busiest: TaskLoad | None) -> list[Culprit]:
+def _held_back(
+    component: str, tasks: Sequence[TaskLoad], busiest: TaskLoad | None
+) -> list[Culprit]:
     """Return the fault of a component whose worst task is paused for much of its time."""
-    share, cause = max(((share, cause) for load in tasks for cause, share in load.paused.items()), default=(0.0, ""))
+    share, cause = max(
+        ((share, cause) for load in tasks for cause, share in load.paused.items()),
+        default=(0.0, ""),
+    )
     if share < _HELD:
         return []
-    is_by_load = cause in ("pending", "backlog") and busiest is not None and busiest.component != component
+    is_by_load = (
+        cause in ("pending", "backlog") and busiest is not None and busiest.component != component
+    )
     whom = f", behind {busiest.component}" if is_by_load and busiest is not None else ""
-    return [Culprit(Fault.HELD_BACK, component, f"{component} is held back {share:.0%} of the time ({cause}){whom}")]
+    return [
+        Culprit(
+            Fault.HELD_BACK,
+            component,
+            f"{component} is held back {share:.0%} of the time ({cause}){whom}",
+        )
+    ]
 
 
-def sentence(name: str, of: Sequence[TaskLoad], p99_ms: float | None, found: Sequence[Culprit]) -> str:
+def sentence(
+    name: str, of: Sequence[TaskLoad], p99_ms: float | None, found: Sequence[Culprit]
+) -> str:
     """Return the health of a topology in one sentence."""
-    per_s = sum(load.executed_per_s for load in of if not load.component.startswith("__"))  # ackers execute messages
+    # ackers execute messages
+    per_s = sum(load.executed_per_s for load in of if not load.component.startswith("__"))
     latency = "" if p99_ms is None else f", p99 {_span(p99_ms)}"
     busiest = max(of, key=lambda load: load.busy, default=None)
-    slowest = "" if busiest is None else f"; slowest part {busiest.component}, {busiest.busy:.0%} busy on {busiest.slot}"
+    slowest = (
+        ""
+        if busiest is None
+        else f"; slowest part {busiest.component}, {busiest.busy:.0%} busy on {busiest.slot}"
+    )
     if not found:
         return f"{name} keeps up: {_short(per_s)} tuples/s{latency}{slowest}"
     return f"{name} does not run well: {found[0].sentence}; {_short(per_s)} tuples/s{latency}"

@@ -1,12 +1,13 @@
 """Counts of one topology over time, and what was added in each window. PURE.
 
 A point has the exact counts of all tasks as they were committed, so a window is a difference of two
-points: it survives restarts, rebalances and a store that was away. Counts that went back, as after a
-loss of the store, begin the history afresh.
+points: it survives restarts, rebalances and a store that was away. Counts that went back, as after
+a loss of the store, begin the history afresh.
 
-Counts lie in flat arrays of 64-bit integers, column by column, and the tasks of a component side by side: a sum or a
-maximum over a component is one call over a slice. numpy would need longer for a window of one task than plain Python,
-and its import alone longer than a verb of the command line may take to start.
+Counts lie in flat arrays of 64-bit integers, column by column, and the tasks of a component side by
+side: a sum or a maximum over a component is one call over a slice. numpy would need longer for a
+window of one task than plain Python, and its import alone longer than a verb of the command line
+may take to start.
 """
 
 from __future__ import annotations
@@ -22,7 +23,14 @@ from sparkstorm.insight.records import WINDOWS_S, Latency, Window
 from sparkstorm.insight.ring import COARSE, FINE, Ring
 from sparkstorm.model.outline import TopologyOutline
 from sparkstorm.model.task_beats import COUNTS, Counts
-from sparkstorm.transport.progress import BUCKETS, PAUSES, Edge, Progress, bucket_bound_ms, percentile_ms
+from sparkstorm.transport.progress import (
+    BUCKETS,
+    PAUSES,
+    Edge,
+    Progress,
+    bucket_bound_ms,
+    percentile_ms,
+)
 
 Numbers: TypeAlias = "array[int]"
 _COLUMNS = (*COUNTS, "busy_us", *(f"{cause}_us" for cause in PAUSES))
@@ -33,7 +41,9 @@ _NO_COUNTS = (0,) * len(_COLUMNS)
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Counts at a moment; `parts` are tasks or, in the fine ring, components, all of a column before the next column."""
+    """Counts at a moment; `parts` are tasks or, in the fine ring, components, all of a column
+    before the next column.
+    """
 
     parts: Numbers
     edges: Numbers
@@ -44,7 +54,9 @@ class Point:
 
 
 class History:
-    """Points of one topology. Memory: 120 bytes for each of 490 tasks' and 3,120 components' points."""
+    """Points of one topology. Memory: 120 bytes for each of 490 tasks' and 3,120 components'
+    points.
+    """
 
     def __init__(self, outline: TopologyOutline, launch_ms: int) -> None:
         self.launch_ms = launch_ms
@@ -64,27 +76,44 @@ class History:
         )
         # The system's components come first, so that those of users are one slice.
         order = sorted(tasks, key=lambda name: (not name.startswith("__"), name))
-        self.row_by_task = {task: row for row, task in enumerate(task for name in order for task in tasks[name])}
-        self.rows_by_component = {name: range(rows[0], rows[-1] + 1) for name, rows in self._rows(tasks).items()}
+        self.row_by_task = {
+            task: row for row, task in enumerate(task for name in order for task in tasks[name])
+        }
+        self.rows_by_component = {
+            name: range(rows[0], rows[-1] + 1) for name, rows in self._rows(tasks).items()
+        }
         users = [name for name in order if not name.startswith("__")]
-        self.user_rows = range(sum(len(tasks[name]) for name in order if name not in users), len(self.tasks))
+        self.user_rows = range(
+            sum(len(tasks[name]) for name in order if name not in users), len(self.tasks)
+        )
         self.spouts = [name for name in users if outline.components[name].kind == "spout"]
         self._users = [self.components.index(name) for name in users]
         self._spouts = [self.components.index(name) for name in self.spouts]
-        self._by_task, self._by_component = Ring[Point](COARSE), Ring[Point](FINE)
+        self._by_task = Ring[Point](COARSE)
+        self._by_component = Ring[Point](FINE)
         self.newest: tuple[int, Point] | None = None
 
     def _rows(self, tasks: Mapping[str, list[int]]) -> dict[str, list[int]]:
-        return {name: [self.row_by_task[task] for task in several] for name, several in tasks.items()}
+        return {
+            name: [self.row_by_task[task] for task in several] for name, several in tasks.items()
+        }
 
-    def add(self, time_ms: int, owners: Mapping[str, Progress], merged: Progress, backlog: Mapping[int, int]) -> None:
+    def add(
+        self,
+        time_ms: int,
+        owners: Mapping[str, Progress],
+        merged: Progress,
+        backlog: Mapping[int, int],
+    ) -> None:
         """Keep what was read at a moment."""
         rows: list[Iterable[int]] = [_NO_COUNTS] * len(self.tasks)
         for task, counts in merged.counts_by_task.items():
             if (row := self.row_by_task.get(task)) is not None:
                 rows[row] = [getattr(counts, name) for name in _COLUMNS]
         parts = array("q", chain.from_iterable(zip(*rows, strict=True)))
-        edges = array("q", (flow.sent if (flow := merged.edges.get(edge)) else 0 for edge in self.edges))
+        edges = array(
+            "q", (flow.sent if (flow := merged.edges.get(edge)) else 0 for edge in self.edges)
+        )
         buckets = array("q", bytes(8 * (BUCKETS + 1)))
         for bucket, count in merged.latency_buckets.items():
             buckets[min(max(bucket, 0), BUCKETS)] += count
@@ -100,7 +129,9 @@ class History:
 
     def _folded(self, point: Point) -> Point:
         rows = [self.rows_by_component[name] for name in self.components]
-        parts = array("q", (sum(self.column(point.parts, n, of)) for n in range(len(_COLUMNS)) for of in rows))
+        parts = array(
+            "q", (sum(self.column(point.parts, n, of)) for n in range(len(_COLUMNS)) for of in rows)
+        )
         return Point(parts, point.edges, point.buckets, point.pending, point.backlog_bytes, {})
 
     def column(self, by_task: Numbers, column: int, rows: range) -> Numbers:
@@ -109,7 +140,9 @@ class History:
         return by_task[begin + rows.start : begin + rows.stop]
 
     def begin(self, window: str) -> tuple[int, Point | None]:
-        """Return where a window begins: a time, and the point then; None for the topology's launch."""
+        """Return where a window begins: a time, and the point then; None for the topology's
+        launch.
+        """
         now_ms = self.newest[0] if self.newest else self.launch_ms
         from_ms = now_ms - 1000 * WINDOWS_S[window] if WINDOWS_S[window] else self.launch_ms
         if from_ms <= self.launch_ms:
@@ -127,9 +160,19 @@ class History:
         """Return rates and gauges of each span between two points, for charts."""
         span_ms = 1000 * (WINDOWS_S[window] or WINDOWS_S["24h"])
         now_ms = self.newest[0] if self.newest else 0
-        points = [(at_ms, point, self._sums(point.parts, component)) for at_ms, point in self._by_component.since(now_ms - span_ms)]
+        points = [
+            (at_ms, point, self._sums(point.parts, component))
+            for at_ms, point in self._by_component.since(now_ms - span_ms)
+        ]
         names = ("emitted", "executed", "acked", "failed")
-        keys = (*(f"{name}_per_s" for name in names), "busy", "p50_ms", "p99_ms", "pending", "backlog_bytes")
+        keys = (
+            *(f"{name}_per_s" for name in names),
+            "busy",
+            "p50_ms",
+            "p99_ms",
+            "pending",
+            "backlog_bytes",
+        )
         found: dict[str, list[float | None]] = {key: [] for key in ("time_ms", *keys)}
         count = len(self.user_rows if component is None else self.rows_by_component[component])
         for (old_ms, old, before), (new_ms, new, after) in pairwise(points):
@@ -147,20 +190,30 @@ class History:
         return found
 
     def _sums(self, by_component: Numbers, component: str | None) -> list[int]:
-        """Return one component's counts, or the topology's: all user components, trees of its spouts only."""
+        """Return one component's counts, or the topology's: all user components, trees of its
+        spouts only.
+        """
         size = len(self.components)
         columns = [by_component[n * size : (n + 1) * size] for n in range(len(_COLUMNS))]
         if component is not None:
             place = self.components.index(component)
             return [column[place] for column in columns]
-        return [sum(column[at] for at in (self._spouts if n in _TREES else self._users)) for n, column in enumerate(columns)]
+        return [
+            sum(column[at] for at in (self._spouts if n in _TREES else self._users))
+            for n, column in enumerate(columns)
+        ]
 
 
 class Grown:
     """Growth of the counts in a span of time, by task, component and edge."""
 
-    def __init__(self, history: History, seconds: float, before: Point | None, after: Point | None) -> None:
-        self._history, self.seconds, self._before, self._after = history, max(0.0, seconds), before, after
+    def __init__(
+        self, history: History, seconds: float, before: Point | None, after: Point | None
+    ) -> None:
+        self._history = history
+        self.seconds = max(0.0, seconds)
+        self._before = before
+        self._after = after
         if after is None:
             self._tasks = array("q", bytes(8 * len(_COLUMNS) * len(history.tasks)))
         else:
@@ -170,7 +223,9 @@ class Grown:
         """Return the latencies of the trees that ended meanwhile."""
         if self._after is None:
             return Latency()
-        return latency_of(_added(self._after.buckets, self._before.buckets if self._before else None))
+        return latency_of(
+            _added(self._after.buckets, self._before.buckets if self._before else None)
+        )
 
     def task(self, task: int) -> Window:
         """Return the window of one task."""
@@ -179,13 +234,17 @@ class Grown:
 
     def component(self, name: str, is_spout: bool = False) -> Window:
         """Return the window of one component."""
-        return self._window(self._history.rows_by_component[name], self.latency() if is_spout else Latency())
+        return self._window(
+            self._history.rows_by_component[name], self.latency() if is_spout else Latency()
+        )
 
     def topology(self) -> Window:
         """Return the window of the topology: all user components, trees of its spouts only."""
         history = self._history
         spouts = [history.rows_by_component[name] for name in history.spouts]
-        trees = {n: sum(sum(history.column(self._tasks, n, rows)) for rows in spouts) for n in _TREES}
+        trees = {
+            n: sum(sum(history.column(self._tasks, n, rows)) for rows in spouts) for n in _TREES
+        }
         return self._window(history.user_rows, self.latency(), trees)
 
     def sent_per_s(self) -> dict[Edge, float | None]:
@@ -193,24 +252,41 @@ class Grown:
         if self._after is None or not self.seconds:
             return dict.fromkeys(self._history.edges)
         grown = _added(self._after.edges, self._before.edges if self._before else None)
-        return {edge: sent / self.seconds for edge, sent in zip(self._history.edges, grown, strict=True)}
+        return {
+            edge: sent / self.seconds for edge, sent in zip(self._history.edges, grown, strict=True)
+        }
 
     def loop(self, slot: str) -> tuple[tuple[int, ...], int] | None:
-        """Return the time by state and the commits of a worker's loop; None when it has committed nothing."""
+        """Return the time by state and the commits of a worker's loop; None when it has committed
+        nothing.
+        """
         if self._after is None or slot not in self._after.loops:
             return None
         new_us, commits = self._after.loops[slot]
-        old_us, old = self._before.loops.get(slot, ((0,) * len(new_us), 0)) if self._before else ((0,) * len(new_us), 0)
-        return tuple(max(0, new - old) for new, old in zip(new_us, old_us, strict=True)), max(0, commits - old)
+        old_us, old = (
+            self._before.loops.get(slot, ((0,) * len(new_us), 0))
+            if self._before
+            else ((0,) * len(new_us), 0)
+        )
+        times = tuple(max(0, new - old) for new, old in zip(new_us, old_us, strict=True))
+        return times, max(0, commits - old)
 
-    def _window(self, rows: range, complete: Latency = Latency(), trees: Mapping[int, int] | None = None) -> Window:  # noqa: B008 - it is frozen
+    def _window(
+        self,
+        rows: range,
+        complete: Latency = Latency(),  # noqa: B008 - it is frozen
+        trees: Mapping[int, int] | None = None,
+    ) -> Window:
         columns = [self._history.column(self._tasks, n, rows) for n in range(len(_COLUMNS))]
         sums = {n: sum(columns[n]) for n in range(len(COUNTS))} | dict(trees or {})
         counts = Counts(*sums.values())
         if not self.seconds:
             return Window(0.0, counts, complete=complete)
         busy = columns[_BUSY]
-        most = {cause: self._share(max(column, default=0)) for cause, column in zip(PAUSES, columns[_BUSY + 1 :], strict=True)}
+        most = {
+            cause: self._share(max(column, default=0))
+            for cause, column in zip(PAUSES, columns[_BUSY + 1 :], strict=True)
+        }
         return Window(
             self.seconds,
             counts,
@@ -239,6 +315,9 @@ def latency_of(buckets: Numbers) -> Latency:
     total = sum(counts.values())
     if not total:
         return Latency()
-    middle = sum(count * (bucket_bound_ms(bucket - 1) + bucket_bound_ms(bucket)) / 2 for bucket, count in counts.items())
+    middle = sum(
+        count * (bucket_bound_ms(bucket - 1) + bucket_bound_ms(bucket)) / 2
+        for bucket, count in counts.items()
+    )
     shares = (percentile_ms(counts, share) for share in (0.50, 0.95, 0.99))
     return Latency(total, middle / total, *shares)

@@ -1,4 +1,6 @@
-"""Reading of a cluster at one moment, from which the records are made: what the stores hold, unchanged. PURE."""
+"""Reading of a cluster at one moment, from which the records are made: what the stores hold,
+unchanged. PURE.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,13 @@ from typing import Any, Protocol
 
 from sparkstorm.cluster.nimbus_state import DriverInfo, NimbusInfo
 from sparkstorm.insight.health import Look
-from sparkstorm.model.assignment import Assignment, SupervisorInfo, TopologyBase, WorkerBeat, WorkerSlot
+from sparkstorm.model.assignment import (
+    Assignment,
+    SupervisorInfo,
+    TopologyBase,
+    WorkerBeat,
+    WorkerSlot,
+)
 from sparkstorm.model.failure import Failure
 from sparkstorm.model.outline import TopologyOutline
 from sparkstorm.model.requests import HostMark, Outcome, Request

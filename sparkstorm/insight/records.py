@@ -1,9 +1,9 @@
 """Read model: frozen records that page, REST, metrics, command line and notebooks show. PURE.
 
 `Sampler` (sampler.py) makes them. Counts are exact and since the topology began, gauges as of the
-last commit; None is "not known", which is never 0. Shares are between 0 and 1, times in milliseconds
-since the epoch, latencies in milliseconds unless a name ends in `_us`. Mappings are sorted by key,
-and their keys are ids that stay, so that two records can be compared by path.
+last commit; None is "not known", which is never 0. Shares are between 0 and 1, times in
+milliseconds since the epoch, latencies in milliseconds unless a name ends in `_us`. Mappings are
+sorted by key, and their keys are ids that stay, so that two records can be compared by path.
 """
 
 from __future__ import annotations
@@ -44,13 +44,16 @@ class Window:
     acked_per_s: float | None = None
     failed_per_s: float | None = None
     busy: float | None = (
-        None  # share of time in user code: of a component its busiest task's, of a topology its busiest component's
+        # share of time in user code: of a component its busiest task's, of a topology its busiest
+        # component's
+        None
     )
     mean_busy: float | None = None  # over all tasks
     paused: Mapping[str, float] = field(
         default_factory=dict
     )  # share by cause (pending, backlog, store, inactive), of the same task
-    execute_ms: float | None = None  # mean time in user code of an executed input, from exact counts
+    # mean time in user code of an executed input, from exact counts
+    execute_ms: float | None = None
     complete: Latency = Latency()  # of whole trees; of a topology and its spouts
 
 
@@ -169,7 +172,8 @@ class WorkerView:
     memory_mb: float | None
     cpu_percent: float | None
     deaths: int  # under this assignment
-    loop: Mapping[str, float]  # share of the last minute by state (loop_time.STATES); empty: unknown
+    # share of the last minute by state (loop_time.STATES); empty: unknown
+    loop: Mapping[str, float]
     loop_us: Mapping[str, int]  # exact, since the topology began
     commits: int
     commit_bytes: int
@@ -218,7 +222,8 @@ class TopologyView:
     components: Mapping[str, ComponentView]
     edges: Mapping[str, EdgeView]  # by "sender/stream/receiver"
     workers: Mapping[str, WorkerView]  # by slot
-    latency_buckets: Mapping[int, int] = field(default_factory=dict)  # exact; bounds: `bucket_bound_ms`
+    # exact; bounds: `bucket_bound_ms`
+    latency_buckets: Mapping[int, int] = field(default_factory=dict)
     complete: Latency = Latency()
     user_metrics: tuple[UserMetricView, ...] = ()
     conf: Mapping[str, Any] = field(default_factory=dict)  # without secrets; empty for a viewer
@@ -238,7 +243,9 @@ class FailureView:
 
 @dataclass(frozen=True, slots=True)
 class UserMetricView:
-    """A counter or histogram of user code, over all tasks of its component, or a gauge of one task; exact."""
+    """A counter or histogram of user code, over all tasks of its component, or a gauge of one task;
+    exact.
+    """
 
     component: str
     task: int | None  # of a gauge
@@ -315,7 +322,8 @@ class NodeView:
     slots_used: int
     memory_mb: float | None  # resources for the resource-aware scheduler
     cpu_percent: float | None
-    memory_used_mb: float | None  # by the workers in its slots, as they were measured; None: no worker
+    # by the workers in its slots, as they were measured; None: no worker
+    memory_used_mb: float | None
     cpu_used_percent: float | None  # 100 is a whole core
     store_problem: str = ""  # why its supervisor does not reach Redis
 
@@ -352,7 +360,8 @@ class StoreView:
 
     is_up: bool
     problem: str
-    fullness: float | None  # share of its limit, as the workers' last commits saw it; None: no limit, or no worker
+    # share of its limit, as the workers' last commits saw it; None: no limit, or no worker
+    fullness: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -381,7 +390,9 @@ class ClusterView:
 
 
 def to_json(view: Any) -> Any:
-    """Return a record as plain JSON: objects, lists, numbers; None for what is unknown, never NaN."""
+    """Return a record as plain JSON: objects, lists, numbers; None for what is unknown, never
+    NaN.
+    """
     if isinstance(view, Enum):
         return view.value
     if isinstance(view, float):

@@ -39,7 +39,8 @@ class Ring(Generic[Item]):
         """Return the newest point at or before a moment; None when all are later."""
         for _, points in self._levels:
             if points and points[0][0] <= time_ms:
-                low, high = 0, len(points)
+                low = 0
+                high = len(points)
                 while high - low > 1:
                     middle = (low + high) // 2
                     low, high = (middle, high) if points[middle][0] <= time_ms else (low, middle)
@@ -48,7 +49,11 @@ class Ring(Generic[Item]):
 
     def oldest(self) -> tuple[int, Item] | None:
         """Return the oldest point."""
-        return min((points[0] for _, points in self._levels if points), key=lambda each: each[0], default=None)
+        return min(
+            (points[0] for _, points in self._levels if points),
+            key=lambda each: each[0],
+            default=None,
+        )
 
     def since(self, time_ms: int) -> list[tuple[int, Item]]:
         """Return the points of the finest level that reaches back so far, with the one before."""

@@ -16,7 +16,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
-from sparkstorm.errors import InvalidConfigError, NotAliveError, SparkStormError, StoreUnavailableError
+from sparkstorm.errors import (
+    InvalidConfigError,
+    NotAliveError,
+    SparkStormError,
+    StoreUnavailableError,
+)
 from sparkstorm.insight.cluster_views import cluster_view, stale
 from sparkstorm.insight.health import Look
 from sparkstorm.insight.history import History
@@ -32,18 +37,24 @@ class ReadModel(Protocol):
     """A sampler as page, REST, metrics, command line and notebooks see it, from any thread."""
 
     def cluster(self) -> ClusterView:
-        """Return the cluster as it was read last; StoreUnavailableError before the first reading."""
+        """Return the cluster as it was read last; StoreUnavailableError before the first
+        reading.
+        """
 
     def topology(self, name: str) -> TopologyView:
         """Return a topology by name or id; NotAliveError names those there are."""
 
     def at(self, time_ms: int) -> tuple[ClusterView, dict[str, TopologyView]]:
-        """Return cluster and topologies (by id) as of a moment of the last 24 hours, or just before."""
+        """Return cluster and topologies (by id) as of a moment of the last 24 hours, or just
+        before.
+        """
 
     def moments(self) -> list[int]:
         """Return the times for which `at` has records of their own, oldest first."""
 
-    def series(self, name: str, component: str | None = None, window: str = "10m") -> dict[str, list[float | None]]:
+    def series(
+        self, name: str, component: str | None = None, window: str = "10m"
+    ) -> dict[str, list[float | None]]:
         """Return time series for charts, None where nothing was read.
 
         `time_ms`, and of each span that ends then: emitted_per_s, executed_per_s, acked_per_s,
@@ -72,10 +83,11 @@ _MOST_LOOKS = 12
 
 
 class Sampler:
-    """`ReadModel` of one source: it reads once for all who look, keeps 24 hours, and bears stores that are away.
+    """`ReadModel` of one source: it reads once for all who look, keeps 24 hours, and bears stores
+    that are away.
 
-    While Redis is away, topologies keep their last counts and say why (`problem`); while ZooKeeper is, the whole cluster is
-    marked stale.
+    While Redis is away, topologies keep their last counts and say why (`problem`); while ZooKeeper
+    is, the whole cluster is marked stale.
     """
 
     def __init__(self, source: Source) -> None:
@@ -111,7 +123,9 @@ class Sampler:
             if self._cluster is not None:
                 self._number += 1
                 since_ms = self._cluster.stale_since_ms or self._cluster.time_ms
-                self._cluster = replace(stale(self._cluster, since_ms, str(error)), number=self._number)
+                self._cluster = replace(
+                    stale(self._cluster, since_ms, str(error)), number=self._number
+                )
 
     def _take(self, reading: Reading) -> None:
         views = {}
@@ -126,10 +140,14 @@ class Sampler:
         with self._lock:
             self._number += 1
             self._views = dict(sorted(views.items()))
-            self._errors = {topology_id: each.errors for topology_id, each in reading.topologies.items()}
+            self._errors = {
+                topology_id: each.errors for topology_id, each in reading.topologies.items()
+            }
             self._cluster = cluster_view(reading, self._views, self._number)
             kept = (self._cluster, self._views)
-        self._kept.add(reading.time_ms, zlib.compress(pickle.dumps(kept, pickle.HIGHEST_PROTOCOL), 1))
+        self._kept.add(
+            reading.time_ms, zlib.compress(pickle.dumps(kept, pickle.HIGHEST_PROTOCOL), 1)
+        )
 
     def _view(self, reading: TopologyReading, history: History, now_ms: int) -> TopologyView:
         looks = self._looks.setdefault(reading.base.topology_id, deque(maxlen=_MOST_LOOKS))
@@ -148,34 +166,47 @@ class Sampler:
     # -- looking -------------------------------------------------------------------------------
 
     def cluster(self) -> ClusterView:
-        """Return the cluster as it was read last; StoreUnavailableError before the first reading."""
+        """Return the cluster as it was read last; StoreUnavailableError before the first
+        reading.
+        """
         with self._lock:
             if self._cluster is None:
-                raise StoreUnavailableError(self._failure or "the cluster has not been read yet: try again in a second")
+                raise StoreUnavailableError(
+                    self._failure or "the cluster has not been read yet: try again in a second"
+                )
             return self._cluster
 
     def topology(self, name: str) -> TopologyView:
         """Return a topology by name or id; NotAliveError names those there are."""
         views = self._views
-        found = views.get(name) or next((each for each in views.values() if each.name == name), None)
+        found = views.get(name) or next(
+            (each for each in views.values() if each.name == name), None
+        )
         if found is None:
             known = ", ".join(each.name for each in views.values())
-            raise NotAliveError(f"topology {name:.80} is not alive; {f'there are {known}' if known else 'no topology runs here'}")
+            raise NotAliveError(
+                f"topology {name:.80} is not alive; {f'there are {known}' if known else 'no topology runs here'}"
+            )
         return found
 
     def at(self, time_ms: int) -> tuple[ClusterView, dict[str, TopologyView]]:
-        """Return cluster and topologies (by id) as of a moment of the last 24 hours, or just before."""
+        """Return cluster and topologies (by id) as of a moment of the last 24 hours, or just
+        before.
+        """
         found = self._kept.before(time_ms) or self._kept.oldest()
         if found is None:
             return self.cluster(), dict(self._views)
-        cluster, views = pickle.loads(zlib.decompress(found[1]))  # our own bytes, never left this process
+        # our own bytes, never left this process
+        cluster, views = pickle.loads(zlib.decompress(found[1]))
         return cluster, views
 
     def moments(self) -> list[int]:
         """Return the times for which `at` has records of their own, oldest first."""
         return self._kept.times()
 
-    def series(self, name: str, component: str | None = None, window: str = "10m") -> dict[str, list[float | None]]:
+    def series(
+        self, name: str, component: str | None = None, window: str = "10m"
+    ) -> dict[str, list[float | None]]:
         """Return time series for charts; see `ReadModel`."""
         view = self.topology(name)
         check_window(window)
@@ -195,7 +226,9 @@ class Sampler:
         if component is not None:
             check_component(view, component)
         found = self._errors.get(view.id, ())
-        return tuple(error_view(each) for each in reversed(found) if component in (None, each.component))
+        return tuple(
+            error_view(each) for each in reversed(found) if component in (None, each.component)
+        )
 
     def subscribe(self, wake: Callable[[], None]) -> Callable[[], None]:
         """Call `wake` after each sample, from the sampler's thread; return what ends that."""
@@ -219,11 +252,15 @@ _KEYS = itertools.count()
 def check_window(window: str) -> None:
     """Raise InvalidConfigError when there is no such window."""
     if window not in WINDOWS_S:
-        raise InvalidConfigError(f"window: expected one of {', '.join(WINDOWS_S)}, got {window!r:.40}")
+        raise InvalidConfigError(
+            f"window: expected one of {', '.join(WINDOWS_S)}, got {window!r:.40}"
+        )
 
 
 def check_component(view: TopologyView, component: str) -> None:
     """Raise NotAliveError when a topology has no such component."""
     if component not in view.components:
         known = ", ".join(name for name in view.components if not name.startswith("__"))
-        raise NotAliveError(f"topology {view.name} has no component {component!r:.80}, only {known}")
+        raise NotAliveError(
+            f"topology {view.name} has no component {component!r:.80}, only {known}"
+        )

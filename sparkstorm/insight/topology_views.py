@@ -54,11 +54,18 @@ class _Parts:
 
 
 def topology_view(
-    reading: TopologyReading, before: tuple[int, Look] | None, look: Look, history: History, now_ms: int
+    reading: TopologyReading,
+    before: tuple[int, Look] | None,
+    look: Look,
+    history: History,
+    now_ms: int,
 ) -> TopologyView:
-    """Return the records of a topology; `before` is an earlier look and its time, from which its health is judged."""
+    """Return the records of a topology; `before` is an earlier look and its time, from which its
+    health is judged.
+    """
     parts = _parts(reading, look, history, now_ms)
-    base, merged = reading.base, parts.merged
+    base = reading.base
+    merged = parts.merged
     slots = reading.assignment.slot_by_executor if reading.assignment else {}
     given = len(set(slots.values()))
     earlier = before[1] if before else _begin(look)
@@ -136,24 +143,36 @@ def topology_line(view: TopologyView) -> TopologyLine:
 
 def _begin(look: Look) -> Look:
     """Return a look at the moment when each worker's record began, for a first judgement."""
-    return Look({owner: Progress(now_ms=each.started_ms) for owner, each in look.progress.items()}, {})
+    return Look(
+        {owner: Progress(now_ms=each.started_ms) for owner, each in look.progress.items()}, {}
+    )
 
 
 def _parts(reading: TopologyReading, look: Look, history: History, now_ms: int) -> _Parts:
     placed = reading.assignment.slot_by_executor if reading.assignment else {}
     slots = {task: (executor, slot) for executor, slot in placed.items() for task in executor.tasks}
     grown = {name: history.grown(name) for name in WINDOWS_S}
-    return _Parts(reading, look, merge(look.progress.values()), reading.beat_by_task, slots, grown, now_ms)
+    return _Parts(
+        reading, look, merge(look.progress.values()), reading.beat_by_task, slots, grown, now_ms
+    )
 
 
 def _culprits(health: Health) -> tuple[CulpritView, ...]:
-    return tuple(CulpritView(str(each.fault), each.component, each.sentence) for each in health.culprits)
+    return tuple(
+        CulpritView(str(each.fault), each.component, each.sentence) for each in health.culprits
+    )
 
 
 def _is_settled(parts: _Parts, spouts: list[ComponentView]) -> bool:
-    """Return whether no tuple is under way: no tree is open, no task waits and no stream holds bytes."""
+    """Return whether no tuple is under way: no tree is open, no task waits and no stream holds
+    bytes.
+    """
     waits = any(counts.is_waiting for counts in parts.merged.counts_by_task.values())
-    return not any(each.pending for each in spouts) and not waits and not any(parts.look.backlog_by_task.values())
+    return (
+        not any(each.pending for each in spouts)
+        and not waits
+        and not any(parts.look.backlog_by_task.values())
+    )
 
 
 def _is_exhausted(merged: Progress, spouts: list[ComponentView]) -> bool:
@@ -169,12 +188,21 @@ def _topology_counts(users: list[ComponentView], spouts: list[ComponentView]) ->
 
 
 def _task(parts: _Parts, task: int) -> TaskView:
-    counts, beat = parts.merged.counts_by_task.get(task), parts.beats.get(task)
+    counts = parts.merged.counts_by_task.get(task)
+    beat = parts.beats.get(task)
     executor, slot = parts.slots.get(task, (None, None))
     recent = parts.grown[RECENT].task(task)
     is_here = beat is not None and beat.slot == slot
     is_dead = slot is not None and slot in parts.reading.dead
-    state = None if slot is None else "DEAD" if is_dead else beat.state if is_here and beat else NO_HEARTBEAT
+    state = (
+        None
+        if slot is None
+        else "DEAD"
+        if is_dead
+        else beat.state
+        if is_here and beat
+        else NO_HEARTBEAT
+    )
     return TaskView(
         task=task,
         component=parts.reading.outline.component_by_task[task],
@@ -201,7 +229,9 @@ def _task(parts: _Parts, task: int) -> TaskView:
     )
 
 
-def _component(parts: _Parts, name: str, all_tasks: Mapping[int, TaskView], health: Health) -> ComponentView:
+def _component(
+    parts: _Parts, name: str, all_tasks: Mapping[int, TaskView], health: Health
+) -> ComponentView:
     outline = parts.reading.outline.components[name]
     tasks = {task: each for task, each in all_tasks.items() if each.component == name}
     counts = [each for each in parts.merged.counts_by_task.values() if each.component == name]
@@ -214,7 +244,10 @@ def _component(parts: _Parts, name: str, all_tasks: Mapping[int, TaskView], heal
         kind=outline.kind,
         executors=len({each.executor for each in tasks.values()}),
         tasks=tasks,
-        inputs=tuple(InputView(each.component, each.stream, each.grouping, each.fields) for each in outline.inputs),
+        inputs=tuple(
+            InputView(each.component, each.stream, each.grouping, each.fields)
+            for each in outline.inputs
+        ),
         streams=dict(sorted(outline.streams.items())),
         has_state=bool(outline.state_backend),
         counts=added(each.counts for each in tasks.values()),
@@ -224,26 +257,51 @@ def _component(parts: _Parts, name: str, all_tasks: Mapping[int, TaskView], heal
         backlog_bytes=sum(each.backlog_bytes for each in tasks.values()),
         queued=sum(queued) if queued else None,
         queued_ms=max(ages, default=None),
-        execute_us=max((each.execute_us for each in tasks.values()), key=lambda each: each.get("p99", -1.0), default={}),
-        process_us=max((each.process_us for each in tasks.values()), key=lambda each: each.get("p99", -1.0), default={}),
+        execute_us=max(
+            (each.execute_us for each in tasks.values()),
+            key=lambda each: each.get("p99", -1.0),
+            default={},
+        ),
+        process_us=max(
+            (each.process_us for each in tasks.values()),
+            key=lambda each: each.get("p99", -1.0),
+            default={},
+        ),
         total=total or None,
         done=sum(each.done for each in counts) if total else None,
-        is_exhausted=is_spout and len(counts) == len(tasks) and all(each.is_exhausted for each in counts),
-        faults=tuple(dict.fromkeys(str(each.fault) for each in health.culprits if each.component == name)),
-        last_error=next((error_view(each) for each in parts.reading.errors if each.component == name), None),
+        is_exhausted=is_spout
+        and len(counts) == len(tasks)
+        and all(each.is_exhausted for each in counts),
+        faults=tuple(
+            dict.fromkeys(str(each.fault) for each in health.culprits if each.component == name)
+        ),
+        last_error=next(
+            (error_view(each) for each in parts.reading.errors if each.component == name), None
+        ),
     )
 
 
 def error_view(failure: Failure) -> ErrorView:
     """Return the record of an error."""
     return ErrorView(
-        failure.component, failure.task, failure.host, failure.worker, failure.time_ms, failure.text, failure.traceback
+        failure.component,
+        failure.task,
+        failure.host,
+        failure.worker,
+        failure.time_ms,
+        failure.text,
+        failure.traceback,
     )
 
 
 def _failures(merged: Progress) -> tuple[FailureView, ...]:
-    found = [FailureView(cause.component, cause.error, cause.place, count) for cause, count in merged.failures.items()]
-    return tuple(sorted(found, key=lambda each: (-each.count, each.component, each.error, each.place)))
+    found = [
+        FailureView(cause.component, cause.error, cause.place, count)
+        for cause, count in merged.failures.items()
+    ]
+    return tuple(
+        sorted(found, key=lambda each: (-each.count, each.component, each.error, each.place))
+    )
 
 
 def _user_metrics(merged: Progress) -> tuple[UserMetricView, ...]:
@@ -254,23 +312,36 @@ def _user_metrics(merged: Progress) -> tuple[UserMetricView, ...]:
             continue
         component = merged.counts_by_task[task].component
         gauges = {name: value for name, value in values.items() if value.kind is MetricKind.GAUGE}
-        found += [UserMetricView(component, task, name, str(each.kind), each.value) for name, each in gauges.items()]
-        by_component.setdefault(component, []).append({name: each for name, each in values.items() if name not in gauges})
+        found += [
+            UserMetricView(component, task, name, str(each.kind), each.value)
+            for name, each in gauges.items()
+        ]
+        by_component.setdefault(component, []).append(
+            {name: each for name, each in values.items() if name not in gauges}
+        )
     for component, several in by_component.items():
         for name, each in merged_metrics(several).items():
             shares = quantile(each.buckets, 0.50), quantile(each.buckets, 0.99)
             buckets = dict(sorted(each.buckets.items()))
-            found.append(UserMetricView(component, None, name, str(each.kind), each.value, each.count, buckets, *shares))
+            found.append(
+                UserMetricView(
+                    component, None, name, str(each.kind), each.value, each.count, buckets, *shares
+                )
+            )
     return tuple(sorted(found, key=lambda each: (each.component, each.name, each.task or 0)))
 
 
 def _edges(parts: _Parts, history: History) -> dict[str, EdgeView]:
-    audited = {(each.sender, each.stream, each.receiver): each for each in audit(parts.merged, parts.look.backlog_by_task)}
+    audited = {
+        (each.sender, each.stream, each.receiver): each
+        for each in audit(parts.merged, parts.look.backlog_by_task)
+    }
     rates = {window: grown.sent_per_s() for window, grown in parts.grown.items()}
     found = {}
     for edge in history.edges:
         sender, stream, receiver = edge
-        flow, each = parts.merged.edges.get(edge), audited.get(edge)
+        flow = parts.merged.edges.get(edge)
+        each = audited.get(edge)
         inputs = parts.reading.outline.components[receiver].inputs
         grouping = next(one for one in inputs if (one.component, one.stream) == (sender, stream))
         found["/".join(edge)] = EdgeView(
@@ -293,18 +364,27 @@ def _edges(parts: _Parts, history: History) -> dict[str, EdgeView]:
 def _workers(parts: _Parts) -> dict[str, WorkerView]:
     beats = {WorkerSlot(each.node, each.port): each for each in parts.reading.beats}
     placed = parts.reading.assignment.executors_by_slot() if parts.reading.assignment else {}
-    return {str(slot): _worker(parts, slot, executors, beats.get(slot)) for slot, executors in placed.items()}
+    return {
+        str(slot): _worker(parts, slot, executors, beats.get(slot))
+        for slot, executors in placed.items()
+    }
 
 
-def _worker(parts: _Parts, slot: WorkerSlot, executors: list[ExecutorId], beat: WorkerBeat | None) -> WorkerView:
-    table, own = parts.reading.outline.component_by_task, parts.look.progress.get(str(slot))
+def _worker(
+    parts: _Parts, slot: WorkerSlot, executors: list[ExecutorId], beat: WorkerBeat | None
+) -> WorkerView:
+    table = parts.reading.outline.component_by_task
+    own = parts.look.progress.get(str(slot))
     tasks: dict[str, int] = {}
     for task in (task for executor in executors for task in executor.tasks):
         tasks[table[task]] = tasks.get(table[task], 0) + 1
     recent = parts.grown[RECENT].loop(str(slot))
-    spent, seconds = sum(recent[0]) if recent else 0, parts.grown[RECENT].seconds
+    spent = sum(recent[0]) if recent else 0
+    seconds = parts.grown[RECENT].seconds
     state = "DEAD" if slot in parts.reading.dead else beat.state if beat else NO_HEARTBEAT
-    figures = {name: value for name, value in (beat.stats if beat else {}).items() if type(value) is int}
+    figures = {
+        name: value for name, value in (beat.stats if beat else {}).items() if type(value) is int
+    }
     return WorkerView(
         slot=str(slot),
         host=parts.host(slot),
@@ -318,7 +398,9 @@ def _worker(parts: _Parts, slot: WorkerSlot, executors: list[ExecutorId], beat: 
         memory_mb=figures.get("memory_mb"),
         cpu_percent=figures.get("cpu_percent"),
         deaths=figures.get("deaths", 0),
-        loop={name: us / spent for name, us in zip(STATES, recent[0], strict=True)} if recent and spent else {},
+        loop={name: us / spent for name, us in zip(STATES, recent[0], strict=True)}
+        if recent and spent
+        else {},
         loop_us=dict(zip(STATES, own.loop_us, strict=True)) if own else {},
         commits=own.commits if own else 0,
         commit_bytes=own.commit_bytes if own else 0,

@@ -1,7 +1,8 @@
-"""Records of the control plane: assignments, slots of supervisors, requested sizes of topologies, heartbeats.
+"""Records of the control plane: assignments, slots of supervisors, requested sizes of topologies,
+heartbeats.
 
-Everything here is stored in the state store (ZooKeeper) by cluster/storm_state.py through model/records.py.
-Times are integers of milliseconds since the epoch on the writer's clock.
+Everything here is stored in the state store (ZooKeeper) by cluster/storm_state.py through
+model/records.py. Times are integers of milliseconds since the epoch on the writer's clock.
 """
 
 from collections.abc import Mapping
@@ -28,7 +29,9 @@ class ExecutorId(NamedTuple):
     def parse(cls, text: str) -> Self:
         """Read "first-last"; raise ValueError for anything else."""
         first, dash, last = text.partition("-")
-        if not (dash and first.isdecimal() and last.isdecimal() and first.isascii() and last.isascii()):
+        if not (
+            dash and first.isdecimal() and last.isdecimal() and first.isascii() and last.isascii()
+        ):
             raise ValueError(f'expected an executor such as "1-3", got {text[:60]!r}')
         executor = cls(int(first), int(last))
         if executor.first_task > executor.last_task:
@@ -40,7 +43,9 @@ class ExecutorId(NamedTuple):
 
 
 class WorkerSlot(NamedTuple):
-    """Port of a supervisor, where one worker process can run; written "node:port", with the supervisor's id as node."""
+    """Port of a supervisor, where one worker process can run; written "node:port", with the
+    supervisor's id as node.
+    """
 
     node: str
     port: int
@@ -86,8 +91,8 @@ class Assignment:
     host_by_node: Mapping[str, str] = field(default_factory=dict)
     slot_by_executor: Mapping[ExecutorId, WorkerSlot] = field(default_factory=dict)
     start_ms_by_executor: Mapping[ExecutorId, int] = field(default_factory=dict)
-    # The assignment version that put the executor on its present slot: the major part of its fence token.
-    # Executors that a new assignment does not move keep theirs.
+    # The assignment version that put the executor on its present slot: the major part of its fence
+    # token. Executors that a new assignment does not move keep theirs.
     placed_version_by_executor: Mapping[ExecutorId, int] = field(default_factory=dict)
     kind: AssignmentKind = AssignmentKind.NEW
     # Slots whose worker runs other code than `code_key` and `conf_key`, by a gray upgrade.
@@ -105,7 +110,9 @@ class Assignment:
     def executors_by_slot(self) -> dict[WorkerSlot, list[ExecutorId]]:
         """Return the executors by slot; slots and executors in sorted order."""
         by_slot: dict[WorkerSlot, list[ExecutorId]] = {}
-        for executor, slot in sorted(self.slot_by_executor.items(), key=lambda pair: (pair[1], pair[0])):
+        for executor, slot in sorted(
+            self.slot_by_executor.items(), key=lambda pair: (pair[1], pair[0])
+        ):
             by_slot.setdefault(slot, []).append(executor)
         return by_slot
 
@@ -129,10 +136,14 @@ class TopologyBase:
     previous_status: TopologyStatus | None = None
     pending: PendingAction | None = None
     owner: str = ""
-    activations: int = 0  # requests that activated it: a worker that pauses a component goes on at the next one
-    version: int = 0  # grows with every change, so that an old record that is put back is recognised
-    paused: str = ""  # why Nimbus deactivated it: most inputs of a component fail; empty when it did not
-    store: str = field(default="", metadata=ADDED_LATER)  # name of the Redis that holds all its data; empty: the home store
+    # requests that activated it: a worker that pauses a component goes on at the next one
+    activations: int = 0
+    # grows with every change, so that an old record that is put back is recognised
+    version: int = 0
+    # why Nimbus deactivated it: most inputs of a component fail; empty when it did not
+    paused: str = ""
+    # name of the Redis that holds all its data; empty: the home store
+    store: str = field(default="", metadata=ADDED_LATER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,17 +158,22 @@ class SupervisorInfo:
     used_ports: tuple[int, ...] = ()
     resources: Mapping[str, float] = field(default_factory=dict)
     scheduler_meta: Mapping[str, JsonValue] = field(default_factory=dict)
-    trials: Mapping[str, str] | None = None  # why submitted code does not open here ("": it does) by blob key; None: never tried
+    # why submitted code does not open here ("": it does) by blob key; None: never tried
+    trials: Mapping[str, str] | None = None
     store_problem: str = ""  # why this host does not reach Redis; empty while it does
     store_away_ms: int = 0  # for how long, when the record was written
-    # Why this host does not reach each of the cluster's other stores, by name; empty while it does. Its keys are the
-    # stores that the host's slots know.
+    # Why this host does not reach each of the cluster's other stores, by name; empty while it does.
+    # Its keys are the stores that the host's slots know.
     other_stores: Mapping[str, str] = field(default_factory=dict, metadata=ADDED_LATER)
 
     @property
     def unreached(self) -> str:
         """Why this host does not reach its stores, all of them in one text; empty while it does."""
-        others = (f"store {name}: {problem}" for name, problem in sorted(self.other_stores.items()) if problem)
+        others = (
+            f"store {name}: {problem}"
+            for name, problem in sorted(self.other_stores.items())
+            if problem
+        )
         return "; ".join([self.store_problem] * bool(self.store_problem) + list(others))
 
 
@@ -171,7 +187,9 @@ class WorkerBeat:
     time_ms: int
     start_ms: int
     pid: int
-    launch: int  # grows with each launch of this slot, from the clock's seconds on: the minor part of the fence token
+    # grows with each launch of this slot, from the clock's seconds on: the minor part of the fence
+    # token
+    launch: int
     state: str  # state of the slot's machine; only "RUNNING" is a heartbeat of the executors
     assignment_version: int
     stats_by_executor: Mapping[ExecutorId, JsonValue] = field(default_factory=dict)
@@ -189,7 +207,9 @@ class TaskInfo:
 
 @dataclass(frozen=True, slots=True)
 class TaskTable:
-    """Every task of a topology (S0.43, S0.55); it never changes while the topology exists (S3.12)."""
+    """Every task of a topology (S0.43, S0.55); it never changes while the topology exists
+    (S3.12).
+    """
 
     info_by_task: Mapping[int, TaskInfo]
 
@@ -207,7 +227,9 @@ class BlobMetadata:
 
 @dataclass(frozen=True, slots=True)
 class NamedBlob:
-    """Newest version of a blob with a name: the key of its bytes, its number, and who stored it when."""
+    """Newest version of a blob with a name: the key of its bytes, its number, and who stored it
+    when.
+    """
 
     key: str
     size_bytes: int
@@ -246,10 +268,18 @@ class Movement:
     dropped: tuple[tuple[ExecutorId, WorkerSlot], ...]
 
 
-def movement(before: Mapping[ExecutorId, WorkerSlot], after: Mapping[ExecutorId, WorkerSlot]) -> Movement:
+def movement(
+    before: Mapping[ExecutorId, WorkerSlot], after: Mapping[ExecutorId, WorkerSlot]
+) -> Movement:
     """Compare two placements of one topology."""
     return Movement(
         stayed=tuple(sorted(each for each, slot in after.items() if before.get(each) == slot)),
-        moved=tuple(sorted((each, before.get(each), slot) for each, slot in after.items() if before.get(each) != slot)),
+        moved=tuple(
+            sorted(
+                (each, before.get(each), slot)
+                for each, slot in after.items()
+                if before.get(each) != slot
+            )
+        ),
         dropped=tuple(sorted((each, slot) for each, slot in before.items() if each not in after)),
     )

@@ -1,5 +1,5 @@
-"""The compiled core: row path (`_core.c`), acker's table (`_ledger.c`), requests to Redis (`_resp.c`), and
-normalisation of values (`_values.c`), where it was built.
+"""The compiled core: row path (`_core.c`), acker's table (`_ledger.c`), requests to Redis
+(`_resp.c`), and normalisation of values (`_values.c`), where it was built.
 
 Without it the twins in Python do the same.
 `SPARKSTORM_PURE=1` in the environment leaves it out.
@@ -22,9 +22,15 @@ def _load() -> tuple[ModuleType | None, str]:
     try:
         found = import_module("sparkstorm.model._core")
     except ImportError:
-        return None, "plain Python (the compiled core was not built: no C compiler or no Python headers at installation)"
+        return (
+            None,
+            "plain Python (the compiled core was not built: no C compiler or no Python headers at installation)",
+        )
     if found.VERSION != VERSION:
-        return None, f"plain Python (the compiled core is of version {found.VERSION}, not {VERSION}: install again)"
+        return (
+            None,
+            f"plain Python (the compiled core is of version {found.VERSION}, not {VERSION}: install again)",
+        )
     return found, "compiled core"
 
 

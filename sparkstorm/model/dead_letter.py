@@ -1,4 +1,6 @@
-"""DeadLetter: record of an input that a component could not process, with what is needed to execute it again."""
+"""DeadLetter: record of an input that a component could not process, with what is needed to execute
+it again.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,10 @@ from sparkstorm.model.values.codec import Codec
 from sparkstorm.model.values.tagged import from_json, to_json
 
 Pair = tuple[Any, Any]
-REPLAYED_FIELDS = {WINDOW_STREAM: ("key", "start", "end", "record"), TIMER_STREAM: ("axis", "name", "at_ms")}
+REPLAYED_FIELDS = {
+    WINDOW_STREAM: ("key", "start", "end", "record"),
+    TIMER_STREAM: ("axis", "name", "at_ms"),
+}
 """Fields of windows and timers that are given to their task again, as rows from itself."""
 
 
@@ -24,12 +29,13 @@ REPLAYED_FIELDS = {WINDOW_STREAM: ("key", "start", "end", "record"), TIMER_STREA
 class DeadLetter:
     """An input that was parked: it failed `attempts` times, and the topology went on without it.
 
-    `index` is the task's place among its component's tasks. `state` has the key-value pairs that the failed call could see, as
-    committed before it: the whole state of its task while that is small, else the keys of its grouping and those that the call
-    used; None when the bolt keeps none. `conf` has the settings of the topology that differ from the defaults. `window` has
-    what a bolt with windows or timers saw besides: the content of the window, or the stored cells that the tuple met
-    (`executor/window_records.py`). `roots` are those of its trees, of members of a batch their split ones: they name the
-    messages from which it descends.
+    `index` is the task's place among its component's tasks. `state` has the key-value pairs that
+    the failed call could see, as committed before it: the whole state of its task while that is
+    small, else the keys of its grouping and those that the call used; None when the bolt keeps
+    none. `conf` has the settings of the topology that differ from the defaults. `window` has what a
+    bolt with windows or timers saw besides: the content of the window, or the stored cells that the
+    tuple met (`executor/window_records.py`). `roots` are those of its trees, of members of a batch
+    their split ones: they name the messages from which it descends.
     """
 
     failure: Failure
@@ -43,13 +49,24 @@ class DeadLetter:
     state: tuple[Pair, ...] | None = None
     conf: Mapping[str, Any] = field(default_factory=dict)
     window: Mapping[str, Any] | None = None
-    roots: tuple[int, ...] = field(default=(), compare=False)  # not what it is about: equal runs draw other roots
+    # not what it is about: equal runs draw other roots
+    roots: tuple[int, ...] = field(default=(), compare=False)
 
     @staticmethod
     def of(tup: Tuple, failure: Failure, attempts: int, **others: Any) -> DeadLetter:
         """Return the record of an input, window or timer that was given up after so many tries."""
         roots = tuple(dict.fromkeys(split(root) for root in each_root(tup.roots) if root))
-        return DeadLetter(failure, tup.component, tup.task, tup.stream, tup.fields, tup.values, attempts, roots=roots, **others)
+        return DeadLetter(
+            failure,
+            tup.component,
+            tup.task,
+            tup.stream,
+            tup.fields,
+            tup.values,
+            attempts,
+            roots=roots,
+            **others,
+        )
 
     @property
     def component(self) -> str:
@@ -116,15 +133,21 @@ class DeadLetter:
             letter = cls(Failure.from_row([failure[name] for name in _FAILURE]), **known)
             return _checked(letter)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise StoreInconsistentError(f"a dead letter is no record of ours: {str(error)[:300]}") from error
+            raise StoreInconsistentError(
+                f"a dead letter is no record of ours: {str(error)[:300]}"
+            ) from error
 
     def to_line(self, id: str = "") -> str:
-        """Return one line of JSON, with the letter's id in its stream if it has one; `from_line` reads it back exactly."""
+        """Return one line of JSON, with the letter's id in its stream if it has one; `from_line`
+        reads it back exactly.
+        """
         return to_json({**({"id": id} if id else {}), **self.as_record()})
 
     @classmethod
     def from_line(cls, line: str) -> tuple[str, DeadLetter]:
-        """Return id (empty: none) and letter of a line; StoreInconsistentError when it is not one."""
+        """Return id (empty: none) and letter of a line; StoreInconsistentError when it is not
+        one.
+        """
         try:
             entry = from_json(line)
             return str(entry.pop("id", "")), cls.from_record(entry)
@@ -147,26 +170,42 @@ _FAILURE = tuple(Failure.__slots__)
 def _checked(letter: DeadLetter) -> DeadLetter:
     texts = (letter.source_component, letter.stream)
     numbers = (letter.source_task, letter.attempts, letter.index)
-    if any(type(text) is not str for text in texts) or any(type(number) is not int for number in numbers):
+    if any(type(text) is not str for text in texts) or any(
+        type(number) is not int for number in numbers
+    ):
         raise ValueError("its source, tries or index are of another type")
-    for name, rows in (("fields", letter.fields), ("values", letter.values), ("state", letter.state or ())):
+    for name, rows in (
+        ("fields", letter.fields),
+        ("values", letter.values),
+        ("state", letter.state or ()),
+    ):
         if not isinstance(rows, list | tuple):
             raise ValueError(f"its {name} are no list")
-    if any(type(name) is not str for name in letter.fields) or len(letter.fields) != len(letter.values):
+    if any(type(name) is not str for name in letter.fields) or len(letter.fields) != len(
+        letter.values
+    ):
         raise ValueError("its values are not those of its fields")
     if not isinstance(letter.conf, dict) or any(type(key) is not str for key in letter.conf):
         raise ValueError("its configuration is no mapping by key")
-    if letter.window is not None and (not isinstance(letter.window, dict) or any(type(key) is not str for key in letter.window)):
+    if letter.window is not None and (
+        not isinstance(letter.window, dict) or any(type(key) is not str for key in letter.window)
+    ):
         raise ValueError("its window is no mapping by name")
-    if not isinstance(letter.roots, list | tuple) or any(type(root) is not int for root in letter.roots):
+    if not isinstance(letter.roots, list | tuple) or any(
+        type(root) is not int for root in letter.roots
+    ):
         raise ValueError("its roots are no list of numbers")
     pairs = None if letter.state is None else tuple(_pair(each) for each in letter.state)
-    fields, values, roots = tuple(letter.fields), tuple(letter.values), tuple(letter.roots)
+    fields = tuple(letter.fields)
+    values = tuple(letter.values)
+    roots = tuple(letter.roots)
     return replace(letter, fields=fields, values=values, roots=roots, state=pairs)
 
 
 def _pair(pair: Any) -> Pair:
     key, value = pair
-    if isinstance(key, dict) or (isinstance(key, list) and any(isinstance(part, list | dict) for part in key)):
+    if isinstance(key, dict) or (
+        isinstance(key, list) and any(isinstance(part, list | dict) for part in key)
+    ):
         raise ValueError(f"{key!r:.60} is no key of a state")
     return (tuple(key) if isinstance(key, list) else key), value

@@ -1,4 +1,6 @@
-"""Failure: record of why an input or a piece of user code failed, the same in frames, journals, dead letters and errors."""
+"""Failure: record of why an input or a piece of user code failed, the same in frames, journals,
+dead letters and errors.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ class FailureKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Key by which failures are grouped: component, type of error, and line of user code (empty if there is none)."""
+    """Key by which failures are grouped: component, type of error, and line of user code (empty if
+    there is none).
+    """
 
     component: str
     error: str
@@ -56,10 +60,11 @@ class Cause:
 class Failure:
     """Why something failed.
 
-    `text` is one sentence that ends with the user's line. `traceback` has the frames of user code, outermost first, without
-    the sentence. `worker` is "node:port", `code_version` the sha256 of the topology's code. `waited_ms` says how long the
-    input had waited, in milliseconds, by place: "tree" since the oldest root of its frame was emitted, "stream" in its task's
-    stream, "retries" since its first failure here.
+    `text` is one sentence that ends with the user's line. `traceback` has the frames of user code,
+    outermost first, without the sentence. `worker` is "node:port", `code_version` the sha256 of the
+    topology's code. `waited_ms` says how long the input had waited, in milliseconds, by place:
+    "tree" since the oldest root of its frame was emitted, "stream" in its task's stream, "retries"
+    since its first failure here.
     """
 
     kind: FailureKind
@@ -75,24 +80,36 @@ class Failure:
 
     @property
     def cause(self) -> Cause:
-        """The failure's group. The text of an error may contain the value; its type and line do not."""
+        """The failure's group. The text of an error may contain the value; its type and line do
+        not.
+        """
         place = _PLACE.search(self.text)
         error = _ERROR.match(self.text)
         if error is not None and (place is not None or error[0].endswith(_KNOWN_ENDINGS)):
             return Cause(self.component, error[0], place[1] if place else "")
-        if place is not None and self.kind is not FailureKind.SYSTEM and (named := _PREFIXED.search(self.text)):
-            return Cause(self.component, named[1], place[1])  # of a tick, or of a window with its key
+        if (
+            place is not None
+            and self.kind is not FailureKind.SYSTEM
+            and (named := _PREFIXED.search(self.text))
+        ):
+            # of a tick, or of a window with its key
+            return Cause(self.component, named[1], place[1])
         return Cause(self.component, _VARYING.sub("*", self.text)[:100], "")
 
     @property
     def place(self) -> str:
-        """Node and port of the worker, "node:port", and its host where that has another name; empty when unknown.
+        """Node and port of the worker, "node:port", and its host where that has another name; empty
+        when unknown.
 
         Storm shows host and port: here several nodes of a host have the same ports.
         """
         if not (self.worker and self.host):
             return self.worker or self.host
-        return self.worker if self.worker.rpartition(":")[0] == self.host else f"{self.worker} ({self.host})"
+        return (
+            self.worker
+            if self.worker.rpartition(":")[0] == self.host
+            else f"{self.worker} ({self.host})"
+        )
 
     def to_row(self) -> list[Any]:
         """Return the record as values of the codec; `from_row` reads it back."""
@@ -101,7 +118,11 @@ class Failure:
     @classmethod
     def from_row(cls, row: Any) -> Failure:
         """Read a row from outside; ValueError when it is none."""
-        if type(row) is not list or len(row) != len(_KINDS) or any(type(v) is not k for v, k in zip(row, _KINDS, strict=True)):
+        if (
+            type(row) is not list
+            or len(row) != len(_KINDS)
+            or any(type(v) is not k for v, k in zip(row, _KINDS, strict=True))
+        ):
             raise ValueError(f"{show(row)} is no failure")
         if any(type(name) is not str or type(ms) is not int for name, ms in row[-1].items()):
             raise ValueError(f"{show(row[-1])} are no times by place")
@@ -114,7 +135,9 @@ _KINDS = (str, str, str, int, str, str, int, str, str, dict)
 
 @dataclass(frozen=True, slots=True)
 class FailureGroup:
-    """Failures of one cause: how many since the topology began, and the newest that is kept (None: none is)."""
+    """Failures of one cause: how many since the topology began, and the newest that is kept (None:
+    none is).
+    """
 
     cause: Cause
     count: int
@@ -122,20 +145,30 @@ class FailureGroup:
 
 
 def group_failures(counts: Mapping[Cause, int], kept: Iterable[Failure]) -> list[FailureGroup]:
-    """Return groups, the largest first; a cause that no worker counts (a death) counts its kept records."""
+    """Return groups, the largest first; a cause that no worker counts (a death) counts its kept
+    records.
+    """
     newest: dict[Cause, Failure] = {}
     records: dict[Cause, int] = {}
     for failure in sorted(kept, key=lambda each: each.time_ms):
         if failure.kind is not FailureKind.PARKED:
             newest[failure.cause] = failure
             records[failure.cause] = records.get(failure.cause, 0) + 1
-    found = [FailureGroup(cause, count, newest.get(cause)) for cause, count in {**records, **counts}.items()]
+    found = [
+        FailureGroup(cause, count, newest.get(cause))
+        for cause, count in {**records, **counts}.items()
+    ]
     return sorted(found, key=lambda group: (-group.count, str(group.cause)))
 
 
 def killed(deaths: int, end: str = "") -> Failure:
-    """Return the failure of an input that has killed its worker so often; `end` says how the last one ended."""
-    return Failure(FailureKind.KILLED, f"killed its worker {deaths} times{'; the last: ' if end else ''}{end}"[:MAX_TEXT])
+    """Return the failure of an input that has killed its worker so often; `end` says how the last
+    one ended.
+    """
+    return Failure(
+        FailureKind.KILLED,
+        f"killed its worker {deaths} times{'; the last: ' if end else ''}{end}"[:MAX_TEXT],
+    )
 
 
 def pack_failures(failures: Mapping[int, Failure]) -> list[Any]:
@@ -168,7 +201,9 @@ def unpack_failures(value: Any, root_limit: int) -> dict[int, Failure]:
     if any(type(root) is not int or not 0 < root < root_limit for root in place_by_root):
         raise ValueError("failures are not kept by root")
     found = list(_with_tracebacks(tracebacks, rows))
-    if any(type(place) is not int or not 0 <= place < len(found) for place in place_by_root.values()):
+    if any(
+        type(place) is not int or not 0 <= place < len(found) for place in place_by_root.values()
+    ):
         raise ValueError("a root has no failure")
     return {root: found[place] for root, place in place_by_root.items()}
 
@@ -176,6 +211,11 @@ def unpack_failures(value: Any, root_limit: int) -> dict[int, Failure]:
 def _with_tracebacks(tracebacks: list[Any], rows: Iterable[Any]) -> Iterable[Failure]:
     at = _PLAIN.index("traceback")
     for row in rows:
-        if type(row) is not list or len(row) != len(_KINDS) or type(row[at]) is not int or not 0 <= row[at] < len(tracebacks):
+        if (
+            type(row) is not list
+            or len(row) != len(_KINDS)
+            or type(row[at]) is not int
+            or not 0 <= row[at] < len(tracebacks)
+        ):
             raise ValueError(f"{show(row)} is no failure")
         yield Failure.from_row([*row[:at], tracebacks[row[at]], *row[at + 1 :]])

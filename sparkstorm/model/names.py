@@ -1,4 +1,6 @@
-"""Conversion of names of topologies, components and hosts to names of nodes and files, and of any text to one for people."""
+"""Conversion of names of topologies, components and hosts to names of nodes and files, and of any
+text to one for people.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +17,23 @@ _UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 @lru_cache(4096)
 def counted(count: int, one: str, many: str = "") -> str:
-    """Return a count with its noun: "1 tuple", "1,200 tuples"; `many` is the plural that an -s does not make."""
+    """Return a count with its noun: "1 tuple", "1,200 tuples"; `many` is the plural that an -s does
+    not make.
+    """
     return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
 def shown(line: str) -> str:
-    """Return a line without control characters: user code may write what it likes, and a terminal obeys some of it."""
+    """Return a line without control characters: user code may write what it likes, and a terminal
+    obeys some of it.
+    """
     return _UNSAFE.sub(lambda found: f"\\x{ord(found[0]):02x}", line.rstrip("\r"))
 
 
 def name_to_node(name: str) -> str:
-    """Return a name as one node of the state store's tree; characters that the tree refuses are percent-quoted."""
+    """Return a name as one node of the state store's tree; characters that the tree refuses are
+    percent-quoted.
+    """
     quoted = quote(name, safe=_SAFE)
     return quoted.replace(".", "%2E") if quoted in (".", "..") else quoted
 
@@ -36,10 +44,11 @@ def node_to_name(node: str) -> str:
 
 
 def file_name(name: str) -> str:
-    """Return a name as the name of one visible file or folder; different names have different files.
+    """Return a name as the name of one visible file or folder; different names have different
+    files.
 
-    Plain names stay as they are. Other characters and a leading '.' or '-' are percent-quoted; a name that gets longer than
-    MAX_FILE_NAME_BYTES is cut and ends in `~` and a part of its SHA-256.
+    Plain names stay as they are. Other characters and a leading '.' or '-' are percent-quoted; a
+    name that gets longer than MAX_FILE_NAME_BYTES is cut and ends in `~` and a part of its SHA-256.
     """
     data = name.encode(errors="surrogatepass")
     quoted = quote(data, safe=_SAFE).replace("~", "%7E") or "%"
@@ -51,7 +60,8 @@ def file_name(name: str) -> str:
 
 
 def node_of_driver(node: str, number: int) -> str:
-    """Return the name of a node of the driver with that number: drivers that share a root have no node in common.
+    """Return the name of a node of the driver with that number: drivers that share a root have no
+    node in common.
 
     The first driver's nodes have plain names; "@" occurs in no host name.
     """
@@ -59,7 +69,9 @@ def node_of_driver(node: str, number: int) -> str:
 
 
 def machine_of_node(node: str) -> str:
-    """Return what the nodes of all drivers on one machine have in common: `w1` of `w1` and of `w1@2`."""
+    """Return what the nodes of all drivers on one machine have in common: `w1` of `w1` and of
+    `w1@2`.
+    """
     machine, at, number = node.rpartition("@")
     return machine if at and number.isascii() and number.isdecimal() else node
 

@@ -1,4 +1,6 @@
-"""Outline of a topology: its shape without its code, so that Nimbus schedules without unpickling."""
+"""Outline of a topology: its shape without its code, so that Nimbus schedules without
+unpickling.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -28,7 +30,8 @@ class ComponentOutline:
     kind: str
     conf: Mapping[str, JsonValue] = field(default_factory=dict)
     inputs: tuple[InputOutline, ...] = ()
-    streams: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # declared fields by stream
+    # declared fields by stream
+    streams: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     state_version: int = 0  # form of a stateful bolt's state; 0 without state
     state_backend: str = ""  # of a stateful bolt
 
@@ -44,22 +47,31 @@ class TopologyOutline:
     def task_infos(self) -> dict[int, TaskInfo]:
         """Return component and kind by task id; the system's components run as bolts (S0.58)."""
         return {
-            task: TaskInfo(component, "spout" if self.components[component].kind == "spout" else "bolt")
+            task: TaskInfo(
+                component, "spout" if self.components[component].kind == "spout" else "bolt"
+            )
             for task, component in self.component_by_task.items()
         }
 
 
 def outline_of(topology: Topology, conf: Mapping[str, JsonValue]) -> TopologyOutline:
-    """Return the outline of a user's topology under its normalised conf, with the system's components."""
+    """Return the outline of a user's topology under its normalised conf, with the system's
+    components.
+    """
     whole = system_topology(topology, conf)
     components = {
         each.id: ComponentOutline(
             each.kind,
             dict(each.conf),
-            tuple(InputOutline(one.component, one.stream, one.grouping.kind, one.grouping.fields) for one in each.inputs),
+            tuple(
+                InputOutline(one.component, one.stream, one.grouping.kind, one.grouping.fields)
+                for one in each.inputs
+            ),
             {name: stream.fields for name, stream in each.streams.items()},
             getattr(each.instance, "state_version", 0),
-            StateSettings.of(conf, each.conf).backend if hasattr(each.instance, "state_version") else "",
+            StateSettings.of(conf, each.conf).backend
+            if hasattr(each.instance, "state_version")
+            else "",
         )
         for each in whole
     }

@@ -1,7 +1,8 @@
 """JSON form of the control plane's records: strict, versioned; errors name the path and the field.
 
-Laws: decode(encode(record)) == record; an unknown, missing or mistyped field raises StoreInconsistentError that names
-the path and the field; output is deterministic (sorted keys), so equal records have equal bytes and equal signatures.
+Laws: decode(encode(record)) == record; an unknown, missing or mistyped field raises
+StoreInconsistentError that names the path and the field; output is deterministic (sorted keys), so
+equal records have equal bytes and equal signatures.
 """
 
 import dataclasses
@@ -59,7 +60,8 @@ def _refuse_constant(name: str) -> object:
     raise ValueError(f"{name} is not JSON")
 
 
-# ---- writing -------------------------------------------------------------------------------------------------------
+# ---- writing
+# -------------------------------------------------------------------------------------------------------
 
 
 @cache
@@ -68,7 +70,8 @@ def _writer_of(hint: Hashable) -> _Writer:
         return _record_writer(hint)
     if hint in (ExecutorId, WorkerSlot) or (isinstance(hint, type) and issubclass(hint, StrEnum)):
         return str
-    origin, arguments = get_origin(hint), get_args(hint)
+    origin = get_origin(hint)
+    arguments = get_args(hint)
     if origin is Mapping:
         return _mapping_writer(_writer_of(arguments[1]))
     if origin is tuple:

@@ -1,7 +1,9 @@
-"""Requests that clients make of Nimbus, their outcomes, and the rules that make a request legal. PURE.
+"""Requests that clients make of Nimbus, their outcomes, and the rules that make a request legal.
+PURE.
 
-A request is a record under nimbus/requests/<id>; its outcome is a record under nimbus/outcomes/<id>. Both are signed. The
-first *create* of the outcome decides: Nimbus accepts or refuses, or the client withdraws, and never both.
+A request is a record under nimbus/requests/<id>; its outcome is a record under
+nimbus/outcomes/<id>. Both are signed. The first *create* of the outcome decides: Nimbus accepts or
+refuses, or the client withdraws, and never both.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ _MOST_REASON_CHARS = 200
 
 
 class RequestKind(StrEnum):
-    """Kinds of requests; UPDATE is a hot deploy, UPGRADE the first batch of a gray upgrade, CONTINUE_UPGRADE the next one."""
+    """Kinds of requests; UPDATE is a hot deploy, UPGRADE the first batch of a gray upgrade,
+    CONTINUE_UPGRADE the next one.
+    """
 
     SUBMIT = "SUBMIT"
     UPDATE = "UPDATE"
@@ -54,7 +58,11 @@ class RequestKind(StrEnum):
             return f"upgrade {first}"
         if self in HOST_KINDS:
             return f"hosts {first}"
-        return {"upgrade": "upgrade start", "restart_worker": "restart", "set_log_level": "log-level"}.get(self.lower(), first)
+        return {
+            "upgrade": "upgrade start",
+            "restart_worker": "restart",
+            "set_log_level": "log-level",
+        }.get(self.lower(), first)
 
 
 _WITH_TOPOLOGY = (RequestKind.SUBMIT, RequestKind.UPDATE, RequestKind.UPGRADE)
@@ -73,7 +81,9 @@ class OutcomeState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LogLevel:
-    """Level of one logger in a topology's workers ("" resets it); a timeout of 0 lasts until the next change."""
+    """Level of one logger in a topology's workers ("" resets it); a timeout of 0 lasts until the
+    next change.
+    """
 
     level: str
     timeout_ms: int = 0
@@ -90,7 +100,9 @@ class LogConfig:
 
 @dataclass(frozen=True, slots=True)
 class SubmittedOutline:
-    """A new topology's outline as a blob of its own: the id makes its address differ from that of any other topology."""
+    """A new topology's outline as a blob of its own: the id makes its address differ from that of
+    any other topology.
+    """
 
     topology_id: str
     outline: TopologyOutline
@@ -98,7 +110,9 @@ class SubmittedOutline:
 
 @dataclass(frozen=True, slots=True)
 class HostMark:
-    """Mark of an excluded host, which gets no new workers; the workers of a drained one also leave. `by` is the client."""
+    """Mark of an excluded host, which gets no new workers; the workers of a drained one also leave.
+    `by` is the client.
+    """
 
     is_drained: bool
     since_ms: int
@@ -115,7 +129,9 @@ class HostMarks:
 
 @dataclass(frozen=True, slots=True)
 class RebalancePlan:
-    """Placement before and after a rebalance, of a dry run; `slots` are those that the topology can have."""
+    """Placement before and after a rebalance, of a dry run; `slots` are those that the topology can
+    have.
+    """
 
     topology_id: str
     before: Mapping[ExecutorId, WorkerSlot]
@@ -132,13 +148,16 @@ class RebalancePlan:
     @property
     def shortfall(self) -> str:
         """Reason for which fewer workers are given than wanted; empty when they are not fewer."""
-        given, executors = self.given_workers, len(self.after) + len(self.unplaced)
+        given = self.given_workers
+        executors = len(self.after) + len(self.unplaced)
         if given >= self.wanted_workers:
             return ""
         if given == executors:
             return f"it has {counted(executors, 'executor')}"
         return (
-            f"{self.slots} slots are there for it" if given >= self.slots else f"its scheduler takes {given} of {self.slots} slots"
+            f"{self.slots} slots are there for it"
+            if given >= self.slots
+            else f"its scheduler takes {given} of {self.slots} slots"
         )
 
     @property
@@ -156,9 +175,11 @@ class Request:
     name: str  # of the topology; "" for a request about a host
     created_ms: int
     expires_ms: int  # not carried out when no Nimbus has accepted it by then
-    topology_id: str = ""  # SUBMIT, UPDATE: the new one; others: the one that is meant, "" for whichever has the name
+    # SUBMIT, UPDATE: the new one; others: the one that is meant, "" for whichever has the name
+    topology_id: str = ""
     client: str = ""  # "user@host:pid", for people
-    base: TopologyBase | None = None  # SUBMIT, UPDATE; UPGRADE: the running topology with the new code and configuration
+    # SUBMIT, UPDATE; UPGRADE: the running topology with the new code and configuration
+    base: TopologyBase | None = None
     outline_key: str = ""  # with a base: blob of the SubmittedOutline
     has_state: bool = False  # SUBMIT: initial state lies in Redis under the new id
     wait_ms: int | None = None  # KILL, REBALANCE; None for the topology's message timeout
@@ -167,7 +188,8 @@ class Request:
     slot: WorkerSlot | None = None  # RESTART_WORKER; None for all workers
     log_levels: Mapping[str, LogLevel] = field(default_factory=dict)  # SET_LOG_LEVEL
     upgrade: UpgradeOptions | None = None  # UPGRADE, CONTINUE_UPGRADE: choice of the batch
-    is_forced: bool = False  # UPGRADE: also when the code before cannot read the state of the new one
+    # UPGRADE: also when the code before cannot read the state of the new one
+    is_forced: bool = False
     host: str = ""  # DRAIN_HOST, EXCLUDE_HOST, INCLUDE_HOST
     reason: str = ""  # DRAIN_HOST, EXCLUDE_HOST: for people
 
@@ -183,7 +205,9 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Outcome of a request; `step` is its progress in one sentence, `error_kind` the class of a SparkStormError."""
+    """Outcome of a request; `step` is its progress in one sentence, `error_kind` the class of a
+    SparkStormError.
+    """
 
     id: str
     state: OutcomeState
@@ -220,24 +244,36 @@ def topology_name(topology_id: str) -> str:
 
 
 def check_request(request: Request, request_id: str) -> None:
-    """Refuse a request that no client of this release writes; InvalidTopologyError or InvalidConfigError names the field."""
+    """Refuse a request that no client of this release writes; InvalidTopologyError or
+    InvalidConfigError names the field.
+    """
     where = f"request {request_id}"
     if request.id != request_id or not is_request_id(request_id):
         raise InvalidConfigError(f"{where}: its record is that of request {request.id[:60]!r}")
     if request.kind in HOST_KINDS:
         check_host(request.host, request.reason)
-    if (request.kind in HOST_KINDS) == bool(request.name) or (request.kind in HOST_KINDS) != bool(request.host):
-        raise InvalidConfigError(f"{where}: {request.kind} of topology {request.name[:60]!r} and host {request.host[:60]!r}")
+    if (request.kind in HOST_KINDS) == bool(request.name) or (request.kind in HOST_KINDS) != bool(
+        request.host
+    ):
+        raise InvalidConfigError(
+            f"{where}: {request.kind} of topology {request.name[:60]!r} and host {request.host[:60]!r}"
+        )
     if request.name:
         validate_name(request.name)
     if request.topology_id and not is_id_of(request.topology_id, request.name):
-        raise InvalidTopologyError(f"{where}: {request.topology_id[:200]!r} is no id of a topology named {request.name}")
+        raise InvalidTopologyError(
+            f"{where}: {request.topology_id[:200]!r} is no id of a topology named {request.name}"
+        )
     if not 0 <= request.created_ms <= request.expires_ms:
-        raise InvalidConfigError(f"{where}: it expires at {request.expires_ms}, before it was made at {request.created_ms}")
+        raise InvalidConfigError(
+            f"{where}: it expires at {request.expires_ms}, before it was made at {request.created_ms}"
+        )
     if request.wait_ms is not None and request.wait_ms > MAX_WAIT_MS:
         raise InvalidConfigError(f"{where}: a wait of {request.wait_ms} ms is longer than a year")
     if (request.base is not None) != (request.kind in _WITH_TOPOLOGY):
-        raise InvalidTopologyError(f"{where}: {request.kind} with {'a' if request.base else 'no'} topology")
+        raise InvalidTopologyError(
+            f"{where}: {request.kind} with {'a' if request.base else 'no'} topology"
+        )
     if request.base is not None:
         _check_base(request, request.base, where)
     if request.upgrade is not None:
@@ -252,10 +288,21 @@ def is_id_of(topology_id: str, name: str) -> bool:
 
 
 def _check_base(request: Request, base: TopologyBase, where: str) -> None:
-    if (base.topology_id, base.name) != (request.topology_id, request.name) or not request.topology_id:
-        raise InvalidTopologyError(f"{where}: it is about {request.topology_id!r}, its base about {base.topology_id[:200]!r}")
-    if base.status not in (TopologyStatus.ACTIVE, TopologyStatus.INACTIVE) or base.pending or base.previous_status:
-        raise InvalidTopologyError(f"topology {base.name} cannot start as {base.status}, only ACTIVE or INACTIVE")
+    if (base.topology_id, base.name) != (
+        request.topology_id,
+        request.name,
+    ) or not request.topology_id:
+        raise InvalidTopologyError(
+            f"{where}: it is about {request.topology_id!r}, its base about {base.topology_id[:200]!r}"
+        )
+    if (
+        base.status not in (TopologyStatus.ACTIVE, TopologyStatus.INACTIVE)
+        or base.pending
+        or base.previous_status
+    ):
+        raise InvalidTopologyError(
+            f"topology {base.name} cannot start as {base.status}, only ACTIVE or INACTIVE"
+        )
     numbers = (base.num_workers, *base.executors_by_component.values())
     if min(numbers) < 1 or not all((base.code_key, base.conf_key, request.outline_key)):
         raise InvalidTopologyError(f"{where}: its base lacks workers, executors or blobs")
@@ -264,7 +311,9 @@ def _check_base(request: Request, base: TopologyBase, where: str) -> None:
 def check_upgrade(name: str, options: UpgradeOptions) -> None:
     """InvalidConfigError for a choice of no worker, or of a negative number."""
     if options.worker_num < 0:
-        raise InvalidConfigError(f"upgrade of {name}: {options.worker_num} workers; a number from 0 on is needed")
+        raise InvalidConfigError(
+            f"upgrade of {name}: {options.worker_num} workers; a number from 0 on is needed"
+        )
     if not options.workers and not options.component and not options.worker_num:
         raise InvalidConfigError(
             f"upgrade of {name}: no workers are chosen for this batch; give --num N, --workers NODE:PORT or --component ID "
@@ -273,9 +322,13 @@ def check_upgrade(name: str, options: UpgradeOptions) -> None:
 
 
 def check_host(host: str, reason: str = "") -> None:
-    """InvalidConfigError for a text that is no host's name, or a reason that is too long or not one line."""
+    """InvalidConfigError for a text that is no host's name, or a reason that is too long or not one
+    line.
+    """
     if not isinstance(host, str) or not 0 < len(host) <= _MOST_HOST_CHARS or not host.isprintable():
-        raise InvalidConfigError(f"{host!r:.60} is no host's name; `sparkstorm hosts` lists the hosts")
+        raise InvalidConfigError(
+            f"{host!r:.60} is no host's name; `sparkstorm hosts` lists the hosts"
+        )
     if not isinstance(reason, str) or len(reason) > _MOST_REASON_CHARS or not reason.isprintable():
         raise InvalidConfigError(
             f"host {host}: the reason {reason!r:.60} is not one line of at most {_MOST_REASON_CHARS} characters"
@@ -283,7 +336,9 @@ def check_host(host: str, reason: str = "") -> None:
 
 
 def check_log_levels(name: str, levels: Mapping[str, LogLevel]) -> None:
-    """InvalidConfigError for a level that Python's logging does not know, or an impossible timeout."""
+    """InvalidConfigError for a level that Python's logging does not know, or an impossible
+    timeout.
+    """
     if not levels:
         raise InvalidConfigError(f"log levels of {name}: none is given; give a level by logger")
     for logger, wanted in levels.items():

@@ -1,4 +1,5 @@
-"""Form of root ids: a tree by itself, a member of a tree batch, or a member that was split off. PURE.
+"""Form of root ids: a tree by itself, a member of a tree batch, or a member that was split off.
+PURE.
 
 A root is a number from 1 to 2**63 - 1; 0 is no root. Its kind is in two bits:
 
@@ -8,7 +9,8 @@ A root is a number from 1 to 2**63 - 1; 0 is no root. Its kind is in two bits:
                     under the batch's root, which is the member's with place 0
     1       1       a member that was split off its batch; an acker tracks it under this root
 
-The kind is in the root and not in a setting, so that workers with different settings (a gray upgrade) agree about every root.
+The kind is in the root and not in a setting, so that workers with different settings (a gray
+upgrade) agree about every root.
 """
 
 from __future__ import annotations
@@ -22,9 +24,13 @@ PLACES = 1 << 10
 SPLIT = 3 << 61
 """Roots of split members are this or more."""
 
-_MEMBER, _SPLIT_BIT = 1 << 61, 1 << 62
-_SPREAD, _64_BITS = 0x9E3779B97F4A7C15, (1 << 64) - 1  # Fibonacci hashing: 2**64 by the golden ratio
-_PLACE_BITS, _PLACE = 10, PLACES - 1
+_MEMBER = 1 << 61
+_SPLIT_BIT = 1 << 62
+# Fibonacci hashing: 2**64 by the golden ratio
+_SPREAD = 0x9E3779B97F4A7C15
+_64_BITS = (1 << 64) - 1
+_PLACE_BITS = 10
+_PLACE = PLACES - 1
 _BATCH = (_MEMBER - 1) & ~_PLACE
 
 
@@ -34,7 +40,9 @@ def tree_root(drawn: int) -> int:
 
 
 def batch_root(drawn: int) -> int:
-    """Return the root of a batch, made of a random number; the members' roots are this plus their places."""
+    """Return the root of a batch, made of a random number; the members' roots are this plus their
+    places.
+    """
     return _MEMBER | drawn & _BATCH
 
 
@@ -54,7 +62,9 @@ def split(root: int) -> int:
 
 
 def split_roots(roots: Roots) -> Roots:
-    """Return the roots of a tuple whose members are split off, each once: two edges for one root would cancel each other."""
+    """Return the roots of a tuple whose members are split off, each once: two edges for one root
+    would cancel each other.
+    """
     if not isinstance(roots, tuple):
         return split(roots)
     found = tuple(dict.fromkeys(map(split, roots)))
@@ -62,7 +72,9 @@ def split_roots(roots: Roots) -> Roots:
 
 
 def batch_of(root: int) -> int:
-    """Return the root of the batch of a member, split or not; the root of a tree by itself unchanged."""
+    """Return the root of the batch of a member, split or not; the root of a tree by itself
+    unchanged.
+    """
     return root & ~(_SPLIT_BIT | _PLACE) if root & _MEMBER else root
 
 
@@ -72,7 +84,9 @@ def place_of(root: int) -> int:
 
 
 def home_of(root: int, ackers: int) -> int:
-    """Return which of so many ackers tracks a root: all of a batch and what is split off it have one."""
+    """Return which of so many ackers tracks a root: all of a batch and what is split off it have
+    one.
+    """
     return ((root & _BATCH) >> _PLACE_BITS) % ackers
 
 
@@ -90,8 +104,10 @@ def brought_home(root: int, homes: Sequence[int], ackers: int) -> int:
 
 
 def is_sampled(root: int, bits: int) -> bool:
-    """Return whether the message of a root is one of the sample of 1 in 2**bits, which is the same in every worker.
+    """Return whether the message of a root is one of the sample of 1 in 2**bits, which is the same
+    in every worker.
 
-    The split and the unsplit root of a message have one answer. The product spreads the places of a batch, which are neighbours.
+    The split and the unsplit root of a message have one answer. The product spreads the places of a
+    batch, which are neighbours.
     """
     return (split(root) * _SPREAD & _64_BITS) >> (64 - bits) == 0 if bits else True

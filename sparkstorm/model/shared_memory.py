@@ -1,7 +1,9 @@
-"""Memory that executors share: named regions of a component, as declared by Storm's addSharedMemory. PURE.
+"""Memory that executors share: named regions of a component, as declared by Storm's
+addSharedMemory. PURE.
 
-A component's own configuration carries its regions under `topology.component.shared.memory`, so that they are part of the
-topology: `{"cache": {"on_heap": 64.0, "off_heap_worker": 0.0, "off_heap_node": 512.0}}`, amounts in MB.
+A component's own configuration carries its regions under `topology.component.shared.memory`, so
+that they are part of the topology: `{"cache": {"on_heap": 64.0, "off_heap_worker": 0.0,
+"off_heap_node": 512.0}}`, amounts in MB.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ _AMOUNTS = ("on_heap", "off_heap_worker", "off_heap_node")
 class SharedMemory:
     """One region, amounts in MB (Storm's SharedMemory).
 
-    `on_heap` and `off_heap_worker` count once per worker, `off_heap_node` once per node, however many executors use it.
+    `on_heap` and `off_heap_worker` count once per worker, `off_heap_node` once per node, however
+    many executors use it.
     """
 
     name: str
@@ -41,22 +44,30 @@ def shared_on_heap(amount: float, name: str) -> SharedMemory:
 
 
 def shared_off_heap_within_worker(amount: float, name: str) -> SharedMemory:
-    """Return a region outside the heap of each worker that uses it, in MB (Storm's SharedOffHeapWithinWorker)."""
+    """Return a region outside the heap of each worker that uses it, in MB (Storm's
+    SharedOffHeapWithinWorker).
+    """
     return SharedMemory(name, off_heap_worker=amount)
 
 
 def shared_off_heap_within_node(amount: float, name: str) -> SharedMemory:
-    """Return a region that all workers of a topology on a node share, in MB (Storm's SharedOffHeapWithinNode)."""
+    """Return a region that all workers of a topology on a node share, in MB (Storm's
+    SharedOffHeapWithinNode).
+    """
     return SharedMemory(name, off_heap_node=amount)
 
 
 def regions_of(conf: Mapping[str, Any], where: str) -> tuple[SharedMemory, ...]:
-    """Return the regions in a component's configuration, by name; InvalidTopologyError names region and amount."""
+    """Return the regions in a component's configuration, by name; InvalidTopologyError names region
+    and amount.
+    """
     declared = conf.get(SHARED_MEMORY_KEY)
     if declared is None:
         return ()
     if not isinstance(declared, Mapping):
-        raise InvalidTopologyError(f"{where}: {SHARED_MEMORY_KEY}: expected regions by name, got {show(declared)}")
+        raise InvalidTopologyError(
+            f"{where}: {SHARED_MEMORY_KEY}: expected regions by name, got {show(declared)}"
+        )
     return tuple(_region(name, declared[name], where) for name in sorted(declared, key=str))
 
 
@@ -75,12 +86,18 @@ def check_regions(conf_by_component: Iterable[tuple[str, Mapping[str, Any]]], wh
 
 def _region(name: object, amounts: object, where: str) -> SharedMemory:
     if not isinstance(name, str) or not name:
-        raise InvalidTopologyError(f"{where}: shared memory needs a name that is a text, got {show(name)}")
+        raise InvalidTopologyError(
+            f"{where}: shared memory needs a name that is a text, got {show(name)}"
+        )
     if not isinstance(amounts, Mapping):
-        raise InvalidTopologyError(f"{where}: shared memory {show(name)}: expected amounts in MB, got {show(amounts)}")
+        raise InvalidTopologyError(
+            f"{where}: shared memory {show(name)}: expected amounts in MB, got {show(amounts)}"
+        )
     for kind, amount in amounts.items():
         if kind not in _AMOUNTS:
-            raise InvalidTopologyError(f"{where}: shared memory {show(name)}: expected {', '.join(_AMOUNTS)}, got {show(kind)}")
+            raise InvalidTopologyError(
+                f"{where}: shared memory {show(name)}: expected {', '.join(_AMOUNTS)}, got {show(kind)}"
+            )
         is_number = isinstance(amount, (int, float)) and not isinstance(amount, bool)
         if not is_number or not 0 <= amount <= MOST_MB or not math.isfinite(amount):
             raise InvalidTopologyError(

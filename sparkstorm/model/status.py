@@ -1,7 +1,7 @@
 """Status of a topology, actions of its life cycle, and the pending action with its due time.
 
-A pending action is a stored record with its due time and parameters, so that timers survive a restart of Nimbus. The
-transitions are in scheduling/lifecycle.py.
+A pending action is a stored record with its due time and parameters, so that timers survive a
+restart of Nimbus. The transitions are in scheduling/lifecycle.py.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,9 @@ from types import MappingProxyType
 JsonValue = None | bool | int | float | str | list["JsonValue"] | dict[str, "JsonValue"]
 
 ADDED_LATER: Mapping[str, bool] = MappingProxyType({"added later": True})
-"""Metadata of a field that records of earlier versions lack; they are read with its default (model/strict.py)."""
+"""Metadata of a field that records of earlier versions lack; they are read with its default
+(model/strict.py).
+"""
 
 
 class TopologyStatus(StrEnum):
@@ -27,7 +29,9 @@ class TopologyStatus(StrEnum):
 
 
 class Action(StrEnum):
-    """Event that changes a topology's status: requested by a user, or due by a timer (REMOVE, DO_REBALANCE)."""
+    """Event that changes a topology's status: requested by a user, or due by a timer (REMOVE,
+    DO_REBALANCE).
+    """
 
     ACTIVATE = "ACTIVATE"
     INACTIVATE = "INACTIVATE"
@@ -42,7 +46,9 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RebalanceOptions:
-    """Changes by a rebalance; None or an empty map leaves that part as it is (after Storm's RebalanceOptions)."""
+    """Changes by a rebalance; None or an empty map leaves that part as it is (after Storm's
+    RebalanceOptions).
+    """
 
     num_workers: int | None = None
     executors_by_component: Mapping[str, int] = field(default_factory=dict)

@@ -1,7 +1,9 @@
-"""Strict reading of JSON values by type hints: dataclasses, lists, mappings, enums and bounded scalars. PURE.
+"""Strict reading of JSON values by type hints: dataclasses, lists, mappings, enums and bounded
+scalars. PURE.
 
-An unknown, missing or mistyped field is an error that names the path to it. A field with a default may be absent; its
-metadata `key` is its name in JSON where that differs. `Annotated[T, reader]` reads with a function of the caller's own.
+An unknown, missing or mistyped field is an error that names the path to it. A field with a default
+may be absent; its metadata `key` is its name in JSON where that differs. `Annotated[T, reader]`
+reads with a function of the caller's own.
 """
 
 import dataclasses
@@ -25,7 +27,9 @@ Reader: TypeAlias = Callable[[object], Any]
 
 
 class UnfitValueError(ValueError):
-    """A value that its hint does not allow; each list and object around it adds its part of the path."""
+    """A value that its hint does not allow; each list and object around it adds its part of the
+    path.
+    """
 
     def __init__(self, words: str, *path: str | int) -> None:
         super().__init__(words)
@@ -44,26 +48,40 @@ def expected(what: str, value: object) -> UnfitValueError:
 
 
 def path_text(path: Collection[str | int]) -> str:
-    """Return a path as a text like `a.b[0].c`, cut in the middle where it is long; empty for no path."""
-    parts = [f"[{part}]" if isinstance(part, int) else part[:60] if part.startswith("[") else f".{part[:60]}" for part in path]
+    """Return a path as a text like `a.b[0].c`, cut in the middle where it is long; empty for no
+    path.
+    """
+    parts = [
+        f"[{part}]"
+        if isinstance(part, int)
+        else part[:60]
+        if part.startswith("[")
+        else f".{part[:60]}"
+        for part in path
+    ]
     text = "".join(parts).removeprefix(".")
     return text if len(text) <= 200 else f"{text[:120]}...{text[-60:]}"
 
 
 @contextmanager
 def named_errors(error: type[SparkStormError], root: str = "", prefix: str = "") -> Iterator[None]:
-    """Raise `error` for an UnfitValueError: the prefix, the path (`root` if it is empty) and the words."""
+    """Raise `error` for an UnfitValueError: the prefix, the path (`root` if it is empty) and the
+    words.
+    """
     try:
         yield
     except UnfitValueError as unfit:
         where = path_text(unfit.path) or root
-        raise error(f"{prefix}{where}: {unfit.words}" if where else f"{prefix}{unfit.words}") from None
+        raise error(
+            f"{prefix}{where}: {unfit.words}" if where else f"{prefix}{unfit.words}"
+        ) from None
 
 
 def read_as(kind: type[T], value: object, needs_all: bool = False) -> T:
     """Return the value as the hint says; UnfitValueError for the first part that does not fit.
 
-    With `needs_all` a field must be there although it has a default, unless it is one that was `ADDED_LATER`.
+    With `needs_all` a field must be there although it has a default, unless it is one that was
+    `ADDED_LATER`.
     """
     return cast(T, reader_of(cast(Hashable, kind), needs_all)(value))
 
@@ -71,7 +89,8 @@ def read_as(kind: type[T], value: object, needs_all: bool = False) -> T:
 @cache
 def reader_of(hint: Hashable, needs_all: bool = False) -> Reader:
     """Return the reader of a hint; TypeError if there is none."""
-    origin, arguments = get_origin(hint), get_args(hint)
+    origin = get_origin(hint)
+    arguments = get_args(hint)
     if origin is Annotated:
         return cast(Reader, arguments[1])
     if is_free_json(hint):
@@ -99,7 +118,8 @@ def _class_reader(kind: type, needs_all: bool) -> Reader:
     raise TypeError(f"no value can be read as {kind}")
 
 
-# ---- readers for hints ---------------------------------------------------------------------------------------------
+# ---- readers for hints
+# ---------------------------------------------------------------------------------------------
 
 
 def whole(least: int = 0, most: int = 2**31 - 1) -> Reader:
@@ -139,7 +159,12 @@ def _text_reader(kind: type) -> Reader:
     return read
 
 
-_SCALARS: Mapping[type, str] = {str: "a text", int: "an integer", float: "a number", bool: "true or false"}
+_SCALARS: Mapping[type, str] = {
+    str: "a text",
+    int: "an integer",
+    float: "a number",
+    bool: "true or false",
+}
 
 
 def _scalar_reader(kind: type) -> Reader:
@@ -154,7 +179,8 @@ def _scalar_reader(kind: type) -> Reader:
     return read
 
 
-# ---- containers ----------------------------------------------------------------------------------------------------
+# ---- containers
+# ----------------------------------------------------------------------------------------------------
 
 
 def _record_reader(kind: type, needs_all: bool) -> Reader:
@@ -165,7 +191,8 @@ def _record_reader(kind: type, needs_all: bool) -> Reader:
     required = [
         key
         for key, each in fields.items()
-        if (needs_all and key not in later) or each.default is each.default_factory is dataclasses.MISSING
+        if (needs_all and key not in later)
+        or each.default is each.default_factory is dataclasses.MISSING
     ]
 
     def read(value: object) -> object:
@@ -232,13 +259,17 @@ def _read_int_key(value: object) -> int:
     return int(value)
 
 
-# ---- free JSON -----------------------------------------------------------------------------------------------------
+# ---- free JSON
+# -----------------------------------------------------------------------------------------------------
 
 
 def is_free_json(hint: object) -> bool:
     """Return whether a hint is JsonValue."""
-    # By shape: resolving a record's hints unrolls JsonValue's inner references, so it is not identical any more.
-    return get_origin(hint) in (Union, types.UnionType) and len(get_args(hint)) == len(get_args(JsonValue))
+    # By shape: resolving a record's hints unrolls JsonValue's inner references, so it is not
+    # identical any more.
+    return get_origin(hint) in (Union, types.UnionType) and len(get_args(hint)) == len(
+        get_args(JsonValue)
+    )
 
 
 def _read_json(value: object) -> object:
@@ -255,5 +286,9 @@ def _check_json(value: object, depth: int) -> None:
     elif isinstance(value, list):
         for each in value:
             _check_json(each, depth + 1)
-    elif not (value is None or isinstance(value, (int, str)) or (isinstance(value, float) and math.isfinite(value))):
+    elif not (
+        value is None
+        or isinstance(value, (int, str))
+        or (isinstance(value, float) and math.isfinite(value))
+    ):
         raise expected("a JSON value", value)

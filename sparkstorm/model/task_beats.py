@@ -1,8 +1,10 @@
-"""Counts of a task as all read them, and task heartbeats of a topology, gathered from those of its workers. PURE.
+"""Counts of a task as all read them, and task heartbeats of a topology, gathered from those of its
+workers. PURE.
 
-The heartbeats are JStorm's TopologyTaskHbInfo (S0.52). The topology master gathers them, for a topology without one Nimbus does.
-A worker counts in `transport.progress.TaskCounts`, which grows in place: a new record for each turn of a task would cost more
-than the turn. Heartbeats, windows and what clients show hold `Counts`, which do not change under their reader.
+The heartbeats are JStorm's TopologyTaskHbInfo (S0.52). The topology master gathers them, for a
+topology without one Nimbus does. A worker counts in `transport.progress.TaskCounts`, which grows in
+place: a new record for each turn of a task would cost more than the turn. Heartbeats, windows and
+what clients show hold `Counts`, which do not change under their reader.
 """
 
 from __future__ import annotations
@@ -48,7 +50,9 @@ def added(several: Iterable[Any]) -> Counts:
 
 @dataclass(frozen=True, slots=True)
 class TaskBeat:
-    """One task: where it runs, exact counts since the topology began, and statistics of its process since its start."""
+    """One task: where it runs, exact counts since the topology began, and statistics of its process
+    since its start.
+    """
 
     component: str
     executor: ExecutorId
@@ -77,11 +81,16 @@ class TaskBeats:
 
 
 def gather(
-    topology_id: str, master_task: int | None, beats: Iterable[WorkerBeat], component_by_task: Mapping[int, str], now_ms: int
+    topology_id: str,
+    master_task: int | None,
+    beats: Iterable[WorkerBeat],
+    component_by_task: Mapping[int, str],
+    now_ms: int,
 ) -> TaskBeats:
     """Return the record of these workers' heartbeats; what is no statistic of ours is left out.
 
-    Of a task that two workers have beaten for, the newer placement counts, then the newer heartbeat.
+    Of a task that two workers have beaten for, the newer placement counts, then the newer
+    heartbeat.
     """
     found: dict[int, TaskBeat] = {}
     for beat in sorted(beats, key=lambda each: (each.assignment_version, each.time_ms)):
@@ -94,18 +103,33 @@ def gather(
                 if task in component_by_task and isinstance(of_task, Mapping):
                     found[task] = _task_beat(beat, executor, component_by_task[task], of_task)
     if len(found) > _MOST_DETAILED:
-        found = {task: replace(each, execute_us={}, process_us={}, last_error="") for task, each in found.items()}
+        found = {
+            task: replace(each, execute_us={}, process_us={}, last_error="")
+            for task, each in found.items()
+        }
     return TaskBeats(topology_id, master_task, now_ms, dict(sorted(found.items())))
 
 
-def _task_beat(beat: WorkerBeat, executor: ExecutorId, component: str, stats: Mapping[str, Any]) -> TaskBeat:
+def _task_beat(
+    beat: WorkerBeat, executor: ExecutorId, component: str, stats: Mapping[str, Any]
+) -> TaskBeat:
     counts = Counts(**_whole_numbers(stats, COUNTS))
     numbers: dict[str, Any] = _whole_numbers(stats, _NUMBERS)
     latencies: dict[str, Any] = {name: _numbers(stats.get(name)) for name in _LATENCIES}
     error = stats.get("last_error")
     text = error[:_ERROR_CHARS] if isinstance(error, str) else ""
     slot = WorkerSlot(beat.node, beat.port)
-    return TaskBeat(component, executor, slot, beat.state, beat.time_ms, counts=counts, last_error=text, **numbers, **latencies)
+    return TaskBeat(
+        component,
+        executor,
+        slot,
+        beat.state,
+        beat.time_ms,
+        counts=counts,
+        last_error=text,
+        **numbers,
+        **latencies,
+    )
 
 
 def _whole_numbers(stats: Mapping[str, Any], names: Iterable[str]) -> dict[str, int]:
@@ -115,4 +139,8 @@ def _whole_numbers(stats: Mapping[str, Any], names: Iterable[str]) -> dict[str, 
 def _numbers(value: Any) -> dict[str, float]:
     if not isinstance(value, Mapping):
         return {}
-    return {str(name): float(number) for name, number in value.items() if isinstance(number, int | float)}
+    return {
+        str(name): float(number)
+        for name, number in value.items()
+        if isinstance(number, int | float)
+    }

@@ -15,7 +15,9 @@ MAX_TASKS = 100_000
 
 
 def acker_count(conf: Mapping[str, Any]) -> int:
-    """Return the number of ackers: none if nothing is tracked, else the configured number, else one per worker (as Storm)."""
+    """Return the number of ackers: none if nothing is tracked, else the configured number, else one
+    per worker (as Storm).
+    """
     settings = TrackingSettings.of_partial(conf)
     if settings.guarantee == "at-most-once":
         return 0
@@ -23,7 +25,9 @@ def acker_count(conf: Mapping[str, Any]) -> int:
 
 
 def has_master(conf: Mapping[str, Any]) -> bool:
-    """Return whether the topology has a master: topology.master.single.worker says so, whether it is alone or not."""
+    """Return whether the topology has a master: topology.master.single.worker says so, whether it
+    is alone or not.
+    """
     return TrackingSettings.of_partial(conf).master is not None
 
 
@@ -39,16 +43,20 @@ def system_topology(topology: Topology, conf: Mapping[str, Any]) -> Topology:
 
 
 def task_count(component: Component, conf: Mapping[str, Any]) -> int:
-    """Return the number of tasks: the component's own or its parallelism, never above topology.max.task.parallelism."""
+    """Return the number of tasks: the component's own or its parallelism, never above
+    topology.max.task.parallelism.
+    """
     settings = TaskSettings.of(conf, component.conf)
     wanted = component.num_tasks or settings.tasks or component.parallelism
     return wanted if settings.cap is None else min(wanted, settings.cap)
 
 
 def number_tasks(topology: Topology, conf: Mapping[str, Any]) -> dict[int, str]:
-    """Return the component of each task id: from 1, contiguous per component, components sorted by id (StormCommon).
+    """Return the component of each task id: from 1, contiguous per component, components sorted by
+    id (StormCommon).
 
-    InvalidConfigError when there would be more than MAX_TASKS: they would fill the memory of whoever numbers them.
+    InvalidConfigError when there would be more than MAX_TASKS: they would fill the memory of
+    whoever numbers them.
     """
     component_by_task: dict[int, str] = {}
     for component in sorted(system_topology(topology, conf), key=lambda c: c.id):
@@ -72,15 +80,21 @@ def tasks_by_component(component_by_task: Mapping[int, str]) -> dict[str, list[i
 
 
 def partition_fixed(count: int, tasks: Sequence[int]) -> list[list[int]]:
-    """Return at most `count` contiguous chunks of near-equal size, the larger first (Storm's Utils.partitionFixed)."""
+    """Return at most `count` contiguous chunks of near-equal size, the larger first (Storm's
+    Utils.partitionFixed).
+    """
     chunks = min(count, len(tasks))
     base, extra = divmod(len(tasks), chunks) if chunks else (0, 0)
     bounds = [i * base + min(i, extra) for i in range(chunks + 1)]
     return [list(tasks[a:b]) for a, b in pairwise(bounds)]
 
 
-def compute_executors(component_by_task: Mapping[int, str], executors_by_component: Mapping[str, int]) -> list[ExecutorId]:
-    """Return the executors of a topology, sorted by first task: each component's tasks in its number of executors."""
+def compute_executors(
+    component_by_task: Mapping[int, str], executors_by_component: Mapping[str, int]
+) -> list[ExecutorId]:
+    """Return the executors of a topology, sorted by first task: each component's tasks in its
+    number of executors.
+    """
     executors = [
         ExecutorId(chunk[0], chunk[-1])
         for component, tasks in tasks_by_component(component_by_task).items()

@@ -19,7 +19,9 @@ MASTER = "__topology_master"
 SYSTEM = "__system"  # the source of ticks, as in Storm; it has no task
 TICK_STREAM = "__tick"
 WATERMARK_STREAM = "__watermark"
-WINDOW_STREAM, TIMER_STREAM = "__window", "__timer"  # of failed windows and timers
+# of failed windows and timers
+WINDOW_STREAM = "__window"
+TIMER_STREAM = "__timer"
 MAX_NAME_CHARS = 150  # a worker's log is named after it, and file systems take 255
 LATE_PREFIX = "__late:"
 """Prefix of the stream's name under which rows that are late for their receiver are sent."""
@@ -39,18 +41,22 @@ GroupingKind = Literal[
 ]
 ComponentKind = Literal["spout", "bolt", "system"]
 
-# Sets have an order, but not one in which each two of them come one after the other; lists are more than one key.
+# Sets have an order, but not one in which each two of them come one after the other; lists are more
+# than one key.
 _NO_BOUNDS = (set, frozenset, list, tuple)
 
-# The rule of JStorm's Common.validate_ids: letters, digits and a few marks; '__' is kept for the system.
+# The rule of JStorm's Common.validate_ids: letters, digits and a few marks; '__' is kept for the
+# system.
 _ID = re.compile(r"[a-zA-Z0-9\-_/.$<>()#]+")
-# A name is a folder's name as well: '..' would be the parent, a leading '-' an option of most commands.
+# A name is a folder's name as well: '..' would be the parent, a leading '-' an option of most
+# commands.
 _NAME = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9\-_.]*")
 
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """Declared output: field names in order, or types by field. The producer of a direct stream names the receiving task.
+    """Declared output: field names in order, or types by field. The producer of a direct stream
+    names the receiving task.
 
     Types are those of Spark's SQL ("bigint", "array<string>"), or "any" for a field without one.
     """
@@ -67,7 +73,9 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class Grouping:
-    """Choice of the receiving tasks: `fields` by which it goes, `custom` for user code or the KeyRanges of key_range."""
+    """Choice of the receiving tasks: `fields` by which it goes, `custom` for user code or the
+    KeyRanges of key_range.
+    """
 
     kind: GroupingKind
     fields: tuple[str, ...] = ()
@@ -78,8 +86,8 @@ class Grouping:
 class KeyRanges:
     """Ranges of a sortable key between ascending bounds; a bound belongs to the range above it.
 
-    The bounds are in the topology, so a key's task is the same live, after any crash and in a replay. Left out: bounds from
-    a sample of the data, which would differ between runs.
+    The bounds are in the topology, so a key's task is the same live, after any crash and in a
+    replay. Left out: bounds from a sample of the data, which would differ between runs.
 
     >>> ranges = KeyRanges((10, 100))
     >>> [ranges.place(amount, 3) for amount in (-5, 9, 10, 99, 100)]
@@ -89,7 +97,9 @@ class KeyRanges:
     bounds: tuple[Any, ...]
 
     def __init__(self, bounds: Sequence[Any]) -> None:
-        """Take the bounds; InvalidTopologyError when there are none, or they have no order or another one."""
+        """Take the bounds; InvalidTopologyError when there are none, or they have no order or
+        another one.
+        """
         if isinstance(bounds, str | bytes) or not isinstance(bounds, Sequence) or not bounds:
             raise InvalidTopologyError(
                 f"key_range needs a list of bounds, as in key_range('amount', [10, 100]), not {show(bounds)}"
@@ -113,7 +123,8 @@ class KeyRanges:
         return len(self.bounds) + 1
 
     def place(self, key: Any, tasks: int) -> int:
-        """Return which of so many tasks has a key's range, neighbouring ranges together; None is below everything, NaN above.
+        """Return which of so many tasks has a key's range, neighbouring ranges together; None is
+        below everything, NaN above.
 
         InvalidTopologyError for a key that has no order with the bounds.
         """
@@ -144,7 +155,9 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """A spout or bolt: the user's instance, parallelism (executors), tasks, conf, outputs and inputs."""
+    """A spout or bolt: the user's instance, parallelism (executors), tasks, conf, outputs and
+    inputs.
+    """
 
     id: str
     kind: ComponentKind
@@ -176,7 +189,9 @@ class Topology:
         return tuple(c for c in self if c.kind == "bolt")
 
     def subscribers(self, component: str, stream: str) -> list[tuple[str, Grouping]]:
-        """Return the subscribers of a stream, sorted by component id, so that routing does not depend on a dict's order."""
+        """Return the subscribers of a stream, sorted by component id, so that routing does not
+        depend on a dict's order.
+        """
         return [
             (c.id, s.grouping)
             for c in sorted(self, key=lambda c: c.id)
@@ -194,7 +209,9 @@ class Topology:
 
 
 def validate_name(name: str) -> None:
-    """Raise InvalidTopologyError unless a name passes JStorm's Common.charValidate and can be a folder's name."""
+    """Raise InvalidTopologyError unless a name passes JStorm's Common.charValidate and can be a
+    folder's name.
+    """
     if isinstance(name, str) and len(name) > MAX_NAME_CHARS:
         raise InvalidTopologyError(
             f"'{name[:40]}...' is not a valid topology name: it has {len(name)} characters, at most {MAX_NAME_CHARS} are allowed"
@@ -207,9 +224,13 @@ def validate_name(name: str) -> None:
 
 
 def validate(topology: Topology) -> None:
-    """Check ids, sizes, inputs, fields and groupings; InvalidTopologyError names the mistake and what to write."""
+    """Check ids, sizes, inputs, fields and groupings; InvalidTopologyError names the mistake and
+    what to write.
+    """
     if not topology.spouts:
-        raise InvalidTopologyError("a topology needs at least one spout; add one with set_spout(...)")
+        raise InvalidTopologyError(
+            "a topology needs at least one spout; add one with set_spout(...)"
+        )
     for component in topology:
         _validate_id("component", component.id)
         for stream in component.streams:
@@ -219,18 +240,24 @@ def validate(topology: Topology) -> None:
         for subscription in component.inputs:
             _validate_subscription(topology, component, subscription)
         if component.kind == "spout" and component.inputs:
-            raise InvalidTopologyError(f"spout '{component.id}' may not declare inputs; make it a bolt or drop them")
+            raise InvalidTopologyError(
+                f"spout '{component.id}' may not declare inputs; make it a bolt or drop them"
+            )
 
 
 def _validate_id(what: str, name: str) -> None:
     if not isinstance(name, str) or not _ID.fullmatch(name):
-        raise InvalidTopologyError(f"{what} id '{name}' is not valid: use letters, digits and any of - _ / . $ < > ( ) #")
+        raise InvalidTopologyError(
+            f"{what} id '{name}' is not valid: use letters, digits and any of - _ / . $ < > ( ) #"
+        )
     if len(name) > MAX_NAME_CHARS:
         raise InvalidTopologyError(
             f"{what} id '{name[:40]}...' is not valid: it has {len(name)} characters, at most {MAX_NAME_CHARS} are allowed"
         )
     if name.startswith("__"):
-        raise InvalidTopologyError(f"{what} id '{name}' is reserved: ids that begin with '__' belong to the system")
+        raise InvalidTopologyError(
+            f"{what} id '{name}' is reserved: ids that begin with '__' belong to the system"
+        )
 
 
 def _validate_size(component: Component) -> None:
@@ -238,7 +265,9 @@ def _validate_size(component: Component) -> None:
         if value is None and what == "num_tasks":
             continue
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise InvalidTopologyError(f"component '{component.id}': {what} must be a whole number of at least 1, not {value!r}")
+            raise InvalidTopologyError(
+                f"component '{component.id}': {what} must be a whole number of at least 1, not {value!r}"
+            )
     if component.num_tasks is not None and component.num_tasks < component.parallelism:
         raise InvalidTopologyError(
             f"component '{component.id}': {component.parallelism} executors cannot share {component.num_tasks} tasks; "
@@ -255,16 +284,22 @@ def _validate_streams(component: Component) -> None:
             )
 
 
-def _validate_subscription(topology: Topology, component: Component, subscription: Subscription) -> None:
+def _validate_subscription(
+    topology: Topology, component: Component, subscription: Subscription
+) -> None:
     where = f"component '{component.id}'"
     source = topology.components.get(subscription.component)
     if source is None:
         known = ", ".join(sorted(topology.components))
-        raise InvalidTopologyError(f"{where} subscribes to unknown component '{subscription.component}'; there are {known}")
+        raise InvalidTopologyError(
+            f"{where} subscribes to unknown component '{subscription.component}'; there are {known}"
+        )
     stream = source.streams.get(subscription.stream)
     if stream is None:
         known = ", ".join(sorted(source.streams)) or "none"
-        raise InvalidTopologyError(f"{where} subscribes to stream '{subscription.stream}' of '{source.id}', which declares {known}")
+        raise InvalidTopologyError(
+            f"{where} subscribes to stream '{subscription.stream}' of '{source.id}', which declares {known}"
+        )
     missing = [f for f in subscription.grouping.fields if f not in stream.fields]
     if missing:
         raise InvalidTopologyError(
@@ -272,7 +307,10 @@ def _validate_subscription(topology: Topology, component: Component, subscriptio
             f"it declares {', '.join(stream.fields) or 'none'}"
         )
     ranges = subscription.grouping.custom
-    if isinstance(ranges, KeyRanges) and (component.num_tasks or component.parallelism) > ranges.count:
+    if (
+        isinstance(ranges, KeyRanges)
+        and (component.num_tasks or component.parallelism) > ranges.count
+    ):
         raise InvalidTopologyError(
             f"{where} has {component.num_tasks or component.parallelism} tasks for the {ranges.count} key ranges of its input from "
             f"'{source.id}', and some would get nothing; give more bounds or fewer tasks"

@@ -15,12 +15,15 @@ Roots = int | tuple[int, ...]
 class Source:
     """Producer of a tuple: component, task and stream, with the stream's declared fields.
 
-    `is_late`: the tuples are late by the receiver's settings. `channel` is the stream's name in frames.
+    `is_late`: the tuples are late by the receiver's settings. `channel` is the stream's name in
+    frames.
     """
 
     __slots__ = ("component", "task", "stream", "fields", "position_by_field", "is_late", "channel")
 
-    def __init__(self, component: str, task: int, stream: str, fields: tuple[str, ...], is_late: bool = False) -> None:
+    def __init__(
+        self, component: str, task: int, stream: str, fields: tuple[str, ...], is_late: bool = False
+    ) -> None:
         self.component = component
         self.task = task
         self.stream = stream
@@ -30,7 +33,9 @@ class Source:
         self.position_by_field: Mapping[str, int] = {name: i for i, name in enumerate(fields)}
 
     def position(self, field: str) -> int:
-        """Return the position of a field; a KeyError for an unknown field lists the declared ones."""
+        """Return the position of a field; a KeyError for an unknown field lists the declared
+        ones.
+        """
         try:
             return self.position_by_field[field]
         except KeyError:
@@ -41,7 +46,9 @@ class Source:
 
 
 class Reader:
-    """Values of a tuple by name or place. Twin of the core's, which is in its place where there is one."""
+    """Values of a tuple by name or place. Twin of the core's, which is in its place where there is
+    one.
+    """
 
     __slots__ = ()
     values: tuple[Any, ...]
@@ -61,7 +68,8 @@ if core is not None:
 class Tuple(Reader):
     """List of named values, emitted by one task and executed by others; it must not be changed.
 
-    `tup["word"]` and `tup[0]` read one value, `tup.values` all of them (the fastest way). `roots` is for acking.
+    `tup["word"]` and `tup[0]` read one value, `tup.values` all of them (the fastest way). `roots`
+    is for acking.
     """
 
     __slots__ = ("values", "roots", "source")
@@ -99,7 +107,9 @@ class Tuple(Reader):
 
     @property
     def is_tick(self) -> bool:
-        """Return whether this tuple is a tick (`topology.tick.tuple.freq.secs`; Storm's TupleUtils.isTick)."""
+        """Return whether this tuple is a tick (`topology.tick.tuple.freq.secs`; Storm's
+        TupleUtils.isTick).
+        """
         return self.source.stream == "__tick"
 
     def as_dict(self) -> dict[str, Any]:
@@ -107,7 +117,9 @@ class Tuple(Reader):
         return dict(zip(self.source.fields, self.values, strict=True))
 
     def __repr__(self) -> str:
-        shown = ", ".join(f"{name}={value!r}" for name, value in zip(self.fields, self.values, strict=False))
+        shown = ", ".join(
+            f"{name}={value!r}" for name, value in zip(self.fields, self.values, strict=False)
+        )
         return f"Tuple({self.component}#{self.task}/{self.stream}: {shown})"
 
 

@@ -1,4 +1,6 @@
-"""Records of a gray upgrade: its parameters, the record under gray_upgrade/<id>, and what may take it back. PURE."""
+"""Records of a gray upgrade: its parameters, the record under gray_upgrade/<id>, and what may take
+it back. PURE.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ from sparkstorm.model.outline import TopologyOutline
 
 @dataclass(frozen=True, slots=True)
 class UpgradeOptions:
-    """Choice of the next batch (S0.6); workers go before the component, the component before the number alone.
+    """Choice of the next batch (S0.6); workers go before the component, the component before the
+    number alone.
 
     `worker_num` 0 means every worker of the component; without a component it means none.
     """
@@ -27,15 +30,20 @@ class RollbackBounds:
     """Bounds beyond which an upgrade takes itself back."""
 
     is_enabled: bool = False
-    least_executed: int = 1000  # tuples that the upgraded workers must have executed before they are compared
-    failed_share: float = 0.01  # failed tries and parked tuples per executed one, above the others' share by this much
+    # tuples that the upgraded workers must have executed before they are compared
+    least_executed: int = 1000
+    # failed tries and parked tuples per executed one, above the others' share by this much
+    failed_share: float = 0.01
     deaths: int = 2  # more deaths of one upgraded worker than this
-    latency_factor: float = 5.0  # mean execute latency of a component against the others'; 0 compares none
+    # mean execute latency of a component against the others'; 0 compares none
+    latency_factor: float = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class ShadowBar:
-    """Bar before the first batch: so many tuples of a task of this component, executed by both codes without a difference."""
+    """Bar before the first batch: so many tuples of a task of this component, executed by both
+    codes without a difference.
+    """
 
     component: str
     tuples: int
@@ -44,11 +52,13 @@ class ShadowBar:
 
 @dataclass(frozen=True, slots=True)
 class GrayUpgrade:
-    """A gray upgrade under way (JStorm's GrayUpgradeConfig), at gray_upgrade/<id>; all times are milliseconds.
+    """A gray upgrade under way (JStorm's GrayUpgradeConfig), at gray_upgrade/<id>; all times are
+    milliseconds.
 
-    `code` is the new code, `former` the code of workers without code of their own before, `former_by_slot` of the others.
-    `batch` are the workers that were picked last; it is written together with `continue_upgrading`, before the workers
-    appear under upgrading_workers, so that no crash picks a second batch. A `rollback` says why it is taken back.
+    `code` is the new code, `former` the code of workers without code of their own before,
+    `former_by_slot` of the others. `batch` are the workers that were picked last; it is written
+    together with `continue_upgrading`, before the workers appear under upgrading_workers, so that
+    no crash picks a second batch. A `rollback` says why it is taken back.
     """
 
     topology_id: str
@@ -64,18 +74,25 @@ class GrayUpgrade:
     batches: int = 0  # picked so far
     completed_ms: int = 0
     rollback: str = ""
-    request_id: str = ""  # the last request that changed it: one that is carried out again changes nothing
+    # the last request that changed it: one that is carried out again changes nothing
+    request_id: str = ""
     bounds: RollbackBounds = RollbackBounds()
     shadow: ShadowBar | None = None
 
     @property
     def open_bar(self) -> ShadowBar | None:
-        """The bar that is still to be passed before a worker is upgraded; None when there is none, or the upgrade is over."""
-        is_open = self.shadow is not None and not (self.shadow.is_passed or self.rollback or self.completed_ms)
+        """The bar that is still to be passed before a worker is upgraded; None when there is none,
+        or the upgrade is over.
+        """
+        is_open = self.shadow is not None and not (
+            self.shadow.is_passed or self.rollback or self.completed_ms
+        )
         return self.shadow if is_open else None
 
     def target(self, slot: WorkerSlot) -> WorkerCode:
-        """Return the code that a worker of the batch is to run: the new one, or in a rollback its former one."""
+        """Return the code that a worker of the batch is to run: the new one, or in a rollback its
+        former one.
+        """
         return self.former_by_slot.get(slot, self.former) if self.rollback else self.code
 
     def blob_keys(self) -> set[str]:
@@ -85,7 +102,9 @@ class GrayUpgrade:
 
 
 class UpgradeStage(StrEnum):
-    """Stage of a gray upgrade (S0.17); in SHADOWING its code runs beside a live task, and no worker is upgraded yet."""
+    """Stage of a gray upgrade (S0.17); in SHADOWING its code runs beside a live task, and no worker
+    is upgraded yet.
+    """
 
     NONE = "NONE"
     SHADOWING = "SHADOWING"
@@ -97,11 +116,14 @@ class UpgradeStage(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class UpgradeState:
-    """Records under gray_upgrade/<id>: the record, and the workers in its two folders with the code they were moved to."""
+    """Records under gray_upgrade/<id>: the record, and the workers in its two folders with the code
+    they were moved to.
+    """
 
     upgrade: GrayUpgrade | None
     upgrading: frozenset[WorkerSlot] = frozenset()
-    upgraded: Mapping[WorkerSlot, str] = field(default_factory=dict)  # texts of codes, as `code_text` writes them
+    # texts of codes, as `code_text` writes them
+    upgraded: Mapping[WorkerSlot, str] = field(default_factory=dict)
 
 
 def code_text(code: WorkerCode) -> str:

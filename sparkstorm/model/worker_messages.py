@@ -1,4 +1,5 @@
-"""Messages between a slot and its worker process after the spec: JSON lines, one frozen record per kind.
+"""Messages between a slot and its worker process after the spec: JSON lines, one frozen record per
+kind.
 
 Commands go through the control pipe, reports through the status pipe. A line that is no known
 record is an error, so that output of user code cannot control a slot.
@@ -36,7 +37,9 @@ class ExitCode(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class SetStatus:
-    """Order to activate or deactivate the spouts: the topology is now ACTIVE or INACTIVE, after so many activations."""
+    """Order to activate or deactivate the spouts: the topology is now ACTIVE or INACTIVE, after so
+    many activations.
+    """
 
     status: str
     activations: int = 0
@@ -53,7 +56,8 @@ class SetLogLevels:
 class SetShadow:
     """Order to run other code beside a task and to compare what both come to; task 0 ends it.
 
-    The code is a blob on this host's disk, which the slot has checked; `conf` is the configuration that comes with it.
+    The code is a blob on this host's disk, which the slot has checked; `conf` is the configuration
+    that comes with it.
     """
 
     task: int
@@ -68,7 +72,9 @@ NO_SHADOW: Final = SetShadow(0, "", "")
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Order to end after the current epoch and clean up components; the slot kills the process after a few seconds."""
+    """Order to end after the current epoch and clean up components; the slot kills the process
+    after a few seconds.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +84,9 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Alive:
-    """Report of a thread beside the loop: the process runs, whatever its loop does; much output counts as progress."""
+    """Report of a thread beside the loop: the process runs, whatever its loop does; much output
+    counts as progress.
+    """
 
     is_printing: bool = False
 
@@ -92,7 +100,9 @@ class Beat:
 
 @dataclass(frozen=True, slots=True)
 class Trying:
-    """Report in careful mode: the next commit holds only this input row, the suspect if the process dies now."""
+    """Report in careful mode: the next commit holds only this input row, the suspect if the process
+    dies now.
+    """
 
     task: int
     entry: str
@@ -106,7 +116,9 @@ class Passed:
 
 @dataclass(frozen=True, slots=True)
 class ComponentError:
-    """Report that user code raised or a row was parked; it becomes a record under errors/<topology>/<component>."""
+    """Report that user code raised or a row was parked; it becomes a record under
+    errors/<topology>/<component>.
+    """
 
     failure: Failure
 
@@ -122,7 +134,12 @@ class Exiting:
 WorkerCommand: TypeAlias = SetStatus | SetLogLevels | SetShadow | Stop
 WorkerReport: TypeAlias = Ready | Alive | Beat | Trying | Passed | ComponentError | Exiting
 
-_COMMAND_BY_NAME: Final[dict[str, type]] = {"status": SetStatus, "log": SetLogLevels, "shadow": SetShadow, "stop": Stop}
+_COMMAND_BY_NAME: Final[dict[str, type]] = {
+    "status": SetStatus,
+    "log": SetLogLevels,
+    "shadow": SetShadow,
+    "stop": Stop,
+}
 _REPORT_BY_NAME: Final[dict[str, type]] = {
     "ready": Ready, "alive": Alive, "beat": Beat, "trying": Trying, "passed": Passed, "error": ComponentError, "exit": Exiting,
 }  # fmt: skip
@@ -150,9 +167,13 @@ def decode_command(line: bytes) -> WorkerCommand:
     """Return the command of a line; InvalidConfigError if it is none."""
     command: WorkerCommand = _decode("do", _COMMAND_BY_NAME, line)
     if isinstance(command, SetStatus) and command.status not in ("ACTIVE", "INACTIVE"):
-        raise InvalidConfigError(f"control line: status {command.status!r} is neither ACTIVE nor INACTIVE")
+        raise InvalidConfigError(
+            f"control line: status {command.status!r} is neither ACTIVE nor INACTIVE"
+        )
     if isinstance(command, SetLogLevels) and not set(command.levels.values()) <= {*LOG_LEVELS}:
-        raise InvalidConfigError(f"control line: levels {str(command.levels)[:80]} are not among {', '.join(LOG_LEVELS)}")
+        raise InvalidConfigError(
+            f"control line: levels {str(command.levels)[:80]} are not among {', '.join(LOG_LEVELS)}"
+        )
     return command
 
 
@@ -183,8 +204,12 @@ def _decode(tag: str, kind_by_name: Mapping[str, type], line: bytes) -> Any:
         raise InvalidConfigError(f"worker line is no known record: {line[:80]!r}") from None
     wanted = _FIELDS[kind]
     if fields.keys() != wanted.keys():
-        raise InvalidConfigError(f"worker line {kind.__name__}: fields {sorted(fields)} are not {sorted(wanted)}")
+        raise InvalidConfigError(
+            f"worker line {kind.__name__}: fields {sorted(fields)} are not {sorted(wanted)}"
+        )
     for name, type_ in wanted.items():
         if type(fields[name]) is not type_:
-            raise InvalidConfigError(f"worker line {kind.__name__}: {name!r} is not a {type_.__name__}")
+            raise InvalidConfigError(
+                f"worker line {kind.__name__}: {name!r} is not a {type_.__name__}"
+            )
     return kind(**fields)

@@ -1,4 +1,5 @@
-"""WorkerSpec: what a slot tells its worker process at the start, as the first line of the control pipe (strict JSON).
+"""WorkerSpec: what a slot tells its worker process at the start, as the first line of the control
+pipe (strict JSON).
 
 Tasks and secrets come from this line only, not from environment variables, arguments or files.
 """
@@ -15,14 +16,16 @@ from sparkstorm.model.strict import UnfitValueError, read_as
 from sparkstorm.tls import NO_FILES, TlsFiles
 
 MAX_SPEC_BYTES = 16 * 1024 * 1024
-_LAUNCH_BITS = 32  # with versions below 2**21 tokens stay below 2**53: scripts in the store compare them as doubles
+# with versions below 2**21 tokens stay below 2**53: scripts in the store compare them as doubles
+_LAUNCH_BITS = 32
 MOST_LOSSES = 5
 """Sentences about losses that a mark keeps: the newest."""
 
 
 @dataclass(frozen=True, slots=True)
 class RedisAddress:
-    """Address and credentials of a Redis; an empty password or user means none. A repr does not show the password.
+    """Address and credentials of a Redis; an empty password or user means none. A repr does not
+    show the password.
 
     `name` tells the stores of a cluster apart; the only store of a cluster has none.
     """
@@ -37,16 +40,20 @@ class RedisAddress:
     name: str = field(default="", metadata=ADDED_LATER)
 
     def tls_options(self) -> dict[str, Any]:
-        """Return redis-py's options for `tls`; InvalidConfigError names a file that this host cannot use."""
+        """Return redis-py's options for `tls`; InvalidConfigError names a file that this host
+        cannot use.
+        """
         return self.tls_files.for_redis() if self.tls else {}
 
 
 @dataclass(frozen=True, slots=True)
 class RedisStores:
-    """Redis servers of a cluster: the home store, which also holds the code of all topologies, and the others.
+    """Redis servers of a cluster: the home store, which also holds the code of all topologies, and
+    the others.
 
-    Each topology has all its data in one of them, which its base names (`TopologyBase.store`). The home store is also
-    the one of topologies whose base names none: those of a cluster with one store, and of earlier versions.
+    Each topology has all its data in one of them, which its base names (`TopologyBase.store`). The
+    home store is also the one of topologies whose base names none: those of a cluster with one
+    store, and of earlier versions.
     """
 
     home: RedisAddress
@@ -57,7 +64,9 @@ class RedisStores:
         return (self.home, *self.others)
 
     def of(self, topology_id: str, store: str) -> RedisAddress:
-        """Return the store of that name; StoreInconsistentError when there is none, in words about the topology."""
+        """Return the store of that name; StoreInconsistentError when there is none, in words about
+        the topology.
+        """
         if store in ("", self.home.name):
             return self.home
         for other in self.others:
@@ -77,11 +86,13 @@ def unknown_store(topology_id: str, store: str, known: Sequence[str]) -> StoreIn
 
 @dataclass(frozen=True, slots=True)
 class StoreMark:
-    """Newest known state of a topology's data in the store, as a worker, its slot or ZooKeeper has it.
+    """Newest known state of a topology's data in the store, as a worker, its slot or ZooKeeper has
+    it.
 
-    `incarnation` is a random id; it and `generation` change whenever the store was found to have lost writes. `step` numbers the
-    newest write that is known, `time_ms` is its time. `floor` numbers the newest known write that was at least
-    `topology.store.tail.secs` older: a store that lacks it has lost more than its tail. `losses` are sentences.
+    `incarnation` is a random id; it and `generation` change whenever the store was found to have
+    lost writes. `step` numbers the newest write that is known, `time_ms` is its time. `floor`
+    numbers the newest known write that was at least `topology.store.tail.secs` older: a store that
+    lacks it has lost more than its tail. `losses` are sentences.
     """
 
     incarnation: str
@@ -98,7 +109,9 @@ class StoreMark:
 
 @dataclass(frozen=True, slots=True)
 class PlacedExecutor:
-    """Executor with the assignment version that placed it here: the major part of its fence token."""
+    """Executor with the assignment version that placed it here: the major part of its fence
+    token.
+    """
 
     executor: ExecutorId
     placed_version: int
@@ -106,7 +119,9 @@ class PlacedExecutor:
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """Input row (of a frame of a task's stream) during which worker processes have died, how many, and the end of the last."""
+    """Input row (of a frame of a task's stream) during which worker processes have died, how many,
+    and the end of the last.
+    """
 
     task: int
     entry_id: str
@@ -117,15 +132,17 @@ class Suspect:
 
 @dataclass(frozen=True, slots=True)
 class WorkerSpec:
-    """Start parameters of a worker process: its tasks, fence tokens, stores, and rows that may kill it.
+    """Start parameters of a worker process: its tasks, fence tokens, stores, and rows that may kill
+    it.
 
-    `launch` grows with every process that is started for this (node, port), also over restarts of the slot: it is the
-    minor part of a fence token. `careful` asks for one input row per commit, each announced by a `Trying` report,
-    because an earlier process died inside an epoch. `code_path` is the code blob on this host's disk, whose signature the
-    slot has checked. The file may change between that check and the unpickling, so the worker checks that its sha256 is
-    `code_key`, which comes through a private pipe. `cpus` are the CPUs that the process may use; empty: all.
-    `store_mark` is what is known of the topology's store, which may have lost data since. In `blobs_folder` are the blobs of
-    `topology.blobstore.map`; empty: it has none.
+    `launch` grows with every process that is started for this (node, port), also over restarts of
+    the slot: it is the minor part of a fence token. `careful` asks for one input row per commit,
+    each announced by a `Trying` report, because an earlier process died inside an epoch.
+    `code_path` is the code blob on this host's disk, whose signature the slot has checked. The file
+    may change between that check and the unpickling, so the worker checks that its sha256 is
+    `code_key`, which comes through a private pipe. `cpus` are the CPUs that the process may use;
+    empty: all. `store_mark` is what is known of the topology's store, which may have lost data
+    since. In `blobs_folder` are the blobs of `topology.blobstore.map`; empty: it has none.
     """
 
     topology_id: str
@@ -159,7 +176,9 @@ class WorkerSpec:
         """Fence token of each task: higher for a later placement, then for a later launch."""
         launch = min(self.launch, (1 << _LAUNCH_BITS) - 1)
         return {
-            task: (placed.placed_version << _LAUNCH_BITS) | launch for placed in self.executors for task in placed.executor.tasks
+            task: (placed.placed_version << _LAUNCH_BITS) | launch
+            for placed in self.executors
+            for task in placed.executor.tasks
         }
 
     def to_json(self) -> bytes:
@@ -168,7 +187,9 @@ class WorkerSpec:
 
     @classmethod
     def from_json(cls, line: bytes) -> "WorkerSpec":
-        """Return the spec of a line; StoreInconsistentError names the first field that is missing, unknown or mistyped."""
+        """Return the spec of a line; StoreInconsistentError names the first field that is missing,
+        unknown or mistyped.
+        """
         if len(line) > MAX_SPEC_BYTES:
             raise StoreInconsistentError(f"worker spec: longer than {MAX_SPEC_BYTES} bytes")
         return decode_record(cls, line, "worker spec")
@@ -178,7 +199,11 @@ def newer_mark(one: StoreMark | None, other: StoreMark | None) -> StoreMark | No
     """Return what two witnesses know together."""
     if one is None or other is None:
         return one or other
-    last, before = (one, other) if (one.generation, one.step) >= (other.generation, other.step) else (other, one)
+    last, before = (
+        (one, other)
+        if (one.generation, one.step) >= (other.generation, other.step)
+        else (other, one)
+    )
     losses = tuple(dict.fromkeys((*before.losses, *last.losses)))[-MOST_LOSSES:]
     return replace(last, floor=max(last.floor, min(before.floor, last.step)), losses=losses)
 

@@ -1,9 +1,11 @@
-"""Placing topologies: asks the scheduler, publishes assignments, records a new topology in an order that a crash cannot harm.
+"""Placing topologies: asks the scheduler, publishes assignments, records a new topology in an order
+that a crash cannot harm.
 
-Law: an assignment is written before the base that makes its topology one, and is the only way in which slots learn what to
-run. A scheduler sees copies; what it raises ends its round alone, and the last good assignments stand.
-Left out: calls to supervisors, as Storm 2 sends them beside ZooKeeper: a record that every slot watches is needed anyway,
-for slots that are away, and two ways could say two things. Source: JStorm's TopologyAssign, Storm's mkAssignments.
+Law: an assignment is written before the base that makes its topology one, and is the only way in
+which slots learn what to run. A scheduler sees copies; what it raises ends its round alone, and the
+last good assignments stand. Left out: calls to supervisors, as Storm 2 sends them beside ZooKeeper:
+a record that every slot watches is needed anyway, for slots that are away, and two ways could say
+two things. Source: JStorm's TopologyAssign, Storm's mkAssignments.
 """
 
 from __future__ import annotations
@@ -15,7 +17,12 @@ from typing import Any
 
 from sparkstorm.cluster.master_duties import master_task
 from sparkstorm.cluster.storm_state import StormState
-from sparkstorm.errors import FailedAssignTopologyError, StateConflictError, StoreInconsistentError, TamperedBlobError
+from sparkstorm.errors import (
+    FailedAssignTopologyError,
+    StateConflictError,
+    StoreInconsistentError,
+    TamperedBlobError,
+)
 from sparkstorm.model.assignment import Assignment, TaskTable, TopologyBase, WorkerSlot
 from sparkstorm.model.normalise import loggable_conf
 from sparkstorm.model.outline import TopologyOutline
@@ -47,10 +54,20 @@ class Assigner:
         stores: StoreWatch,
     ) -> None:
         self._stores = stores
-        self._state, self._reader, self._observer, self._scheduler, self._conf = state, reader, observer, scheduler, conf
+        self._state = state
+        self._reader = reader
+        self._observer = observer
+        self._scheduler = scheduler
+        self._conf = conf
         self._memory = RoundMemory()
 
-    def plan(self, snapshot: Snapshot, alive: Alive, now_ms: int, rebalanced: Mapping[str, RebalanceOptions] | None = None) -> Plan:
+    def plan(
+        self,
+        snapshot: Snapshot,
+        alive: Alive,
+        now_ms: int,
+        rebalanced: Mapping[str, RebalanceOptions] | None = None,
+    ) -> Plan:
         """Ask the scheduler; whatever a plug-in raises comes out as FailedAssignTopologyError."""
         return self._ask(self._scheduler, snapshot, alive, now_ms, rebalanced)
 
@@ -66,26 +83,38 @@ class Assigner:
         # without Redis.
         snapshot, alive = self._stores.usable(snapshot, alive)
         try:
-            return plan_round(snapshot, alive, scheduler, self._conf, now_ms, rebalanced, self._memory)
+            return plan_round(
+                snapshot, alive, scheduler, self._conf, now_ms, rebalanced, self._memory
+            )
         except FailedAssignTopologyError:
             raise
         except Exception as error:  # user code: a scheduler that was plugged in
             _LOG.exception("the scheduler failed")
             # One error for all that a plug-in may raise: the round is given up, and the last good
             # assignments stand.
-            raise FailedAssignTopologyError(f"the scheduler failed: {type(error).__name__}: {error}") from error
+            raise FailedAssignTopologyError(
+                f"the scheduler failed: {type(error).__name__}: {error}"
+            ) from error
 
     def publish(self, assignment: Assignment, name: str) -> None:
         """Write an assignment, and its copy under the topology's name."""
-        _LOG.info("assignment of %s, version %d: %s", assignment.topology_id, assignment.version, _places(assignment))
+        _LOG.info(
+            "assignment of %s, version %d: %s",
+            assignment.topology_id,
+            assignment.version,
+            _places(assignment),
+        )
         # The copy second: a crash between the two leaves an older copy, which is only read when the
         # assignment itself is lost.
         self._state.write_assignment(assignment)
         self._state.backup_assignment(name, assignment)
 
     def write_records(self, base: TopologyBase, outline: TopologyOutline) -> None:
-        """Record all of a new topology but its assignment and its base (S0.42-S0.52); may be repeated."""
-        topology_id, infos = base.topology_id, outline.task_infos()
+        """Record all of a new topology but its assignment and its base (S0.42-S0.52); may be
+        repeated.
+        """
+        topology_id = base.topology_id
+        infos = outline.task_infos()
         # In the order in which JStorm's submission writes them. What a crash leaves has no base,
         # and the sweep removes it.
         self._state.write_outline(topology_id, outline)
@@ -96,10 +125,17 @@ class Assigner:
         self._state.prepare_worker_beats(topology_id)
 
     def assign_new(self, base: TopologyBase, reading: Reading, now_ms: int) -> None:
-        """Assignment first, base last (S0.65): a Nimbus that dies in between leaves an orphan, not a half topology."""
+        """Assignment first, base last (S0.65): a Nimbus that dies in between leaves an orphan, not
+        a half topology.
+        """
         # Read back from the blobs and not taken from the request: what runs is what is stored.
         known = self._reader.complete(base)
-        _LOG.info("submission of %s by %s with %s", base.topology_id, base.owner, loggable_conf(known.conf))
+        _LOG.info(
+            "submission of %s by %s with %s",
+            base.topology_id,
+            base.owner,
+            loggable_conf(known.conf),
+        )
         snapshot = self._with_backup(with_topology(reading.snapshot, known), base)
         plan = self.plan(snapshot, self._observer.alive(snapshot, now_ms), now_ms)
         # Before anything is written: a topology that has no place leaves nothing behind.
@@ -116,7 +152,9 @@ class Assigner:
                 raise
 
     def _with_backup(self, snapshot: Snapshot, base: TopologyBase) -> Snapshot:
-        """Add the last assignment of the name when the topology wants its old places back (S0.84)."""
+        """Add the last assignment of the name when the topology wants its old places back
+        (S0.84).
+        """
         if not SubmissionSettings.of(snapshot.topologies[base.topology_id].conf).keeps_old_places:
             return snapshot
         try:
@@ -127,30 +165,52 @@ class Assigner:
             return snapshot
         return replace(snapshot, backups={base.topology_id: last}) if last else snapshot
 
-    def plan_rebalance(self, after: KnownTopology, options: RebalanceOptions, reading: Reading, now_ms: int) -> Plan:
-        """Plan the placement of a topology as it will be; FailedAssignTopologyError when it has none."""
+    def plan_rebalance(
+        self, after: KnownTopology, options: RebalanceOptions, reading: Reading, now_ms: int
+    ) -> Plan:
+        """Plan the placement of a topology as it will be; FailedAssignTopologyError when it has
+        none.
+        """
         snapshot = with_topology(reading.snapshot, after)
         topology_id = after.base.topology_id
-        plan = self.plan(snapshot, self._observer.alive(snapshot, now_ms), now_ms, {topology_id: options})
+        plan = self.plan(
+            snapshot, self._observer.alive(snapshot, now_ms), now_ms, {topology_id: options}
+        )
         _raise_refusal(plan, topology_id)
         return plan
 
-    def rehearse_rebalance(self, after: KnownTopology, options: RebalanceOptions, reading: Reading, now_ms: int) -> Plan:
-        """Plan the same on a copy of the scheduler, everybody taken as alive: the question leaves no trace."""
+    def rehearse_rebalance(
+        self, after: KnownTopology, options: RebalanceOptions, reading: Reading, now_ms: int
+    ) -> Plan:
+        """Plan the same on a copy of the scheduler, everybody taken as alive: the question leaves
+        no trace.
+        """
         snapshot = with_topology(reading.snapshot, after)
         topology_id = after.base.topology_id
-        alive = {each: found.slot_by_executor.keys() for each, found in snapshot.assignments.items()}
-        plan = self._ask(dry_run_copy(self._scheduler), snapshot, alive, now_ms, {topology_id: options})
+        alive = {
+            each: found.slot_by_executor.keys() for each, found in snapshot.assignments.items()
+        }
+        plan = self._ask(
+            dry_run_copy(self._scheduler), snapshot, alive, now_ms, {topology_id: options}
+        )
         _raise_refusal(plan, topology_id)
         return plan
 
-    def rehearse_drain(self, host: str, mark: HostMark, reading: Reading, now_ms: int) -> tuple[RebalancePlan, ...]:
-        """Plan the topologies that would change if a host were drained, on a copy of the scheduler, everybody taken as alive."""
+    def rehearse_drain(
+        self, host: str, mark: HostMark, reading: Reading, now_ms: int
+    ) -> tuple[RebalancePlan, ...]:
+        """Plan the topologies that would change if a host were drained, on a copy of the scheduler,
+        everybody taken as alive.
+        """
         snapshot = replace(reading.snapshot, marks={**reading.snapshot.marks, host: mark})
-        alive = {each: found.slot_by_executor.keys() for each, found in snapshot.assignments.items()}
+        alive = {
+            each: found.slot_by_executor.keys() for each, found in snapshot.assignments.items()
+        }
         placed = self._ask(dry_run_copy(self._scheduler), snapshot, alive, now_ms, None).placed
         before = {each: found.slot_by_executor for each, found in snapshot.assignments.items()}
-        changed = [each for each in sorted(placed) if each in before and placed[each] != before[each]]
+        changed = [
+            each for each in sorted(placed) if each in before and placed[each] != before[each]
+        ]
         return tuple(RebalancePlan(each, before[each], placed[each]) for each in changed)
 
 
@@ -159,7 +219,9 @@ def _places(assignment: Assignment) -> str:
     by_slot: dict[WorkerSlot, list[str]] = {}
     for executor, slot in sorted(assignment.slot_by_executor.items()):
         by_slot.setdefault(slot, []).append(str(executor))
-    return "; ".join(f"{slot}: {', '.join(executors)}" for slot, executors in sorted(by_slot.items()))
+    return "; ".join(
+        f"{slot}: {', '.join(executors)}" for slot, executors in sorted(by_slot.items())
+    )
 
 
 def _raise_refusal(plan: Plan, topology_id: str) -> None:

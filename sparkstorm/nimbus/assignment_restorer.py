@@ -1,8 +1,10 @@
-"""Duty that writes records again: assignments that were lost, damaged or put back, bases that were put back.
+"""Duty that writes records again: assignments that were lost, damaged or put back, bases that were
+put back.
 
-Law: executors do not move by it where a newer copy is known; where none is, all fences rise and every worker starts anew.
-Left out: times in records, which say nothing where clocks jump (decision 38); and stopping the topology, whose slots and data
-are as they were. Storm has no such duty: whoever writes into its ZooKeeper commands its cluster.
+Law: executors do not move by it where a newer copy is known; where none is, all fences rise and
+every worker starts anew. Left out: times in records, which say nothing where clocks jump (decision
+38); and stopping the topology, whose slots and data are as they were. Storm has no such duty:
+whoever writes into its ZooKeeper commands its cluster.
 """
 
 from __future__ import annotations
@@ -23,10 +25,11 @@ _LONGEST_STEP = 4096
 
 
 class AssignmentRestorer:
-    """Duty that publishes assignments which slots cannot or do not follow under a version that they do follow.
+    """Duty that publishes assignments which slots cannot or do not follow under a version that they
+    do follow.
 
-    It also restores bases: a signature shows who wrote a record, not when. The newest base of each topology is in memory only: a
-    Nimbus that begins to lead takes what it finds.
+    It also restores bases: a signature shows who wrote a record, not when. The newest base of each
+    topology is in memory only: a Nimbus that begins to lead takes what it finds.
     """
 
     def __init__(self, state: StormState, publish: Callable[[Assignment, str], None]) -> None:
@@ -52,15 +55,21 @@ class AssignmentRestorer:
         return written
 
     def _restore_bases(self, reading: Reading) -> bool:
-        """Write again the bases that are older than when they were read last; whether there was one."""
-        known, written = self._newest, False
+        """Write again the bases that are older than when they were read last; whether there was
+        one.
+        """
+        known = self._newest
+        written = False
         self._newest = {}
         for topology_id, base in reading.bases.items():
             # In memory only: a copy in the store would be put back together with the record that it
             # is to guard.
             newest = known.get(topology_id, base)
             if base.version < newest.version:
-                _LOG.error("the record of %s was put back to an older state; it is written again", topology_id)
+                _LOG.error(
+                    "the record of %s was put back to an older state; it is written again",
+                    topology_id,
+                )
                 self._state.restore_base(newest)
                 written = True
             self._newest[topology_id] = max(base, newest, key=lambda each: each.version)
@@ -70,7 +79,9 @@ class AssignmentRestorer:
         last = self._backup(base)
         if last is None:
             return False
-        _LOG.error("the assignment of %s was lost or damaged; it is written again", base.topology_id)
+        _LOG.error(
+            "the assignment of %s was lost or damaged; it is written again", base.topology_id
+        )
         # A damaged node still has its version number; written over, the number would be compared
         # with a record that nobody can read.
         self._state.remove_assignment(base.topology_id)
@@ -78,7 +89,9 @@ class AssignmentRestorer:
         return True
 
     def _overtake(self, base: TopologyBase, found: Assignment, seen: int) -> None:
-        """Slots refuse a version older than one they have seen: from the backup, else with all fences raised."""
+        """Slots refuse a version older than one they have seen: from the backup, else with all
+        fences raised.
+        """
         _LOG.error(
             "the assignment of %s went back to version %d, after slots have seen version %d; it is written again",
             base.topology_id,
@@ -88,7 +101,11 @@ class AssignmentRestorer:
         last = self._backup(base)
         # The backup when it is newer, since its executors have not moved; else ZooKeeper went back
         # as a whole and nobody knows who ran where: raised fences let each worker start once more.
-        newer = with_new_version(last, last.kind) if last and last.version > found.version else placed_anew(found, seen + 1)
+        newer = (
+            with_new_version(last, last.kind)
+            if last and last.version > found.version
+            else placed_anew(found, seen + 1)
+        )
         self._publish(newer, base.name)
 
     def _backup(self, base: TopologyBase) -> Assignment | None:
@@ -102,5 +119,9 @@ class AssignmentRestorer:
 
 def _newest_seen(reading: Reading, found: Assignment) -> int:
     """The greatest version that its slots speak of."""
-    versions = (beat.assignment_version for beat in reading.beats if beat.topology_id == found.topology_id)
-    return max((version for version in versions if version <= found.version + _LONGEST_STEP), default=0)
+    versions = (
+        beat.assignment_version for beat in reading.beats if beat.topology_id == found.topology_id
+    )
+    return max(
+        (version for version in versions if version <= found.version + _LONGEST_STEP), default=0
+    )

@@ -1,11 +1,13 @@
-"""The end of topologies: workers stopped first, then everything the topology left, then unused blobs and orphans.
+"""The end of topologies: workers stopped first, then everything the topology left, then unused
+blobs and orphans.
 
-Laws: nothing is removed that an open request or a hot deploy names; each step may be cut and is taken up again by the next
-Nimbus, because the base goes last. What is done in Redis may be done again, however late, by a leader that was deposed
-meanwhile: an id ends once and never comes back (`hooks.TopologyRetirement`), and an id that is forgotten has lost the mark
-of its initial state first, by a write that only the leader can make.
-Left out: JStorm's sleep of ten seconds between the end of the workers and that of their records, and a list of what is to be
-deleted: what exists is compared with what is named, so nothing is lost with a list.
+Laws: nothing is removed that an open request or a hot deploy names; each step may be cut and is
+taken up again by the next Nimbus, because the base goes last. What is done in Redis may be done
+again, however late, by a leader that was deposed meanwhile: an id ends once and never comes back
+(`hooks.TopologyRetirement`), and an id that is forgotten has lost the mark of its initial state
+first, by a write that only the leader can make. Left out: JStorm's sleep of ten seconds between the
+end of the workers and that of their records, and a list of what is to be deleted: what exists is
+compared with what is named, so nothing is lost with a list.
 """
 
 import contextlib
@@ -15,7 +17,12 @@ from dataclasses import replace
 
 from sparkstorm.blobs.store import BlobStore
 from sparkstorm.cluster.storm_state import StormState
-from sparkstorm.errors import OneStoreAwayError, StoreInconsistentError, StoreUnavailableError, TamperedBlobError
+from sparkstorm.errors import (
+    OneStoreAwayError,
+    StoreInconsistentError,
+    StoreUnavailableError,
+    TamperedBlobError,
+)
 from sparkstorm.model.assignment import TopologyBase
 from sparkstorm.model.requests import is_id_of, topology_name
 from sparkstorm.model.status import Action, PendingAction, TopologyStatus
@@ -28,7 +35,9 @@ _LOG = logging.getLogger(__name__)
 # has none; double keeps the bytes of a put that was cut for two hours.
 _CHUNKS_MS = 3_600_000  # between two scans for chunks without metadata
 _FORGOTTEN_MS = (
-    3_600_000  # between two comparisons of bases with the data of all topologies; the first is at the begin of a leadership
+    # between two comparisons of bases with the data of all topologies; the first is at the begin of
+    # a leadership
+    3_600_000
 )
 # Between two tries to reach one of several stores: each keeps the topologies of the others waiting
 # for two seconds (redis_cleanup). Half would be a tenth of Nimbus's time; double lets a killed
@@ -40,7 +49,9 @@ _ASK_AGAIN_MS = 60_000  # the same for a look that nobody waits for
 class TopologyCleanup:
     """Removal of ended topologies (REMOVE), and sweeps."""
 
-    def __init__(self, state: StormState, blobs: BlobStore, settings: NimbusSettings, hooks: NimbusHooks) -> None:
+    def __init__(
+        self, state: StormState, blobs: BlobStore, settings: NimbusSettings, hooks: NimbusHooks
+    ) -> None:
         self._hooks = hooks
         self._state = state
         self._blobs = blobs
@@ -49,8 +60,11 @@ class TopologyCleanup:
         self._stray: set[str] = set()  # chunks that had no metadata at the last scan
         self._next_chunks_ms = 0
         self.forgotten: Mapping[str, int] = {}
-        """Number of keys by id of topologies that have data, and no base though they never ended."""
-        self._kept: dict[str, tuple[str, int]] = {}  # killed topologies whose data cannot be deleted: why, and when next
+        """Number of keys by id of topologies that have data, and no base though they never
+        ended.
+        """
+        # killed topologies whose data cannot be deleted: why, and when next
+        self._kept: dict[str, tuple[str, int]] = {}
         self.revived: Collection[str] = ()
         """Ids of topologies that have a base, though they have ended in Redis."""
         self._next_look_ms = 0
@@ -59,19 +73,34 @@ class TopologyCleanup:
     @property
     def problems(self) -> dict[str, str]:
         """A sentence per topology that ZooKeeper has forgotten, or has again, by its id."""
-        forgotten = {topology_id: _sentence(topology_id, keys) for topology_id, keys in self.forgotten.items()}
-        kept = {each: f"it was killed, and its data cannot be deleted yet: {problem}" for each, (problem, _) in self._kept.items()}
-        return forgotten | {topology_id: _revived_sentence(topology_id) for topology_id in self.revived} | kept
+        forgotten = {
+            topology_id: _sentence(topology_id, keys)
+            for topology_id, keys in self.forgotten.items()
+        }
+        kept = {
+            each: f"it was killed, and its data cannot be deleted yet: {problem}"
+            for each, (problem, _) in self._kept.items()
+        }
+        return (
+            forgotten
+            | {topology_id: _revived_sentence(topology_id) for topology_id in self.revived}
+            | kept
+        )
 
     def forgotten_of(self, name: str) -> list[str]:
         """Return the sentences on the forgotten topologies of that name."""
-        return [_sentence(each, keys) for each, keys in self.forgotten.items() if topology_name(each) == name]
+        return [
+            _sentence(each, keys)
+            for each, keys in self.forgotten.items()
+            if topology_name(each) == name
+        ]
 
     def advance(self, base: TopologyBase, now_ms: int) -> bool:
         """Take one step of a killed topology's end whose time has come; True when it is gone.
 
-        First the assignment goes, so that slots stop the workers; when their beats are gone, or the grace of
-        task.cleanup.timeout.sec is over, all the rest goes (JStorm sleeps ten seconds in between).
+        First the assignment goes, so that slots stop the workers; when their beats are gone, or the
+        grace of task.cleanup.timeout.sec is over, all the rest goes (JStorm sleeps ten seconds in
+        between).
         """
         topology_id = base.topology_id
         is_due = base.pending is None or base.pending.due_ms <= now_ms
@@ -94,7 +123,9 @@ class TopologyCleanup:
         return True
 
     def _retire(self, base: TopologyBase, now_ms: int) -> bool:
-        """Delete its data; False while its store, one of several, does not answer or is not known."""
+        """Delete its data; False while its store, one of several, does not answer or is not
+        known.
+        """
         topology_id = base.topology_id
         problem, again_ms = self._kept.get(topology_id, ("", now_ms))
         if now_ms < again_ms:
@@ -103,7 +134,9 @@ class TopologyCleanup:
             self._hooks.store(topology_id, base.store).retire(topology_id)
         except (OneStoreAwayError, StoreInconsistentError) as error:
             if str(error) != problem:
-                _LOG.error("%s is killed, and its data cannot be deleted yet: %s", topology_id, error)
+                _LOG.error(
+                    "%s is killed, and its data cannot be deleted yet: %s", topology_id, error
+                )
             self._kept[topology_id] = (str(error), now_ms + _RETIRE_AGAIN_MS)
             return False
         self._kept.pop(topology_id, None)
@@ -118,19 +151,25 @@ class TopologyCleanup:
         self._state.remove_assignment(base.topology_id)
 
     def forget(self, topology_id: str) -> None:
-        """Remove all traces of an id that never became a topology, and its data, in whichever store they are.
+        """Remove all traces of an id that never became a topology, and its data, in whichever store
+        they are.
 
-        First goes the mark that its initial state is whole: should the rest be cut, no request can begin with a part of it.
+        First goes the mark that its initial state is whole: should the rest be cut, no request can
+        begin with a part of it.
         """
         if topology_id not in self._state.topology_ids():
             self._state.remove_worker_beats(topology_id)
             for store in self._hooks.all_stores():
                 store.retire(topology_id)
             self._state.remove_topology(topology_id)
-            self.forgotten = {each: keys for each, keys in self.forgotten.items() if each != topology_id}
+            self.forgotten = {
+                each: keys for each, keys in self.forgotten.items() if each != topology_id
+            }
 
     def sweep(self, reading: Reading, now_ms: int) -> bool:
-        """Remove traces of topologies that have no base, and blobs that no record names, once per monitor period."""
+        """Remove traces of topologies that have no base, and blobs that no record names, once per
+        monitor period.
+        """
         if now_ms < self._next_sweep_ms:
             return False
         # Set before the work: a sweep that breaks off at a store that is away must not be tried in
@@ -144,9 +183,11 @@ class TopologyCleanup:
         # could be lost, and then nobody would know.
         left = known - ids
         is_due = bool(left - self.forgotten.keys()) or now_ms >= self._next_look_ms
-        # A store that does not answer is not asked in each sweep: the topologies of the others would
-        # wait for it.
-        if is_due and (now_ms < self._stores_away_until_ms or not self._compare_with_data(ids, reading, now_ms)):
+        # A store that does not answer is not asked in each sweep: the topologies of the others
+        # would wait for it.
+        if is_due and (
+            now_ms < self._stores_away_until_ms or not self._compare_with_data(ids, reading, now_ms)
+        ):
             left = set()  # what looks like a trace may be all that is left of a topology's records
         for topology_id in sorted(left - self.forgotten.keys()):
             _LOG.info("removing what was left of %s", topology_id)
@@ -159,25 +200,34 @@ class TopologyCleanup:
         return False
 
     def _compare_with_data(self, named: set[str], reading: Reading, now_ms: int) -> bool:
-        """Find data of topologies that never ended and have no base, and bases of topologies that have ended.
+        """Find data of topologies that never ended and have no base, and bases of topologies that
+        have ended.
 
-        The state store has lost the records of the former, and the end of the latter: both stay until somebody kills them.
-        False while the data cannot be looked at.
+        The state store has lost the records of the former, and the end of the latter: both stay
+        until somebody kills them. False while the data cannot be looked at.
         """
         # A topology that is being killed has a tombstone and a base for a moment, as it should.
-        live = {each for each, base in reading.bases.items() if base.status != TopologyStatus.KILLED} - named
+        live = {
+            each for each, base in reading.bases.items() if base.status != TopologyStatus.KILLED
+        } - named
         try:
             stores = self._hooks.all_stores()
             kept = {each: keys for store in stores for each, keys in store.unended().items()}
             ended = sorted({each for store in stores for each in store.ended(live)})
         except (StoreUnavailableError, OneStoreAwayError) as error:
             _LOG.warning("the topologies cannot be compared with their data: %s", error)
-            self._stores_away_until_ms = now_ms + _ASK_AGAIN_MS if isinstance(error, OneStoreAwayError) else 0
+            self._stores_away_until_ms = (
+                now_ms + _ASK_AGAIN_MS if isinstance(error, OneStoreAwayError) else 0
+            )
             return False
         here = named | set(self._state.topology_ids())
         # Said and not deleted: ZooKeeper may have been emptied by mistake, and these keys are then
         # all that is left of somebody's states.
-        found = {each: keys for each, keys in kept.items() if each not in here and is_id_of(each, topology_name(each))}
+        found = {
+            each: keys
+            for each, keys in kept.items()
+            if each not in here and is_id_of(each, topology_name(each))
+        }
         # Only new ones, or the log would have the same sentence every hour.
         for topology_id in sorted(found.keys() - self.forgotten.keys()):
             _LOG.error("%s", _sentence(topology_id, found[topology_id]))
@@ -188,9 +238,12 @@ class TopologyCleanup:
         return True
 
     def _named(self, ids: set[str]) -> tuple[set[str], bool]:
-        """Return the keys that open requests and deploys name, and whether all could be read; their ids are added to `ids`."""
+        """Return the keys that open requests and deploys name, and whether all could be read; their
+        ids are added to `ids`.
+        """
         opened, unreadable = self._state.open_requests()
-        keys, is_whole = set[str](), not unreadable
+        keys = set[str]()
+        is_whole = not unreadable
         for request, _ in opened:
             ids.add(request.topology_id)
             keys |= request.blob_keys()
@@ -203,7 +256,8 @@ class TopologyCleanup:
                 is_whole = False
                 continue
             if deploy:
-                ids.add(deploy.old_id)  # after a retreat: the refused one, which still holds the data
+                # after a retreat: the refused one, which still holds the data
+                ids.add(deploy.old_id)
             for base in deploy.bases() if deploy else []:
                 ids.add(base.topology_id)
                 keys |= {base.code_key, base.conf_key}
@@ -221,9 +275,11 @@ class TopologyCleanup:
         return keys, is_whole
 
     def _sweep_chunks(self, now_ms: int) -> None:
-        """Delete chunks without metadata, which a put or delete that was cut has left; finding them is a scan of all keys.
+        """Delete chunks without metadata, which a put or delete that was cut has left; finding them
+        is a scan of all keys.
 
-        Clients may be storing blobs now: only chunks that were there a while ago, and have no metadata still, go.
+        Clients may be storing blobs now: only chunks that were there a while ago, and have no
+        metadata still, go.
         """
         if now_ms < self._next_chunks_ms:
             return
@@ -232,10 +288,14 @@ class TopologyCleanup:
         self._blobs.delete_chunks(stray & self._stray)
         is_new = bool(stray - self._stray)
         self._stray = stray
-        self._next_chunks_ms = now_ms + (max(self._settings.blob_delay_ms, self._settings.round_ms) if is_new else _CHUNKS_MS)
+        self._next_chunks_ms = now_ms + (
+            max(self._settings.blob_delay_ms, self._settings.round_ms) if is_new else _CHUNKS_MS
+        )
 
     def _sweep_blobs(self, reading: Reading, named: set[str], now_ms: int) -> None:
-        used = named | {key for base in reading.bases.values() for key in (base.code_key, base.conf_key)}
+        used = named | {
+            key for base in reading.bases.values() for key in (base.code_key, base.conf_key)
+        }
         used |= {key for each in reading.snapshot.assignments.values() for key in each.blob_keys()}
         for key in set(self._state.blob_keys()) - used:
             try:

@@ -1,9 +1,11 @@
-"""Nimbus's reading of the store: one pass over bases, outlines, confs, assignments, supervisors and heartbeats.
+"""Nimbus's reading of the store: one pass over bases, outlines, confs, assignments, supervisors and
+heartbeats.
 
-A record that cannot be read takes only its own topology, supervisor or worker out of the picture: it is reported as a
-problem that names the path, and the slots its assignment holds stay reserved.
-Left out: a picture kept up to date by watches, since a watch that is missed would be a wrong placement for good. Records that
-did not change are the same objects in the next reading, which makes a pass cheap (decision 22).
+A record that cannot be read takes only its own topology, supervisor or worker out of the picture:
+it is reported as a problem that names the path, and the slots its assignment holds stay reserved.
+Left out: a picture kept up to date by watches, since a watch that is missed would be a wrong
+placement for good. Records that did not change are the same objects in the next reading, which
+makes a pass cheap (decision 22).
 """
 
 from collections.abc import Callable, Mapping
@@ -14,7 +16,13 @@ from sparkstorm.blobs.store import BlobStore
 from sparkstorm.cluster.base import Hint
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.errors import StoreInconsistentError, TamperedBlobError
-from sparkstorm.model.assignment import Assignment, SupervisorInfo, TopologyBase, WorkerBeat, WorkerSlot
+from sparkstorm.model.assignment import (
+    Assignment,
+    SupervisorInfo,
+    TopologyBase,
+    WorkerBeat,
+    WorkerSlot,
+)
 from sparkstorm.model.names import driver_of_node
 from sparkstorm.model.normalise import conf_from_bytes
 from sparkstorm.model.outline import TopologyOutline
@@ -27,7 +35,9 @@ ReadT = TypeVar("ReadT")
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Result of one pass; `problems` are sentences by topology, supervisor or slot; `bases` has all readable ones."""
+    """Result of one pass; `problems` are sentences by topology, supervisor or slot; `bases` has all
+    readable ones.
+    """
 
     snapshot: Snapshot
     bases: dict[str, TopologyBase]
@@ -36,19 +46,31 @@ class Reading:
     drivers: frozenset[int] = frozenset()  # numbers of the registered drivers
 
     def gone_nodes(self) -> frozenset[str]:
-        """Nodes with workers or their beats whose supervisor and driver are both gone: nothing will restart their workers."""
-        used = {slot.node for each in self.snapshot.assignments.values() for slot in each.slot_by_executor.values()}
+        """Nodes with workers or their beats whose supervisor and driver are both gone: nothing will
+        restart their workers.
+        """
+        used = {
+            slot.node
+            for each in self.snapshot.assignments.values()
+            for slot in each.slot_by_executor.values()
+        }
         used |= {beat.node for beat in self.beats}
         absent = used - self.snapshot.supervisors.keys() if self.drivers else set()
         return frozenset(node for node in absent if driver_of_node(node) not in self.drivers)
 
     def offered_slots(self) -> list[WorkerSlot]:
         """Every slot that a living supervisor offers."""
-        return [WorkerSlot(info.supervisor_id, port) for info in self.snapshot.supervisors.values() for port in info.ports]
+        return [
+            WorkerSlot(info.supervisor_id, port)
+            for info in self.snapshot.supervisors.values()
+            for port in info.ports
+        ]
 
 
 class ClusterReader:
-    """Reader of snapshots; keeps outlines and confs, which change only together with their base's keys."""
+    """Reader of snapshots; keeps outlines and confs, which change only together with their base's
+    keys.
+    """
 
     def __init__(self, state: StormState, blobs: BlobStore, conf: dict[str, Any]) -> None:
         self._state = state
@@ -58,8 +80,11 @@ class ClusterReader:
         self._conf_by_key: dict[str, dict[str, JsonValue]] = {}
         self._marks: Mapping[str, HostMark] = {}
 
-    def read(self, hint: Hint | None = None, hint_of_node: Callable[[str], Hint | None] = lambda _: None) -> Reading:
-        """One pass over the store; the hint fires when a supervisor, a driver or a topology comes or goes.
+    def read(
+        self, hint: Hint | None = None, hint_of_node: Callable[[str], Hint | None] = lambda _: None
+    ) -> Reading:
+        """One pass over the store; the hint fires when a supervisor, a driver or a topology comes
+        or goes.
 
         A node's own hint fires when its supervisor's record changes.
         """
@@ -68,17 +93,23 @@ class ClusterReader:
         # One pass in this order: bases first, since what has no base is no topology, whatever else
         # is stored.
         topologies = self._read_each(list(bases), lambda each: self.complete(bases[each]), problems)
-        assignments = self._read_each(self._state.assignment_ids(), self._state.read_assignment, problems)
+        assignments = self._read_each(
+            self._state.assignment_ids(), self._state.read_assignment, problems
+        )
         # A hint for each node, because one that changes is a reason to look at that node, not at
         # everything.
         read_supervisor = lambda name: self._state.read_supervisor(name, hint_of_node(name))  # noqa: E731 - used once
         supervisors = self._read_each(self._state.supervisor_ids(hint), read_supervisor, problems)
-        beats = tuple(beat for topology_id in assignments for beat in self._read_beats(topology_id, problems))
+        beats = tuple(
+            beat for topology_id in assignments for beat in self._read_beats(topology_id, problems)
+        )
         self._forget(set(topologies))
         # Without its assignment a topology would be placed as if it ran nowhere.
         topologies = {each: known for each, known in topologies.items() if each not in problems}
         drivers = self._read_drivers(hint, problems)
-        snapshot = replace(_snapshot(topologies, assignments, supervisors), marks=self._read_marks(hint, problems))
+        snapshot = replace(
+            _snapshot(topologies, assignments, supervisors), marks=self._read_marks(hint, problems)
+        )
         return Reading(snapshot, bases, beats, problems, drivers)
 
     def _read_marks(self, hint: Hint | None, problems: dict[str, str]) -> Mapping[str, HostMark]:
@@ -88,7 +119,9 @@ class ClusterReader:
             # very round in which its record was damaged.
             self._marks = self._state.read_host_marks(hint)
         except (StoreInconsistentError, TamperedBlobError) as error:
-            problems["hosts"] = f"{error}; exclude or drain the hosts that are meant again, and the record is written anew"
+            problems["hosts"] = (
+                f"{error}; exclude or drain the hosts that are meant again, and the record is written anew"
+            )
         return self._marks
 
     def _read_drivers(self, hint: Hint | None, problems: dict[str, str]) -> frozenset[int]:
@@ -100,7 +133,9 @@ class ClusterReader:
             # is judged by time.
             return frozenset()
 
-    def _read_each(self, names: list[str], read: Callable[[str], ReadT | None], problems: dict[str, str]) -> dict[str, ReadT]:
+    def _read_each(
+        self, names: list[str], read: Callable[[str], ReadT | None], problems: dict[str, str]
+    ) -> dict[str, ReadT]:
         found = {}
         for name in names:
             try:
@@ -114,7 +149,11 @@ class ClusterReader:
 
     def _read_beats(self, topology_id: str, problems: dict[str, str]) -> list[WorkerBeat]:
         slots = {str(slot): slot for slot in self._state.worker_beat_slots(topology_id)}
-        beats = self._read_each(list(slots), lambda name: self._state.read_worker_beat(topology_id, slots[name]), problems)
+        beats = self._read_each(
+            list(slots),
+            lambda name: self._state.read_worker_beat(topology_id, slots[name]),
+            problems,
+        )
         # A beat speaks for its own slot only, whatever it claims.
         return [
             beat
@@ -124,7 +163,9 @@ class ClusterReader:
 
     def complete(self, base: TopologyBase) -> KnownTopology:
         """The topology that belongs to a base; StoreInconsistentError when parts are missing."""
-        return KnownTopology(base, self._outline(base), {**self._conf, **self.topology_conf(base.conf_key)})
+        return KnownTopology(
+            base, self._outline(base), {**self._conf, **self.topology_conf(base.conf_key)}
+        )
 
     def _outline(self, base: TopologyBase) -> TopologyOutline:
         # By the key of the configuration, which a rebalance changes: outlines are large, and
@@ -134,7 +175,9 @@ class ClusterReader:
             return cached[1]
         outline = self._state.read_outline(base.topology_id)
         if outline is None:
-            raise StoreInconsistentError(f"topology {base.topology_id}: its outline is missing; kill it and submit again")
+            raise StoreInconsistentError(
+                f"topology {base.topology_id}: its outline is missing; kill it and submit again"
+            )
         self._outline_by_id[base.topology_id] = (base.conf_key, outline)
         return outline
 
@@ -151,7 +194,9 @@ class ClusterReader:
     def _forget(self, present: set[str]) -> None:
         # What is gone is forgotten here, once a reading, and not where topologies end: they end in
         # several places.
-        self._outline_by_id = {each: kept for each, kept in self._outline_by_id.items() if each in present}
+        self._outline_by_id = {
+            each: kept for each, kept in self._outline_by_id.items() if each in present
+        }
         used = {conf_key for conf_key, _ in self._outline_by_id.values()}
         self._conf_by_key = {key: conf for key, conf in self._conf_by_key.items() if key in used}
 

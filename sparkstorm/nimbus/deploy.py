@@ -1,10 +1,12 @@
-"""Hot deploys (S0.33): the old topology ends, then the new one starts, and takes over where its tasks are the same.
+"""Hot deploys (S0.33): the old topology ends, then the new one starts, and takes over where its
+tasks are the same.
 
-All of the new topology, all that brings the old one back and a `Deploy` record are stored before the old one is killed:
-from then on any Nimbus finishes the deploy from wherever it is. A new topology that is refused gives way to the old one,
-under a new id and with its data.
-Left out: a client that kills and then submits (JStorm's update_topology), which leaves no topology when it dies in between;
-and both topologies side by side, which would need the states twice: a gray upgrade does that for code alone (decision 17).
+All of the new topology, all that brings the old one back and a `Deploy` record are stored before
+the old one is killed: from then on any Nimbus finishes the deploy from wherever it is. A new
+topology that is refused gives way to the old one, under a new id and with its data. Left out: a
+client that kills and then submits (JStorm's update_topology), which leaves no topology when it dies
+in between; and both topologies side by side, which would need the states twice: a gray upgrade does
+that for code alone (decision 17).
 """
 
 from __future__ import annotations
@@ -13,7 +15,12 @@ import logging
 from dataclasses import replace
 
 from sparkstorm.cluster.nimbus_state import Deploy
-from sparkstorm.errors import FailedAssignTopologyError, SparkStormError, StoreInconsistentError, StoreUnavailableError
+from sparkstorm.errors import (
+    FailedAssignTopologyError,
+    SparkStormError,
+    StoreInconsistentError,
+    StoreUnavailableError,
+)
 from sparkstorm.model.assignment import TopologyBase
 from sparkstorm.model.normalise import conf_bytes
 from sparkstorm.model.outline import TopologyOutline
@@ -31,39 +38,58 @@ _PATIENCE_MS = 60_000
 
 
 class Deploys:
-    """Hot deploys: starts them and continues them; one that cannot be finished is tried again at every turn."""
+    """Hot deploys: starts them and continues them; one that cannot be finished is tried again at
+    every turn.
+    """
 
     def __init__(self, parts: NimbusParts) -> None:
         self._parts = parts
-        self._begun: set[str] = set()  # names whose deploy this Nimbus began, with its supervisors up
+        # names whose deploy this Nimbus began, with its supervisors up
+        self._begun: set[str] = set()
         self._refused_ms: dict[str, int] = {}  # since when, by topology id
         self.problems: dict[str, str] = {}
 
-    def begin(self, request: Request, old: TopologyBase, outline: TopologyOutline, now_ms: int) -> None:
-        """Store everything, the record last; a Nimbus that dies in between is followed by one that stores it again."""
-        base, parts = request.base, self._parts
+    def begin(
+        self, request: Request, old: TopologyBase, outline: TopologyOutline, now_ms: int
+    ) -> None:
+        """Store everything, the record last; a Nimbus that dies in between is followed by one that
+        stores it again.
+        """
+        base = request.base
+        parts = self._parts
         assert base is not None
-        base = replace(base, store=old.store)  # where the data are that it takes over, or that end with the old one
+        # where the data are that it takes over, or that end with the old one
+        base = replace(base, store=old.store)
         before = parts.state.read_outline(old.topology_id)
         if before is None:
-            raise StoreInconsistentError(f"topology {old.topology_id}: its outline is missing; kill it and submit again")
+            raise StoreInconsistentError(
+                f"topology {old.topology_id}: its outline is missing; kill it and submit again"
+            )
         # Before the record: a deploy that names what is not stored could be neither finished nor
         # taken back.
         parts.assigner.write_records(base, outline)
         # Made now and not when it is needed: it needs the old configuration, which ends with the
         # old topology.
         fallback = self._fallback(old, now_ms)
-        parts.assigner.write_records(fallback, replace(before, executors_by_component=old.executors_by_component))
+        parts.assigner.write_records(
+            fallback, replace(before, executors_by_component=old.executors_by_component)
+        )
         # Only the same tasks under the same numbers can go on with the old streams and states.
         inherits = before.component_by_task == outline.component_by_task
-        parts.state.write_deploy(old.name, Deploy(old.topology_id, base, inherits, fallback, request.id))
+        parts.state.write_deploy(
+            old.name, Deploy(old.topology_id, base, inherits, fallback, request.id)
+        )
         self._begun.add(old.name)
 
     def _fallback(self, old: TopologyBase, now_ms: int) -> TopologyBase:
         """The old topology as a new one, as it was rebalanced and deactivated."""
         topology_id = f"{old.name}-{self._parts.state.next_submission_number()}-{now_ms // 1000}"
         # Under a new id: the old id gets a tombstone, and no task of it can be claimed again.
-        conf = {**self._parts.reader.topology_conf(old.conf_key), "topology.id": topology_id, "storm.id": topology_id}
+        conf = {
+            **self._parts.reader.topology_conf(old.conf_key),
+            "topology.id": topology_id,
+            "storm.id": topology_id,
+        }
         was_inactive = (old.previous_status or old.status) is TopologyStatus.INACTIVE
         return replace(
             old,
@@ -93,14 +119,18 @@ class Deploys:
         return did
 
     def _go_on(self, name: str, deploy: Deploy, reading: Reading, now_ms: int) -> bool:
-        parts, old, new_id = self._parts, reading.bases.get(deploy.old_id), deploy.base.topology_id
+        parts = self._parts
+        old = reading.bases.get(deploy.old_id)
+        new_id = deploy.base.topology_id
         # The old one must be gone first: two topologies of one name would both consume the sources.
         if old is not None:
             return self._end_old(old, deploy, now_ms)
         # It is there and cannot be read; handing its data over now would take them from workers
         # that may run.
         if deploy.old_id in parts.state.topology_ids():
-            raise StoreInconsistentError(reading.problems.get(deploy.old_id, f"{deploy.old_id} cannot be read"))
+            raise StoreInconsistentError(
+                reading.problems.get(deploy.old_id, f"{deploy.old_id} cannot be read")
+            )
         if new_id not in reading.bases:
             if deploy.inherits:
                 # Before the assignment: a worker that claims first would find nothing, and begin
@@ -125,13 +155,19 @@ class Deploys:
         if old.status is TopologyStatus.KILLED and old.pending is not None and old.pending.has_heir:
             return False
         kill = ActionRequest(Action.KILL, 0, has_heir=True)
-        self._parts.outcomes.step(deploy.request_id, now_ms, f"{old.topology_id} ends; its workers stop")
-        self._parts.state.update_base(old.topology_id, lambda found: transition(found, kill, now_ms, 0).base)
+        self._parts.outcomes.step(
+            deploy.request_id, now_ms, f"{old.topology_id} ends; its workers stop"
+        )
+        self._parts.state.update_base(
+            old.topology_id, lambda found: transition(found, kill, now_ms, 0).base
+        )
         self._parts.hooks.notify(old.name, "killTopology")
         return True
 
     def _may_retreat(self, name: str, deploy: Deploy, error: SparkStormError, now_ms: int) -> bool:
-        """Return whether the old one follows instead: not while supervisors may still be joining, or when it is refused itself."""
+        """Return whether the old one follows instead: not while supervisors may still be joining,
+        or when it is refused itself.
+        """
         if deploy.fallback is None:
             text = (
                 f"hot deploy of {name} refused: {deploy.refusal}; "
@@ -140,21 +176,32 @@ class Deploys:
             self._parts.outcomes.refuse(deploy.request_id, now_ms, FailedAssignTopologyError(text))
             return False
         refused_ms = self._refused_ms.setdefault(deploy.base.topology_id, now_ms)
-        self._parts.outcomes.step(deploy.request_id, now_ms, f"{deploy.base.topology_id} cannot be assigned yet: {error}")
+        self._parts.outcomes.step(
+            deploy.request_id, now_ms, f"{deploy.base.topology_id} cannot be assigned yet: {error}"
+        )
         return name in self._begun or now_ms - refused_ms >= _PATIENCE_MS
 
     def _retreat(self, name: str, deploy: Deploy, error: SparkStormError) -> None:
-        _LOG.warning("hot deploy of %s: %s is refused, the old one comes back: %s", name, deploy.base.topology_id, error)
+        _LOG.warning(
+            "hot deploy of %s: %s is refused, the old one comes back: %s",
+            name,
+            deploy.base.topology_id,
+            error,
+        )
         assert deploy.fallback is not None
-        holder = deploy.base.topology_id if deploy.inherits else deploy.old_id  # data is handed on, never back
+        # data is handed on, never back
+        holder = deploy.base.topology_id if deploy.inherits else deploy.old_id
         # The record first: from here any Nimbus brings the old one back, also if this one dies now.
         back = Deploy(holder, deploy.fallback, True, None, deploy.request_id, str(error))
         self._parts.state.write_deploy(name, back)
         self._parts.state.remove_topology(deploy.base.topology_id)
 
     def _close(self, name: str, deploy: Deploy, now_ms: int) -> None:
-        """End the deploy; its record goes last, so that a Nimbus that dies in between ends it again."""
-        parts, topology_id = self._parts, deploy.base.topology_id
+        """End the deploy; its record goes last, so that a Nimbus that dies in between ends it
+        again.
+        """
+        parts = self._parts
+        topology_id = deploy.base.topology_id
         if not deploy.inherits:
             parts.hooks.store(deploy.old_id, deploy.base.store).retire(deploy.old_id)
         if deploy.refusal:

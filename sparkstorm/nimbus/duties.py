@@ -1,9 +1,11 @@
-"""Duties of a leading Nimbus: what one turn does, in which order, with all that it remembers of the cluster.
+"""Duties of a leading Nimbus: what one turn does, in which order, with all that it remembers of the
+cluster.
 
-Law: whatever is remembered here belongs to one leadership. A Nimbus that begins to lead makes these duties anew, since another
-may have led and changed everything; so nothing has to be forgotten piece by piece, and nothing can be left over.
-Each duty takes the reading and the time, and says whether it has changed something: the cluster is then read again before
-the next duty decides (decision 16). Left out: a thread per duty, as in Storm and JStorm, whose writes interleave.
+Law: whatever is remembered here belongs to one leadership. A Nimbus that begins to lead makes these
+duties anew, since another may have led and changed everything; so nothing has to be forgotten piece
+by piece, and nothing can be left over. Each duty takes the reading and the time, and says whether
+it has changed something: the cluster is then read again before the next duty decides (decision 16).
+Left out: a thread per duty, as in Storm and JStorm, whose writes interleave.
 """
 
 from __future__ import annotations
@@ -54,7 +56,8 @@ class NextTurn:
 
     due_ms: int = 0
     is_round: bool = True  # something has changed: everything is looked at, at once
-    is_asked: bool = False  # requests or upgrades go on at once; no round for schedulers that count rounds
+    # requests or upgrades go on at once; no round for schedulers that count rounds
+    is_asked: bool = False
 
     @property
     def is_at_once(self) -> bool:
@@ -63,7 +66,9 @@ class NextTurn:
 
 
 class NimbusDuties:
-    """Duties of one leadership; `wake` and `ask` may be called by any thread, `next_turn` is Nimbus's own."""
+    """Duties of one leadership; `wake` and `ask` may be called by any thread, `next_turn` is
+    Nimbus's own.
+    """
 
     def __init__(
         self,
@@ -76,7 +81,10 @@ class NimbusDuties:
         wake: Callable[[], None],
         ask: Callable[[], None],
     ) -> None:
-        self._state, self._hooks, self._next, self._wake = state, hooks, next_turn, wake
+        self._state = state
+        self._hooks = hooks
+        self._next = next_turn
+        self._wake = wake
         self._settings = NimbusSettings.of(conf)
         self.board = ProblemBoard(state)
         self.reader = ClusterReader(state, blobs, conf)
@@ -85,7 +93,16 @@ class NimbusDuties:
         self._reporter = ErrorReports(state)
         self.assigner = Assigner(state, self.reader, self._observer, scheduler, conf, self._stores)
         self.cleanup = TopologyCleanup(state, blobs, self._settings, hooks)
-        parts = NimbusParts(state, blobs, conf, self.reader, self.assigner, self.cleanup, OutcomeWriter(state), hooks)
+        parts = NimbusParts(
+            state,
+            blobs,
+            conf,
+            self.reader,
+            self.assigner,
+            self.cleanup,
+            OutcomeWriter(state),
+            hooks,
+        )
         self._rebalancer = Rebalancer(parts)
         self._deploys = Deploys(parts)
         self._upgrades = GrayUpgrades(parts, ask)
@@ -96,7 +113,12 @@ class NimbusDuties:
         restorer = AssignmentRestorer(state, self.assigner.publish)
         # The order decides. Records are whole before anybody acts on them; a kill that is due comes
         # before requests for its name; monitoring is behind all that changes who should run.
-        self.in_turn: tuple[Duty, ...] = (restorer.restore, self._run_timers, self._serve, self._upgrade)
+        self.in_turn: tuple[Duty, ...] = (
+            restorer.restore,
+            self._run_timers,
+            self._serve,
+            self._upgrade,
+        )
         self.in_round: tuple[Duty, ...] = (
             self._monitor,
             self._pause,
@@ -105,11 +127,14 @@ class NimbusDuties:
             self._requests.sweep,
         )
         self._hint_by_node: dict[str, Callable[[], None]] = {}
-        self._changed_nodes: set[str] = set()  # supervisors whose records have changed since they were read
+        # supervisors whose records have changed since they were read
+        self._changed_nodes: set[str] = set()
         self._info_by_node: Mapping[str, SupervisorInfo] = {}  # as they were read
 
     def note_trouble(self) -> None:
-        """Judge no silence by what was seen so far: the store did not answer, or our session was lost."""
+        """Judge no silence by what was seen so far: the store did not answer, or our session was
+        lost.
+        """
         self._observer.note_trouble()
 
     def turn(self, now_ms: int, is_round: bool) -> None:
@@ -137,17 +162,30 @@ class NimbusDuties:
         self.board.show(now_ms)
 
     def _without_store(self, reading: Reading) -> dict[str, str]:
-        """Return a sentence for each topology whose data are in a store that is not among this driver's."""
+        """Return a sentence for each topology whose data are in a store that is not among this
+        driver's.
+        """
         known = ("", *self._hooks.store_names)
-        bases = [base for base in reading.bases.values() if base.store not in known and base.status != TopologyStatus.KILLED]
-        return {base.topology_id: str(unknown_store(base.topology_id, base.store, self._hooks.store_names)) for base in bases}
+        bases = [
+            base
+            for base in reading.bases.values()
+            if base.store not in known and base.status != TopologyStatus.KILLED
+        ]
+        return {
+            base.topology_id: str(
+                unknown_store(base.topology_id, base.store, self._hooks.store_names)
+            )
+            for base in bases
+        }
 
     def _read(self, now_ms: int) -> Reading:
         self._changed_nodes.clear()
         reading = self.reader.read(self._wake, self._hint_of)
         self._info_by_node = supervisors = reading.snapshot.supervisors
         # The same hint for a node each time: a watch is then set once, and not once a reading.
-        self._hint_by_node = {node: hint for node, hint in self._hint_by_node.items() if node in supervisors}
+        self._hint_by_node = {
+            node: hint for node, hint in self._hint_by_node.items() if node in supervisors
+        }
         for name, problem in reading.problems.items():
             if self.board.problems.get(name) != problem:
                 _LOG.error("%s is left out: %s", name, problem)
@@ -157,7 +195,8 @@ class NimbusDuties:
 
     def _plan_next_turn(self, reading: Reading, now_ms: int) -> None:
         dues = [self._next.due_ms, *self._requests.waits_by_name.values()]
-        # What is late waits for workers that end, or for records that cannot be read: not at once again.
+        # What is late waits for workers that end, or for records that cannot be read: not at once
+        # again.
         soonest_ms = now_ms + _DYING_RECHECK_MS
         if (move_ms := self._stores.due_ms) is not None:
             dues.append(max(move_ms, soonest_ms))
@@ -166,11 +205,14 @@ class NimbusDuties:
                 dues.append(max(base.pending.due_ms, soonest_ms))
             if base.status in (TopologyStatus.UPGRADING, TopologyStatus.ROLLBACK):
                 dues.append(now_ms + _UPGRADE_RECHECK_MS)
-            if base.status == TopologyStatus.KILLED and base.topology_id not in reading.snapshot.assignments:
+            if (
+                base.status == TopologyStatus.KILLED
+                and base.topology_id not in reading.snapshot.assignments
+            ):
                 dues.append(soonest_ms)
         self._next.due_ms = min(dues)
 
-    # -- changes of supervisors ----------------------------------------------------------------------------------
+    # -- changes of supervisors --------------------------------------------------------------------
 
     def _hint_of(self, node: str) -> Callable[[], None]:
         return self._hint_by_node.setdefault(node, lambda: self._note_change(node))
@@ -180,12 +222,13 @@ class NimbusDuties:
         self._hooks.wake()
 
     def has_new_slots(self) -> bool:
-        """Look at supervisors that changed; whether one offers a slot that was not there, or has lost or found Redis.
+        """Look at supervisors that changed; whether one offers a slot that was not there, or has
+        lost or found Redis.
 
         One with new trials of code is a reason to serve requests.
         """
-        # Supervisors write their records every few seconds. A round for each of these heartbeats would
-        # read the whole cluster; one record tells whether there is anything to place.
+        # Supervisors write their records every few seconds. A round for each of these heartbeats
+        # would read the whole cluster; one record tells whether there is anything to place.
         while self._changed_nodes:
             node = self._changed_nodes.pop()
             try:
@@ -202,7 +245,7 @@ class NimbusDuties:
             self._next.is_asked |= not (known.trials or {}).keys() >= (info.trials or {}).keys()
         return False
 
-    # -- duties of each turn -------------------------------------------------------------------------------------
+    # -- duties of each turn -----------------------------------------------------------------------
 
     def _run_timers(self, reading: Reading, now_ms: int) -> bool:
         """Carry out what is due; whether something changed."""
@@ -226,7 +269,9 @@ class NimbusDuties:
         return True
 
     def _serve(self, reading: Reading, now_ms: int) -> bool:
-        """Serve clients' requests and go on with hot deploys; another turn follows at once what was changed."""
+        """Serve clients' requests and go on with hot deploys; another turn follows at once what was
+        changed.
+        """
         has_changed = self._requests.advance(reading, now_ms)
         if has_changed:
             reading = self._read(now_ms)
@@ -240,13 +285,16 @@ class NimbusDuties:
         self._next.is_asked |= has_changed
         return has_changed
 
-    # -- duties of a round ---------------------------------------------------------------------------------------
+    # -- duties of a round -------------------------------------------------------------------------
 
     def _monitor(self, reading: Reading, now_ms: int) -> bool:
         """Replace what has died; nothing after it in a turn looks at places."""
         alive = self._observer.alive(reading.snapshot, now_ms)
         lost = self._reporter.losses(reading.snapshot, reading.beats)
-        found = {**lost, **self._reporter.report_failed_starts(reading.snapshot, reading.beats, now_ms)}
+        found = {
+            **lost,
+            **self._reporter.report_failed_starts(reading.snapshot, reading.beats, now_ms),
+        }
         try:
             plan = self.assigner.plan(reading.snapshot, alive, now_ms)
         except FailedAssignTopologyError as error:
@@ -261,7 +309,8 @@ class NimbusDuties:
                 "so the host gets nothing until blacklist.scheduler.resume.time.secs have passed"
             )
         self.board.put("round", found)
-        # Deaths are reported before the assignments that replace them: afterwards nobody knows the places.
+        # Deaths are reported before the assignments that replace them: afterwards nobody knows the
+        # places.
         self._reporter.report_deaths(reading.snapshot, alive, now_ms)
         for assignment in plan.assignments:
             self.assigner.publish(assignment, reading.bases[assignment.topology_id].name)
@@ -285,10 +334,13 @@ class NimbusDuties:
         return False
 
     def _remove_beats_of_gone(self, reading: Reading) -> None:
-        """Remove heartbeats of replaced workers that no other process removes: their supervisor and their driver are gone."""
+        """Remove heartbeats of replaced workers that no other process removes: their supervisor and
+        their driver are gone.
+        """
         gone = reading.gone_nodes()
         for beat in reading.beats if gone else ():
-            slot, assignment = WorkerSlot(beat.node, beat.port), reading.snapshot.assignments.get(beat.topology_id)
+            slot = WorkerSlot(beat.node, beat.port)
+            assignment = reading.snapshot.assignments.get(beat.topology_id)
             if beat.node in gone and assignment is not None and not assignment.executors_at(slot):
                 self._state.remove_worker_beat(beat.topology_id, slot)
 

@@ -1,8 +1,10 @@
-"""Nimbus's reports about workers: deaths and failed starts as errors of their topology, and pauses by failures.
+"""Nimbus's reports about workers: deaths and failed starts as errors of their topology, and pauses
+by failures.
 
-Law: what is told once stays told: a sentence is repeated only for a new event. Errors belong to a topology and stay with
-it; problems are what is so now, and go by themselves. Left out: a mail or a hook per event, which whoever reads the records
-can make of them. Source: JStorm's "Task-[...] is dead on host:port" (NimbusUtils), whose words are kept.
+Law: what is told once stays told: a sentence is repeated only for a new event. Errors belong to a
+topology and stay with it; problems are what is so now, and go by themselves. Left out: a mail or a
+hook per event, which whoever reads the records can make of them. Source: JStorm's "Task-[...] is
+dead on host:port" (NimbusUtils), whose words are kept.
 """
 
 import logging
@@ -25,7 +27,9 @@ _MOST_CHARS = 600  # of the sentence in a topology's base
 
 
 class ErrorReports:
-    """ErrorReports of deaths and failed starts; a worker that keeps failing is reported again only after it has run."""
+    """ErrorReports of deaths and failed starts; a worker that keeps failing is reported again only
+    after it has run.
+    """
 
     def __init__(self, state: StormState) -> None:
         self._state = state
@@ -40,18 +44,31 @@ class ErrorReports:
             if assignment and known.base.status != TopologyStatus.KILLED:
                 dead_by_slot: dict[WorkerSlot, list[ExecutorId]] = {}
                 for executor in sorted(assignment.slot_by_executor.keys() - alive[topology_id]):
-                    dead_by_slot.setdefault(assignment.slot_by_executor[executor], []).append(executor)
+                    dead_by_slot.setdefault(assignment.slot_by_executor[executor], []).append(
+                        executor
+                    )
                 for slot, dead in dead_by_slot.items():
                     host = assignment.host_by_node.get(slot.node, slot.node)
                     tasks = ", ".join(str(task) for executor in dead for task in executor.tasks)
-                    self._report(known, assignment, slot, dead[0], f"Task-[{tasks}] is dead on {host}:{slot.port}", now_ms)
+                    self._report(
+                        known,
+                        assignment,
+                        slot,
+                        dead[0],
+                        f"Task-[{tasks}] is dead on {host}:{slot.port}",
+                        now_ms,
+                    )
 
-    def report_failed_starts(self, snapshot: Snapshot, beats: Iterable[WorkerBeat], now_ms: int) -> dict[str, str]:
+    def report_failed_starts(
+        self, snapshot: Snapshot, beats: Iterable[WorkerBeat], now_ms: int
+    ) -> dict[str, str]:
         """An error per worker that cannot start; what is so now, by topology."""
         by_worker = {(each.topology_id, WorkerSlot(each.node, each.port)): each for each in beats}
         # A worker that cannot start is tried again every few seconds. Told each time, it would push
         # everything else out of the ten errors that a component keeps.
-        self._told = {each for each in self._told if each in by_worker and by_worker[each].state != RUNNING}
+        self._told = {
+            each for each in self._told if each in by_worker and by_worker[each].state != RUNNING
+        }
         problems = {}
         for (topology_id, slot), beat in sorted(by_worker.items(), key=lambda pair: pair[0]):
             if beat.state == FAILED and topology_id in snapshot.topologies:
@@ -70,17 +87,23 @@ class ErrorReports:
             if mark is not None and mark.losses and beat.topology_id in snapshot.topologies:
                 # As long as its workers say so, which is as long as the topology runs: a loss does
                 # not become right by waiting.
-                found[beat.topology_id] = f"{mark.losses[-1]}; it went on with what was left, which may lack rows or repeat them"
+                found[beat.topology_id] = (
+                    f"{mark.losses[-1]}; it went on with what was left, which may lack rows or repeat them"
+                )
         return found
 
-    def _tell_failure(self, topology_id: str, slot: WorkerSlot, words: str, snapshot: Snapshot, now_ms: int) -> None:
+    def _tell_failure(
+        self, topology_id: str, slot: WorkerSlot, words: str, snapshot: Snapshot, now_ms: int
+    ) -> None:
         assignment = snapshot.assignments.get(topology_id)
         mine = assignment.executors_at(slot) if assignment else []
         if assignment and mine and (topology_id, slot) not in self._told:
             self._told.add((topology_id, slot))
             sentence, _, log = words.partition("\n")
             text = f"the worker cannot start and is tried again: {sentence}"
-            self._report(snapshot.topologies[topology_id], assignment, slot, mine[0], text, now_ms, log)
+            self._report(
+                snapshot.topologies[topology_id], assignment, slot, mine[0], text, now_ms, log
+            )
 
     def _report(
         self,
@@ -112,9 +135,10 @@ class ErrorReports:
 class FailurePauses:
     """Topologies that Nimbus deactivated for their failures; `problems` has their sentences.
 
-    A worker pauses a component most of whose inputs fail by itself (`worker/tasks/circuit_breaker.py`) and says so in its
-    heartbeats. A heartbeat may be older than the activation that ended its pause, so it counts only if it names the
-    present number of activations.
+    A worker pauses a component most of whose inputs fail by itself
+    (`worker/tasks/circuit_breaker.py`) and says so in its heartbeats. A heartbeat may be older than
+    the activation that ended its pause, so it counts only if it names the present number of
+    activations.
     """
 
     def __init__(self, state: StormState) -> None:
@@ -123,16 +147,24 @@ class FailurePauses:
 
     def advance(self, reading: Reading) -> bool:
         """Deactivate topologies whose workers say that a component is paused; whether any was."""
-        self.problems = {base.topology_id: base.paused for base in reading.bases.values() if base.paused}
+        self.problems = {
+            base.topology_id: base.paused for base in reading.bases.values() if base.paused
+        }
         for beat in reading.beats:
             base = reading.bases.get(beat.topology_id)
-            if base is None or base.status is not TopologyStatus.ACTIVE or base.topology_id in self.problems:
+            if (
+                base is None
+                or base.status is not TopologyStatus.ACTIVE
+                or base.topology_id in self.problems
+            ):
                 continue
             # The worker has paused its component by itself. Its topology is deactivated so that
             # spouts do not feed what nobody takes in.
             if sentence := _pause_in(beat, base.activations):
                 self._pause(base, sentence)
-        return self.problems.keys() != {base.topology_id for base in reading.bases.values() if base.paused}
+        return self.problems.keys() != {
+            base.topology_id for base in reading.bases.values() if base.paused
+        }
 
     def _pause(self, base: TopologyBase, sentence: str) -> None:
         def paused(found: TopologyBase) -> TopologyBase:
@@ -148,7 +180,9 @@ class FailurePauses:
 
 
 def _pause_in(beat: WorkerBeat, activations: int) -> str:
-    """Return the sentence of a heartbeat's first paused component; empty when there is none since the last activation."""
+    """Return the sentence of a heartbeat's first paused component; empty when there is none since
+    the last activation.
+    """
     found = beat.stats.get("paused")
     # Heartbeats are not signed, so what they say is checked like anything from outside.
     if not isinstance(found, list) or not found or beat.stats.get("activations") != activations:
@@ -158,19 +192,37 @@ def _pause_in(beat: WorkerBeat, activations: int) -> str:
 
 # ZooKeeper takes 1 MB in one record. Twice as many would exceed it in letters of two bytes; half
 # would do for a person, not for a cluster of 200 topologies of which each has a problem.
-_MOST_SHOWN, _MOST_SHOWN_CHARS = 200, 2000
-"""Limits of the list of problems in ZooKeeper: 400 kB at most, less than half of what ZooKeeper takes in one record."""
+_MOST_SHOWN = 200
+_MOST_SHOWN_CHARS = 2000
+"""Limits of the list of problems in ZooKeeper: 400 kB at most, less than half of what ZooKeeper
+takes in one record.
+"""
 
-FINDERS = ("leader", "reading", "round", "pauses", "deploys", "requests", "upgrades", "cleanup", "stores", "turn")
-"""Finders of problems by rank. Of two problems of one subject that of the later finder is shown: it knows more of the cause."""
+FINDERS = (
+    "leader",
+    "reading",
+    "round",
+    "pauses",
+    "deploys",
+    "requests",
+    "upgrades",
+    "cleanup",
+    "stores",
+    "turn",
+)
+"""Finders of problems by rank. Of two problems of one subject that of the later finder is shown: it
+knows more of the cause.
+"""
 
 
 class ProblemBoard:
-    """Board of the problems of Nimbus: sentences by finder and subject, shown to clients when they have changed.
+    """Board of the problems of Nimbus: sentences by finder and subject, shown to clients when they
+    have changed.
 
-    Law: each finder replaces its own sentences alone, in whole; what it does not find any more is gone with that. One record in
-    the store has the sentences of all, and is written only when one has changed: clients that follow it are woken by that.
-    A mapping that every duty merges its findings into was the former way; whose sentence went when depended on the order of merges.
+    Law: each finder replaces its own sentences alone, in whole; what it does not find any more is
+    gone with that. One record in the store has the sentences of all, and is written only when one
+    has changed: clients that follow it are woken by that. A mapping that every duty merges its
+    findings into was the former way; whose sentence went when depended on the order of merges.
     """
 
     def __init__(self, state: StormState) -> None:
@@ -196,5 +248,7 @@ class ProblemBoard:
         # same.
         if self._shown != problems:
             shown = dict(sorted(problems.items())[:_MOST_SHOWN])
-            self._state.write_problems(Problems(now_ms, {about: text[:_MOST_SHOWN_CHARS] for about, text in shown.items()}))
+            self._state.write_problems(
+                Problems(now_ms, {about: text[:_MOST_SHOWN_CHARS] for about, text in shown.items()})
+            )
             self._shown = problems

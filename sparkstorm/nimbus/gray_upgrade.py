@@ -1,11 +1,13 @@
-"""Gray upgrades (S0.4-S0.31): requests that begin, continue, complete and take one back, and the duty that carries it on.
+"""Gray upgrades (S0.4-S0.31): requests that begin, continue, complete and take one back, and the
+duty that carries it on.
 
-The handler (`scheduling/upgrade/gray_upgrade.py`) picks workers and adds them under upgrading_workers; it is run by the
-topology master's slot, for a topology without a master by Nimbus. Nimbus gives them the new code in
-the assignment; their slots restart them and add them under upgraded_workers. All that is decided is in one record, so a Nimbus
-that dies at any write is followed by one that goes on.
-Left out: JStorm's way, where workers list themselves and each fetches the new code: a crash between the two gives a worker
-the wrong code (decision 18). Source: JStorm's ServiceHandler.grayUpgrade and GrayUpgradeHandler.
+The handler (`scheduling/upgrade/gray_upgrade.py`) picks workers and adds them under
+upgrading_workers; it is run by the topology master's slot, for a topology without a master by
+Nimbus. Nimbus gives them the new code in the assignment; their slots restart them and add them
+under upgraded_workers. All that is decided is in one record, so a Nimbus that dies at any write is
+followed by one that goes on. Left out: JStorm's way, where workers list themselves and each fetches
+the new code: a crash between the two gives a worker the wrong code (decision 18). Source: JStorm's
+ServiceHandler.grayUpgrade and GrayUpgradeHandler.
 """
 
 from __future__ import annotations
@@ -23,7 +25,14 @@ from sparkstorm.model.outline import TopologyOutline
 from sparkstorm.model.requests import Outcome, Request, RequestKind
 from sparkstorm.model.status import Action, TopologyStatus
 from sparkstorm.model.topology import MASTER
-from sparkstorm.model.upgrade import GrayUpgrade, RollbackBounds, ShadowBar, UpgradeOptions, UpgradeStage, UpgradeState
+from sparkstorm.model.upgrade import (
+    GrayUpgrade,
+    RollbackBounds,
+    ShadowBar,
+    UpgradeOptions,
+    UpgradeStage,
+    UpgradeState,
+)
 from sparkstorm.nimbus.cluster_reader import Reading
 from sparkstorm.nimbus.parts import NimbusParts
 from sparkstorm.scheduling.lifecycle import ActionRequest, transition
@@ -43,23 +52,40 @@ from sparkstorm.settings import UpgradeSettings
 
 _LOG = logging.getLogger(__name__)
 _UPGRADES = (TopologyStatus.UPGRADING, TopologyStatus.ROLLBACK)
-KINDS = (RequestKind.UPGRADE, RequestKind.CONTINUE_UPGRADE, RequestKind.COMPLETE_UPGRADE, RequestKind.ROLLBACK_UPGRADE)
+KINDS = (
+    RequestKind.UPGRADE,
+    RequestKind.CONTINUE_UPGRADE,
+    RequestKind.COMPLETE_UPGRADE,
+    RequestKind.ROLLBACK_UPGRADE,
+)
 _UNDER_WAY = (UpgradeStage.SHADOWING, UpgradeStage.IN_PROGRESS, UpgradeStage.ROLLING_BACK)
 _BY_HAND = "asked for by a request"
 
 
 class GrayUpgrades:
-    """Begins, continues and ends gray upgrades; runs the handler of topologies without a topology master."""
+    """Begins, continues and ends gray upgrades; runs the handler of topologies without a topology
+    master.
+    """
 
     def __init__(self, parts: NimbusParts, wake: Callable[[], None]) -> None:
-        self._parts, self._wake = parts, wake
+        self._parts = parts
+        self._wake = wake
         self._handlers: dict[str, UpgradeHandler] = {}
         self.problems: dict[str, str] = {}
 
-    # -- requests ------------------------------------------------------------------------------------------------
+    # -- requests ----------------------------------------------------------------------------------
 
-    def check(self, request: Request, base: TopologyBase, outline: TopologyOutline | None, reading: Reading, now_ms: int) -> None:
-        """Refuse a request that does not fit what runs; `outline` is that of an UPGRADE's new code."""
+    def check(
+        self,
+        request: Request,
+        base: TopologyBase,
+        outline: TopologyOutline | None,
+        reading: Reading,
+        now_ms: int,
+    ) -> None:
+        """Refuse a request that does not fit what runs; `outline` is that of an UPGRADE's new
+        code.
+        """
         upgrade = self._parts.state.read_upgrade(base.topology_id)
         # This very request, which a Nimbus that died has carried out in part: what it has made of
         # the upgrade is no reason to refuse it.
@@ -72,11 +98,14 @@ class GrayUpgrades:
             raise IllegalTransitionError(
                 f"Failed to find a related upgrade conf of {base.name}: no gray upgrade is under way; start one with new code"
             )
-        stage, verb = classify(upgrade, now_ms), request.kind.verb
+        stage = classify(upgrade, now_ms)
+        verb = request.kind.verb
         # A rollback that turned into an upgrade again would leave workers whose former code nobody
         # knows.
         if stage in (UpgradeStage.ROLLING_BACK, UpgradeStage.COMPLETED):
-            raise IllegalTransitionError(f"the gray upgrade of {base.name} is {stage}: {verb} does not apply any more")
+            raise IllegalTransitionError(
+                f"the gray upgrade of {base.name} is {stage}: {verb} does not apply any more"
+            )
         if request.kind is RequestKind.CONTINUE_UPGRADE:
             self._check_batch(base, request.upgrade or UpgradeOptions(), upgrade, reading, now_ms)
 
@@ -89,7 +118,8 @@ class GrayUpgrades:
         reading: Reading,
         now_ms: int,
     ) -> None:
-        known, assignment = reading.snapshot.topologies.get(base.topology_id), reading.snapshot.assignments.get(base.topology_id)
+        known = reading.snapshot.topologies.get(base.topology_id)
+        assignment = reading.snapshot.assignments.get(base.topology_id)
         if known is None or assignment is None or outline is None:
             raise NotAliveError(f"Failed to get topology info of {base.topology_id}")
         if base.status in _UPGRADES and classify(upgrade, now_ms) in _UNDER_WAY:
@@ -99,19 +129,31 @@ class GrayUpgrades:
             )
         # For its refusals: JStorm too upgrades only what is active (S0.4).
         transition(base, ActionRequest(Action.UPGRADE), now_ms, 0)
-        # JStorm's rule: its master runs the handler, and would restart itself in the middle of a batch.
+        # JStorm's rule: its master runs the handler, and would restart itself in the middle of a
+        # batch.
         if not has_single_master(assignment, known.outline.component_by_task):
             raise IllegalTransitionError(
                 "Gray upgrade requires that topology master to be a single worker, cannot perform the upgrade!"
             )
         check_upgraded_outline(base.name, known.outline, outline, request.is_forced)
-        _check_options(base, request.upgrade or UpgradeOptions(), upgradable(assignment, known.outline.component_by_task))
+        _check_options(
+            base,
+            request.upgrade or UpgradeOptions(),
+            upgradable(assignment, known.outline.component_by_task),
+        )
 
     def _check_batch(
-        self, base: TopologyBase, options: UpgradeOptions, upgrade: GrayUpgrade, reading: Reading, now_ms: int
+        self,
+        base: TopologyBase,
+        options: UpgradeOptions,
+        upgrade: GrayUpgrade,
+        reading: Reading,
+        now_ms: int,
     ) -> None:
         if classify(upgrade, now_ms) is UpgradeStage.EXPIRED:
-            raise IllegalTransitionError(f"The upgrade of {base.name} has expired: it is completed as it is")
+            raise IllegalTransitionError(
+                f"The upgrade of {base.name} has expired: it is completed as it is"
+            )
         if bar := upgrade.open_bar:
             raise IllegalTransitionError(
                 f"the new code of {base.name} still runs as a shadow of '{bar.component}': its first batch follows by itself"
@@ -121,11 +163,24 @@ class GrayUpgrades:
         state = confirmed(state, assignment) if assignment else state
         workers = self._workers(base, reading)
         # One batch at a time, so that a batch can be judged before the next one begins.
-        if upgrade.continue_upgrading or not advance(upgrade, state, workers, now_ms).is_idle or state.upgrading:
-            raise IllegalTransitionError("There're still workers under upgrade, please continue after they're done.")
+        if (
+            upgrade.continue_upgrading
+            or not advance(upgrade, state, workers, now_ms).is_idle
+            or state.upgrading
+        ):
+            raise IllegalTransitionError(
+                "There're still workers under upgrade, please continue after they're done."
+            )
         _check_options(base, options, workers)
 
-    def carry_out(self, request: Request, outcome: Outcome, outline: TopologyOutline | None, reading: Reading, now_ms: int) -> bool:
+    def carry_out(
+        self,
+        request: Request,
+        outcome: Outcome,
+        outline: TopologyOutline | None,
+        reading: Reading,
+        now_ms: int,
+    ) -> bool:
         """Write the change of the record, then the status; both may be repeated."""
         base = reading.bases.get(outcome.topology_id)
         if base is None:
@@ -136,11 +191,22 @@ class GrayUpgrades:
         else:
             self._change(request, base, reading, now_ms)
         self._parts.outcomes.done(request.id, now_ms, base.topology_id)
-        self._parts.hooks.notify(base.name, "grayUpgrade" if request.kind is RequestKind.UPGRADE else request.kind.lower())
+        self._parts.hooks.notify(
+            base.name,
+            "grayUpgrade" if request.kind is RequestKind.UPGRADE else request.kind.lower(),
+        )
         return True
 
-    def _begin(self, request: Request, base: TopologyBase, outline: TopologyOutline | None, reading: Reading, now_ms: int) -> None:
-        parts, new = self._parts, request.base
+    def _begin(
+        self,
+        request: Request,
+        base: TopologyBase,
+        outline: TopologyOutline | None,
+        reading: Reading,
+        now_ms: int,
+    ) -> None:
+        parts = self._parts
+        new = request.base
         assignment = reading.snapshot.assignments.get(base.topology_id)
         assert new is not None and outline is not None and assignment is not None
         settings = UpgradeSettings.of({**parts.conf, **parts.reader.topology_conf(new.conf_key)})
@@ -165,7 +231,9 @@ class GrayUpgrades:
                 settings.deaths,
                 settings.latency_factor,
             ),
-            shadow=ShadowBar(settings.shadow_component, settings.shadow_tuples) if settings.shadow_component else None,
+            shadow=ShadowBar(settings.shadow_component, settings.shadow_tuples)
+            if settings.shadow_component
+            else None,
         )
         found = parts.state.read_upgrade(base.topology_id)
         # Cleared first: children of an earlier upgrade would count workers as upgraded that are
@@ -182,33 +250,47 @@ class GrayUpgrades:
             return
         upgrade = replace(state.upgrade, request_id=request.id)
         if request.kind is RequestKind.CONTINUE_UPGRADE:
-            changed = replace(upgrade, options=request.upgrade or UpgradeOptions(), continue_upgrading=True)
+            changed = replace(
+                upgrade, options=request.upgrade or UpgradeOptions(), continue_upgrading=True
+            )
         elif request.kind is RequestKind.COMPLETE_UPGRADE:
             changed = replace(upgrade, completed_ms=now_ms, continue_upgrading=False)
         else:
             changed = self._taken_back(upgrade, state, base, reading, _BY_HAND)
         self._parts.state.change_upgrade(base.topology_id, lambda _: changed)
 
-    def _taken_back(self, upgrade: GrayUpgrade, state: UpgradeState, base: TopologyBase, reading: Reading, why: str) -> GrayUpgrade:
+    def _taken_back(
+        self,
+        upgrade: GrayUpgrade,
+        state: UpgradeState,
+        base: TopologyBase,
+        reading: Reading,
+        why: str,
+    ) -> GrayUpgrade:
         assignment = reading.snapshot.assignments[base.topology_id]
         return taken_back(upgrade, state, assignment, self._workers(base, reading), why)
 
     def _workers(self, base: TopologyBase, reading: Reading) -> Workers:
-        known, assignment = reading.snapshot.topologies.get(base.topology_id), reading.snapshot.assignments.get(base.topology_id)
+        known = reading.snapshot.topologies.get(base.topology_id)
+        assignment = reading.snapshot.assignments.get(base.topology_id)
         if known is None or assignment is None:
             raise NotAliveError(f"Failed to get topology info of {base.topology_id}")
         return upgradable(assignment, known.outline.component_by_task)
 
-    # -- the duty ------------------------------------------------------------------------------------------------
+    # -- the duty ----------------------------------------------------------------------------------
 
     def advance(self, reading: Reading, now_ms: int) -> bool:
         """Carry every upgrade on; whether something was written."""
-        self.problems, did = {}, False
+        self.problems = {}
+        did = False
         upgrading = [base for base in reading.bases.values() if base.status in _UPGRADES]
         known = self._handlers
         # A handler remembers counts of workers, by which it judges. Kept beyond its upgrade, these
         # took the fourth upgrade of a worker back.
-        self._handlers = {each.topology_id: known.get(each.topology_id) or UpgradeHandler(self._parts.state) for each in upgrading}
+        self._handlers = {
+            each.topology_id: known.get(each.topology_id) or UpgradeHandler(self._parts.state)
+            for each in upgrading
+        }
         for base in upgrading:
             try:
                 did |= self._go_on(base, reading, now_ms)
@@ -219,14 +301,16 @@ class GrayUpgrades:
         return did
 
     def _go_on(self, base: TopologyBase, reading: Reading, now_ms: int) -> bool:
-        store, topology_id = self._parts.state, base.topology_id
+        store = self._parts.state
+        topology_id = base.topology_id
         state = store.upgrade_state(topology_id, self._wake)
         upgrade = state.upgrade
         if upgrade is None:
             store.clear_upgrade(topology_id)  # a Nimbus that died may have removed the record only
             self._set_status(base, Action.END_UPGRADE, base.status, now_ms)
             return True
-        workers, assignment = self._workers(base, reading), reading.snapshot.assignments[topology_id]
+        workers = self._workers(base, reading)
+        assignment = reading.snapshot.assignments[topology_id]
         # The status first and alone in this turn: workers must not go back under a status that says
         # forward.
         if upgrade.rollback and base.status is TopologyStatus.UPGRADING:
@@ -245,26 +329,49 @@ class GrayUpgrades:
                 return True
         if advance(upgrade, confirmed(state, assignment), workers, now_ms).is_rolled_back:
             return self._end_rollback(base, upgrade, assignment, now_ms)
-        return self._publish(base, assignment, codes_wanted(upgrade, state, assignment), upgrade.former, now_ms)
+        return self._publish(
+            base, assignment, codes_wanted(upgrade, state, assignment), upgrade.former, now_ms
+        )
 
     def _publish(
-        self, base: TopologyBase, assignment: Assignment, codes: Mapping[WorkerSlot, WorkerCode], former: WorkerCode, now_ms: int
+        self,
+        base: TopologyBase,
+        assignment: Assignment,
+        codes: Mapping[WorkerSlot, WorkerCode],
+        former: WorkerCode,
+        now_ms: int,
     ) -> bool:
         after = with_codes(assignment, former, codes, now_ms)
         if after is not None:
             self._parts.assigner.publish(after, base.name)
         return after is not None
 
-    def _finish(self, base: TopologyBase, upgrade: GrayUpgrade, assignment: Assignment, workers: Workers, now_ms: int) -> None:
-        """End a completed upgrade: outline, base, assignment, record, status, in this order; all may be repeated."""
-        parts, topology_id = self._parts, base.topology_id
+    def _finish(
+        self,
+        base: TopologyBase,
+        upgrade: GrayUpgrade,
+        assignment: Assignment,
+        workers: Workers,
+        now_ms: int,
+    ) -> None:
+        """End a completed upgrade: outline, base, assignment, record, status, in this order; all
+        may be repeated.
+        """
+        parts = self._parts
+        topology_id = base.topology_id
         code = final_code(upgrade, assignment, workers)
-        if code == upgrade.code and (base.code_key, base.conf_key) != (code.code_key, code.conf_key):
+        if code == upgrade.code and (base.code_key, base.conf_key) != (
+            code.code_key,
+            code.conf_key,
+        ):
             # The outline before the base's keys, as in a submission: a base never names what is not
             # there.
             parts.state.write_outline(topology_id, upgrade.outline)
             parts.reader.forget(topology_id)
-            parts.state.update_base(topology_id, lambda found: replace(found, code_key=code.code_key, conf_key=code.conf_key))
+            parts.state.update_base(
+                topology_id,
+                lambda found: replace(found, code_key=code.code_key, conf_key=code.conf_key),
+            )
         # Workers that were not upgraded keep their code under their own name, so that a restart
         # does not change it.
         codes = {slot: own for slot, own in assignment.code_by_slot.items() if own != code}
@@ -273,30 +380,51 @@ class GrayUpgrades:
         self._set_status(base, Action.END_UPGRADE, base.status, now_ms)
         parts.hooks.notify(base.name, "completeUpgrade")
 
-    def _end_rollback(self, base: TopologyBase, upgrade: GrayUpgrade, assignment: Assignment, now_ms: int) -> bool:
+    def _end_rollback(
+        self, base: TopologyBase, upgrade: GrayUpgrade, assignment: Assignment, now_ms: int
+    ) -> bool:
         state = UpgradeState(upgrade)
         # The record goes in the turn after: until the assignment stands, it alone knows the former
         # codes.
-        if self._publish(base, assignment, codes_wanted(upgrade, state, assignment), upgrade.former, now_ms):
+        if self._publish(
+            base, assignment, codes_wanted(upgrade, state, assignment), upgrade.former, now_ms
+        ):
             return True
         self._parts.state.clear_upgrade(base.topology_id)
         self._set_status(base, Action.END_UPGRADE, base.status, now_ms)
         self._parts.hooks.notify(base.name, "rollbackUpgrade")
         return True
 
-    def _set_status(self, base: TopologyBase, action: Action, expected: TopologyStatus, now_ms: int) -> None:
+    def _set_status(
+        self, base: TopologyBase, action: Action, expected: TopologyStatus, now_ms: int
+    ) -> None:
         """Change the status unless it is another one by now: a kill goes before everything."""
 
         def changed(found: TopologyBase) -> TopologyBase:
-            return transition(found, ActionRequest(action), now_ms, 0).base if found.status is expected else found
+            return (
+                transition(found, ActionRequest(action), now_ms, 0).base
+                if found.status is expected
+                else found
+            )
 
         self._parts.state.update_base(base.topology_id, changed)
 
     def _report(self, base: TopologyBase, upgrade: GrayUpgrade, now_ms: int) -> None:
-        """Keep the reason of a rollback with the code that is taken back: its dead letters are found by it."""
+        """Keep the reason of a rollback with the code that is taken back: its dead letters are
+        found by it.
+        """
         sentence, _, more = f"gray upgrade is rolled back: {upgrade.rollback}".partition("\n")
         code = upgrade.code.code_key
-        failure = Failure(FailureKind.SYSTEM, sentence, MASTER, 0, "nimbus", time_ms=now_ms, traceback=more, code_version=code)
+        failure = Failure(
+            FailureKind.SYSTEM,
+            sentence,
+            MASTER,
+            0,
+            "nimbus",
+            time_ms=now_ms,
+            traceback=more,
+            code_version=code,
+        )
         self._parts.state.report_error(base.topology_id, failure)
 
 
@@ -304,7 +432,9 @@ def _check_options(base: TopologyBase, options: UpgradeOptions, workers: Workers
     """Refuse workers and components that the topology does not have."""
     if unknown := set(options.workers) - workers.keys():
         there = ", ".join(map(str, workers)) or "nowhere"
-        raise FailedAssignTopologyError(f"upgrade of {base.name}: there is no worker {min(unknown)} to upgrade; it runs at {there}")
+        raise FailedAssignTopologyError(
+            f"upgrade of {base.name}: there is no worker {min(unknown)} to upgrade; it runs at {there}"
+        )
     components = sorted(set().union(*workers.values())) if workers else []
     if options.component and options.component not in components:
         raise FailedAssignTopologyError(

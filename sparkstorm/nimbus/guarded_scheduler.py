@@ -1,9 +1,10 @@
 """Guard around a plugged-in scheduler: it runs in a thread of its own with a time limit.
 
-A scheduler that loops for ever costs one daemon thread and its own round, never Nimbus: the view in its hands was made
-for that round alone. Until that thread is back no new call is made. Built-in schedulers need no guard: they end.
-Left out: no guard, as in Storm, where a scheduler that hangs stops every reassignment of the cluster; and a process, which
-could be killed, but needs everything that the scheduler sees as bytes, each round.
+A scheduler that loops for ever costs one daemon thread and its own round, never Nimbus: the view in
+its hands was made for that round alone. Until that thread is back no new call is made. Built-in
+schedulers need no guard: they end. Left out: no guard, as in Storm, where a scheduler that hangs
+stops every reassignment of the cluster; and a process, which could be killed, but needs everything
+that the scheduler sees as bytes, each round.
 """
 
 import threading
@@ -14,7 +15,9 @@ from sparkstorm.scheduling.view import ClusterView, Scheduler
 
 
 class GuardedScheduler:
-    """A Scheduler around another; raises FailedAssignTopologyError when it raises or does not come back in time."""
+    """A Scheduler around another; raises FailedAssignTopologyError when it raises or does not come
+    back in time.
+    """
 
     def __init__(self, scheduler: Scheduler, limit_ms: int = 60_000) -> None:
         self._scheduler = scheduler
@@ -38,18 +41,26 @@ class GuardedScheduler:
         work = (topologies, cluster, failure)
         # A daemon, so that a hanging scheduler does not keep the driver from ending. A process
         # would need the plug-in's class and view to be pickled, both of the user's making.
-        self._running = threading.Thread(target=self._call_plugin, args=work, name="scheduler", daemon=True)
+        self._running = threading.Thread(
+            target=self._call_plugin, args=work, name="scheduler", daemon=True
+        )
         self._running.start()
         self._running.join(self._limit_ms / 1000)
         if self._running.is_alive():
-            raise FailedAssignTopologyError(f"the scheduler did not come back within {self._limit_ms} ms")
+            raise FailedAssignTopologyError(
+                f"the scheduler did not come back within {self._limit_ms} ms"
+            )
         if failure:
             raise failure[0]
 
-    def _call_plugin(self, topologies: Topologies, cluster: ClusterView, failure: list[Exception]) -> None:
+    def _call_plugin(
+        self, topologies: Topologies, cluster: ClusterView, failure: list[Exception]
+    ) -> None:
         try:
             self._scheduler.schedule(topologies, cluster)
         except Exception as error:  # user code; told to the caller, who translates
             failure.append(error)
-        except BaseException as error:  # SystemExit would end this thread without a word, as if all were placed
+        except (
+            BaseException
+        ) as error:  # SystemExit would end this thread without a word, as if all were placed
             failure.append(FailedAssignTopologyError(f"it raised {type(error).__name__}: {error}"))

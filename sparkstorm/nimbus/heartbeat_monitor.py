@@ -1,8 +1,10 @@
-"""Heartbeats, offered slots and ways to Redis that this Nimbus has seen, and interruptions of its view of the store.
+"""Heartbeats, offered slots and ways to Redis that this Nimbus has seen, and interruptions of its
+view of the store.
 
-Law: only Nimbus's own clock counts: a heartbeat is new when it differs from the last one seen, whatever time it names, as in
-JStorm's isTaskDead. When much seems dead at once and the store was slow, one round is waited. Nothing of this is stored: a
-new Nimbus takes everybody for alive until it has looked for as long as the time-outs say.
+Law: only Nimbus's own clock counts: a heartbeat is new when it differs from the last one seen,
+whatever time it names, as in JStorm's isTaskDead. When much seems dead at once and the store was
+slow, one round is waited. Nothing of this is stored: a new Nimbus takes everybody for alive until
+it has looked for as long as the time-outs say.
 """
 
 import logging
@@ -36,11 +38,15 @@ Alive = Mapping[str, Set[ExecutorId]]
 
 
 class HeartbeatMonitor:
-    """LastSeen between rounds, and the guard against reassignment storms when the store was slow for everybody."""
+    """LastSeen between rounds, and the guard against reassignment storms when the store was slow
+    for everybody.
+    """
 
     def __init__(self, settings: NimbusSettings) -> None:
         self._settings = settings
-        self._timeouts = Timeouts(settings.task_timeout_ms, settings.task_launch_ms, settings.supervisor_timeout_ms)
+        self._timeouts = Timeouts(
+            settings.task_timeout_ms, settings.task_launch_ms, settings.supervisor_timeout_ms
+        )
         self._sightings = LastSeen()
         self._had_trouble = False
         self._has_waited = False
@@ -59,23 +65,39 @@ class HeartbeatMonitor:
         if blind_ms:
             self.note_trouble()
         gone = reading.gone_nodes()
-        self._sightings = observe(self._sightings, reading.beats, reading.offered_slots(), now_ms, blind_ms, gone)
+        self._sightings = observe(
+            self._sightings, reading.beats, reading.offered_slots(), now_ms, blind_ms, gone
+        )
 
     def alive(self, snapshot: Snapshot, now_ms: int) -> Alive:
-        """Living executors by topology; everybody, for one round, when the silence is more likely ours than theirs."""
-        everybody = {each: found.slot_by_executor.keys() for each, found in snapshot.assignments.items()}
+        """Living executors by topology; everybody, for one round, when the silence is more likely
+        ours than theirs.
+        """
+        everybody = {
+            each: found.slot_by_executor.keys() for each, found in snapshot.assignments.items()
+        }
         if not self._settings.reassigns:
             return everybody
         # By identity of the assignment: unchanged records are the same objects, so the groups of
         # 10,000 executors are made once (decision 22).
-        self._mates = {each: self._mates_of(each, found) for each, found in snapshot.assignments.items()}
+        self._mates = {
+            each: self._mates_of(each, found) for each, found in snapshot.assignments.items()
+        }
         alive = {
-            each: alive_executors(found, self._sightings, now_ms, self._timeouts_of(snapshot, each), self._mates[each][1])
+            each: alive_executors(
+                found,
+                self._sightings,
+                now_ms,
+                self._timeouts_of(snapshot, each),
+                self._mates[each][1],
+            )
             for each, found in snapshot.assignments.items()
         }
         return everybody if self._must_wait(snapshot, alive) else alive
 
-    def _mates_of(self, topology_id: str, assignment: Assignment) -> tuple[Assignment, dict[Mates, list[ExecutorId]]]:
+    def _mates_of(
+        self, topology_id: str, assignment: Assignment
+    ) -> tuple[Assignment, dict[Mates, list[ExecutorId]]]:
         known = self._mates.get(topology_id)
         return known if known and known[0] is assignment else (assignment, mates_of(assignment))
 
@@ -86,7 +108,9 @@ class HeartbeatMonitor:
             return self._timeouts
         # As Storm has it: a topology may ask for more patience than the cluster's, up to a limit,
         # never for less.
-        task_ms = min(max(asked_ms, self._timeouts.task_ms), self._settings.longest_worker_timeout_ms)
+        task_ms = min(
+            max(asked_ms, self._timeouts.task_ms), self._settings.longest_worker_timeout_ms
+        )
         return replace(self._timeouts, task_ms=task_ms)
 
     def _must_wait(self, snapshot: Snapshot, alive: Alive) -> bool:
@@ -99,16 +123,23 @@ class HeartbeatMonitor:
         # Never twice in a row: workers that are really dead are replaced one round late, not never.
         self._has_waited = ours and not self._has_waited
         if self._has_waited:
-            _LOG.warning("%d of %d workers seem dead after trouble with the store", num_dead, len(workers))
+            _LOG.warning(
+                "%d of %d workers seem dead after trouble with the store", num_dead, len(workers)
+            )
         else:
             self._had_trouble = False
         return self._has_waited
 
     def _workers(self, snapshot: Snapshot, alive: Alive) -> dict[WorkerSlot, bool]:
-        """Return whether each worker lives, topologies under a kill left out; nothing when all live."""
+        """Return whether each worker lives, topologies under a kill left out; nothing when all
+        live.
+        """
         running = _running(snapshot)
         # Nearly every round: then nothing below has to be counted.
-        if all(len(alive[each]) == len(assignment.slot_by_executor) for each, assignment in running.items()):
+        if all(
+            len(alive[each]) == len(assignment.slot_by_executor)
+            for each, assignment in running.items()
+        ):
             return {}
         lives: dict[WorkerSlot, bool] = {}
         for topology_id in running:
@@ -118,41 +149,60 @@ class HeartbeatMonitor:
 
 
 def _running(snapshot: Snapshot) -> dict[str, Assignment]:
-    killed = {each for each, known in snapshot.topologies.items() if known.base.status == TopologyStatus.KILLED}
-    return {each: assignment for each, assignment in snapshot.assignments.items() if each not in killed}
+    killed = {
+        each
+        for each, known in snapshot.topologies.items()
+        if known.base.status == TopologyStatus.KILLED
+    }
+    return {
+        each: assignment for each, assignment in snapshot.assignments.items() if each not in killed
+    }
 
 
 class StoreWatch:
-    """StoreReach of each store between rounds; with `nimbus.reassign: false` hosts are named and nothing is moved.
+    """StoreReach of each store between rounds; with `nimbus.reassign: false` hosts are named and
+    nothing is moved.
 
-    A host that alone is cut from one of several stores counts as cut: its workers may be those of any topology, and a
-    scheduler places all topologies on the same hosts. A store that no host reaches moves nothing.
+    A host that alone is cut from one of several stores counts as cut: its workers may be those of
+    any topology, and a scheduler places all topologies on the same hosts. A store that no host
+    reaches moves nothing.
     """
 
     def __init__(self, settings: NimbusSettings) -> None:
-        self._timeout_ms, self._moves = settings.store_timeout_ms, settings.reassigns
-        self._reach: dict[str, StoreReach] = {"": StoreReach()}  # by store; the home store's name is empty here
+        self._timeout_ms = settings.store_timeout_ms
+        self._moves = settings.reassigns
+        # by store; the home store's name is empty here
+        self._reach: dict[str, StoreReach] = {"": StoreReach()}
 
     @property
     def due_ms(self) -> int | None:
         """Return when workers are to be moved next."""
-        dues = [due_ms for each in self._reach.values() if (due_ms := each.due_ms(self._timeout_ms)) is not None]
+        dues = [
+            due_ms
+            for each in self._reach.values()
+            if (due_ms := each.due_ms(self._timeout_ms)) is not None
+        ]
         return min(dues, default=None)
 
     def observe(self, supervisors: Iterable[SupervisorInfo], now_ms: int) -> None:
         """Take in what was read."""
-        infos, reach = list(supervisors), self._reach
+        infos = list(supervisors)
+        reach = self._reach
         self._reach = {}
         for store in ("", *sorted({store for info in infos for store in info.other_stores})):
             before = reach.get(store, StoreReach())
-            self._reach[store] = found = look_at_stores(before, _ways_to(store, infos), now_ms, self._timeout_ms)
+            self._reach[store] = found = look_at_stores(
+                before, _ways_to(store, infos), now_ms, self._timeout_ms
+            )
             for host in sorted(before.cut.keys() ^ found.cut.keys()):
                 verb = "does not reach" if host in found.cut else "reaches"
                 again = "" if host in found.cut else " again"
                 _LOG.warning("host %s %s %s%s", host, verb, _name_of(store), again)
 
     def usable(self, snapshot: Snapshot, alive: Alive) -> tuple[Snapshot, Alive]:
-        """Return what a scheduler may see: hosts that were given up offer nothing, and no worker lives there."""
+        """Return what a scheduler may see: hosts that were given up offer nothing, and no worker
+        lives there.
+        """
         # With nimbus.reassign: false the operator moves workers; the sentence about the host stays.
         given_up = frozenset[str]().union(*(each.given_up for each in self._reach.values()))
         return vacated(snapshot, alive, given_up) if self._moves else (snapshot, alive)
@@ -169,7 +219,8 @@ class StoreWatch:
                 found[f"redis {store}".rstrip()] = text
                 continue
             for host, each in sorted(reach.cut.items()):
-                about, sentence = f"host {host}", self._sentence(host, store, each, host in reach.given_up)
+                about = f"host {host}"
+                sentence = self._sentence(host, store, each, host in reach.given_up)
                 found[about] = f"{found[about]}; {sentence}" if about in found else sentence
         return found
 
@@ -187,7 +238,9 @@ def _ways_to(store: str, infos: Iterable[SupervisorInfo]) -> Iterable[Supervisor
     if not store:
         return infos
     knowing = (info for info in infos if store in info.other_stores)
-    return [replace(info, store_problem=info.other_stores[store], store_away_ms=0) for info in knowing]
+    return [
+        replace(info, store_problem=info.other_stores[store], store_away_ms=0) for info in knowing
+    ]
 
 
 def _name_of(store: str) -> str:

@@ -1,8 +1,10 @@
-"""Hooks of a Nimbus: what the process around it gives it and hears of it, in one record that outlives its leaderships.
+"""Hooks of a Nimbus: what the process around it gives it and hears of it, in one record that
+outlives its leaderships.
 
-Law: nothing here is needed to go on: a Nimbus without hooks does all its work in the state store. So tests and simulations
-leave out what they do not watch. Left out: attributes that are set on the finished Nimbus, of which some outlived the parts
-that are made anew with each leadership and some did not.
+Law: nothing here is needed to go on: a Nimbus without hooks does all its work in the state store.
+So tests and simulations leave out what they do not watch. Left out: attributes that are set on the
+finished Nimbus, of which some outlived the parts that are made anew with each leadership and some
+did not.
 """
 
 from __future__ import annotations
@@ -24,24 +26,31 @@ class TopologyActionListener(Protocol):
     """Told after something was done to a topology; what it raises is logged and changes nothing."""
 
     def notify(self, topology_name: str, action: str) -> None:
-        """Hear of "submitTopology", "killTopology", "activate", "deactivate", "rebalance", "removeTopology", …"""
+        """Hear of "submitTopology", "killTopology", "activate", "deactivate", "rebalance",
+        "removeTopology", …
+        """
         ...
 
 
 class TopologyRetirement(Protocol):
     """Told when a topology is removed, to delete what it left elsewhere (streams and state).
 
-    Each call ends an id for good, and may come again at any later time from a leader that was deposed: it changes nothing then.
+    Each call ends an id for good, and may come again at any later time from a leader that was
+    deposed: it changes nothing then.
     """
 
     def retire(self, topology_id: str) -> None:
         """Delete what the topology left."""
 
     def hand_over(self, old_id: str, new_id: str) -> None:
-        """Give what the old topology left to its successor (hot deploy), once: a second successor gets nothing."""
+        """Give what the old topology left to its successor (hot deploy), once: a second successor
+        gets nothing.
+        """
 
     def unended(self) -> Mapping[str, int]:
-        """Return how many keys are kept of each topology that workers have claimed and that has not ended, by id."""
+        """Return how many keys are kept of each topology that workers have claimed and that has not
+        ended, by id.
+        """
 
     def ended(self, topology_ids: Collection[str]) -> Collection[str]:
         """Return those of these ids that have ended."""
@@ -67,7 +76,9 @@ class NothingToRetire:
 
 
 class _OneOfSeveral:
-    """Retirement of one of several stores: one that does not answer must not end Nimbus's turn, which serves them all."""
+    """Retirement of one of several stores: one that does not answer must not end Nimbus's turn,
+    which serves them all.
+    """
 
     def __init__(self, store: TopologyRetirement) -> None:
         self._store = store
@@ -103,7 +114,9 @@ def _never(_leader: NimbusInfo) -> bool:
 
 @dataclass(slots=True)
 class NimbusHooks:
-    """Hooks of one Nimbus; the fields may be set until it takes its first turn, `listeners` and `retirement` at any time."""
+    """Hooks of one Nimbus; the fields may be set until it takes its first turn, `listeners` and
+    `retirement` at any time.
+    """
 
     wake: Callable[[], None] = lambda: None
     """Called, by any thread, when a turn is due before its time."""
@@ -128,7 +141,9 @@ class NimbusHooks:
         return (self.home, *self.other_stores)
 
     def store(self, topology_id: str, name: str) -> TopologyRetirement:
-        """Return the retirement of a topology's store; StoreInconsistentError when its driver knows no store of that name."""
+        """Return the retirement of a topology's store; StoreInconsistentError when its driver knows
+        no store of that name.
+        """
         if not self.other_stores and name in ("", self.home):
             return self.retirement
         if name in ("", self.home):
@@ -148,4 +163,6 @@ class NimbusHooks:
                 listener.notify(topology_name, action)
             # User code: a listener must not keep a topology from being killed.
             except Exception:
-                _LOG.exception("a topology action listener failed on %s of %s", action, topology_name)
+                _LOG.exception(
+                    "a topology action listener failed on %s of %s", action, topology_name
+                )

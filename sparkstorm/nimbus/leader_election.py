@@ -1,7 +1,9 @@
-"""Election of the leading Nimbus: an ephemeral node decides, and a Nimbus that no longer leads can write nothing.
+"""Election of the leading Nimbus: an ephemeral node decides, and a Nimbus that no longer leads can
+write nothing.
 
-Left out: kazoo's election recipe and Storm's leader latch, whose holder may still write in a session that began later, when
-another leads (decision 35); and a lease by clocks, which a paused machine outlives.
+Left out: kazoo's election recipe and Storm's leader latch, whose holder may still write in a
+session that began later, when another leads (decision 35); and a lease by clocks, which a paused
+machine outlives.
 """
 
 import os
@@ -17,10 +19,12 @@ def own_name() -> str:
 
 
 class LeaderStore:
-    """A Nimbus's session: it may write only while it leads, and only in the session in which it was elected.
+    """A Nimbus's session: it may write only while it leads, and only in the session in which it was
+    elected.
 
-    A Nimbus that was stopped in the middle of a turn (by SIGSTOP, a full disk, a long pause of its machine) may find another
-    leading when it goes on. Its session has ended by then, so what is left of its turn is refused.
+    A Nimbus that was stopped in the middle of a turn (by SIGSTOP, a full disk, a long pause of its
+    machine) may find another leading when it goes on. Its session has ended by then, so what is
+    left of its turn is refused.
     """
 
     def __init__(self, inner: StateStore) -> None:
@@ -30,7 +34,9 @@ class LeaderStore:
     def _led(self) -> StateStore:
         # Checked at each write and not once a turn: a session may end between two writes.
         if self._elected_in is None or self._elected_in != self._inner.session_epoch:
-            raise StoreUnavailableError(f"this Nimbus does not lead at {self._inner.address}; it writes nothing there")
+            raise StoreUnavailableError(
+                f"this Nimbus does not lead at {self._inner.address}; it writes nothing there"
+            )
         return self._inner
 
     @property

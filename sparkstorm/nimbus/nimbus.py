@@ -1,11 +1,12 @@
 """Nimbus: who leads takes turns over the store, who does not stands by.
 
-Nothing Nimbus needs to go on is in its memory: a new one on the same store takes up requests, timers, kills and hot deploys
-where the old one was (S3.37). Memory holds only sightings (who beat when), which a new one gathers afresh without burying
-anyone; they live as long as one leadership, in `duties.py`. Nimbus never sleeps and starts no thread: whoever drives it calls
-`step` when it is due or `wake` was called.
-Left out: a leader that hands its memory on, and followers that copy blobs and wait for the one with the fewest gaps, as in
-JStorm. All are in the stores, so the first that is elected can lead.
+Nothing Nimbus needs to go on is in its memory: a new one on the same store takes up requests,
+timers, kills and hot deploys where the old one was (S3.37). Memory holds only sightings (who beat
+when), which a new one gathers afresh without burying anyone; they live as long as one leadership,
+in `duties.py`. Nimbus never sleeps and starts no thread: whoever drives it calls `step` when it is
+due or `wake` was called. Left out: a leader that hands its memory on, and followers that copy blobs
+and wait for the one with the fewest gaps, as in JStorm. All are in the stores, so the first that is
+elected can lead.
 """
 
 import logging
@@ -43,7 +44,10 @@ class Nimbus:
         self.hooks = hooks or NimbusHooks()
         self.is_leading = False
         self.leader: NimbusInfo | None = None
-        self._state, self._blobs, self._scheduler, self._conf = state, blobs, scheduler, dict(conf)
+        self._state = state
+        self._blobs = blobs
+        self._scheduler = scheduler
+        self._conf = dict(conf)
         self._owner = owner
         self._round_ms = NimbusSettings.of(conf).round_ms
         self._epoch = state.store.session_epoch
@@ -52,12 +56,25 @@ class Nimbus:
         self._board = self.duties.board
 
     def _new_duties(self) -> NimbusDuties:
-        """Return what a leadership begins with: all that was remembered of the cluster is out of date once another may have led."""
-        return NimbusDuties(self._state, self._blobs, self._scheduler, self._conf, self.hooks, self._next, self.wake, self._ask)
+        """Return what a leadership begins with: all that was remembered of the cluster is out of
+        date once another may have led.
+        """
+        return NimbusDuties(
+            self._state,
+            self._blobs,
+            self._scheduler,
+            self._conf,
+            self.hooks,
+            self._next,
+            self.wake,
+            self._ask,
+        )
 
     @property
     def problems(self) -> Mapping[str, str]:
-        """Return what keeps this Nimbus from something: sentences by topology, supervisor, slot, or word."""
+        """Return what keeps this Nimbus from something: sentences by topology, supervisor, slot, or
+        word.
+        """
         return self._board.problems
 
     def wake(self) -> None:
@@ -66,14 +83,22 @@ class Nimbus:
         self.hooks.wake()
 
     def _ask(self) -> None:
-        """Ask for a turn that serves requests: a question is no round for schedulers that count rounds."""
+        """Ask for a turn that serves requests: a question is no round for schedulers that count
+        rounds.
+        """
         self._next.is_asked = True
         self.hooks.wake()
 
     def step(self, now_ms: int) -> int:
-        """Take a turn when one is due; return when the next is. StoreUnavailableError is for the drive to retry."""
+        """Take a turn when one is due; return when the next is. StoreUnavailableError is for the
+        drive to retry.
+        """
         following = self._next
-        is_round = following.is_round or now_ms >= following.due_ms or (self.is_leading and self.duties.has_new_slots())
+        is_round = (
+            following.is_round
+            or now_ms >= following.due_ms
+            or (self.is_leading and self.duties.has_new_slots())
+        )
         if is_round or following.is_asked:
             # Cleared before the turn: a hint that comes while it reads asks for another one.
             following.is_round = following.is_asked = False
@@ -88,7 +113,8 @@ class Nimbus:
             self._next.is_round = True
             raise
         except SparkStormError as error:
-            # A record that changed under our hands, or is no record: the next turn reads everything anew.
+            # A record that changed under our hands, or is no record: the next turn reads everything
+            # anew.
             _LOG.error("this turn broke off: %s", error)
             self._board.put("turn", {"turn": str(error)})
             self._board.show(now_ms)
@@ -103,7 +129,8 @@ class Nimbus:
 
     def _lead(self, now_ms: int) -> bool:
         """Stand for election; whether this Nimbus leads."""
-        epoch, was_leading = self._state.store.session_epoch, self.is_leading
+        epoch = self._state.store.session_epoch
+        was_leading = self.is_leading
         self.is_leading = False  # whatever the store answers
         me = NimbusInfo(self._owner, now_ms, self.hooks.driver)
         if not self._state.try_lead(me):
@@ -127,5 +154,6 @@ class Nimbus:
         self.leader = leader = self._state.read_leader(self.wake)
         self._next.is_round = leader is None or self.hooks.depose(leader)
         if leader:
-            self._board = ProblemBoard(self._state)  # what it found while it led is the leader's to say now
+            # what it found while it led is the leader's to say now
+            self._board = ProblemBoard(self._state)
             self._board.put("leader", {"leader": f"{leader.owner} leads, this Nimbus stands by"})

@@ -1,4 +1,5 @@
-"""Parts that the duties of Nimbus's turn share: the stores, the assigner, the clean-up, and the writer of outcomes.
+"""Parts that the duties of Nimbus's turn share: the stores, the assigner, the clean-up, and the
+writer of outcomes.
 
 One record instead of six arguments of each duty; a duty takes what it uses by its name.
 """
@@ -23,7 +24,9 @@ _LOG = logging.getLogger(__name__)
 
 
 class OutcomeWriter:
-    """Writer of later states of accepted requests; a final outcome, or one that its client has removed, stays as it is."""
+    """Writer of later states of accepted requests; a final outcome, or one that its client has
+    removed, stays as it is.
+    """
 
     def __init__(self, state: StormState) -> None:
         self._state = state
@@ -39,7 +42,9 @@ class OutcomeWriter:
     def refuse(self, request_id: str, now_ms: int, error: SparkStormError) -> None:
         """The request ends in an error."""
         kind = type(error).__name__
-        self._change(request_id, now_ms, state=OutcomeState.REFUSED, error_kind=kind, error=str(error))
+        self._change(
+            request_id, now_ms, state=OutcomeState.REFUSED, error_kind=kind, error=str(error)
+        )
 
     def _change(self, request_id: str, now_ms: int, **changes: Any) -> None:
         if not request_id:
@@ -58,7 +63,9 @@ class OutcomeWriter:
 
 def refusal_of(request_id: str, now_ms: int, error: SparkStormError) -> Outcome:
     """Make the outcome of a request that is refused at once."""
-    return Outcome(request_id, OutcomeState.REFUSED, now_ms, error_kind=type(error).__name__, error=str(error))
+    return Outcome(
+        request_id, OutcomeState.REFUSED, now_ms, error_kind=type(error).__name__, error=str(error)
+    )
 
 
 @dataclass(frozen=True, slots=True)

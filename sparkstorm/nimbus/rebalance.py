@@ -1,8 +1,9 @@
 """Rebalances: what one makes of a topology, its dry run, and carrying it out when it falls due.
 
-Law: a rebalance that has no place changes nothing but says so; carried out twice it ends the same. Tasks stay as they are,
-and with them states and streams: only their division among executors, slots and settings changes (S3.12).
-Left out: new numbers of tasks, which JStorm's DoRebalance allows: keys would have to move to other tasks, with their states.
+Law: a rebalance that has no place changes nothing but says so; carried out twice it ends the same.
+Tasks stay as they are, and with them states and streams: only their division among executors, slots
+and settings changes (S3.12). Left out: new numbers of tasks, which JStorm's DoRebalance allows:
+keys would have to move to other tasks, with their states.
 """
 
 import logging
@@ -36,7 +37,9 @@ _RESOURCE_KEYS = {
 }
 
 
-def rebalanced_conf(conf: Mapping[str, JsonValue], options: RebalanceOptions) -> dict[str, JsonValue]:
+def rebalanced_conf(
+    conf: Mapping[str, JsonValue], options: RebalanceOptions
+) -> dict[str, JsonValue]:
     """The topology's own configuration after a rebalance."""
     workers: dict[str, JsonValue] = {}
     if options.num_workers is not None:
@@ -50,14 +53,22 @@ def rebalanced_outline(outline: TopologyOutline, options: RebalanceOptions) -> T
     for component_id, resources in options.resources_by_component.items():
         part = components[component_id]
         asked = {_RESOURCE_KEYS.get(name, name): amount for name, amount in resources.items()}
-        # The map goes before single keys and holds resources of any name (Storm's rebalance writes it too).
-        amounts: dict[str, JsonValue] = {**normalised(RequestSettings.of_partial(part.conf).others), **normalised(asked)}
+        # The map goes before single keys and holds resources of any name (Storm's rebalance writes
+        # it too).
+        amounts: dict[str, JsonValue] = {
+            **normalised(RequestSettings.of_partial(part.conf).others),
+            **normalised(asked),
+        }
         components[component_id] = replace(part, conf={**part.conf, _RESOURCES_MAP: amounts})
     return replace(outline, components=components)
 
 
-def rebalanced_topology(known: KnownTopology, decision: Decision, conf: Mapping[str, Any], conf_key: str) -> KnownTopology:
-    """The topology as it will be; `conf` is the whole configuration, `conf_key` the blob of the topology's own."""
+def rebalanced_topology(
+    known: KnownTopology, decision: Decision, conf: Mapping[str, Any], conf_key: str
+) -> KnownTopology:
+    """The topology as it will be; `conf` is the whole configuration, `conf_key` the blob of the
+    topology's own.
+    """
     options = decision.rebalance or RebalanceOptions()
     base = replace(decision.base, conf_key=conf_key)
     return KnownTopology(base, rebalanced_outline(known.outline, options), conf)
@@ -69,7 +80,9 @@ class Rebalancer:
     def __init__(self, parts: NimbusParts) -> None:
         self._parts = parts
 
-    def plan(self, topology_id: str, options: RebalanceOptions, reading: Reading, now_ms: int) -> RebalancePlan:
+    def plan(
+        self, topology_id: str, options: RebalanceOptions, reading: Reading, now_ms: int
+    ) -> RebalancePlan:
         """Plan what a rebalance would do now (a dry run); writes nothing."""
         known = reading.snapshot.topologies.get(topology_id)
         if known is None:
@@ -77,14 +90,21 @@ class Rebalancer:
         # Both transitions of a real one, so that a dry run refuses what a real one would refuse.
         asked = transition(known.base, ActionRequest(Action.REBALANCE, 0, options), now_ms, 0)
         decision = transition(asked.base, ActionRequest(Action.DO_REBALANCE, 0, options), now_ms, 0)
-        after = rebalanced_topology(known, decision, self._conf(known.base, options), known.base.conf_key)
+        after = rebalanced_topology(
+            known, decision, self._conf(known.base, options), known.base.conf_key
+        )
         # On a copy of the scheduler: some count rounds or remember evictions, and a question must
         # leave no trace in them.
-        placed = self._parts.assigner.rehearse_rebalance(after, options, reading, now_ms).placed[topology_id]
+        placed = self._parts.assigner.rehearse_rebalance(after, options, reading, now_ms).placed[
+            topology_id
+        ]
         before = reading.snapshot.assignments.get(topology_id)
         unplaced = tuple(each for each in after.executors() if each not in placed)
-        wanted, slots = after.base.num_workers, slots_for(reading.snapshot, topology_id)
-        return RebalancePlan(topology_id, before.slot_by_executor if before else {}, placed, unplaced, wanted, slots)
+        wanted = after.base.num_workers
+        slots = slots_for(reading.snapshot, topology_id)
+        return RebalancePlan(
+            topology_id, before.slot_by_executor if before else {}, placed, unplaced, wanted, slots
+        )
 
     def _own_conf(self, base: TopologyBase, options: RebalanceOptions) -> dict[str, JsonValue]:
         return rebalanced_conf(self._parts.reader.topology_conf(base.conf_key), options)
@@ -92,9 +112,14 @@ class Rebalancer:
     def _conf(self, base: TopologyBase, options: RebalanceOptions) -> dict[str, Any]:
         return {**self._parts.conf, **self._own_conf(base, options)}
 
-    def carry_out(self, known: KnownTopology, decision: Decision, reading: Reading, now_ms: int) -> None:
-        """Outline, assignment and outcome first, base last: a Nimbus that dies in between rebalances again, to the same end."""
-        parts, base = self._parts, known.base
+    def carry_out(
+        self, known: KnownTopology, decision: Decision, reading: Reading, now_ms: int
+    ) -> None:
+        """Outline, assignment and outcome first, base last: a Nimbus that dies in between
+        rebalances again, to the same end.
+        """
+        parts = self._parts
+        base = known.base
         options = decision.rebalance or RebalanceOptions()
         request_id = base.pending.request_id if base.pending else ""
         # A new blob under the hash of its bytes: workers that still run have the old one, which
@@ -128,10 +153,15 @@ class Rebalancer:
         # status shows it.
         component = next(iter(sorted(known.outline.components)))
         text = f"rebalance given up: {error}"
-        self._parts.state.report_error(base.topology_id, Failure(FailureKind.SYSTEM, text, component, 0, "nimbus", time_ms=now_ms))
+        self._parts.state.report_error(
+            base.topology_id,
+            Failure(FailureKind.SYSTEM, text, component, 0, "nimbus", time_ms=now_ms),
+        )
         status = base.previous_status or TopologyStatus.ACTIVE
         self._settle(base, replace(base, status=status, previous_status=None, pending=None))
 
     def _settle(self, before: TopologyBase, after: TopologyBase) -> None:
         # A kill or another rebalance that came meanwhile is not overwritten.
-        self._parts.state.update_base(before.topology_id, lambda found: after if found.pending == before.pending else found)
+        self._parts.state.update_base(
+            before.topology_id, lambda found: after if found.pending == before.pending else found
+        )

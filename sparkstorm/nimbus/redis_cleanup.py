@@ -1,9 +1,11 @@
-"""Clean-up of a removed topology's data in Redis: deleted, or handed to the successor of a hot deploy.
+"""Clean-up of a removed topology's data in Redis: deleted, or handed to the successor of a hot
+deploy.
 
-Both begin with the tombstone (transport/end.lua), which fences all processes of the topology off for good. A hand-over then renames
-streams, cursors, journals and held inputs in one script. An id ends once: a call that is repeated, also by a leader
-that was deposed long ago, finds the tombstone and changes nothing.
-Left out: copying data to the heir's names, which would need room for all of it a second time and could be cut in the middle.
+Both begin with the tombstone (transport/end.lua), which fences all processes of the topology off
+for good. A hand-over then renames streams, cursors, journals and held inputs in one script. An id
+ends once: a call that is repeated, also by a leader that was deposed long ago, finds the tombstone
+and changes nothing. Left out: copying data to the heir's names, which would need room for all of it
+a second time and could be cut in the middle.
 """
 
 import re
@@ -28,7 +30,8 @@ class RedisRetirement:
     """TopologyRetirement over the data plane's keys."""
 
     def __init__(self, address: RedisAddress, patience_s: float = PATIENCE_S) -> None:
-        self._address, self._patience_s = address, patience_s
+        self._address = address
+        self._patience_s = patience_s
 
     def retire(self, topology_id: str) -> None:
         """Delete every key of the topology but its dead letters and its tombstone."""
@@ -39,7 +42,9 @@ class RedisRetirement:
             reader.close()
 
     def unended(self) -> dict[str, int]:
-        """Count the keys of each topology that workers have claimed and that has no tombstone: one scan of all names."""
+        """Count the keys of each topology that workers have claimed and that has no tombstone: one
+        scan of all names.
+        """
         link = Link(self._address, self._patience_s)
         try:
             # Names alone: reading what lies there would be a load on the store for a check that is
@@ -78,7 +83,8 @@ class RedisRetirement:
             if end(link, old, new_id) != new_id:
                 return
             names = sorted(set(names_of(link, f"{old.prefix}:")) - {old("ended")})
-            logs = [name for name in names if name.startswith(old.log(""))]  # of workers that are gone
+            # of workers that are gone
+            logs = [name for name in names if name.startswith(old.log(""))]
             moved = [name.removeprefix(old.prefix) for name in names if name not in logs]
             Script("hand_over.lua", link).call(old.prefix, lambda: [new_id, TOMBSTONE_MS, *moved])
             if logs:

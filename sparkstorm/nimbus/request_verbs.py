@@ -1,8 +1,10 @@
-"""Verbs of Nimbus, one per kind of request. Each may be repeated with the same outcome record, to the same end.
+"""Verbs of Nimbus, one per kind of request. Each may be repeated with the same outcome record, to
+the same end.
 
-So each verb first looks whether it is done already, and its last write is the outcome. Left out: a log of steps to go on
-from, as databases have it. The records that a verb writes say themselves how far it came (decision 14).
-Source: Storm's Nimbus.java and JStorm's ServiceHandler for what each verb does; status changes are `scheduling/lifecycle.py`.
+So each verb first looks whether it is done already, and its last write is the outcome. Left out: a
+log of steps to go on from, as databases have it. The records that a verb writes say themselves how
+far it came (decision 14). Source: Storm's Nimbus.java and JStorm's ServiceHandler for what each
+verb does; status changes are `scheduling/lifecycle.py`.
 """
 
 from __future__ import annotations
@@ -62,7 +64,10 @@ _NOT_IN_DEPLOY = (RequestKind.KILL, RequestKind.UPDATE, RequestKind.REBALANCE, *
 
 
 def _runs(deploy: Deploy, reading: Reading) -> bool:
-    return any(each in reading.bases for each in (deploy.old_id, *(base.topology_id for base in deploy.bases())))
+    return any(
+        each in reading.bases
+        for each in (deploy.old_id, *(base.topology_id for base in deploy.bases()))
+    )
 
 
 def _mark_of(request: Request, now_ms: int) -> HostMark:
@@ -70,10 +75,17 @@ def _mark_of(request: Request, now_ms: int) -> HostMark:
 
 
 class RequestVerbs:
-    """`check` before a request is accepted, `carry_out` at every turn from then on until its outcome is final."""
+    """`check` before a request is accepted, `carry_out` at every turn from then on until its
+    outcome is final.
+    """
 
-    def __init__(self, parts: NimbusParts, rebalancer: Rebalancer, deploys: Deploys, upgrades: GrayUpgrades) -> None:
-        self._parts, self._rebalancer, self._deploys, self._upgrades = parts, rebalancer, deploys, upgrades
+    def __init__(
+        self, parts: NimbusParts, rebalancer: Rebalancer, deploys: Deploys, upgrades: GrayUpgrades
+    ) -> None:
+        self._parts = parts
+        self._rebalancer = rebalancer
+        self._deploys = deploys
+        self._upgrades = upgrades
         self._carriers = {
             # A mapping and not a chain of conditions: a kind without a verb is a KeyError in the
             # first test that meets it.
@@ -90,7 +102,9 @@ class RequestVerbs:
         }
 
     def check(self, request: Request, reading: Reading, now_ms: int) -> str:
-        """Return the id of the topology that is meant, "" for a host; raises what the request is refused with."""
+        """Return the id of the topology that is meant, "" for a host; raises what the request is
+        refused with.
+        """
         if request.kind in HOST_KINDS:
             self._check_host(request, reading)
             return ""
@@ -104,11 +118,17 @@ class RequestVerbs:
             return deploy.base.topology_id
         # Data without a base can be killed by its id, or nobody could delete it without a client of
         # Redis.
-        if request.kind is RequestKind.KILL and request.topology_id in self._parts.cleanup.forgotten:
+        if (
+            request.kind is RequestKind.KILL
+            and request.topology_id in self._parts.cleanup.forgotten
+        ):
             return request.topology_id
-        base, verb = self._meant(request, reading), request.kind.verb
+        base = self._meant(request, reading)
+        verb = request.kind.verb
         if deploy and deploy.old_id == base.topology_id and request.kind in _NOT_IN_DEPLOY:
-            raise IllegalTransitionError(f"a hot deploy of {base.name} is under way; wait for it, then {verb} what runs")
+            raise IllegalTransitionError(
+                f"a hot deploy of {base.name} is under way; wait for it, then {verb} what runs"
+            )
         if request.kind is RequestKind.UPDATE:
             # Two mechanisms would both decide which code a worker gets.
             if base.status in (TopologyStatus.UPGRADING, TopologyStatus.ROLLBACK):
@@ -116,7 +136,9 @@ class RequestVerbs:
                     f"a gray upgrade of {base.name} is under way; end it with upgrade complete or upgrade rollback first"
                 )
             if base.status is TopologyStatus.KILLED:
-                raise IllegalTransitionError(f"topology {base.name} is KILLED: submit it anew when it is gone")
+                raise IllegalTransitionError(
+                    f"topology {base.name} is KILLED: submit it anew when it is gone"
+                )
             return request.topology_id
         if request.kind is RequestKind.REBALANCE:
             self._check_codes(base, self._options(request, base), reading)
@@ -129,26 +151,40 @@ class RequestVerbs:
     def _check_free(self, name: str, reading: Reading) -> None:
         # An unreadable base may be one of that name that runs: to submit beside it would run it
         # twice.
-        if any(base.name == name for base in reading.bases.values()) or self._unreadable(name, reading):
+        if any(base.name == name for base in reading.bases.values()) or self._unreadable(
+            name, reading
+        ):
             raise AlreadyAliveError(f"topology {name} runs already; kill it first, or hot deploy")
         if name in self._parts.state.deploy_names():
-            raise AlreadyAliveError(f"a hot deploy of {name} is being finished; wait for it, or kill {name}")
+            raise AlreadyAliveError(
+                f"a hot deploy of {name} is being finished; wait for it, or kill {name}"
+            )
 
     def _unreadable(self, name: str, reading: Reading) -> str | None:
         """Return what is wrong with the base of a topology of that name, None when nothing is."""
-        bad = (each for each in reading.problems if each not in reading.bases and is_id_of(each, name))
-        return next((reading.problems[each] for each in bad if each in self._parts.state.topology_ids()), None)
+        bad = (
+            each for each in reading.problems if each not in reading.bases and is_id_of(each, name)
+        )
+        return next(
+            (reading.problems[each] for each in bad if each in self._parts.state.topology_ids()),
+            None,
+        )
 
     def _meant(self, request: Request, reading: Reading) -> TopologyBase:
-        name, wanted = request.name, "" if request.kind is RequestKind.UPDATE else request.topology_id
+        name = request.name
+        wanted = "" if request.kind is RequestKind.UPDATE else request.topology_id
         for base in reading.bases.values():
             # A handle means its own topology, and not whatever has the name since.
             if base.name == name and wanted not in ("", base.topology_id):
-                raise NotAliveError(f"topology {wanted} is not alive; {base.topology_id} has its name now")
+                raise NotAliveError(
+                    f"topology {wanted} is not alive; {base.topology_id} has its name now"
+                )
             if base.name == name:
                 return base
         if problem := self._unreadable(name, reading):
-            raise StoreInconsistentError(f"{problem}; delete that node, and Nimbus removes what is left of the topology")
+            raise StoreInconsistentError(
+                f"{problem}; delete that node, and Nimbus removes what is left of the topology"
+            )
         raise NotAliveError(f"topology {name} is not alive")
 
     def carry_out(self, request: Request, outcome: Outcome, reading: Reading, now_ms: int) -> bool:
@@ -156,15 +192,18 @@ class RequestVerbs:
         return self._carriers[request.kind](request, outcome, reading, now_ms)
 
     def undo(self, request: Request) -> None:
-        """Take back what an accepted request has written that is refused now; a cut here is made good by the sweep."""
+        """Take back what an accepted request has written that is refused now; a cut here is made
+        good by the sweep.
+        """
         if request.kind is RequestKind.SUBMIT:
             with contextlib.suppress(OneStoreAwayError):
                 self._parts.cleanup.forget(request.topology_id)
 
-    # -- submit and update ---------------------------------------------------------------------------------------
+    # -- submit and update -------------------------------------------------------------------------
 
     def _submit(self, request: Request, _outcome: Outcome, reading: Reading, now_ms: int) -> bool:
-        parts, base = self._parts, request.base
+        parts = self._parts
+        base = request.base
         assert base is not None
         if base.topology_id not in reading.bases:
             # Without the mark the initial state may be a part of one: to begin from it would be a
@@ -181,7 +220,9 @@ class RequestVerbs:
             # Said, not refused: a name may be used again. But whoever expects the old states must
             # learn that they are not these.
             for sentence in parts.cleanup.forgotten_of(base.name):
-                parts.outcomes.step(request.id, now_ms, f"{base.topology_id} begins anew: {sentence}")
+                parts.outcomes.step(
+                    request.id, now_ms, f"{base.topology_id} begins anew: {sentence}"
+                )
         parts.outcomes.done(request.id, now_ms, base.topology_id)
         parts.hooks.notify(base.name, "submitTopology")
         return True
@@ -194,52 +235,88 @@ class RequestVerbs:
         if deploy is not None:
             if deploy.request_id == request.id:
                 return False  # the deploys' duty goes on with it
-            raise AlreadyAliveError(f"another hot deploy of {request.name} is under way; wait for it")
-        old, outline = self._meant(request, reading), self._outline(request)
+            raise AlreadyAliveError(
+                f"another hot deploy of {request.name} is under way; wait for it"
+            )
+        old = self._meant(request, reading)
+        outline = self._outline(request)
         self._check_kept(request, old)
         self._deploys.begin(request, old, outline, now_ms)
         return True
 
     def _new_store(self, base: TopologyBase, reading: Reading) -> str:
-        """Return the name of the store that a new topology's data will lie in; it is decided here and nowhere else."""
-        hooks, supervisors = self._parts.hooks, reading.snapshot.supervisors.values()
-        return choose_store(base.name, self._wanted_store(base), hooks.store_names, reading.bases.values(), supervisors)
+        """Return the name of the store that a new topology's data will lie in; it is decided here
+        and nowhere else.
+        """
+        hooks = self._parts.hooks
+        supervisors = reading.snapshot.supervisors.values()
+        return choose_store(
+            base.name,
+            self._wanted_store(base),
+            hooks.store_names,
+            reading.bases.values(),
+            supervisors,
+        )
 
     def _wanted_store(self, base: TopologyBase) -> str | None:
-        return SubmissionSettings.of({**self._parts.conf, **self._parts.reader.topology_conf(base.conf_key)}).store
+        return SubmissionSettings.of(
+            {**self._parts.conf, **self._parts.reader.topology_conf(base.conf_key)}
+        ).store
 
     def _check_kept(self, request: Request, running: TopologyBase) -> None:
-        """Refuse new code whose configuration names another store than the one of the topology that runs."""
+        """Refuse new code whose configuration names another store than the one of the topology that
+        runs.
+        """
         if request.base is not None:
-            check_kept(running.name, self._wanted_store(request.base), running.store, self._parts.hooks.home)
+            check_kept(
+                running.name,
+                self._wanted_store(request.base),
+                running.store,
+                self._parts.hooks.home,
+            )
 
     def _outline(self, request: Request) -> TopologyOutline:
-        """Read the outline that the client stored, and check it against the base; all blobs must be there."""
-        base, blobs = request.base, self._parts.blobs
+        """Read the outline that the client stored, and check it against the base; all blobs must be
+        there.
+        """
+        base = request.base
+        blobs = self._parts.blobs
         assert base is not None
         # The sweep may have taken them when a request was long under way; a worker would find out,
         # again and again.
         missing = [key for key in request.blob_keys() if not blobs.has(key)]
         if missing:
-            raise StoreInconsistentError(f"blob {missing[0]} of {base.topology_id} is gone; submit {base.name} again")
-        found = decode_record(SubmittedOutline, blobs.get(request.outline_key), f"outline blob {request.outline_key}")
-        outline, tasks = found.outline, Counter(found.outline.component_by_task.values())
+            raise StoreInconsistentError(
+                f"blob {missing[0]} of {base.topology_id} is gone; submit {base.name} again"
+            )
+        found = decode_record(
+            SubmittedOutline, blobs.get(request.outline_key), f"outline blob {request.outline_key}"
+        )
+        outline = found.outline
+        tasks = Counter(found.outline.component_by_task.values())
         executors = base.executors_by_component
         # Outline and base come in two pieces from a client. One that fits badly would fail in the
         # scheduler, for all topologies.
         fits = all(executors[each] <= tasks[each] for each in executors)
-        if found.topology_id != base.topology_id or not fits or not executors.keys() == tasks.keys() <= outline.components.keys():
-            raise InvalidTopologyError(f"the outline of {base.topology_id} does not fit its base; submit {base.name} again")
+        if (
+            found.topology_id != base.topology_id
+            or not fits
+            or not executors.keys() == tasks.keys() <= outline.components.keys()
+        ):
+            raise InvalidTopologyError(
+                f"the outline of {base.topology_id} does not fit its base; submit {base.name} again"
+            )
         return outline
 
-    # -- life cycle ----------------------------------------------------------------------------------------------
+    # -- life cycle --------------------------------------------------------------------------------
 
     def _act(self, request: Request, outcome: Outcome, _reading: Reading, now_ms: int) -> bool:
         action, word = _SIMPLE[request.kind]
         # With the request's id, by which a repetition is told from a second kill: a second one
         # would begin the wait anew.
         order = ActionRequest(action, request.wait_ms, request_id=request.id)
-        self._change(order, outcome.topology_id, now_ms)  # one that is gone by now was killed since, or by this request
+        # one that is gone by now was killed since, or by this request
+        self._change(order, outcome.topology_id, now_ms)
         self._parts.outcomes.done(request.id, now_ms, outcome.topology_id)
         self._parts.hooks.notify(request.name, word)
         return True
@@ -250,7 +327,8 @@ class RequestVerbs:
             if deploy and outcome.topology_id in [base.topology_id for base in deploy.bases()]:
                 self._deploys.call_off(request.name, deploy, now_ms)
             else:
-                self._parts.cleanup.forget(outcome.topology_id)  # data without a base; of one that is gone nothing is left
+                # data without a base; of one that is gone nothing is left
+                self._parts.cleanup.forget(outcome.topology_id)
         return self._act(request, outcome, reading, now_ms)
 
     def _change(self, order: ActionRequest, topology_id: str, now_ms: int) -> TopologyBase | None:
@@ -268,16 +346,24 @@ class RequestVerbs:
         try:
             conf = self._parts.reader.topology_conf(base.conf_key)
             return SubmissionSettings.of({**self._parts.conf, **conf}).message_timeout_ms
-        except (StoreInconsistentError, TamperedBlobError, InvalidConfigError):  # it must still be killed
+        except (
+            StoreInconsistentError,
+            TamperedBlobError,
+            InvalidConfigError,
+        ):  # it must still be killed
             return SubmissionSettings.of(self._parts.conf).message_timeout_ms
 
-    # -- rebalance -----------------------------------------------------------------------------------------------
+    # -- rebalance ---------------------------------------------------------------------------------
 
     def _options(self, request: Request, base: TopologyBase) -> RebalanceOptions:
         outline = self._parts.state.read_outline(base.topology_id)
         if outline is None:
-            raise StoreInconsistentError(f"topology {base.topology_id}: its outline is missing; kill it and submit again")
-        return checked_rebalance(base.name, request.rebalance or RebalanceOptions(), outline, self._parts.conf)
+            raise StoreInconsistentError(
+                f"topology {base.topology_id}: its outline is missing; kill it and submit again"
+            )
+        return checked_rebalance(
+            base.name, request.rebalance or RebalanceOptions(), outline, self._parts.conf
+        )
 
     def _check_codes(self, base: TopologyBase, options: RebalanceOptions, reading: Reading) -> None:
         """Refuse a change of configuration that would reach some workers only."""
@@ -296,29 +382,41 @@ class RequestVerbs:
         made = Outcome(request.id, OutcomeState.DONE, now_ms, topology_id)
         if request.kind is RequestKind.DRAIN_HOST:
             mark = _mark_of(request, now_ms)
-            return replace(made, plans=self._parts.assigner.rehearse_drain(request.host, mark, reading, now_ms))
+            return replace(
+                made, plans=self._parts.assigner.rehearse_drain(request.host, mark, reading, now_ms)
+            )
         if request.kind is not RequestKind.REBALANCE:
-            raise InvalidTopologyError(f"there is no plan of {request.kind.verb}, only of a rebalance and of a drain")
+            raise InvalidTopologyError(
+                f"there is no plan of {request.kind.verb}, only of a rebalance and of a drain"
+            )
         options = self._options(request, reading.bases[topology_id])
         return replace(made, plan=self._rebalancer.plan(topology_id, options, reading, now_ms))
 
     def _rebalance(self, request: Request, outcome: Outcome, reading: Reading, now_ms: int) -> bool:
-        """Give the base its pending action, once; the timers' duty ends the request when it falls due."""
+        """Give the base its pending action, once; the timers' duty ends the request when it falls
+        due.
+        """
         base = reading.bases.get(outcome.topology_id)
         # The step in the outcome is the mark that the base has the action: a Nimbus that follows
         # does not begin the wait anew.
         if not outcome.step:
             if base is not None:
                 options = self._options(request, base)
-                order = ActionRequest(Action.REBALANCE, request.wait_ms, options, request_id=request.id)
+                order = ActionRequest(
+                    Action.REBALANCE, request.wait_ms, options, request_id=request.id
+                )
                 base = self._change(order, outcome.topology_id, now_ms)
             if base is None or base.pending is None:
                 raise NotAliveError(f"topology {outcome.topology_id} is not alive")
             wait_ms = max(0, base.pending.due_ms - now_ms)
-            self._parts.outcomes.step(request.id, now_ms, f"{outcome.topology_id} is rebalanced in {wait_ms / 1000:g} s")
+            self._parts.outcomes.step(
+                request.id, now_ms, f"{outcome.topology_id} is rebalanced in {wait_ms / 1000:g} s"
+            )
             self._parts.hooks.notify(request.name, "rebalanceRequested")
             return True
-        is_pending = base is not None and base.pending is not None and base.pending.request_id == request.id
+        is_pending = (
+            base is not None and base.pending is not None and base.pending.request_id == request.id
+        )
         # Pending no more and not ended by the timers: another request took its place. What cannot
         # be read says nothing about that.
         if not is_pending and outcome.topology_id not in reading.problems:
@@ -327,59 +425,80 @@ class RequestVerbs:
             )
         return False
 
-    # -- gray upgrades -------------------------------------------------------------------------------------------
+    # -- gray upgrades -----------------------------------------------------------------------------
 
     def _new_outline(self, request: Request) -> TopologyOutline | None:
         return self._outline(request) if request.base is not None else None
 
     def _upgrade(self, request: Request, outcome: Outcome, reading: Reading, now_ms: int) -> bool:
-        return self._upgrades.carry_out(request, outcome, self._new_outline(request), reading, now_ms)
+        return self._upgrades.carry_out(
+            request, outcome, self._new_outline(request), reading, now_ms
+        )
 
-    # -- hosts ---------------------------------------------------------------------------------------------------
+    # -- hosts -------------------------------------------------------------------------------------
 
     def _check_host(self, request: Request, reading: Reading) -> None:
-        host, snapshot = request.host, reading.snapshot
+        host = request.host
+        snapshot = reading.snapshot
         if request.kind is RequestKind.INCLUDE_HOST:
             if host not in snapshot.marks:
                 marked = ", ".join(sorted(snapshot.marks)) or "no host"
-                raise InvalidConfigError(f"host {host} is neither drained nor excluded; {marked} is")
+                raise InvalidConfigError(
+                    f"host {host} is neither drained nor excluded; {marked} is"
+                )
             return
         known = {info.host for info in snapshot.supervisors.values()} | snapshot.marks.keys()
         # Hosts that are away for a moment can be marked too: to keep one out that comes back is the
         # use of it.
-        known |= {each for found in snapshot.assignments.values() for each in found.host_by_node.values()}
+        known |= {
+            each for found in snapshot.assignments.values() for each in found.host_by_node.values()
+        }
         if host not in known:
-            raise InvalidConfigError(f"host {host} is not one of this cluster's: {', '.join(sorted(known)) or 'it has none'}")
+            raise InvalidConfigError(
+                f"host {host} is not one of this cluster's: {', '.join(sorted(known)) or 'it has none'}"
+            )
 
-    def _mark_host(self, request: Request, _outcome: Outcome, reading: Reading, now_ms: int) -> bool:
+    def _mark_host(
+        self, request: Request, _outcome: Outcome, reading: Reading, now_ms: int
+    ) -> bool:
         """Mark a host, or take its mark back; the next round places by it."""
         mark = _mark_of(request, now_ms)
 
         def changed(found: Mapping[str, HostMark]) -> Mapping[str, HostMark]:
             others = {host: each for host, each in found.items() if host != request.host}
-            return others if request.kind is RequestKind.INCLUDE_HOST else {**others, request.host: mark}
+            return (
+                others
+                if request.kind is RequestKind.INCLUDE_HOST
+                else {**others, request.host: mark}
+            )
 
         self._parts.state.change_host_marks(changed, reading.snapshot.marks)
         self._parts.outcomes.done(request.id, now_ms, "")
         return True
 
-    # -- workers -------------------------------------------------------------------------------------------------
+    # -- workers -----------------------------------------------------------------------------------
 
-    def _restart_worker(self, request: Request, outcome: Outcome, reading: Reading, now_ms: int) -> bool:
+    def _restart_worker(
+        self, request: Request, outcome: Outcome, reading: Reading, now_ms: int
+    ) -> bool:
         """Raise the fences of the workers in an assignment; done twice, they start once more."""
         found = reading.snapshot.assignments.get(outcome.topology_id)
         slots = sorted(set(found.slot_by_executor.values())) if found else []
         wanted = [request.slot] if request.slot else slots
         if found is None or not slots or not set(wanted) <= set(slots):
             places = ", ".join(map(str, slots)) or "nowhere"
-            raise InvalidTopologyError(f"{outcome.topology_id} has no worker at {request.slot or 'any slot'}; it runs at {places}")
+            raise InvalidTopologyError(
+                f"{outcome.topology_id} has no worker at {request.slot or 'any slot'}; it runs at {places}"
+            )
         # By the fences of the assignment and not by a message: a worker that does not hear is
         # fenced all the same.
         self._parts.assigner.publish(restarted(found, wanted, now_ms), request.name)
         self._parts.outcomes.done(request.id, now_ms, outcome.topology_id)
         return True
 
-    def _set_log_level(self, request: Request, outcome: Outcome, reading: Reading, now_ms: int) -> bool:
+    def _set_log_level(
+        self, request: Request, outcome: Outcome, reading: Reading, now_ms: int
+    ) -> bool:
         if outcome.topology_id not in reading.bases:
             raise NotAliveError(f"topology {outcome.topology_id} is not alive")
         try:
@@ -391,7 +510,11 @@ class RequestVerbs:
             until_ms = now_ms + wanted.timeout_ms if wanted.timeout_ms else 0
             levels[logger] = replace(wanted, until_ms=until_ms)
         # Ended ones go with the next change; nobody has to come by for them.
-        kept = {each: one for each, one in levels.items() if one.level and (not one.until_ms or one.until_ms > now_ms)}
+        kept = {
+            each: one
+            for each, one in levels.items()
+            if one.level and (not one.until_ms or one.until_ms > now_ms)
+        }
         self._parts.state.write_log_config(LogConfig(outcome.topology_id, kept))
         self._parts.outcomes.done(request.id, now_ms, outcome.topology_id)
         return True

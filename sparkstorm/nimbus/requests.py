@@ -1,11 +1,13 @@
-"""Duty that serves clients' requests: reads them in order, accepts or refuses each, and sweeps finished ones.
+"""Duty that serves clients' requests: reads them in order, accepts or refuses each, and sweeps
+finished ones.
 
-ACCEPTED is written before anything is changed, and carrying out may be repeated: a Nimbus that dies at any write is followed
-by one that brings the request to the same end. A topology's code is accepted when every host that tries code has opened it.
-Decided requests are remembered in a record that the next Nimbus reads. It is written after their outcomes: written before, a
-death in between would have a real request removed as a copy.
-Left out: a port of Nimbus with calls, as in Storm: clients would have to find the leader, and would not know what became of a
-call whose reply was lost (decision 14).
+ACCEPTED is written before anything is changed, and carrying out may be repeated: a Nimbus that dies
+at any write is followed by one that brings the request to the same end. A topology's code is
+accepted when every host that tries code has opened it. Decided requests are remembered in a record
+that the next Nimbus reads. It is written after their outcomes: written before, a death in between
+would have a real request removed as a copy. Left out: a port of Nimbus with calls, as in Storm:
+clients would have to find the leader, and would not know what became of a call whose reply was lost
+(decision 14).
 """
 
 from __future__ import annotations
@@ -34,23 +36,37 @@ _GRACE_MS = 10_000
 _MOST_CHARS = 800  # of a host's words on a topology's code
 # Requests that cannot be read. More than the first are a flood and get no answer; so many are dealt
 # with in a turn, so that they keep nobody's request waiting.
-_MOST_ANSWERED, _MOST_AT_ONCE = 20, 100
+_MOST_ANSWERED = 20
+_MOST_AT_ONCE = 100
 # Half would take the answer from a client that was cut off for some minutes, double keeps more of
 # what nobody reads any more. Not measured.
 _KEPT_MS = 600_000  # how long an ended request waits for its client
 
 
 class RequestDuty:
-    """Duty that serves open requests; `read` reads the cluster again, `wake` is the hint that requests have come or gone."""
+    """Duty that serves open requests; `read` reads the cluster again, `wake` is the hint that
+    requests have come or gone.
+    """
 
-    def __init__(self, parts: NimbusParts, verbs: RequestVerbs, read: Callable[[int], Reading], wake: Callable[[], None]) -> None:
-        self._parts, self._verbs, self._read, self._wake = parts, verbs, read, wake
+    def __init__(
+        self,
+        parts: NimbusParts,
+        verbs: RequestVerbs,
+        read: Callable[[int], Reading],
+        wake: Callable[[], None],
+    ) -> None:
+        self._parts = parts
+        self._verbs = verbs
+        self._read = read
+        self._wake = wake
         self._seen_ms: dict[str, int] = {}  # when each request was seen first
         self._next_sweep_ms = 0
         self._trial_wait_ms = NimbusSettings.of(parts.conf).trial_wait_ms
-        self._served: dict[str, int] = {}  # when each request expires that has an outcome: none is served twice
+        # when each request expires that has an outcome: none is served twice
+        self._served: dict[str, int] = {}
         self._unnoted: dict[str, int] = {}  # those of them that the next Nimbus would not know of
-        self._bad: dict[str, SparkStormError] = {}  # requests that cannot be read and were not dealt with yet
+        # requests that cannot be read and were not dealt with yet
+        self._bad: dict[str, SparkStormError] = {}
         self.problems: dict[str, str] = {}
         self.waits_by_name: dict[str, int] = {}
         """When the wait for trials of a topology's code ends, by its name."""
@@ -63,8 +79,13 @@ class RequestDuty:
         # long we have known it.
         names = {request.id for request, _ in opened} | unreadable.keys() | self._bad.keys()
         self._seen_ms = {each: self._seen_ms.get(each, now_ms) for each in names}
-        self._served = {each: until_ms for each, until_ms in self._served.items() if now_ms <= until_ms + _GRACE_MS}
-        self.problems, self.waits_by_name = {}, {}
+        self._served = {
+            each: until_ms
+            for each, until_ms in self._served.items()
+            if now_ms <= until_ms + _GRACE_MS
+        }
+        self.problems = {}
+        self.waits_by_name = {}
         has_changed = False
         for request, outcome in opened:
             # Requests of one topology keep their order: a kill must not overtake the submission
@@ -74,17 +95,22 @@ class RequestDuty:
             # The signature of a recorded request is as good as it was; only that it was served
             # before tells a copy.
             if outcome is None and request.id in self._served:
-                _LOG.error("request %s of %.80r was served before: a copy of it is removed", request.id, request.client)
+                _LOG.error(
+                    "request %s of %.80r was served before: a copy of it is removed",
+                    request.id,
+                    request.client,
+                )
                 self._parts.state.remove_request(request.id)
             elif self._serve(request, outcome, reading, now_ms):
                 # Each request decides on what the one before it has left.
-                has_changed, reading = True, self._read(now_ms)
+                has_changed = True
+                reading = self._read(now_ms)
         self._note_served()
         self._bad |= unreadable
         self._turn_bad_away(now_ms)  # last, and some at a time: nobody's request waits for them
         return has_changed
 
-    # -- one request ---------------------------------------------------------------------------------------------
+    # -- one request -------------------------------------------------------------------------------
 
     def _recall(self) -> None:
         """Take in the requests that other Nimbuses have decided and that clients have withdrawn."""
@@ -104,12 +130,16 @@ class RequestDuty:
             self._served[request.id] = self._unnoted[request.id] = request.expires_ms
 
     def _note_served(self) -> None:
-        """Write down what the next Nimbus must know; one write for all that was decided since the last."""
+        """Write down what the next Nimbus must know; one write for all that was decided since the
+        last.
+        """
         if self._unnoted:
             self._parts.state.note_served(self._unnoted)
             self._unnoted = {}
 
-    def _serve(self, request: Request, outcome: Outcome | None, reading: Reading, now_ms: int) -> bool:
+    def _serve(
+        self, request: Request, outcome: Outcome | None, reading: Reading, now_ms: int
+    ) -> bool:
         if outcome is not None:
             self._remember(request)
         try:
@@ -129,7 +159,9 @@ class RequestDuty:
             return self._refuse(request, outcome, SparkStormError(text), now_ms)
 
     def _decide(self, request: Request, reading: Reading, now_ms: int) -> Outcome | None:
-        """Accept a new request; None when it has ended, or waits for trials of its code. Raises what it is refused with."""
+        """Accept a new request; None when it has ended, or waits for trials of its code. Raises
+        what it is refused with.
+        """
         # A signature says that somebody with the key wrote it, not that it makes sense.
         check_request(request, request.id)
         if now_ms > request.expires_ms:
@@ -147,7 +179,11 @@ class RequestDuty:
         more = f" and {len(untried) - 3} more" if len(untried) > 3 else ""
         # Three, because a thousand hosts would fill the outcome.
         names = f"{', '.join(untried[:3])}{more}"
-        untried_note = f"accepted although {names} did not open the code within {lasts_ms / 1000:g} s" if untried else ""
+        untried_note = (
+            f"accepted although {names} did not open the code within {lasts_ms / 1000:g} s"
+            if untried
+            else ""
+        )
         outcome = Outcome(request.id, OutcomeState.ACCEPTED, now_ms, topology_id, untried_note)
         if request.is_plan:
             outcome = self._verbs.plan(request, topology_id, reading, now_ms)
@@ -164,19 +200,27 @@ class RequestDuty:
         return outcome
 
     def _hosts_without_trial(self, request: Request, reading: Reading) -> list[str]:
-        """Return the hosts that try code and have yet to open the request's; InvalidTopologyError names one that cannot."""
+        """Return the hosts that try code and have yet to open the request's; InvalidTopologyError
+        names one that cannot.
+        """
         untried = set[str]()
-        for _, info in sorted(reading.snapshot.supervisors.items()) if request.base is not None else ():
+        for _, info in (
+            sorted(reading.snapshot.supervisors.items()) if request.base is not None else ()
+        ):
             assert request.base is not None
             verdict = "" if info.trials is None else info.trials.get(request.base.code_key)
             if verdict:
-                raise InvalidTopologyError(f"the topology cannot run on host {info.host}: {verdict:.{_MOST_CHARS}}")
+                raise InvalidTopologyError(
+                    f"the topology cannot run on host {info.host}: {verdict:.{_MOST_CHARS}}"
+                )
             if verdict is None:
                 untried.add(f"host {info.host}")
         return sorted(untried)
 
     def _create(self, outcome: Outcome, request: Request) -> bool:
-        """Write a first outcome; False when the client has withdrawn, even if it has removed both nodes since."""
+        """Write a first outcome; False when the client has withdrawn, even if it has removed both
+        nodes since.
+        """
         try:
             is_ours = self._parts.state.create_outcome(outcome)
         except ValueError as error:  # a plan that no node can hold
@@ -197,7 +241,9 @@ class RequestDuty:
         )
         self._create(Outcome(request.id, OutcomeState.EXPIRED, now_ms, error=text), request)
 
-    def _refuse(self, request: Request, outcome: Outcome | None, error: SparkStormError, now_ms: int) -> bool:
+    def _refuse(
+        self, request: Request, outcome: Outcome | None, error: SparkStormError, now_ms: int
+    ) -> bool:
         _LOG.warning("request %s of %.80r is refused: %s", request.id, request.client, error)
         if outcome is None:
             self._create(refusal_of(request.id, now_ms, error), request)
@@ -208,11 +254,17 @@ class RequestDuty:
         return True
 
     def _turn_bad_away(self, now_ms: int) -> None:
-        """Answer some of the requests that cannot be read; of a flood, and under names that are no ids, remove them unanswered."""
+        """Answer some of the requests that cannot be read; of a flood, and under names that are no
+        ids, remove them unanswered.
+        """
         is_flood = len(self._bad) > _MOST_ANSWERED
         if is_flood:
             first = next(iter(self._bad.values()))
-            _LOG.error("%d requests that cannot be read are removed without an answer, the first: %s", len(self._bad), first)
+            _LOG.error(
+                "%d requests that cannot be read are removed without an answer, the first: %s",
+                len(self._bad),
+                first,
+            )
         for request_id in list(self._bad)[:_MOST_AT_ONCE]:
             error = self._bad[request_id]
             if is_flood or not is_request_id(request_id):
@@ -231,16 +283,19 @@ class RequestDuty:
             if state.read_outcome(request_id) is not None:
                 return
             is_ours = state.create_outcome(refusal_of(request_id, now_ms, error))
-            if is_ours and request_id not in state.request_ids():  # withdrawn, and both nodes removed since
+            # withdrawn, and both nodes removed since
+            if is_ours and request_id not in state.request_ids():
                 state.remove_outcome(request_id)
         except (StoreInconsistentError, TamperedBlobError) as fault:
             # It may have been withdrawn: it is not carried out, and both nodes go with the sweep.
             self.problems[f"request {request_id}"] = str(fault)
 
-    # -- the sweep -----------------------------------------------------------------------------------------------
+    # -- the sweep ---------------------------------------------------------------------------------
 
     def sweep(self, _reading: Reading, now_ms: int) -> bool:
-        """Remove what clients that died have left: ended requests with their outcomes, outcomes without a request."""
+        """Remove what clients that died have left: ended requests with their outcomes, outcomes
+        without a request.
+        """
         if now_ms < self._next_sweep_ms:
             return False
         self._next_sweep_ms = now_ms + _GRACE_MS

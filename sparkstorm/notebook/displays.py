@@ -1,8 +1,9 @@
-"""IPython extension that shows values as HTML at the end of a cell: `%load_ext sparkstorm.notebook.displays`.
+"""IPython extension that shows values as HTML at the end of a cell:
+`%load_ext sparkstorm.notebook.displays`.
 
-Plain HTML and SVG without scripts, so that GitHub, VS Code and nbviewer show it too. A handle or a cluster is read when it is
-shown: a handle twice, a second apart, for rates; shown again it has the lines of the time since then. `live` shows one again and
-again in its place.
+Plain HTML and SVG without scripts, so that GitHub, VS Code and nbviewer show it too. A handle or a
+cluster is read when it is shown: a handle twice, a second apart, for rates; shown again it has the
+lines of the time since then. `live` shows one again and again in its place.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ from sparkstorm.scheduling.laboratory import Scene
 
 _RECENT = "1m"
 _APART_S = 1.0  # between two readings of a handle: a second has ten commits and more
-_WIDE, _HIGH = 120, 24  # of a line of rates
+# of a line of rates
+_WIDE = 120
+_HIGH = 24
 _TEXT = "font-family:system-ui,sans-serif;font-size:13px;margin:4px 0"
 _samplers: WeakKeyDictionary[Any, Sampler] = WeakKeyDictionary()
 
@@ -44,16 +47,27 @@ def topology_html(topology: Topology) -> str:
 def graph_html(graph: TopologyGraph) -> str:
     """Return a graph's picture, with a row for each component."""
     names = ("component", "kind", "executors", "tasks", "inputs")
-    return picture(graph).text + Table([dict(zip(names, row, strict=True)) for row in rows_of(graph)])._repr_html_()
+    return (
+        picture(graph).text
+        + Table([dict(zip(names, row, strict=True)) for row in rows_of(graph)])._repr_html_()
+    )
 
 
 def graph_of_view(view: TopologyView) -> TopologyGraph:
     """Return the graph of a running topology, without the system's components."""
     names = [name for name in view.components if not name.startswith("__")]
-    nodes = [Node(each.id, each.kind, each.executors, len(each.tasks)) for each in (view.components[name] for name in names)]
+    nodes = [
+        Node(each.id, each.kind, each.executors, len(each.tasks))
+        for each in (view.components[name] for name in names)
+    ]
     edges = [edge for edge in view.edges.values() if {edge.sender, edge.receiver} <= {*names}]
     links = [
-        Link(edge.sender, edge.stream, edge.receiver, f"by {', '.join(edge.fields)}" if edge.fields else edge.grouping)
+        Link(
+            edge.sender,
+            edge.stream,
+            edge.receiver,
+            f"by {', '.join(edge.fields)}" if edge.fields else edge.grouping,
+        )
         for edge in edges
     ]
     graph = TopologyGraph(tuple(nodes), tuple(links))
@@ -61,13 +75,18 @@ def graph_of_view(view: TopologyView) -> TopologyGraph:
     return TopologyGraph(tuple(sorted(nodes, key=lambda node: layers[node.id])), graph.links)
 
 
-def view_html(view: TopologyView, series: Mapping[str, Sequence[float | None]] | None = None) -> str:
-    """Return a running topology: health, its graph coloured by load, a row for each component, and lines of rates."""
+def view_html(
+    view: TopologyView, series: Mapping[str, Sequence[float | None]] | None = None
+) -> str:
+    """Return a running topology: health, its graph coloured by load, a row for each component, and
+    lines of rates.
+    """
     busy = {name: each.windows[_RECENT].busy for name, each in view.components.items()}
     graph = graph_of_view(view)
     rows = []
     for node in graph.nodes:
-        each, window = view.components[node.id], view.components[node.id].windows[_RECENT]
+        each = view.components[node.id]
+        window = view.components[node.id].windows[_RECENT]
         rows.append(
             {
                 "component": node.id,
@@ -79,12 +98,27 @@ def view_html(view: TopologyView, series: Mapping[str, Sequence[float | None]] |
                 "waits": each.queued,
             }
         )
-    latency = view.windows[_RECENT].complete if view.windows[_RECENT].complete.count else view.windows[ALL].complete
+    latency = (
+        view.windows[_RECENT].complete
+        if view.windows[_RECENT].complete.count
+        else view.windows[ALL].complete
+    )
     p99 = None if latency.p99_ms is None else f"p99 {latency.p99_ms:,.0f} ms"
-    facts = [f"{view.name} is {view.status}", counted(view.workers_given, "worker"), f"{view.pending:,} trees open", p99]
+    facts = [
+        f"{view.name} is {view.status}",
+        counted(view.workers_given, "worker"),
+        f"{view.pending:,} trees open",
+        p99,
+    ]
     parts = [_line(view.sentence, view.is_well), _text(" · ".join(filter(None, facts)))]
-    parts += [_line(each, False) for each in (*view.problems, *([view.problem] if view.problem else []))]
-    parts += [picture(graph, f"{view.name}: {view.sentence}", busy).text, Table(rows)._repr_html_(), _sparklines(series or {})]
+    parts += [
+        _line(each, False) for each in (*view.problems, *([view.problem] if view.problem else []))
+    ]
+    parts += [
+        picture(graph, f"{view.name}: {view.sentence}", busy).text,
+        Table(rows)._repr_html_(),
+        _sparklines(series or {}),
+    ]
     return "".join(parts)
 
 
@@ -104,11 +138,25 @@ def cluster_html(view: ClusterView) -> str:
         for each in view.topologies.values()
     ]
     hosts = [
-        {"host": each.host, "slots": len(each.slots), "used": each.slots_used, "mark": each.mark, "problem": each.store_problem}
+        {
+            "host": each.host,
+            "slots": len(each.slots),
+            "used": each.slots_used,
+            "mark": each.mark,
+            "problem": each.store_problem,
+        }
         for each in view.hosts.values()
     ]
-    problems = [_line(f"{about}: {each}", False) for about, sentences in view.problems.items() for each in sentences]
-    tables = [Table(rows, title)._repr_html_() for rows, title in ((topologies, "topologies"), (hosts, "hosts")) if rows]
+    problems = [
+        _line(f"{about}: {each}", False)
+        for about, sentences in view.problems.items()
+        for each in sentences
+    ]
+    tables = [
+        Table(rows, title)._repr_html_()
+        for rows, title in ((topologies, "topologies"), (hosts, "hosts"))
+        if rows
+    ]
     return "".join([_line(view.sentence, view.is_well), *problems, *tables])
 
 
@@ -121,7 +169,9 @@ def handle_html(handle: Any) -> str:
         time.sleep(_APART_S)
     sampler.step()
     sampler.cluster()
-    return view_html(sampler.topology(handle.topology_id), sampler.series(handle.topology_id, window=_RECENT))
+    return view_html(
+        sampler.topology(handle.topology_id), sampler.series(handle.topology_id, window=_RECENT)
+    )
 
 
 def client_html(cluster: Any) -> str:
@@ -134,14 +184,21 @@ def client_html(cluster: Any) -> str:
 
 
 def plan_html(plan: RebalancePlan) -> str:
-    """Return what a rebalance would do: a row for each executor that moves, begins, ends or finds no slot."""
+    """Return what a rebalance would do: a row for each executor that moves, begins, ends or finds
+    no slot.
+    """
     movement = plan.movement
     workers = f"{len(set(plan.before.values()))} to {counted(plan.given_workers, 'worker')}"
     short = f" ({plan.wanted_workers} wanted: {plan.shortfall})" if plan.shortfall else ""
     stay = counted(len(movement.stayed), "executor stays", "executors stay")
-    rows = [_move(str(each), "moves" if before else "begins", before, after) for each, before, after in movement.moved]
+    rows = [
+        _move(str(each), "moves" if before else "begins", before, after)
+        for each, before, after in movement.moved
+    ]
     rows += [_move(str(each), "ends", slot, None) for each, slot in movement.dropped]
-    rows += [_move(str(each), "finds no slot", plan.before.get(each), None) for each in plan.unplaced]
+    rows += [
+        _move(str(each), "finds no slot", plan.before.get(each), None) for each in plan.unplaced
+    ]
     head = _line(f"plan for {plan.topology_id}: {workers}{short}, {stay}", not plan.unplaced)
     return head + (Table(rows)._repr_html_() if rows else "")
 
@@ -152,8 +209,14 @@ def _move(executor: str, what: str, before: object, after: object) -> dict[str, 
 
 def failure_html(failure: Failure) -> str:
     """Return a failure: its sentence and where it happened, with the frames of user code below."""
-    where = f"{failure.component}#{failure.task}" + (f" on {failure.place}" if failure.place else "")
-    frames = f"<details><summary>traceback</summary>{_pre(failure.traceback)}</details>" if failure.traceback else ""
+    where = f"{failure.component}#{failure.task}" + (
+        f" on {failure.place}" if failure.place else ""
+    )
+    frames = (
+        f"<details><summary>traceback</summary>{_pre(failure.traceback)}</details>"
+        if failure.traceback
+        else ""
+    )
     return _line(f"{failure.kind} in {where}", False) + _pre(failure.text) + frames
 
 
@@ -167,7 +230,10 @@ def letter_html(letter: DeadLetter) -> str:
     """Return a dead letter, as a capsule holds it: its input by field, and why it was given up."""
     source = f"{letter.source_component}#{letter.source_task}, stream {letter.stream}"
     head = _text(f"given up after {counted(letter.attempts, 'try', 'tries')}; from {source}")
-    values = [{"field": name, "value": repr(value)[:200]} for name, value in zip(letter.fields, letter.values, strict=False)]
+    values = [
+        {"field": name, "value": repr(value)[:200]}
+        for name, value in zip(letter.fields, letter.values, strict=False)
+    ]
     return failure_html(letter.failure) + head + Table(values)._repr_html_()
 
 
@@ -175,7 +241,11 @@ def replay_html(replay: Any) -> str:
     """Return the results of a replay by name with their columns; nothing runs for it."""
     ends = set(replay.sinks)
     rows = [
-        {"result": name, "end of the graph": name in ends, "columns": ", ".join(replay.columns_known(name)) or "as they come"}
+        {
+            "result": name,
+            "end of the graph": name in ends,
+            "columns": ", ".join(replay.columns_known(name)) or "as they come",
+        }
         for name in replay
     ]
     return Table(rows, "results of a replay")._repr_html_()
@@ -184,13 +254,19 @@ def replay_html(replay: Any) -> str:
 def scene_html(scene: Scene) -> str:
     """Return a schedule: slots by topology, and what the scheduler says of each topology."""
     names = {each.id: each.name for each in scene.topologies}
-    rows = [{"topology": names.get(each, each), "the scheduler says": why} for each, why in scene.reason_by_topology.items()]
+    rows = [
+        {"topology": names.get(each, each), "the scheduler says": why}
+        for each, why in scene.reason_by_topology.items()
+    ]
     return scene_map(scene).text + (Table(rows)._repr_html_() if rows else "")
 
 
 def health_html(health: Health) -> str:
     """Return the health of a topology, and what is at fault."""
-    rows = [{"fault": str(each.fault), "component": each.component, "why": each.sentence} for each in health.culprits]
+    rows = [
+        {"fault": str(each.fault), "component": each.component, "why": each.sentence}
+        for each in health.culprits
+    ]
     return _line(health.sentence, health.is_well) + (Table(rows)._repr_html_() if rows else "")
 
 
@@ -210,19 +286,30 @@ def _pre(text: str) -> str:
 
 def _sparklines(series: Mapping[str, Sequence[float | None]]) -> str:
     """Return a line of each rate that was read three times or more."""
-    shown = [("emitted_per_s", "emitted/s"), ("executed_per_s", "executed/s"), ("p99_ms", "p99 ms"), ("pending", "trees open")]
+    shown = [
+        ("emitted_per_s", "emitted/s"),
+        ("executed_per_s", "executed/s"),
+        ("p99_ms", "p99 ms"),
+        ("pending", "trees open"),
+    ]
     lines = []
     for key, title in shown:
         values = [value for value in series.get(key, ()) if value is not None]
         if len(values) >= 3:
-            lines.append(f'<span style="margin-right:18px">{title} {sparkline(values)} {values[-1]:,.0f}</span>')
+            lines.append(
+                f'<span style="margin-right:18px">{title} {sparkline(values)} {values[-1]:,.0f}</span>'
+            )
     return f'<p style="{_TEXT}">{"".join(lines)}</p>' if lines else ""
 
 
 def sparkline(values: Sequence[float]) -> str:
     """Return a line through values that are equally far apart, from 0 to the greatest."""
-    most, step = max(values) or 1.0, _WIDE / (len(values) - 1)
-    points = " ".join(f"{at * step:.1f},{_HIGH - 1 - (_HIGH - 2) * value / most:.1f}" for at, value in enumerate(values))
+    most = max(values) or 1.0
+    step = _WIDE / (len(values) - 1)
+    points = " ".join(
+        f"{at * step:.1f},{_HIGH - 1 - (_HIGH - 2) * value / most:.1f}"
+        for at, value in enumerate(values)
+    )
     return (
         f'<svg width="{_WIDE}" height="{_HIGH}" role="img" aria-label="up to {most:,.0f}" style="vertical-align:middle">'
         f'<polyline points="{points}" fill="none" stroke="{PALETTE[0]}" stroke-width="1.5"/></svg>'
@@ -246,14 +333,22 @@ BY_TYPE: dict[tuple[str, str], Callable[[Any], str]] = {
     ("sparkstorm.replay.results.frames", "Replay"): replay_html,
     ("sparkstorm.scheduling.laboratory", "Scene"): scene_html,
 }
-"""Display functions by module and name of a type: a notebook that never imports Spark's part must not import it for this."""
+"""Display functions by module and name of a type: a notebook that never imports Spark's part must
+not import it for this.
+"""
 
 
-def live(value: Any, seconds: float = 60.0, every: float = 1.0, pause: Callable[[float], object] = time.sleep) -> None:
-    """Show a handle or a cluster in this cell, and again in its place, for so long or until the cell is interrupted.
+def live(
+    value: Any,
+    seconds: float = 60.0,
+    every: float = 1.0,
+    pause: Callable[[float], object] = time.sleep,
+) -> None:
+    """Show a handle or a cluster in this cell, and again in its place, for so long or until the
+    cell is interrupted.
 
-    `pause` waits between two readings: `cluster.advance` of a simulated cluster lets its time pass. A topology that ends, or
-    a store that is away, ends it with a sentence.
+    `pause` waits between two readings: `cluster.advance` of a simulated cluster lets its time pass.
+    A topology that ends, or a store that is away, ends it with a sentence.
     """
     from IPython.display import HTML, display
 

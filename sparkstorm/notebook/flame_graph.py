@@ -1,8 +1,8 @@
 """Flame graph of a worker's stacks: boxes for the page, and an SVG without scripts. PURE.
 
-A box is a call and everything that it called; its width is the share of samples that found it, its colour the share of a core
-that its thread used meanwhile, on the page's scale of load. Threads that used no CPU are named and not drawn: they would take
-most of the width.
+A box is a call and everything that it called; its width is the share of samples that found it, its
+colour the share of a core that its thread used meanwhile, on the page's scale of load. Threads that
+used no CPU are named and not drawn: they would take most of the width.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from typing import Protocol
 from sparkstorm.model.names import shown
 from sparkstorm.notebook.svg import FAINT, INK, Svg, cut, document, text
 
-WIDTH, ROW = 1200, 18
-_MARGIN, _HEAD = 12, 46
+WIDTH = 1200
+ROW = 18
+_MARGIN = 12
+_HEAD = 46
 _LETTER = 6.4  # width of a letter of size 11, about
 LEAST = 0.0008  # share of the width: below it a box is thinner than a pixel
 _STEPS = (0.15, 0.40, 0.70, 0.90)
@@ -39,7 +41,9 @@ class StackLike(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """One call: its place and width as shares of the drawing's width, its depth, and its figures."""
+    """One call: its place and width as shares of the drawing's width, its depth, and its
+    figures.
+    """
 
     name: str
     x: float
@@ -67,9 +71,11 @@ class _Node:
 def boxes(stacks: Iterable[StackLike], samples: int, seconds: float) -> tuple[list[Box], list[str]]:
     """Return the boxes, a thread's row first, and the names of threads that waited all the time.
 
-    `samples` were taken of every thread over `seconds`. Where the system tells no CPU time, every thread is drawn.
+    `samples` were taken of every thread over `seconds`. Where the system tells no CPU time, every
+    thread is drawn.
     """
-    root, found = _Node(), list(stacks)
+    root = _Node()
+    found = list(stacks)
     for stack in found:
         root.add(stack, (stack.thread, *stack.calls))
     busy = {name: node for name, node in root.inner.items() if node.cpu_us > 0} or root.inner
@@ -83,12 +89,31 @@ def boxes(stacks: Iterable[StackLike], samples: int, seconds: float) -> tuple[li
     return made, idle
 
 
-def _lay(made: list[Box], inner: dict[str, _Node], x: float, depth: int, share: float, per_sample_us: float) -> None:
+def _lay(
+    made: list[Box],
+    inner: dict[str, _Node],
+    x: float,
+    depth: int,
+    share: float,
+    per_sample_us: float,
+) -> None:
     # By CPU time, then by name: what works is at the left, and equal pictures are equal.
-    for name, node in sorted(inner.items(), key=lambda each: (-each[1].cpu_us, -each[1].samples, each[0])):
+    for name, node in sorted(
+        inner.items(), key=lambda each: (-each[1].cpu_us, -each[1].samples, each[0])
+    ):
         width = node.samples * share
         if width >= LEAST:
-            made.append(Box(shown(name), x, width, depth, node.samples, node.cpu_us / 1000, _step(node, per_sample_us)))
+            made.append(
+                Box(
+                    shown(name),
+                    x,
+                    width,
+                    depth,
+                    node.samples,
+                    node.cpu_us / 1000,
+                    _step(node, per_sample_us),
+                )
+            )
             _lay(made, node.inner, x, depth + 1, share, per_sample_us)
         x += width
 
@@ -106,20 +131,36 @@ def flame_graph(stacks: Iterable[StackLike], samples: int, seconds: float, title
     height = _HEAD + depth * ROW + 26
     parts = [
         text(_MARGIN, 20, title, 14, INK, "600"),
-        text(_MARGIN, 38, f"{samples:,} samples in {seconds:g} s; width: samples, colour: use of a core", 11, FAINT),
+        text(
+            _MARGIN,
+            38,
+            f"{samples:,} samples in {seconds:g} s; width: samples, colour: use of a core",
+            11,
+            FAINT,
+        ),
     ]
     parts += [_drawn(box, samples) for box in drawn]
-    words = f"waited all the time: {', '.join(idle)}" if idle else "" if drawn else "no sample was taken"
+    words = (
+        f"waited all the time: {', '.join(idle)}"
+        if idle
+        else ""
+        if drawn
+        else "no sample was taken"
+    )
     parts.append(text(_MARGIN, height - 9, cut(words, 180), 11, FAINT))
     return Svg(document(WIDTH, height, parts, title), WIDTH, height)
 
 
 def _drawn(box: Box, samples: int) -> str:
     inside = WIDTH - 2 * _MARGIN
-    x, width, y = _MARGIN + box.x * inside, box.width * inside, _HEAD + box.depth * ROW
+    x = _MARGIN + box.x * inside
+    width = box.width * inside
+    y = _HEAD + box.depth * ROW
     most = int((width - 6) / _LETTER)
     words = (
-        f'<text x="{x + 3:.1f}" y="{y + 12.5}" font-size="11" fill="{INK}">{escape(cut(box.name, most))}</text>' if most > 2 else ""
+        f'<text x="{x + 3:.1f}" y="{y + 12.5}" font-size="11" fill="{INK}">{escape(cut(box.name, most))}</text>'
+        if most > 2
+        else ""
     )
     return (
         f'<g><title>{escape(figures(box, samples))}</title><rect x="{x:.1f}" y="{y}" width="{max(0.5, width - 0.6):.1f}" '

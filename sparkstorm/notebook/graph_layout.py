@@ -1,10 +1,11 @@
-"""Layered layout of a directed graph: the layer and height of each node, the points of each edge. PURE.
+"""Layered layout of a directed graph: the layer and height of each node, the points of each edge.
+PURE.
 
-The method is Sugiyama's (1981): edges that close a cycle are turned round, a node's layer is its longest path from
-a source, an edge over several layers gets a place in each of them, places within a layer are ordered by the
-barycentres of their neighbours, and heights follow their neighbours' as closely as that order permits. The
-same graph always gives the same picture. Graphviz would need a binary; layout packages of Python either draw
-edges through nodes or have had no release for years.
+The method is Sugiyama's (1981): edges that close a cycle are turned round, a node's layer is its
+longest path from a source, an edge over several layers gets a place in each of them, places within
+a layer are ordered by the barycentres of their neighbours, and heights follow their neighbours' as
+closely as that order permits. The same graph always gives the same picture. Graphviz would need a
+binary; layout packages of Python either draw edges through nodes or have had no release for years.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-# Sweeps over all layers; the best order seen is kept. Topologies of 30 components settle within six.
+# Sweeps over all layers; the best order seen is kept. Topologies of 30 components settle within
+# six.
 _SWEEPS = 8
-# Rounds in which heights settle. After a quarter of them edges that could be level still slope visibly.
+# Rounds in which heights settle. After a quarter of them edges that could be level still slope
+# visibly.
 _ROUNDS = 40
 
 Edge = tuple[str, str]
@@ -26,8 +29,9 @@ _Place = tuple[int, str]  # layer, and a node or an edge that passes through
 class Layout:
     """Layer and height of each node; of each edge its (layer, height) points from source to target.
 
-    Heights are in rows: neighbours in a layer are at least 1 apart, and the least height is 0. The points of an edge that
-    was turned round (`feedback`) go from a higher layer to a lower one. An edge from a node to itself has none.
+    Heights are in rows: neighbours in a layer are at least 1 apart, and the least height is 0. The
+    points of an edge that was turned round (`feedback`) go from a higher layer to a lower one. An
+    edge from a node to itself has none.
     """
 
     layers: Mapping[str, int]
@@ -37,10 +41,14 @@ class Layout:
 
 
 def lay_out(nodes: Sequence[str], edges: Iterable[Edge]) -> Layout:
-    """Return the layout of a graph of `nodes`, in the order of their declaration, and `edges` between them."""
+    """Return the layout of a graph of `nodes`, in the order of their declaration, and `edges`
+    between them.
+    """
     distinct = list(dict.fromkeys(edges))
     feedback = _back_edges(nodes, distinct)
-    forward = {edge: edge[::-1] if edge in feedback else edge for edge in distinct if edge[0] != edge[1]}
+    forward = {
+        edge: edge[::-1] if edge in feedback else edge for edge in distinct if edge[0] != edge[1]
+    }
     layers = _layers(nodes, list(forward.values()))
     chains = {edge: _chain(edge, layers) for edge in forward.values()}
     columns = _columns(nodes, layers, list(chains.values()))
@@ -51,18 +59,23 @@ def lay_out(nodes: Sequence[str], edges: Iterable[Edge]) -> Layout:
         chain = chains[forward[edge]] if edge in forward else ()
         points = tuple((place[0], heights[place]) for place in chain)
         paths[edge] = points[::-1] if edge in feedback else points
-    return Layout(layers, {node: heights[layers[node], node] for node in nodes}, paths, frozenset(feedback))
+    return Layout(
+        layers, {node: heights[layers[node], node] for node in nodes}, paths, frozenset(feedback)
+    )
 
 
 def _back_edges(nodes: Sequence[str], edges: Sequence[Edge]) -> set[Edge]:
-    """Return the edges that close a cycle in a walk in the order of declaration, self-loops left out."""
+    """Return the edges that close a cycle in a walk in the order of declaration, self-loops left
+    out.
+    """
     following: dict[str, list[str]] = {node: [] for node in nodes}
     for source, target in edges:
         following[source].append(target)
     closing: set[Edge] = set()
     done: set[str] = set()
     for start in nodes:
-        path, open_now = [(start, iter(following[start]))], {start}
+        path = [(start, iter(following[start]))]
+        open_now = {start}
         while path and start not in done:
             node, rest = path[-1]
             reached = next((each for each in rest if each not in done and each != node), None)
@@ -100,11 +113,15 @@ def _layers(nodes: Sequence[str], edges: Sequence[Edge]) -> dict[str, int]:
 def _chain(edge: Edge, layers: Mapping[str, int]) -> list[_Place]:
     """Return the places of an edge from source to target, one in each layer."""
     source, target = edge
-    between = [(layer, f"{source}\0{target}") for layer in range(layers[source] + 1, layers[target])]
+    between = [
+        (layer, f"{source}\0{target}") for layer in range(layers[source] + 1, layers[target])
+    ]
     return [(layers[source], source), *between, (layers[target], target)]
 
 
-def _columns(nodes: Sequence[str], layers: Mapping[str, int], chains: Sequence[list[_Place]]) -> list[list[_Place]]:
+def _columns(
+    nodes: Sequence[str], layers: Mapping[str, int], chains: Sequence[list[_Place]]
+) -> list[list[_Place]]:
     """Return the places of each layer in the order of declaration."""
     columns: list[list[_Place]] = [[] for _ in range(max(layers.values(), default=-1) + 1)]
     for node in nodes:
@@ -115,18 +132,26 @@ def _columns(nodes: Sequence[str], layers: Mapping[str, int], chains: Sequence[l
     return columns
 
 
-def _ordered(columns: list[list[_Place]], steps: Sequence[tuple[_Place, _Place]]) -> list[list[_Place]]:
+def _ordered(
+    columns: list[list[_Place]], steps: Sequence[tuple[_Place, _Place]]
+) -> list[list[_Place]]:
     """Return the columns with the fewest crossings among those that sweeps by barycentre find."""
     before, after = _neighbours(steps)
-    best, fewest = columns, _crossings(columns, after)
+    best = columns
+    fewest = _crossings(columns, after)
     for sweep in range(_SWEEPS):
-        neighbours, numbers = (before, range(1, len(columns))) if sweep % 2 == 0 else (after, range(len(columns) - 2, -1, -1))
+        neighbours, numbers = (
+            (before, range(1, len(columns)))
+            if sweep % 2 == 0
+            else (after, range(len(columns) - 2, -1, -1))
+        )
         columns = [list(column) for column in columns]
         for number in numbers:
             _sort_by_neighbours(columns, number, neighbours)
         crossings = _crossings(columns, after)
         if crossings < fewest:
-            best, fewest = columns, crossings
+            best = columns
+            fewest = crossings
     return best
 
 
@@ -141,8 +166,12 @@ def _neighbours(
     return before, after
 
 
-def _sort_by_neighbours(columns: list[list[_Place]], number: int, neighbours: Mapping[_Place, list[_Place]]) -> None:
-    """Sort one column by the mean position of neighbours; a place without any keeps its position."""
+def _sort_by_neighbours(
+    columns: list[list[_Place]], number: int, neighbours: Mapping[_Place, list[_Place]]
+) -> None:
+    """Sort one column by the mean position of neighbours; a place without any keeps its
+    position.
+    """
     positions = {place: at for column in columns for at, place in enumerate(column)}
 
     def mean(place: _Place) -> float:
@@ -156,13 +185,21 @@ def _crossings(columns: Sequence[Sequence[_Place]], after: Mapping[_Place, list[
     positions = {place: at for column in columns for at, place in enumerate(column)}
     crossings = 0
     for column in columns:
-        ends = [positions[target] for place in column for target in sorted(after.get(place, ()), key=positions.__getitem__)]
+        ends = [
+            positions[target]
+            for place in column
+            for target in sorted(after.get(place, ()), key=positions.__getitem__)
+        ]
         crossings += sum(later < end for at, end in enumerate(ends) for later in ends[at + 1 :])
     return crossings
 
 
-def _heights(columns: Sequence[Sequence[_Place]], steps: Sequence[tuple[_Place, _Place]]) -> dict[_Place, float]:
-    """Return heights that are near the mean of all neighbours' and keep the order of each column."""
+def _heights(
+    columns: Sequence[Sequence[_Place]], steps: Sequence[tuple[_Place, _Place]]
+) -> dict[_Place, float]:
+    """Return heights that are near the mean of all neighbours' and keep the order of each
+    column.
+    """
     before, after = _neighbours(steps)
     heights = {place: float(at) for column in columns for at, place in enumerate(column)}
     for sweep in range(_ROUNDS):
@@ -178,13 +215,15 @@ def _heights(columns: Sequence[Sequence[_Place]], steps: Sequence[tuple[_Place, 
 
 
 def _spread(wanted: Sequence[float]) -> list[float]:
-    """Return the heights nearest to `wanted` (least squares) that are at least 1 apart, in the same order.
+    """Return the heights nearest to `wanted` (least squares) that are at least 1 apart, in the same
+    order.
 
     Isotonic regression of `wanted[i] - i` by pooling adjacent violators.
     """
     pools: list[tuple[float, int]] = []  # sum, size
     for at, height in enumerate(wanted):
-        total, size = height - at, 1
+        total = height - at
+        size = 1
         while pools and pools[-1][0] / pools[-1][1] > total / size:
             former, count = pools.pop()
             total += former

@@ -1,6 +1,8 @@
-"""Display of a live cluster: assignments and heartbeats, read from ZooKeeper, as scenes, tables and pictures.
+"""Display of a live cluster: assignments and heartbeats, read from ZooKeeper, as scenes, tables and
+pictures.
 
-Only reads. A look is what one pass over the store found; two looks compared tell what moved in between.
+Only reads. A look is what one pass over the store found; two looks compared tell what moved in
+between.
 """
 
 from __future__ import annotations
@@ -45,10 +47,17 @@ class Look:
     def scene(self) -> Scene:
         """The cluster as schedulers see it, for the laboratory."""
         snapshot = self.reading.snapshot
-        placed = {each: found.slot_by_executor for each, found in snapshot.assignments.items() if each in snapshot.topologies}
+        placed = {
+            each: found.slot_by_executor
+            for each, found in snapshot.assignments.items()
+            if each in snapshot.topologies
+        }
         return Scene.from_records(
             [supervisor_view(info) for info in snapshot.supervisors.values()],
-            [topology_view(_own_part(known), self.now_ms) for known in snapshot.topologies.values()],
+            [
+                topology_view(_own_part(known), self.now_ms)
+                for known in snapshot.topologies.values()
+            ],
             placed,
         )
 
@@ -61,7 +70,7 @@ class Look:
         states = {slot: beat.state for slot, beat in self.beat_by_slot().items()}
         return slot_map(self.scene, before.scene if before else None, states, title)
 
-    # -- tables ------------------------------------------------------------------------------------------------------
+    # -- tables ------------------------------------------------------------------------------------
 
     def topologies(self) -> Table:
         """Table of topologies."""
@@ -69,9 +78,20 @@ class Look:
         for topology_id, base in sorted(self.reading.bases.items()):
             found = self.reading.snapshot.assignments.get(topology_id)
             slots = set(found.slot_by_executor.values()) if found else set()
-            row = {"topology": topology_id, "status": str(base.status), "wanted_workers": base.num_workers, "workers": len(slots)}
+            row = {
+                "topology": topology_id,
+                "status": str(base.status),
+                "wanted_workers": base.num_workers,
+                "workers": len(slots),
+            }
             executors = len(found.slot_by_executor) if found else 0
-            rows.append({**row, "executors": executors, "assignment_version": found.version if found else None})
+            rows.append(
+                {
+                    **row,
+                    "executors": executors,
+                    "assignment_version": found.version if found else None,
+                }
+            )
         return Table(rows, "topologies")
 
     def supervisors(self) -> Table:
@@ -94,12 +114,18 @@ class Look:
 
     def slots(self) -> Table:
         """Every slot, with the worker in it and its heartbeat."""
-        beats, workers = self.beat_by_slot(), self._workers()
+        beats = self.beat_by_slot()
+        workers = self._workers()
         offered = set(self.reading.offered_slots())
         rows = []
         for slot in sorted(offered | workers.keys()):
             topology_id, executors = workers.get(slot, (None, 0))
-            row = {"slot": str(slot), "offered": slot in offered, "topology": topology_id, "executors": executors}
+            row = {
+                "slot": str(slot),
+                "offered": slot in offered,
+                "topology": topology_id,
+                "executors": executors,
+            }
             rows.append({**row, **self._beat_row(beats.get(slot))})
         return Table(rows, "slots")
 
@@ -114,8 +140,14 @@ class Look:
             placed = self.scene.assignments.get(topology.id, {})
             for executor in topology.executors:
                 slot = placed.get(executor)
-                where = {"topology": topology.name, "component": topology.component_by_executor[executor]}
-                rows += [{"task": task, **where, "slot": str(slot) if slot else None} for task in executor.tasks]
+                where = {
+                    "topology": topology.name,
+                    "component": topology.component_by_executor[executor],
+                }
+                rows += [
+                    {"task": task, **where, "slot": str(slot) if slot else None}
+                    for task in executor.tasks
+                ]
         return Table(rows, "tasks")
 
     def moved_since(self, before: Look) -> Table:
@@ -132,15 +164,26 @@ class Look:
     def _beat_row(self, beat: WorkerBeat | None) -> dict[str, Any]:
         if beat is None:
             return {"state": None, "pid": None, "up_secs": None, "beat_secs_ago": None}
-        up, ago = (max(0, self.now_ms - since_ms) / 1000 for since_ms in (beat.start_ms, beat.time_ms))
+        up, ago = (
+            max(0, self.now_ms - since_ms) / 1000 for since_ms in (beat.start_ms, beat.time_ms)
+        )
         return {"state": beat.state, "pid": beat.pid, "up_secs": up, "beat_secs_ago": ago}
 
 
 def _own_part(known: KnownTopology) -> KnownTopology:
-    """The topology with what its conf says beyond the defaults: a cluster file should be short enough to read."""
+    """The topology with what its conf says beyond the defaults: a cluster file should be short
+    enough to read.
+    """
     usual = default_conf()
     kept = ("topology.workers",)
-    return replace(known, conf={key: value for key, value in known.conf.items() if key in kept or usual.get(key) != value})
+    return replace(
+        known,
+        conf={
+            key: value
+            for key, value in known.conf.items()
+            if key in kept or usual.get(key) != value
+        },
+    )
 
 
 class Inspector:
@@ -155,12 +198,17 @@ class Inspector:
     @classmethod
     @contextlib.contextmanager
     def connect(cls, connection_file: str | Path) -> Iterator[Inspector]:
-        """Join the cluster of a connection file; InvalidConfigError or StoreUnavailableError say what is in the way."""
+        """Join the cluster of a connection file; InvalidConfigError or StoreUnavailableError say
+        what is in the way.
+        """
         at = load_connection(Path(connection_file))
         zookeeper = at.zookeeper
         with contextlib.ExitStack() as opened:
-            user, password = zookeeper.user, zookeeper.password
-            address = ZooKeeperAddress(zookeeper.hosts, zookeeper.root, user, password, tls=zookeeper.tls)
+            user = zookeeper.user
+            password = zookeeper.password
+            address = ZooKeeperAddress(
+                zookeeper.hosts, zookeeper.root, user, password, tls=zookeeper.tls
+            )
             store = ZooKeeperStateStore(address)
             opened.callback(store.close)
             client = client_of(at.redis)
@@ -185,7 +233,9 @@ class Inspector:
             if condition(look):
                 return look
             if self._clock.now_ms() >= deadline_ms:
-                raise TimeoutError(f"it did not come about within {timeout_secs:g} s:\n{look.topologies()!r}\n{look.slots()!r}")
+                raise TimeoutError(
+                    f"it did not come about within {timeout_secs:g} s:\n{look.topologies()!r}\n{look.slots()!r}"
+                )
             self._pause.wait(0.2)
 
 
@@ -194,7 +244,12 @@ def _walk(store: StateStore, path: str) -> Iterator[dict[str, Any]]:
         below = f"{path}/{name}"
         found = store.get(below)
         if found is not None:
-            yield {"path": below, "version": found.version, "bytes": len(found.data), "begins": _beginning(found.data)}
+            yield {
+                "path": below,
+                "version": found.version,
+                "bytes": len(found.data),
+                "begins": _beginning(found.data),
+            }
             yield from _walk(store, below)
 
 

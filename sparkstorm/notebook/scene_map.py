@@ -1,6 +1,8 @@
-"""Pictures of a scene and of the difference between two, for the laboratory: supervisors by ports, as SVG. PURE.
+"""Pictures of a scene and of the difference between two, for the laboratory: supervisors by ports,
+as SVG. PURE.
 
-A scene's cells have the colours of their topologies. A difference's cells tell what became of each worker's executors.
+A scene's cells have the colours of their topologies. A difference's cells tell what became of each
+worker's executors.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,16 +15,26 @@ from sparkstorm.notebook.svg import FAINT, INK, LINE, LOST, PALETTE, PAPER, Svg,
 from sparkstorm.scheduling.laboratory import Scene
 
 _LABEL = 176  # width of a supervisor's label
-_CELL, _ROW, _GAP = 84, 34, 6
+_CELL = 84
+_ROW = 34
+_GAP = 6
 _TOP = 44
 _MOST_ROWS = 100
 _MOST_PORTS = 24
-_KINDS = {"kept": "#6f7a83", "moved here": "#c77700", "added": "#00785a", "moved away": "#7d5ba6", "removed": "#c62828"}
+_KINDS = {
+    "kept": "#6f7a83",
+    "moved here": "#c77700",
+    "added": "#00785a",
+    "moved away": "#7d5ba6",
+    "removed": "#c62828",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class _Cell:
-    """One slot: coloured parts from left to right with their weights, the words in it, and its tip."""
+    """One slot: coloured parts from left to right with their weights, the words in it, and its
+    tip.
+    """
 
     parts: tuple[tuple[str, int], ...] = ()
     words: str = ""
@@ -34,7 +46,9 @@ _Cells = dict[WorkerSlot, _Cell]
 
 
 def scene_map(scene: Scene, title: str = "") -> Svg:
-    """Draw a scene: a row per supervisor, a cell per port in its topology's colour, with its number of executors."""
+    """Draw a scene: a row per supervisor, a cell per port in its topology's colour, with its number
+    of executors.
+    """
     colors = {each.id: PALETTE[at % len(PALETTE)] for at, each in enumerate(scene.topologies)}
     names = {each.id: each.name for each in scene.topologies}
     cells: _Cells = {}
@@ -47,18 +61,27 @@ def scene_map(scene: Scene, title: str = "") -> Svg:
 
 
 def difference_map(before: Scene, after: Scene, title: str = "") -> Svg:
-    """Draw what became of the executors between two scenes: each cell has a share for those kept, come, added and gone.
+    """Draw what became of the executors between two scenes: each cell has a share for those kept,
+    come, added and gone.
 
-    Cells of supervisors that are gone stay, on grey rows. "removed" and "added" executors have no place in the other scene.
+    Cells of supervisors that are gone stay, on grey rows. "removed" and "added" executors have no
+    place in the other scene.
     """
-    then, now = _places(before), _places(after)
+    then = _places(before)
+    now = _places(after)
     counts: dict[WorkerSlot, dict[str, int]] = {}
     for each in then.keys() | now.keys():
         for slot, kind in _changes(then.get(each), now.get(each)):
             shares = counts.setdefault(slot, {})
             shares[kind] = shares.get(kind, 0) + 1
     cells = {slot: _changed(slot, shares) for slot, shares in counts.items()}
-    return _drawn(after, before, cells, [(color, kind) for kind, color in _KINDS.items()], title or "difference of two scenes")
+    return _drawn(
+        after,
+        before,
+        cells,
+        [(color, kind) for kind, color in _KINDS.items()],
+        title or "difference of two scenes",
+    )
 
 
 def _workers(scene: Scene) -> Iterable[tuple[str, WorkerSlot, list[ExecutorId]]]:
@@ -70,7 +93,11 @@ def _workers(scene: Scene) -> Iterable[tuple[str, WorkerSlot, list[ExecutorId]]]
 
 
 def _places(scene: Scene) -> dict[tuple[str, ExecutorId], WorkerSlot]:
-    return {(name, executor): slot for name, placed in scene.assignments.items() for executor, slot in placed.items()}
+    return {
+        (name, executor): slot
+        for name, placed in scene.assignments.items()
+        for executor, slot in placed.items()
+    }
 
 
 def _changes(was: WorkerSlot | None, now: WorkerSlot | None) -> list[tuple[WorkerSlot, str]]:
@@ -83,22 +110,33 @@ def _changed(slot: WorkerSlot, shares: Mapping[str, int]) -> _Cell:
     signs = {"kept": "", "moved here": "→", "added": "+", "moved away": "←", "removed": "−"}
     parts = tuple((_KINDS[kind], shares[kind]) for kind in _KINDS if kind in shares)
     words = " ".join(f"{signs[kind]}{shares[kind]}" for kind in _KINDS if kind in shares)
-    return _Cell(parts, words, f"{slot}: " + ", ".join(f"{shares[kind]} {kind}" for kind in _KINDS if kind in shares))
+    return _Cell(
+        parts,
+        words,
+        f"{slot}: " + ", ".join(f"{shares[kind]} {kind}" for kind in _KINDS if kind in shares),
+    )
 
 
-# -- drawing ----------------------------------------------------------------------------------------------------------
+# -- drawing ---------------------------------------------------------------------------------------
 
 
-def _drawn(scene: Scene, before: Scene | None, cells: _Cells, legend: list[tuple[str, str]], title: str) -> Svg:
+def _drawn(
+    scene: Scene, before: Scene | None, cells: _Cells, legend: list[tuple[str, str]], title: str
+) -> Svg:
     rows = _rows(scene, before, cells)
     most = max((min(len(ports), _MOST_PORTS) for _, _, ports, _ in rows), default=1)
     width = max(_LABEL + most * (_CELL + _GAP) + 2 * _GAP, 520)
-    parts, y = [text(12, 24, cut(title, width // 9), 15, INK, "600")], _TOP
+    parts = [text(12, 24, cut(title, width // 9), 15, INK, "600")]
+    y = _TOP
     for node, words, ports, is_lost in rows[:_MOST_ROWS]:
         parts.append(_draw_row(node, words, ports, is_lost, cells, scene, y, width))
         y += _ROW + _GAP
     if len(rows) > _MOST_ROWS:
-        parts.append(text(12, y + 12, f"… and {counted(len(rows) - _MOST_ROWS, 'supervisor')} more", 12, FAINT))
+        parts.append(
+            text(
+                12, y + 12, f"… and {counted(len(rows) - _MOST_ROWS, 'supervisor')} more", 12, FAINT
+            )
+        )
         y += 24
     keys, y = _draw_legend([*legend, (PAPER, "free"), *_dead_key(scene)], y + 10, width)
     return Svg(document(width, y, [*parts, keys], title), width, y)
@@ -108,8 +146,12 @@ def _dead_key(scene: Scene) -> list[tuple[str, str]]:
     return [("dead", "dead port")] if any(scene.dead_ports.values()) else []
 
 
-def _rows(scene: Scene, before: Scene | None, cells: _Cells) -> list[tuple[str, str, tuple[int, ...], bool]]:
-    """Node, label, ports and whether the supervisor is gone; slots in use that nobody offers have a cell too."""
+def _rows(
+    scene: Scene, before: Scene | None, cells: _Cells
+) -> list[tuple[str, str, tuple[int, ...], bool]]:
+    """Node, label, ports and whether the supervisor is gone; slots in use that nobody offers have a
+    cell too.
+    """
     living = {each.id: each for each in scene.supervisors}
     known = {**{each.id: each for each in (before.supervisors if before else ())}, **living}
     used: dict[str, set[int]] = {}
@@ -120,35 +162,68 @@ def _rows(scene: Scene, before: Scene | None, cells: _Cells) -> list[tuple[str, 
         supervisor = known.get(node)
         ports = {*(supervisor.ports if supervisor else ()), *used.get(node, ())}
         words = supervisor.host if supervisor else "unknown host"
-        words = "gone" if node not in living else f"{words}, blacklisted" if words in scene.blacklisted_hosts else words
+        words = (
+            "gone"
+            if node not in living
+            else f"{words}, blacklisted"
+            if words in scene.blacklisted_hosts
+            else words
+        )
         found.append((node, words, tuple(sorted(ports)), node not in living))
     return found
 
 
-def _draw_row(node: str, words: str, ports: tuple[int, ...], is_lost: bool, cells: _Cells, scene: Scene, y: int, width: int) -> str:
+def _draw_row(
+    node: str,
+    words: str,
+    ports: tuple[int, ...],
+    is_lost: bool,
+    cells: _Cells,
+    scene: Scene,
+    y: int,
+    width: int,
+) -> str:
     back = f'<rect x="6" y="{y - 3}" width="{width - 12}" height="{_ROW + 6}" rx="5" fill="{LOST if is_lost else PAPER}"/>'
-    label = text(12, y + 14, cut(node, 22), 12, INK, "600") + text(12, y + 29, cut(words, 26), 11, FAINT)
+    label = text(12, y + 14, cut(node, 22), 12, INK, "600") + text(
+        12, y + 29, cut(words, 26), 11, FAINT
+    )
     dead = scene.dead_ports.get(node, ())
     drawn = [
-        _draw_cell(port, cells.get(WorkerSlot(node, port), _Cell(is_dead=port in dead)), _LABEL + at * (_CELL + _GAP), y)
+        _draw_cell(
+            port,
+            cells.get(WorkerSlot(node, port), _Cell(is_dead=port in dead)),
+            _LABEL + at * (_CELL + _GAP),
+            y,
+        )
         for at, port in enumerate(ports[:_MOST_PORTS])
     ]
     more = len(ports) - _MOST_PORTS
-    rest = text(_LABEL + _MOST_PORTS * (_CELL + _GAP) - 4, y + 20, f"+{more:,}", 10, FAINT, "400", "end") if more > 0 else ""
+    rest = (
+        text(
+            _LABEL + _MOST_PORTS * (_CELL + _GAP) - 4, y + 20, f"+{more:,}", 10, FAINT, "400", "end"
+        )
+        if more > 0
+        else ""
+    )
     return f"<g>{back}{label}{''.join(drawn)}{rest}</g>"
 
 
 def _draw_cell(port: int, cell: _Cell, x: int, y: int) -> str:
     frame = f'<rect x="{x}" y="{y}" width="{_CELL}" height="{_ROW}" rx="4" fill="{PAPER}" stroke="{LINE}"'
     shares = [f"{frame}{_DASHED if cell.is_dead else ''}/>"]
-    total, left = sum(weight for _, weight in cell.parts), float(x)
+    total = sum(weight for _, weight in cell.parts)
+    left = float(x)
     for color, weight in cell.parts:
         share = _CELL * weight / total
-        shares.append(f'<rect x="{left:.1f}" y="{y}" width="{share:.1f}" height="{_ROW}" rx="3" fill="{color}"/>')
+        shares.append(
+            f'<rect x="{left:.1f}" y="{y}" width="{share:.1f}" height="{_ROW}" rx="3" fill="{color}"/>'
+        )
         left += share
     color = PAPER if cell.parts else FAINT
     words = "dead" if cell.is_dead else cell.words
-    inner = text(x + 6, y + 13, str(port), 10, color) + text(x + _CELL - 6, y + 28, cut(words, 12), 12, color, "600", "end")
+    inner = text(x + 6, y + 13, str(port), 10, color) + text(
+        x + _CELL - 6, y + 28, cut(words, 12), 12, color, "600", "end"
+    )
     return f"<g><title>{escape(cell.tip or f'port {port}')}</title>{''.join(shares)}{inner}</g>"
 
 
@@ -156,12 +231,20 @@ _DASHED = ' stroke-dasharray="3 3"'
 
 
 def _draw_legend(legend: Iterable[tuple[str, str]], y: int, width: int) -> tuple[str, int]:
-    x, parts = 12, []
+    x = 12
+    parts = []
     for color, words in legend:
         needed = 26 + 7 * len(words) + 14
         if x + needed > width - 6 and x > 12:
-            x, y = 12, y + 22
-        style = f'fill="{PAPER}" stroke="{LINE}"{_DASHED}' if color == "dead" else f'fill="{color}" stroke="{LINE}"'
-        parts.append(f'<rect x="{x}" y="{y}" width="14" height="14" rx="3" {style}/>{text(x + 20, y + 11, words, 12, INK)}')
+            x = 12
+            y = y + 22
+        style = (
+            f'fill="{PAPER}" stroke="{LINE}"{_DASHED}'
+            if color == "dead"
+            else f'fill="{color}" stroke="{LINE}"'
+        )
+        parts.append(
+            f'<rect x="{x}" y="{y}" width="14" height="14" rx="3" {style}/>{text(x + 20, y + 11, words, 12, INK)}'
+        )
         x += needed
     return "".join(parts), y + 28

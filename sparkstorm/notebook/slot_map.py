@@ -1,7 +1,9 @@
-"""The picture of a cluster: supervisors as rows, their slots as boxes, executors as squares, as SVG. PURE.
+"""The picture of a cluster: supervisors as rows, their slots as boxes, executors as squares, as
+SVG. PURE.
 
-A square is an executor, its colour the component, a number in it its tasks when it has several; a dark ring tells that
-it moved since the scene before. Supervisors that are gone stay in the picture, grey, with what they had.
+A square is an executor, its colour the component, a number in it its tasks when it has several; a
+dark ring tells that it moved since the scene before. Supervisors that are gone stay in the picture,
+grey, with what they had.
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,7 +23,8 @@ _WAITS = "#e0a100"
 _LABEL = 168  # width of a supervisor's label
 _BOX = 150  # width of a slot
 _GAP = 10
-_SQUARE, _STEP = 17, 20
+_SQUARE = 17
+_STEP = 20
 _PER_LINE = 7
 _HEAD = 22  # height of a slot's heading
 _MOST_SQUARES = 42
@@ -73,13 +76,22 @@ class _Legend:
         for topology in topologies:
             for part in topology.components:
                 if part.executors:
-                    colors[topology.name, part.id] = _SYSTEM if part.is_system else PALETTE[turn % len(PALETTE)]
+                    colors[topology.name, part.id] = (
+                        _SYSTEM if part.is_system else PALETTE[turn % len(PALETTE)]
+                    )
                     turn += not part.is_system
         return cls(colors)
 
 
-def slot_map(scene: Scene, before: Scene | None = None, states: Mapping[WorkerSlot, str] | None = None, title: str = "") -> Svg:
-    """Draw a scene; `before` marks moved executors and lost supervisors, `states` are the words of the heartbeats."""
+def slot_map(
+    scene: Scene,
+    before: Scene | None = None,
+    states: Mapping[WorkerSlot, str] | None = None,
+    title: str = "",
+) -> Svg:
+    """Draw a scene; `before` marks moved executors and lost supervisors, `states` are the words of
+    the heartbeats.
+    """
     rows = _rows(scene, before, states or {})
     legend = _Legend.of(scene.topologies)
     shown = rows[:_MOST_ROWS]
@@ -91,15 +103,29 @@ def slot_map(scene: Scene, before: Scene | None = None, states: Mapping[WorkerSl
         drawn.append(_draw_row(row, y, legend))
         y += row.height + _GAP
     if len(rows) > len(shown):
-        drawn.append(text(_GAP + 4, y + 12, f"… and {counted(len(rows) - len(shown), 'supervisor')} more", 12, FAINT))
+        drawn.append(
+            text(
+                _GAP + 4,
+                y + 12,
+                f"… and {counted(len(rows) - len(shown), 'supervisor')} more",
+                12,
+                FAINT,
+            )
+        )
         y += 24
-    words = [slot.state for row in shown for slot in row.slots if slot.state and slot.topology and not row.is_lost]
+    words = [
+        slot.state
+        for row in shown
+        for slot in row.slots
+        if slot.state and slot.topology and not row.is_lost
+    ]
     keys, y = _draw_legend(legend, words, before is not None, y + 6, width)
     return Svg(document(width, y, [*drawn, keys], title or "slots of the cluster"), width, y)
 
 
 def _rows(scene: Scene, before: Scene | None, states: Mapping[WorkerSlot, str]) -> list[_Row]:
-    now, then = _squares(scene, before), _squares(before, None) if before else {}
+    now = _squares(scene, before)
+    then = _squares(before, None) if before else {}
     rows = {each.id: _row(each, now, states) for each in scene.supervisors}
     for each in before.supervisors if before else ():
         if each.id not in rows:
@@ -107,7 +133,9 @@ def _rows(scene: Scene, before: Scene | None, states: Mapping[WorkerSlot, str]) 
     for slot in now:
         if slot.node not in rows:  # still assigned to a supervisor that is gone
             ports = sorted(other.port for other in now if other.node == slot.node)
-            rows[slot.node] = _row(SupervisorView(slot.node, "", tuple(ports)), now, states, is_lost=True)
+            rows[slot.node] = _row(
+                SupervisorView(slot.node, "", tuple(ports)), now, states, is_lost=True
+            )
     return [rows[node] for node in sorted(rows)]
 
 
@@ -125,7 +153,9 @@ def _row(
     return _Row(supervisor.id, supervisor.host, tuple(slots), is_lost)
 
 
-def _squares(scene: Scene, before: Scene | None) -> dict[WorkerSlot, tuple[str, list[tuple[ExecutorId, str, bool]]]]:
+def _squares(
+    scene: Scene, before: Scene | None
+) -> dict[WorkerSlot, tuple[str, list[tuple[ExecutorId, str, bool]]]]:
     found: dict[WorkerSlot, tuple[str, list[tuple[ExecutorId, str, bool]]]] = {}
     for topology in scene.topologies:
         old = before.assignments.get(topology.id, {}) if before else {}
@@ -138,7 +168,7 @@ def _squares(scene: Scene, before: Scene | None) -> dict[WorkerSlot, tuple[str, 
     return found
 
 
-# -- drawing ---------------------------------------------------------------------------------------------------------
+# -- drawing ---------------------------------------------------------------------------------------
 
 
 def _draw_row(row: _Row, y: int, legend: _Legend) -> str:
@@ -147,9 +177,18 @@ def _draw_row(row: _Row, y: int, legend: _Legend) -> str:
     label = [
         text(_GAP + 4, y + 20, cut(row.node, 20), 13, ink, "600"),
         text(_GAP + 4, y + 37, cut(row.host, 24), 11, FAINT) if row.host != row.node else "",
-        text(_GAP + 4, y + (53 if row.host != row.node else 37), used, 11, "#c62828" if row.is_lost else FAINT),
+        text(
+            _GAP + 4,
+            y + (53 if row.host != row.node else 37),
+            used,
+            11,
+            "#c62828" if row.is_lost else FAINT,
+        ),
     ]
-    boxes = [_draw_slot(slot, _LABEL + at * (_BOX + _GAP), y, row.height, row.is_lost, legend) for at, slot in enumerate(row.slots)]
+    boxes = [
+        _draw_slot(slot, _LABEL + at * (_BOX + _GAP), y, row.height, row.is_lost, legend)
+        for at, slot in enumerate(row.slots)
+    ]
     return "".join([*label, *boxes])
 
 
@@ -157,45 +196,71 @@ def _draw_slot(slot: _Slot, x: int, y: int, height: int, is_lost: bool, legend: 
     free = not slot.topology
     dash = ' stroke-dasharray="4 3"' if free or is_lost else ""
     fill = LOST if is_lost else PAPER
-    parts = [f'<rect x="{x}" y="{y}" width="{_BOX}" height="{height}" rx="6" fill="{fill}" stroke="{LINE}"{dash}/>']
-    heading = f"{slot.port} · {cut(slot.topology, 14)}" if slot.topology else f"{slot.port}{'' if is_lost else ' · free'}"
+    parts = [
+        f'<rect x="{x}" y="{y}" width="{_BOX}" height="{height}" rx="6" fill="{fill}" stroke="{LINE}"{dash}/>'
+    ]
+    heading = (
+        f"{slot.port} · {cut(slot.topology, 14)}"
+        if slot.topology
+        else f"{slot.port}{'' if is_lost else ' · free'}"
+    )
     parts.append(text(x + 8, y + 15, heading, 11, FAINT if free or is_lost else INK))
     if slot.state and not free:
         dot = _DOT.get(slot.state, _WAITS)
-        parts.append(f'<circle cx="{x + _BOX - 12}" cy="{y + 11}" r="4" fill="{dot}"><title>{escape(slot.state)}</title></circle>')
+        parts.append(
+            f'<circle cx="{x + _BOX - 12}" cy="{y + 11}" r="4" fill="{dot}"><title>{escape(slot.state)}</title></circle>'
+        )
     shown = slot.squares[:_MOST_SQUARES]
-    squares = [_draw_square(square, slot.topology, x, y, at, legend) for at, square in enumerate(shown)]
+    squares = [
+        _draw_square(square, slot.topology, x, y, at, legend) for at, square in enumerate(shown)
+    ]
     parts.append(f'<g opacity="0.35">{"".join(squares)}</g>' if is_lost else "".join(squares))
     if len(slot.squares) > len(shown):
-        parts.append(text(x + _BOX - 46, y + height - 5, f"+{len(slot.squares) - len(shown):,}", 10, FAINT))
+        parts.append(
+            text(x + _BOX - 46, y + height - 5, f"+{len(slot.squares) - len(shown):,}", 10, FAINT)
+        )
     return "".join(parts)
 
 
-def _draw_square(square: tuple[ExecutorId, str, bool], topology: str, x: int, y: int, at: int, legend: _Legend) -> str:
+def _draw_square(
+    square: tuple[ExecutorId, str, bool], topology: str, x: int, y: int, at: int, legend: _Legend
+) -> str:
     executor, component, moved = square
-    left, top = x + 8 + at % _PER_LINE * _STEP, y + _HEAD + 4 + at // _PER_LINE * _STEP
+    left = x + 8 + at % _PER_LINE * _STEP
+    top = y + _HEAD + 4 + at // _PER_LINE * _STEP
     ring = f' stroke="{INK}" stroke-width="2"' if moved else ""
     color = legend.color_by_component.get((topology, component), _SYSTEM)
     count = len(executor.tasks)
-    number = text(left + _SQUARE // 2, top + 12, str(count), 10, PAPER, "600", "middle") if count > 1 else ""
+    number = (
+        text(left + _SQUARE // 2, top + 12, str(count), 10, PAPER, "600", "middle")
+        if count > 1
+        else ""
+    )
     tip = escape(f"{component} {executor}{' (moved)' if moved else ''}")
     box = f'<rect x="{left}" y="{top}" width="{_SQUARE}" height="{_SQUARE}" rx="3" fill="{color}"{ring}/>'
     return f"<g><title>{tip}</title>{box}{number}</g>"
 
 
-def _draw_legend(legend: _Legend, states: Iterable[str], marks_moves: bool, y: int, width: int) -> tuple[str, int]:
+def _draw_legend(
+    legend: _Legend, states: Iterable[str], marks_moves: bool, y: int, width: int
+) -> tuple[str, int]:
     topologies = {topology for topology, _ in legend.color_by_component}
     entries = [
         (_key_square(color), component if len(topologies) == 1 else f"{topology}: {component}")
         for (topology, component), color in legend.color_by_component.items()
     ]
     entries += [(_key_square(PAPER, INK), "moved")] if marks_moves else []
-    entries += [(_key_dot(_DOT.get(state, _WAITS)), state.lower().replace("_", " ")) for state in sorted(set(states))]
-    x, parts = _GAP + 4, []
+    entries += [
+        (_key_dot(_DOT.get(state, _WAITS)), state.lower().replace("_", " "))
+        for state in sorted(set(states))
+    ]
+    x = _GAP + 4
+    parts = []
     for mark, words in entries:
         needed = 24 + 7 * len(words) + 14
         if x + needed > width - _GAP and x > _GAP + 4:
-            x, y = _GAP + 4, y + 22
+            x = _GAP + 4
+            y = y + 22
         parts.append(f'<g transform="translate({x} {y})">{mark}{text(20, 11, words, 12, INK)}</g>')
         x += needed
     return "".join(parts), y + 28

@@ -4,9 +4,25 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from html import escape
 
-# Told apart by people who see colours differently, too (after Okabe and Ito), the system's components grey.
-PALETTE = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8b6fc0", "#b5a800", "#7f4f24", "#3c6e71")
-INK, FAINT, LINE, PAPER, LOST = "#222222", "#767676", "#c9c9c9", "#ffffff", "#f1f1f1"
+# Told apart by people who see colours differently, too (after Okabe and Ito), the system's
+# components grey.
+PALETTE = (
+    "#0072b2",
+    "#e69f00",
+    "#009e73",
+    "#cc79a7",
+    "#56b4e9",
+    "#d55e00",
+    "#8b6fc0",
+    "#b5a800",
+    "#7f4f24",
+    "#3c6e71",
+)
+INK = "#222222"
+FAINT = "#767676"
+LINE = "#c9c9c9"
+PAPER = "#ffffff"
+LOST = "#f1f1f1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +37,9 @@ class Svg:
         return self.text
 
 
-def text(x: int, y: int, words: str, size: int, color: str, weight: str = "400", anchor: str = "start") -> str:
+def text(
+    x: int, y: int, words: str, size: int, color: str, weight: str = "400", anchor: str = "start"
+) -> str:
     """A line of text at a point."""
     style = f'font-size="{size}" fill="{color}" font-weight="{weight}" text-anchor="{anchor}"'
     return f'<text x="{x}" y="{y}" {style}>{escape(words)}</text>'

@@ -27,7 +27,10 @@ class Table:
         return [row.get(name) for row in self.rows]
 
     def _repr_html_(self) -> str:
-        head = "".join(f'<th style="{_STYLE.format("left")};color:#555">{escape(_words(name))}</th>' for name in self.columns)
+        head = "".join(
+            f'<th style="{_STYLE.format("left")};color:#555">{escape(_words(name))}</th>'
+            for name in self.columns
+        )
         body = "".join(f"<tr>{self._cells(row)}</tr>" for row in self.rows[:_MOST_ROWS])
         title = f'<caption style="text-align:left;font-weight:600;padding:4px 0">{escape(self.title)}</caption>'
         return f'<table style="border-collapse:collapse">{title if self.title else ""}<tr>{head}</tr>{body}</table>{self._rest()}'
@@ -36,7 +39,11 @@ class Table:
         cells = []
         for name in self.columns:
             value = row.get(name)
-            side = "right" if isinstance(value, (int, float)) and not isinstance(value, bool) else "left"
+            side = (
+                "right"
+                if isinstance(value, (int, float)) and not isinstance(value, bool)
+                else "left"
+            )
             cells.append(f'<td style="{_STYLE.format(side)}">{escape(shown(value))}</td>')
         return "".join(cells)
 
@@ -48,12 +55,16 @@ class Table:
         lines = [[_words(name) for name in self.columns]]
         lines += [[shown(row.get(name)) for name in self.columns] for row in self.rows[:_MOST_ROWS]]
         widths = [max(len(line[at]) for line in lines) for at in range(len(self.columns))]
-        text = "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines)
+        text = "\n".join(
+            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+            for line in lines
+        )
         return f"{self.title}\n{text}" if self.title else text
 
 
 def shown(value: object) -> str:
-    """A value in a cell: nothing for None, plain figures for floats; whole numbers as they are, for many are names.
+    """A value in a cell: nothing for None, plain figures for floats; whole numbers as they are, for
+    many are names.
 
     A float has three significant digits, or all those before its point: 0.417, 12.5, 65,536.
     """

@@ -14,11 +14,17 @@ from sparkstorm.model.topology import DEFAULT_STREAM, Grouping, Topology
 from sparkstorm.notebook.graph_layout import Layout, lay_out
 from sparkstorm.notebook.svg import FAINT, INK, LINE, PALETTE, PAPER, Svg, cut, document, text
 
-_BOX, _TALL = 168, 58  # width and height of a component
-_GAP, _ROW = 132, 92  # between two layers: room for an edge's label; between the middles of two rows
+# width and height of a component
+_BOX = 168
+_TALL = 58
+# between two layers: room for an edge's label; between the middles of two rows
+_GAP = 132
+_ROW = 92
 _EDGE = 40  # margin: room for the label of an edge from a component to itself
 _PORT = 15  # between the ends of two edges at one component: a line of a label
-_SPOUT, _BOLT, _LOAD = PALETTE[2], PALETTE[0], PALETTE[5]
+_SPOUT = PALETTE[2]
+_BOLT = PALETTE[0]
+_LOAD = PALETTE[5]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +61,22 @@ class TopologyGraph:
 
     def layout(self) -> Layout:
         """Return the places of components and edges."""
-        return lay_out([node.id for node in self.nodes], [(link.source, link.target) for link in self.links])
+        return lay_out(
+            [node.id for node in self.nodes], [(link.source, link.target) for link in self.links]
+        )
 
 
 def graph_of(topology: Topology, conf: Mapping[str, Any]) -> TopologyGraph:
     """Return the graph of a topology under its configuration, without the system's components."""
     executors = executors_by_component(topology, conf)
-    nodes = [Node(each.id, each.kind, executors[each.id], task_count(each, conf)) for each in topology]
-    links = [Link(one.component, one.stream, each.id, grouping_words(one.grouping)) for each in topology for one in each.inputs]
+    nodes = [
+        Node(each.id, each.kind, executors[each.id], task_count(each, conf)) for each in topology
+    ]
+    links = [
+        Link(one.component, one.stream, each.id, grouping_words(one.grouping))
+        for each in topology
+        for one in each.inputs
+    ]
     graph = TopologyGraph(tuple(nodes), tuple(links))
     layers = graph.layout().layers
     return TopologyGraph(tuple(sorted(nodes, key=lambda node: layers[node.id])), graph.links)
@@ -82,7 +96,13 @@ def grouping_words(grouping: Grouping) -> str:
 def rows_of(graph: TopologyGraph) -> list[tuple[str, str, int, int, str]]:
     """Return a row per component in flow order: id, kind, executors, tasks, inputs."""
     return [
-        (node.id, node.kind, node.executors, node.tasks, "; ".join(f"{each.source} ({each.label})" for each in inputs) or "-")
+        (
+            node.id,
+            node.kind,
+            node.executors,
+            node.tasks,
+            "; ".join(f"{each.source} ({each.label})" for each in inputs) or "-",
+        )
         for node in graph.nodes
         for inputs in [[link for link in graph.links if link.target == node.id]]
     ]
@@ -94,8 +114,15 @@ def mermaid(graph: TopologyGraph) -> str:
     lines = ["flowchart LR"]
     for node in graph.nodes:
         words = _mermaid_text(f"{node.id} ×{node.executors}")
-        lines.append(f"    {names[node.id]}([{words}])" if node.kind == "spout" else f"    {names[node.id]}[{words}]")
-    lines += [f"    {names[link.source]} -->|{_mermaid_text(link.label)}| {names[link.target]}" for link in graph.links]
+        lines.append(
+            f"    {names[node.id]}([{words}])"
+            if node.kind == "spout"
+            else f"    {names[node.id]}[{words}]"
+        )
+    lines += [
+        f"    {names[link.source]} -->|{_mermaid_text(link.label)}| {names[link.target]}"
+        for link in graph.links
+    ]
     return "\n".join(lines)
 
 
@@ -110,15 +137,21 @@ def dot(graph: TopologyGraph) -> str:
     lines = ["digraph topology {", "    rankdir=LR;", "    node [shape=box, style=rounded];"]
     for node in graph.nodes:
         shape = ", shape=ellipse" if node.kind == "spout" else ""
-        lines.append(f"    {json.dumps(node.id)} [label={json.dumps(f'{node.id} ×{node.executors}', ensure_ascii=False)}{shape}];")
+        lines.append(
+            f"    {json.dumps(node.id)} [label={json.dumps(f'{node.id} ×{node.executors}', ensure_ascii=False)}{shape}];"
+        )
     for link in graph.links:
         ends = f"{json.dumps(link.source)} -> {json.dumps(link.target)}"
         lines.append(f"    {ends} [label={json.dumps(link.label, ensure_ascii=False)}];")
     return "\n".join([*lines, "}"])
 
 
-def picture(graph: TopologyGraph, title: str = "", busy: Mapping[str, float | None] | None = None) -> Svg:
-    """Draw the graph: components in layers from left to right, feedback edges dashed; `busy` (0 to 1) colours them."""
+def picture(
+    graph: TopologyGraph, title: str = "", busy: Mapping[str, float | None] | None = None
+) -> Svg:
+    """Draw the graph: components in layers from left to right, feedback edges dashed; `busy` (0 to
+    1) colours them.
+    """
     layout = graph.layout()
     rows = max((height for path in layout.paths.values() for _, height in path), default=0.0)
     rows = max([rows, *layout.heights.values()])
@@ -129,7 +162,9 @@ def picture(graph: TopologyGraph, title: str = "", busy: Mapping[str, float | No
         *_edges(graph, layout),
         *(part for node in graph.nodes for part in _box(node, layout, (busy or {}).get(node.id))),
     ]
-    words = title or f"topology of {len(graph.nodes)} components: " + ", ".join(node.id for node in graph.nodes)
+    words = title or f"topology of {len(graph.nodes)} components: " + ", ".join(
+        node.id for node in graph.nodes
+    )
     return Svg(document(width, height, parts, words), width, height)
 
 
@@ -151,7 +186,8 @@ def _y(height: float) -> float:
 
 def _box(node: Node, layout: Layout, busy: float | None = None) -> Iterator[str]:
     """Yield the parts of one component."""
-    x, y = _x(layout.layers[node.id]), round(_y(layout.heights[node.id]) - _TALL / 2)
+    x = _x(layout.layers[node.id])
+    y = round(_y(layout.heights[node.id]) - _TALL / 2)
     color = _SPOUT if node.kind == "spout" else _BOLT
     tasks = "" if node.tasks == node.executors else f", {counted(node.tasks, 'task')}"
     size = f"{counted(node.executors, 'executor')}, {counted(node.tasks, 'task')}"
@@ -192,7 +228,9 @@ def _edge(link: Link, layout: Layout, port: float) -> Iterator[str]:
 
 
 def _feedback_edge(link: Link, layout: Layout, port: float) -> Iterator[str]:
-    """Draw an edge against the flow: from the receiver's right side, below its outputs, to the sender's left one."""
+    """Draw an edge against the flow: from the receiver's right side, below its outputs, to the
+    sender's left one.
+    """
     path = layout.paths[link.source, link.target]
     end = _y(path[-1][1]) + port
     yield _curve(_through(path, _TALL / 2 - 8, end), "5 4")
@@ -202,9 +240,19 @@ def _feedback_edge(link: Link, layout: Layout, port: float) -> Iterator[str]:
 def _loop(node: Node, links: Sequence[Link], layout: Layout) -> Iterator[str]:
     """Draw the edges from a component to itself as one, above it."""
     if links:
-        x, top = _x(layout.layers[node.id]), round(_y(layout.heights[node.id]) - _TALL / 2)
-        yield _curve(f"M{x + _BOX - 30} {top}C{x + _BOX - 30} {top - 22} {x + 30} {top - 22} {x + 30} {top}")
-        yield text(x + _BOX // 2, top - 21, cut("; ".join(link.label for link in links), 28), 11, FAINT, anchor="middle")
+        x = _x(layout.layers[node.id])
+        top = round(_y(layout.heights[node.id]) - _TALL / 2)
+        yield _curve(
+            f"M{x + _BOX - 30} {top}C{x + _BOX - 30} {top - 22} {x + 30} {top - 22} {x + 30} {top}"
+        )
+        yield text(
+            x + _BOX // 2,
+            top - 21,
+            cut("; ".join(link.label for link in links), 28),
+            11,
+            FAINT,
+            anchor="middle",
+        )
 
 
 def _curve(d: str, dashes: str = "") -> str:
@@ -213,17 +261,20 @@ def _curve(d: str, dashes: str = "") -> str:
 
 
 def _through(path: Sequence[tuple[int, float]], port: float, end: float) -> str:
-    """Return an SVG path through the places of an edge, from `port` below its sender's middle to the height `end`.
+    """Return an SVG path through the places of an edge, from `port` below its sender's middle to
+    the height `end`.
 
     It is level across each layer, with a curve between two.
     """
     is_forward = path[0][0] < path[-1][0]
     leaves, enters = (_BOX, 0) if is_forward else (0, _BOX)
-    x, y = _x(path[0][0]) + leaves, _y(path[0][1]) + port
+    x = _x(path[0][0]) + leaves
+    y = _y(path[0][1]) + port
     d = f"M{x} {y:.0f}"
     for layer, height in path[1:-1]:
         d += _bend(x, y, _x(layer) + enters, _y(height)) + f"H{_x(layer) + leaves}"
-        x, y = _x(layer) + leaves, _y(height)
+        x = _x(layer) + leaves
+        y = _y(height)
     return d + _bend(x, y, _x(path[-1][0]) + enters, end)
 
 

@@ -1,7 +1,8 @@
-"""Failure capsule: one dead letter as a file, from which the failed call can be executed again anywhere.
+"""Failure capsule: one dead letter as a file, from which the failed call can be executed again
+anywhere.
 
-A JSON object in tagged text: kind, format and the letter. A capsule is read as hostile input: it is bounded,
-every field is checked, nothing in it is executed or imported.
+A JSON object in tagged text: kind, format and the letter. A capsule is read as hostile input: it is
+bounded, every field is checked, nothing in it is executed or imported.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from sparkstorm.errors import CodecError, RecordingError, StoreInconsistentError
 from sparkstorm.model.dead_letter import DeadLetter
 from sparkstorm.model.values.tagged import from_json, to_json
 
-KIND, FORMAT = "sparkstorm capsule", 1
+KIND = "sparkstorm capsule"
+FORMAT = 1
 ENDING = ".capsule.json"
 BUILDER = "topology.builder"
 BUILDER_ARGUMENTS = "topology.builder.arguments"
@@ -21,12 +23,18 @@ _MOST_BYTES = 64 << 20
 
 
 def write_capsule(path: Path, letter: DeadLetter) -> None:
-    """Write a capsule beside its name and rename it; only its owner may read it, since it holds data of the input."""
+    """Write a capsule beside its name and rename it; only its owner may read it, since it holds
+    data of the input.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-            file.write(to_json({"kind": KIND, "format": FORMAT, "letter": letter.as_record()}) + "\n")
+        with open(
+            os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8"
+        ) as file:
+            file.write(
+                to_json({"kind": KIND, "format": FORMAT, "letter": letter.as_record()}) + "\n"
+            )
         os.replace(partial, path)
     except OSError as error:
         raise RecordingError(f"{path} cannot be written: {error.strerror}") from error
@@ -36,14 +44,18 @@ def read_capsule(path: Path) -> DeadLetter:
     """Read a capsule; RecordingError names the file and what is wrong with it."""
     try:
         if path.stat().st_size > _MOST_BYTES:
-            raise RecordingError(f"{path} is larger than {_MOST_BYTES >> 20} MiB, which no capsule is")
+            raise RecordingError(
+                f"{path} is larger than {_MOST_BYTES >> 20} MiB, which no capsule is"
+            )
         found = from_json(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, CodecError) as error:
         raise RecordingError(f"{path} cannot be read as a capsule: {str(error)[:300]}") from error
     if not isinstance(found, dict) or found.get("kind") != KIND:
         raise RecordingError(f"{path} is no capsule: its kind is not '{KIND}'")
     if found.get("format") != FORMAT or found.keys() != {"kind", "format", "letter"}:
-        raise RecordingError(f"{path}: format is {found.get('format')!r:.40}; this version reads format {FORMAT}")
+        raise RecordingError(
+            f"{path}: format is {found.get('format')!r:.40}; this version reads format {FORMAT}"
+        )
     try:
         return DeadLetter.from_record(found["letter"])
     except StoreInconsistentError as error:

@@ -1,4 +1,6 @@
-"""Test of a failure capsule: the text of a pytest file that executes it and fails as the run did."""
+"""Test of a failure capsule: the text of a pytest file that executes it and fails as the run
+did.
+"""
 
 from __future__ import annotations
 
@@ -20,16 +22,20 @@ _FUNCTION = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([A-Za-z_]\w*)", re.A
 def text_of_test(path: Path, letter: DeadLetter, test: Path, builder: str | None = None) -> str:
     """Return the text of a test of the capsule at `path`; `test` is where it will be.
 
-    Nothing of the capsule gets into it but names, plain values and comments. InvalidConfigError when nothing says which function
-    builds the topology.
+    Nothing of the capsule gets into it but names, plain values and comments. InvalidConfigError
+    when nothing says which function builds the topology.
     """
     built_by = BuilderSettings.of(letter.conf)
     named = builder or built_by.function
     if named is None:
-        raise InvalidConfigError(f"{path} does not say which function builds the topology: give --topology MODULE:FUNCTION")
+        raise InvalidConfigError(
+            f"{path} does not say which function builds the topology: give --topology MODULE:FUNCTION"
+        )
     found = _FUNCTION.fullmatch(named)
     if found is None:
-        raise InvalidConfigError(f"{path}: topology {named!r:.80} is not of the form module:function")
+        raise InvalidConfigError(
+            f"{path}: topology {named!r:.80} is not of the form module:function"
+        )
     arguments = {} if builder is not None else built_by.arguments
     return _TEST.format(
         about="\n".join(f"# {line}" for line in _about(path, letter)),
@@ -70,10 +76,14 @@ def _about(path: Path, letter: DeadLetter) -> Iterator[str]:
 
 def _literal(path: Path, arguments: Any) -> str:
     """Return keyword arguments as Python, without trust: plain JSON values by name only."""
-    if not isinstance(arguments, dict) or not all(isinstance(name, str) and name.isidentifier() for name in arguments):
+    if not isinstance(arguments, dict) or not all(
+        isinstance(name, str) and name.isidentifier() for name in arguments
+    ):
         raise RecordingError(f"{path}: {BUILDER_ARGUMENTS} are no arguments by name")
     try:
         json.dumps(arguments, allow_nan=False)
     except (TypeError, ValueError) as error:
-        raise RecordingError(f"{path}: {BUILDER_ARGUMENTS} hold what no job file can: {error}") from error
+        raise RecordingError(
+            f"{path}: {BUILDER_ARGUMENTS} hold what no job file can: {error}"
+        ) from error
     return repr(arguments)

@@ -1,8 +1,10 @@
-"""Live shadow: committed input of a task goes to both versions of its code as it comes, and what they make of it is compared.
+"""Live shadow: committed input of a task goes to both versions of its code as it comes, and what
+they make of it is compared.
 
-The worker's loop pays for a list of the rows of its epochs and one copy of the state; all else happens on a thread and in two
-processes of lower priority. When these fall behind, rows are skipped and counted, and the comparison begins anew with the state
-as it is then. Nothing that the new code does reaches the topology.
+The worker's loop pays for a list of the rows of its epochs and one copy of the state; all else
+happens on a thread and in two processes of lower priority. When these fall behind, rows are skipped
+and counted, and the comparison begins anew with the state as it is then. Nothing that the new code
+does reaches the topology.
 """
 
 from __future__ import annotations
@@ -46,7 +48,9 @@ class VersionSource:
 
 
 class RestingDesk(ThreadedDesk):
-    """Writer that, once full, takes nothing before everything is written: each new beginning costs a copy of the state."""
+    """Writer that, once full, takes nothing before everything is written: each new beginning costs
+    a copy of the state.
+    """
 
     def __init__(self) -> None:
         super().__init__(_MOST_WAITING_ROWS)
@@ -54,12 +58,15 @@ class RestingDesk(ThreadedDesk):
 
     def has_room(self) -> bool:
         """Return whether it would take more."""
-        self._is_resting = self._taken > self._written if self._is_resting else not super().has_room()
+        self._is_resting = (
+            self._taken > self._written if self._is_resting else not super().has_room()
+        )
         return not self._is_resting
 
 
 class LiveShadow:
-    """Comparison beside a live task: takes its committed rows as a recording's file does, and keeps figures.
+    """Comparison beside a live task: takes its committed rows as a recording's file does, and keeps
+    figures.
 
     `problem` says why it cannot go on; rows that come after that are skipped.
     """
@@ -68,8 +75,12 @@ class LiveShadow:
     fill = (0, 0)
     rests_until_ms = 0
 
-    def __init__(self, task: ShadowedTask, old: VersionSource, new: VersionSource, limit_mb: float | None) -> None:
-        self._task, self._sources, self._limit_mb = task, {OLD: old, NEW: new}, limit_mb
+    def __init__(
+        self, task: ShadowedTask, old: VersionSource, new: VersionSource, limit_mb: float | None
+    ) -> None:
+        self._task = task
+        self._sources = {OLD: old, NEW: new}
+        self._limit_mb = limit_mb
         self.codec = Codec(is_lenient=True)
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._versions: list[Version] = []
@@ -97,7 +108,9 @@ class LiveShadow:
         self.skipped += beginning.lost
         if self.problem or self._is_over:
             return
-        is_too_large = (self._task.is_stateful and beginning.state is None) or (self._task.is_timed and beginning.cells is None)
+        is_too_large = (self._task.is_stateful and beginning.state is None) or (
+            self._task.is_timed and beginning.cells is None
+        )
         if is_too_large:
             self.problem = "the state of the task has more keys than topology.record.state.keys; raise it, or do without a shadow"
             return
@@ -105,18 +118,36 @@ class LiveShadow:
             self._folder = tempfile.TemporaryDirectory(prefix="sparkstorm-shadow-")
             for name, source in self._sources.items():
                 where = Path(self._folder.name)
-                version = Version(name, source.code, self._task.component, source.conf, where, _PATIENCE_S, self._limit_mb)
+                version = Version(
+                    name,
+                    source.code,
+                    self._task.component,
+                    source.conf,
+                    where,
+                    _PATIENCE_S,
+                    self._limit_mb,
+                )
                 self._versions.append(version)
                 if self._is_over:  # `stop` may have been called before this one was in the list
                     version.kill()
-            self._comparison = Comparison(self._versions, self._task.component, self._task.task, _SHOWN)
-        self._comparison.begin(self._task.index, {_key(pair[0]): pair[1] for pair in beginning.state or ()}, beginning.cells)
+            self._comparison = Comparison(
+                self._versions, self._task.component, self._task.task, _SHOWN
+            )
+        self._comparison.begin(
+            self._task.index,
+            {_key(pair[0]): pair[1] for pair in beginning.state or ()},
+            beginning.cells,
+        )
 
     def figures(self, code_key: str, lost: int) -> ShadowFigures:
         """Return counts and the first differences; `lost` rows have not reached it."""
-        task, comparison, skipped = self._task, self._comparison, self.skipped + lost
+        task = self._task
+        comparison = self._comparison
+        skipped = self.skipped + lost
         if comparison is None:
-            return ShadowFigures(task.component, task.task, code_key, skipped=skipped, problem=self.problem)
+            return ShadowFigures(
+                task.component, task.task, code_key, skipped=skipped, problem=self.problem
+            )
         first = tuple(str(each)[:500] for each in comparison.kept)
         counts = (comparison.compared, comparison.different, skipped)
         return ShadowFigures(task.component, task.task, code_key, *counts, first, self.problem)

@@ -1,9 +1,10 @@
 """Recorder of bolts' input: rows go to disk after their commit, on a thread of their own.
 
-What is in the files was executed and committed, in its order, each row once for every try. Missing are: what the loop could not
-hand over in time and what the disk did not take (counted), and what stood in memory when a worker was killed. The loop never
-waits and nothing here fails it; beside a list of the rows of its epochs it pays for a copy of the state's pairs at the
-beginning of each segment, so that the rows can be executed again from there.
+What is in the files was executed and committed, in its order, each row once for every try. Missing
+are: what the loop could not hand over in time and what the disk did not take (counted), and what
+stood in memory when a worker was killed. The loop never waits and nothing here fails it; beside a
+list of the rows of its epochs it pays for a copy of the state's pairs at the beginning of each
+segment, so that the rows can be executed again from there.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ Noted = tuple[Sequence[Tuple], Mapping[int, str]]
 """Tuples of one source that were executed together, and why some of them failed, by identity."""
 MARK = Source("", 0, WATERMARK_STREAM, ("at_ms",))
 """Source of a noted watermark: up to when windows and timers were due."""
-_WATERMARKS = frozenset({"h", "m", "i"})  # places of a task's clocks and marks, beside those of windows and timers
+# places of a task's clocks and marks, beside those of windows and timers
+_WATERMARKS = frozenset({"h", "m", "i"})
 Failures = Sequence[tuple[Tuple, Failure]]
 
 
@@ -69,8 +71,19 @@ class Batch:
         tuples, reasons = noted
         pack = self.file.codec.pack
         source = tuples[0].source
-        failures = {place: reasons[id(t)] for place, t in enumerate(tuples) if id(t) in reasons} if reasons else {}
-        return Call(self.now_ms, source.component, source.task, source.stream, [pack(t.values) for t in tuples], failures)
+        failures = (
+            {place: reasons[id(t)] for place, t in enumerate(tuples) if id(t) in reasons}
+            if reasons
+            else {}
+        )
+        return Call(
+            self.now_ms,
+            source.component,
+            source.task,
+            source.stream,
+            [pack(t.values) for t in tuples],
+            failures,
+        )
 
 
 class Desk:
@@ -131,7 +144,8 @@ class ThreadedDesk(Desk):
 class Recorder(TaskObserver):
     """Recorder of one task: it notes executed rows, and passes them on after their commit.
 
-    With `times`, the store of a task's windows and timers, a beginning holds these too, and watermarks are noted.
+    With `times`, the store of a task's windows and timers, a beginning holds these too, and
+    watermarks are noted.
     """
 
     sees_inputs = True
@@ -145,17 +159,24 @@ class Recorder(TaskObserver):
         now_ms: Callable[[], int],
         times: MemoryState | None = None,
     ) -> None:
-        self._desk, self._file, self._state, self._now_ms, self._times = desk, file, state, now_ms, times
+        self._desk = desk
+        self._file = file
+        self._state = state
+        self._now_ms = now_ms
+        self._times = times
         self._mark: int | None = None
         self._most_keys = limits.state_keys
-        self._most_rows, self._enough_bytes = max(1, limits.rows // SEGMENTS), limits.bytes // SEGMENTS * 3 // 4
+        self._most_rows = max(1, limits.rows // SEGMENTS)
+        self._enough_bytes = limits.bytes // SEGMENTS * 3 // 4
         self._noted: list[Noted] = []
         self._number = self._rows = self._lost = 0
         self._is_waiting = False  # for the disk or the thread; what is executed meanwhile is lost
         self._beginning: Beginning | None = None
         self._begin_anew()
 
-    def executed(self, tuples: Sequence[Tuple], failures: Failures, waiting: Sequence[Tuple] = ()) -> None:
+    def executed(
+        self, tuples: Sequence[Tuple], failures: Failures, waiting: Sequence[Tuple] = ()
+    ) -> None:
         self._noted.append((tuples, {id(tup): failure.text for tup, failure in failures}))
 
     def fired(self, watermark_ms: int, count: int) -> None:
@@ -167,8 +188,10 @@ class Recorder(TaskObserver):
         """Pass the noted rows, which are committed now, to the writer."""
         if not self._noted:
             return
-        noted, self._noted = self._noted, []
-        now_ms, rows = self._now_ms(), sum(len(tuples) for tuples, _ in noted)
+        noted = self._noted
+        self._noted = []
+        now_ms = self._now_ms()
+        rows = sum(len(tuples) for tuples, _ in noted)
         if self._is_waiting or self._file.over >= self._number or not self._desk.has_room():
             self._lost += rows
             self._is_waiting = now_ms < self._file.rests_until_ms or not self._desk.has_room()
@@ -179,7 +202,9 @@ class Recorder(TaskObserver):
         self._beginning = None
         self._rows += rows
         number, size = self._file.fill
-        if self._rows + rows > self._most_rows or (number == self._number and size >= self._enough_bytes):
+        if self._rows + rows > self._most_rows or (
+            number == self._number and size >= self._enough_bytes
+        ):
             self._begin_anew()
 
     @property
@@ -192,7 +217,11 @@ class Recorder(TaskObserver):
         state = self._state
         self._number += 1
         pairs = None if state is None or len(state) > self._most_keys else state.snapshot()
-        times = None if self._times is None or len(self._times) > self._most_keys else self._times.snapshot()
+        times = (
+            None
+            if self._times is None or len(self._times) > self._most_keys
+            else self._times.snapshot()
+        )
         cells = None if times is None else [cell for cell in times if cell[0][0] not in _WATERMARKS]
         self._beginning = Beginning(self._number, self.lost, pairs, cells)
         self._rows = self._lost = 0
@@ -201,20 +230,32 @@ class Recorder(TaskObserver):
 class Recording:
     """Recordings of one worker."""
 
-    def __init__(self, directory: str, topology_id: str, now_ms: Callable[[], int], is_threaded: bool) -> None:
+    def __init__(
+        self, directory: str, topology_id: str, now_ms: Callable[[], int], is_threaded: bool
+    ) -> None:
         self._folder = Path(directory, FOLDER, file_name(topology_id))
-        self._topology_id, self._now_ms, self._is_threaded = topology_id, now_ms, is_threaded
+        self._topology_id = topology_id
+        self._now_ms = now_ms
+        self._is_threaded = is_threaded
         self._desk: Desk | None = None
         self._files: list[SegmentFile] = []
 
     def recorder(
-        self, component: str, task: int, index: int, token: int, settings: ComponentSettings, state: MemoryState | None
+        self,
+        component: str,
+        task: int,
+        index: int,
+        token: int,
+        settings: ComponentSettings,
+        state: MemoryState | None,
     ) -> Recorder:
         """For one task; the first one brings the thread along."""
         if self._desk is None:
             self._desk = ThreadedDesk() if self._is_threaded else Desk()
         limits = Limits(settings.record_rows, settings.record_bytes, settings.record_state_keys)
-        header = Header(self._topology_id, component, task, index, token, 0, is_stateful=state is not None)
+        header = Header(
+            self._topology_id, component, task, index, token, 0, is_stateful=state is not None
+        )
         file = SegmentFile(self._folder / file_name(component) / f"task-{task}", header, limits)
         self._files.append(file)
         return Recorder(self._desk, file, state, limits, self._now_ms)
@@ -235,4 +276,6 @@ def check_recorded(topology: Topology, conf: Mapping[str, Any]) -> None:
     bolts = [c.id for c in topology.bolts]
     for component in WorkerSettings.of(conf).recorded_components:
         if component not in bolts:
-            raise InvalidTopologyError(f"{COMPONENTS} names {component!r:.80}, which is no bolt: {', '.join(sorted(bolts))} are")
+            raise InvalidTopologyError(
+                f"{COMPONENTS} names {component!r:.80}, which is no bolt: {', '.join(sorted(bolts))} are"
+            )

@@ -1,9 +1,10 @@
 """Recorded input of one task on disk: a ring of segments, the newest open, the others Parquet.
 
-An open segment is a `.part` file of frames (length, CRC, msgpack), appended after each commit, so that a kill costs at most
-what stood in memory; closing makes a Parquet file of it under another name and renames that. What a former owner left open
-on this machine is closed by the next. Laws: no file under its final name is ever incomplete; rows and bytes of a task stay
-within its limits; what could not be kept is counted in the next segment.
+An open segment is a `.part` file of frames (length, CRC, msgpack), appended after each commit, so
+that a kill costs at most what stood in memory; closing makes a Parquet file of it under another
+name and renames that. What a former owner left open on this machine is closed by the next. Laws: no
+file under its final name is ever incomplete; rows and bytes of a task stay within its limits; what
+could not be kept is counted in the next segment.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ STATE_STREAM = "__state"
 SEGMENTS = 4  # a ring of so many holds a task's limits
 _FRAME = struct.Struct("<II")
 _MOST_FRAME_BYTES = 1 << 30
-_META, _ROWS = b"sparkstorm recording", b"sparkstorm rows"
+_META = b"sparkstorm recording"
+_ROWS = b"sparkstorm rows"
 _MOST_FILES = 64  # owners that die soon leave small ones
 _REST_MS = 5_000
 _STATE_ROWS = 256
@@ -38,7 +40,9 @@ Row = tuple[int, str, int, str, Any, str | None]
 
 
 class Call(NamedTuple):
-    """Rows of one source that were executed together; `failures` are reasons by the place of the row."""
+    """Rows of one source that were executed together; `failures` are reasons by the place of the
+    row.
+    """
 
     at_ms: int
     component: str
@@ -50,7 +54,14 @@ class Call(NamedTuple):
     def rows(self) -> Iterator[Row]:
         """One by one."""
         for place, data in enumerate(self.values):
-            yield self.at_ms, self.component, self.task, self.stream, Codec(is_lenient=True).unpack(data), self.failures.get(place)
+            yield (
+                self.at_ms,
+                self.component,
+                self.task,
+                self.stream,
+                Codec(is_lenient=True).unpack(data),
+                self.failures.get(place),
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +75,9 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Header of a segment: its task; `lost` rows before it were not kept; without `has_state` its first state was too large."""
+    """Header of a segment: its task; `lost` rows before it were not kept; without `has_state` its
+    first state was too large.
+    """
 
     topology_id: str
     component: str
@@ -80,7 +93,8 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """Of a segment: its number, rows lost before it, the state its rows begin with (none: too large, or there is none).
+    """Of a segment: its number, rows lost before it, the state its rows begin with (none: too
+    large, or there is none).
 
     `cells` are those of windows and timers, for a live shadow.
     """
@@ -95,8 +109,10 @@ class SegmentFile:
     """The segments of one task, written by one owner; what the disk refuses only costs rows."""
 
     def __init__(self, folder: Path, header: Header, limits: Limits) -> None:
-        self._folder, self._header = folder, header
-        self._most_rows, self._most_bytes = max(1, limits.rows // SEGMENTS), limits.bytes // SEGMENTS
+        self._folder = folder
+        self._header = header
+        self._most_rows = max(1, limits.rows // SEGMENTS)
+        self._most_bytes = limits.bytes // SEGMENTS
         self.codec = Codec(is_lenient=True)
         self._file: BinaryIO | None = None
         self._path = folder
@@ -108,7 +124,9 @@ class SegmentFile:
         self.rests_until_ms = 0
 
     def take(self, beginning: Beginning | None, calls: Iterable[Call], now_ms: int) -> None:
-        """Append committed rows, to a new segment if they come with a beginning; those without room are counted as lost."""
+        """Append committed rows, to a new segment if they come with a beginning; those without room
+        are counted as lost.
+        """
         for call in calls:
             kept = 0
             try:
@@ -150,7 +168,8 @@ class SegmentFile:
             ]
         )
         if sum(map(len, parts)) > self._most_bytes // 2:
-            state, parts = None, []
+            state = None
+            parts = []
         lost = beginning.lost + self._lost
         header = replace(self._header, number=self._number, lost=lost, has_state=state is not None)
         self._path = self._folder / f"{header.token:020d}-{self._number:06d}.part"
@@ -188,14 +207,17 @@ class SegmentFile:
 
     def abandon(self) -> None:
         """Leave the open segment as it is, as a killed process does; the next writer closes it."""
-        file, self._file = self._file, None
+        file = self._file
+        self._file = None
         with contextlib.suppress(OSError):
             if file is not None:
                 file.close()
 
 
 def recover(folder: Path, token: int) -> None:
-    """Close what owners with older tokens left open; a file half made, and one that holds nothing whole, goes."""
+    """Close what owners with older tokens left open; a file half made, and one that holds nothing
+    whole, goes.
+    """
     for path in sorted(folder.glob("*.part")):
         if _token(path) < token:
             with contextlib.suppress(RecordingError):  # not ours: it is left alone
@@ -232,10 +254,21 @@ def to_parquet(path: Path) -> None:
     header, state, calls = read_part(path)
     if header is not None and (calls or state):
         rows = sum(len(call.values) for call in calls)
-        beginning = Call(0, header.component, header.task, STATE_STREAM, list(map(Codec(is_lenient=True).pack, state)), {})
-        schema = _schema().with_metadata({_META: json.dumps(asdict(header)).encode(), _ROWS: b"%d" % rows})
+        beginning = Call(
+            0,
+            header.component,
+            header.task,
+            STATE_STREAM,
+            list(map(Codec(is_lenient=True).pack, state)),
+            {},
+        )
+        schema = _schema().with_metadata(
+            {_META: json.dumps(asdict(header)).encode(), _ROWS: b"%d" % rows}
+        )
         fresh = path.with_suffix(".tmp")
-        parquet.write_table(pa.Table.from_arrays(_columns([beginning, *calls]), schema=schema), fresh)
+        parquet.write_table(
+            pa.Table.from_arrays(_columns([beginning, *calls]), schema=schema), fresh
+        )
         os.replace(fresh, path.with_suffix(".parquet"))
     path.unlink(missing_ok=True)
 
@@ -245,23 +278,34 @@ def _columns(calls: Sequence[Call]) -> list[Any]:
     import pyarrow as pa
 
     places = pa.array(np.repeat(np.arange(len(calls)), [len(call.values) for call in calls]))
-    shared = [pa.array([call[n] for call in calls], _schema().types[n]).take(places) for n in range(4)]
+    shared = [
+        pa.array([call[n] for call in calls], _schema().types[n]).take(places) for n in range(4)
+    ]
     values = pa.array([data for call in calls for data in call.values], pa.binary())
     failures = pa.nulls(len(values), pa.string())
     if any(call.failures for call in calls):
-        failures = pa.array([call.failures.get(n) for call in calls for n in range(len(call.values))], pa.string())
+        failures = pa.array(
+            [call.failures.get(n) for call in calls for n in range(len(call.values))], pa.string()
+        )
     return [*shared, values, failures]
 
 
 def read_part(path: Path) -> tuple[Header | None, list[Any], list[Call]]:
-    """Header, state pairs and calls of an open segment, as far as they are whole; no header when not even that is."""
+    """Header, state pairs and calls of an open segment, as far as they are whole; no header when
+    not even that is.
+    """
     state: list[Any] = []
     calls: list[Call] = []
     header: Header | None = None
     for fields in _frames(path):
         if header is None:
             header = checked_header(path, fields)
-        elif isinstance(fields, list) and len(fields) == 2 and fields[0] == "s" and isinstance(fields[1], list):
+        elif (
+            isinstance(fields, list)
+            and len(fields) == 2
+            and fields[0] == "s"
+            and isinstance(fields[1], list)
+        ):
             state += fields[1]
         else:
             calls.append(_checked_call(path, fields))
@@ -269,7 +313,9 @@ def read_part(path: Path) -> tuple[Header | None, list[Any], list[Call]]:
 
 
 def read_parquet(path: Path) -> tuple[Header, list[Any], list[Row]]:
-    """Header, state pairs and rows of a closed segment; RecordingError names the file and what is wrong."""
+    """Header, state pairs and rows of a closed segment; RecordingError names the file and what is
+    wrong.
+    """
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -277,8 +323,11 @@ def read_parquet(path: Path) -> tuple[Header, list[Any], list[Row]]:
         table = parquet.read_table(path)
         header = checked_header(path, json.loads((table.schema.metadata or {}).get(_META, b"null")))
         if table.schema.remove_metadata() != _schema():
-            raise RecordingError(f"{path}: its columns are {', '.join(table.schema.names)[:200]}, not those of a recording")
-        codec, columns = Codec(is_lenient=True), [column.to_pylist() for column in table.columns]
+            raise RecordingError(
+                f"{path}: its columns are {', '.join(table.schema.names)[:200]}, not those of a recording"
+            )
+        codec = Codec(is_lenient=True)
+        columns = [column.to_pylist() for column in table.columns]
         columns[4] = [codec.unpack(data or b"") for data in columns[4]]
     except (OSError, ValueError, pa.ArrowException, MalformedFrameError) as error:
         raise RecordingError(f"{path} cannot be read as a recording: {str(error)[:200]}") from error
@@ -298,7 +347,11 @@ def checked_header(path: Path, fields: Any) -> Header:
 
 def _checked_call(path: Path, fields: Any) -> Call:
     kinds = (str, int, str, int, str, list, dict)
-    is_frame = isinstance(fields, list) and [type(each) for each in fields] == list(kinds) and fields[0] == "r"
+    is_frame = (
+        isinstance(fields, list)
+        and [type(each) for each in fields] == list(kinds)
+        and fields[0] == "r"
+    )
     if not is_frame or not set(map(type, fields[5])) <= {bytes}:
         raise RecordingError(f"{path}: {fields!r:.120} is no frame of a recording")
     return Call(*fields[1:])
@@ -307,7 +360,9 @@ def _checked_call(path: Path, fields: Any) -> Call:
 def checked_row(path: Path, row: Sequence[Any]) -> Row:
     """A row whose fields are of their kinds."""
     kinds = (int, str, int, str, list, str | None)
-    if len(row) != len(kinds) or not all(isinstance(value, kind) for value, kind in zip(row, kinds, strict=True)):
+    if len(row) != len(kinds) or not all(
+        isinstance(value, kind) for value, kind in zip(row, kinds, strict=True)
+    ):
         raise RecordingError(f"{path}: {list(row)!r:.120} is no recorded row")
     at_ms, component, task, stream, values, reason = row
     return at_ms, component, task, stream, values, reason

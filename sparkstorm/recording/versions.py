@@ -1,8 +1,9 @@
-"""Two versions of a bolt's code, each in a process of its own, given the same rows from the same state, and compared.
+"""Two versions of a bolt's code, each in a process of its own, given the same rows from the same
+state, and compared.
 
-Compared are what each row emits, whether it fails, and which keys of the state it changes or deletes. Used for recordings
-(`app/replay/shadow.py`) and beside a live task (`recording/live_shadow.py`); the other end of the pipes is
-`replay/stepping/step_server.py`.
+Compared are what each row emits, whether it fails, and which keys of the state it changes or
+deletes. Used for recordings (`app/replay/shadow.py`) and beside a live task
+(`recording/live_shadow.py`); the other end of the pipes is `replay/stepping/step_server.py`.
 """
 
 from __future__ import annotations
@@ -31,14 +32,17 @@ _LATER = 10
 """Niceness of a version's process: the live workers go first."""
 _START_S = 120.0
 _LIBRARIES_MB = 1024  # writable addresses that libraries map and never use
-OLD, NEW = "running", "new"
+OLD = "running"
+NEW = "new"
 Input = tuple[str, str, Sequence[Any], int]
 """Component, stream, values and time (ms) of a row."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One row that the versions treat differently: the first part that differs, as each version has it."""
+    """One row that the versions treat differently: the first part that differs, as each version has
+    it.
+    """
 
     component: str
     task: int
@@ -75,7 +79,9 @@ def read_frame(file: IO[bytes], codec: Codec) -> Any:
 
 
 class Version:
-    """One version of the code in its process; once it runs, a call without an answer for `patience_s` raises WorkerFailedError."""
+    """One version of the code in its process; once it runs, a call without an answer for
+    `patience_s` raises WorkerFailedError.
+    """
 
     def __init__(
         self,
@@ -87,20 +93,38 @@ class Version:
         patience_s: float | None = None,
         limit_mb: float | None = None,
     ) -> None:
-        self._name, self._codec, self._patience_s, self._has_answered = name, Codec(), patience_s, False
+        self._name = name
+        self._codec = Codec()
+        self._patience_s = patience_s
+        self._has_answered = False
         own = folder / name
         own.mkdir()
         (own / "code").write_bytes(code)
         self._errors = own / "errors"
-        command = [sys.executable, "-m", "sparkstorm.replay.stepping.step_server", str(own / "code"), component]
+        command = [
+            sys.executable,
+            "-m",
+            "sparkstorm.replay.stepping.step_server",
+            str(own / "code"),
+            component,
+        ]
         with self._errors.open("wb") as err:
-            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=err, cwd=own)
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=err, cwd=own
+            )
         assert self._process.stdin is not None and self._process.stdout is not None
-        self._to, self._from = self._process.stdin.fileno(), self._process.stdout.fileno()
+        self._to = self._process.stdin.fileno()
+        self._from = self._process.stdout.fileno()
         for fd in (self._to, self._from):
             os.set_blocking(fd, False)
         _restrain(self._process.pid, limit_mb)
-        self.send({key: value for key, value in conf.items() if key.startswith(("topology.", "app.")) and key not in _IDS})
+        self.send(
+            {
+                key: value
+                for key, value in conf.items()
+                if key.startswith(("topology.", "app.")) and key not in _IDS
+            }
+        )
 
     def send(self, frame: Any) -> None:
         """Send one frame; of a process that has ended, its answer says why."""
@@ -113,7 +137,9 @@ class Version:
                 left = left[os.write(self._to, left) :]
 
     def answer(self) -> list[Any]:
-        """Return the answer to a frame; WorkerFailedError when the process has ended, or does not answer in time."""
+        """Return the answer to a frame; WorkerFailedError when the process has ended, or does not
+        answer in time.
+        """
         until = self._until()
         size = _LENGTH.unpack(self._read(_LENGTH.size, until))[0]
         found: list[Any] = self._codec.unpack(self._read(size, until))
@@ -134,7 +160,9 @@ class Version:
                 pipe.close()
 
     def _until(self) -> float | None:
-        patience_s = self._patience_s if self._has_answered or self._patience_s is None else _START_S
+        patience_s = (
+            self._patience_s if self._has_answered or self._patience_s is None else _START_S
+        )
         return None if patience_s is None else time.monotonic() + patience_s
 
     def _read(self, size: int, until: float | None) -> bytes:
@@ -145,7 +173,11 @@ class Version:
             if not chunk:
                 self._process.wait()
                 lines = self._errors.read_text(errors="replace").strip().splitlines()
-                why = lines[-1] if lines else f"its process ended with status {self._process.returncode}"
+                why = (
+                    lines[-1]
+                    if lines
+                    else f"its process ended with status {self._process.returncode}"
+                )
                 raise WorkerFailedError(f"the {self._name} code cannot be stepped through: {why}")
             found += chunk
         return bytes(found)
@@ -153,11 +185,15 @@ class Version:
     def _wait(self, readers: list[int], writers: list[int], until: float | None) -> None:
         left = None if until is None else max(0.0, until - time.monotonic())
         if not any(select.select(readers, writers, [], left)):
-            raise WorkerFailedError(f"the {self._name} code does not return: no answer for {self._patience_s:g} s")
+            raise WorkerFailedError(
+                f"the {self._name} code does not return: no answer for {self._patience_s:g} s"
+            )
 
 
 def _restrain(pid: int, limit_mb: float | None) -> None:
-    """Let the live workers go first, and bound the memory of the process like a worker's, where the system can."""
+    """Let the live workers go first, and bound the memory of the process like a worker's, where the
+    system can.
+    """
     with contextlib.suppress(OSError, AttributeError):
         os.setpriority(os.PRIO_PROCESS, pid, _LATER)
         if limit_mb is not None:
@@ -168,13 +204,22 @@ def _restrain(pid: int, limit_mb: float | None) -> None:
 class Comparison:
     """Comparison of two versions, row by row; `kept` has the first differences."""
 
-    def __init__(self, versions: Sequence[Version], component: str, task: int, kept: int = 20) -> None:
-        self._versions, self._component, self._task, self._most = versions, component, task, kept
+    def __init__(
+        self, versions: Sequence[Version], component: str, task: int, kept: int = 20
+    ) -> None:
+        self._versions = versions
+        self._component = component
+        self._task = task
+        self._most = kept
         self.compared = self.different = 0
         self.kept: list[Difference] = []
 
-    def begin(self, index: int, state: Mapping[Any, Any], cells: Sequence[Sequence[Any]] | None = None) -> None:
-        """Begin with that state and those cells of windows and timers, as the task with that index of its component."""
+    def begin(
+        self, index: int, state: Mapping[Any, Any], cells: Sequence[Sequence[Any]] | None = None
+    ) -> None:
+        """Begin with that state and those cells of windows and timers, as the task with that index
+        of its component.
+        """
         for version in self._versions:
             version.send(["begin", index, [[key, value] for key, value in state.items()], cells])
         for version in self._versions:
@@ -183,7 +228,15 @@ class Comparison:
     def rows(self, rows: Sequence[Input]) -> None:
         """Give both versions the same rows, and compare what each comes to."""
         for version in self._versions:
-            version.send(["rows", [[component, stream, list(values), at_ms] for component, stream, values, at_ms in rows]])
+            version.send(
+                [
+                    "rows",
+                    [
+                        [component, stream, list(values), at_ms]
+                        for component, stream, values, at_ms in rows
+                    ],
+                ]
+            )
         answers = [version.answer() for version in self._versions]
         for row, old, new in zip(rows, *answers, strict=True):
             if row[1] == WATERMARK_STREAM and old == new:
@@ -196,9 +249,15 @@ class Comparison:
 
     def _difference(self, row: Input, old: list[Any], new: list[Any]) -> Difference | None:
         for part, one, other in zip(_PARTS, old, new, strict=True):
-            is_same = (one is None) == (other is None) if part == "failure" else _sorted(part, one) == _sorted(part, other)
+            is_same = (
+                (one is None) == (other is None)
+                if part == "failure"
+                else _sorted(part, one) == _sorted(part, other)
+            )
             if not is_same:
-                return Difference(self._component, self._task, self.compared, tuple(row[2]), part, one, other)
+                return Difference(
+                    self._component, self._task, self.compared, tuple(row[2]), part, one, other
+                )
         return None
 
 

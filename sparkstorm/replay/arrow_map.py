@@ -1,7 +1,8 @@
 """Spark's mapInArrow without pandas, and conversion between Arrow batches and chunks.
 
-`DataFrame.mapInArrow` asks for pandas only because the decorator it builds on does; the operator itself never touches
-it. PySpark is called one layer below; with pandas installed the public method would do the same.
+`DataFrame.mapInArrow` asks for pandas only because the decorator it builds on does; the operator
+itself never touches it. PySpark is called one layer below; with pandas installed the public method
+would do the same.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ def quoted(column: str) -> str:
 
 
 def map_in_arrow(frame: DataFrame, function: MapBatches, schema: Any) -> DataFrame:
-    """Return a DataFrame of the batches that a function makes of each partition's; it is called for empty partitions as well."""
+    """Return a DataFrame of the batches that a function makes of each partition's; it is called for
+    empty partitions as well.
+    """
     udf: Any = UserDefinedFunction(one_sentence(function), returnType=schema, evalType=MAP_IN_ARROW)
     # The columns are named only so that none is pruned. In one SQL
     # expression: a call of the JVM for each name costs more.
@@ -52,11 +55,16 @@ def map_in_arrow(frame: DataFrame, function: MapBatches, schema: Any) -> DataFra
 
 
 def chunks_in(batches: Iterable[pa.RecordBatch]) -> Iterator[Chunk]:
-    """Yield the chunks of a stream of batches. Their bytes are copied one by one, since a batch may have 64 MB."""
+    """Yield the chunks of a stream of batches. Their bytes are copied one by one, since a batch may
+    have 64 MB.
+    """
     for batch in batches:
         # All but the bytes at once: they are small, and a conversion per cell costs a call.
         *columns, data = batch.columns
-        yield from map(Chunk._make, zip(*[column.to_pylist() for column in columns], map(_as_bytes, data), strict=True))
+        yield from map(
+            Chunk._make,
+            zip(*[column.to_pylist() for column in columns], map(_as_bytes, data), strict=True),
+        )
 
 
 def _as_bytes(cell: pa.BinaryScalar) -> bytes:
@@ -73,7 +81,8 @@ def batches_of(chunks: Iterable[Chunk]) -> Iterator[pa.RecordBatch]:
         size += len(chunk.data)
         if size >= _BATCH_BYTES:
             yield _batch(waiting)
-            waiting, size = [], 0
+            waiting = []
+            size = 0
     if waiting:
         yield _batch(waiting)
 

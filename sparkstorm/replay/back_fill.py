@@ -1,8 +1,9 @@
 """Back-fill: a replay of history that writes a checkpoint from which the live topology continues.
 
-History is read by the topology's own spouts up to an offset, one partition per task and in its order, so the same rows are
-late as live. Or it is given as frames, with the positions that follow them. A window that a live run would still hold at that
-point does not fire: a source's watermark is that of its slowest task.
+History is read by the topology's own spouts up to an offset, one partition per task and in its
+order, so the same rows are late as live. Or it is given as frames, with the positions that follow
+them. A window that a live run would still hold at that point does not fire: a source's watermark is
+that of its slowest task.
 """
 
 from __future__ import annotations
@@ -31,12 +32,22 @@ from sparkstorm.replay.plan import Feed, Plan
 from sparkstorm.replay.replay import start
 from sparkstorm.replay.results.frames import Replay
 from sparkstorm.replay.savepoints import Begun
-from sparkstorm.replay.spout_history import Extent, SpoutFrames, SpoutReader, clock_places, clocks_of, continued, newest_by_channel
+from sparkstorm.replay.spout_history import (
+    Extent,
+    SpoutFrames,
+    SpoutReader,
+    clock_places,
+    clocks_of,
+    continued,
+    newest_by_channel,
+)
 from sparkstorm.replay.tasks.chunks import KEPT_STATE, KEPT_TIME
 from sparkstorm.windowing.watermarks import NEVER
 
 Rows = Mapping[str, int]
-"""By spout: how many rows of history each of its tasks reads; of spouts that are not named, all there are."""
+"""By spout: how many rows of history each of its tasks reads; of spouts that are not named, all
+there are.
+"""
 
 
 def back_fill(
@@ -51,11 +62,13 @@ def back_fill(
     overwrite: bool = False,
     **arguments: Unpack[OptionArguments],
 ) -> Replay:
-    """Replay the history that the topology's spouts read, write a checkpoint of its end, and return the results.
+    """Replay the history that the topology's spouts read, write a checkpoint of its end, and return
+    the results.
 
-    `rows` limits what is read. `inputs` replace spouts as in `replay`; for each of those, `positions` are what its tasks
-    would hand over at the end of that data (what `snapshot` returns, unless the spout says otherwise), in their order. The
-    options are those of `replay`; an `event_time` given by its name leaves rows in their order.
+    `rows` limits what is read. `inputs` replace spouts as in `replay`; for each of those,
+    `positions` are what its tasks would hand over at the end of that data (what `snapshot` returns,
+    unless the spout says otherwise), in their order. The options are those of `replay`; an
+    `event_time` given by its name leaves rows in their order.
     """
     check_session("the session", spark)
     options = _modules_listed(options_of(options, arguments))
@@ -67,17 +80,31 @@ def back_fill(
     # The history is read twice, to measure and to run. Keeping what was read would
     # need room for all of it; a source that changes in between ends the replay.
     for spout in reading:
-        extents[spout], schemas = sources.measure(spout, (rows or {}).get(spout), clocks_of(plan, spout))
+        extents[spout], schemas = sources.measure(
+            spout, (rows or {}).get(spout), clocks_of(plan, spout)
+        )
         extents[spout] = continued(plan, spout, extents[spout])
         frames |= {
-            result_name(spout, stream): sources.frame(spout, stream, extents[spout], schema) for stream, schema in schemas.items()
+            result_name(spout, stream): sources.frame(spout, stream, extents[spout], schema)
+            for stream, schema in schemas.items()
         }
-    wanted = None if options.outputs is None else [*options.outputs, *(id + STATE_MARK for id in plan.stateful())]
+    wanted = (
+        None
+        if options.outputs is None
+        else [*options.outputs, *(id + STATE_MARK for id in plan.stateful())]
+    )
     open_end = OpenEnd(newest_by_channel(plan, extents), frozenset(reading))
-    results = start(topology, frames, replace(options, event_time=options.time(in_order=False), outputs=wanted), open_end)
+    results = start(
+        topology,
+        frames,
+        replace(options, event_time=options.time(in_order=False), outputs=wanted),
+        open_end,
+    )
     counts = results.run()
     with writer, unwrapped():
-        chunks = results.kept(KEPT_STATE, KEPT_TIME).select("kind", "target", "data").toLocalIterator()
+        chunks = (
+            results.kept(KEPT_STATE, KEPT_TIME).select("kind", "target", "data").toLocalIterator()
+        )
         _write(writer, plan, extents, counts, ((c.kind, c.target, bytes(c.data)) for c in chunks))
     return results
 
@@ -107,8 +134,11 @@ def back_fill_locally(
                 parts.setdefault(Feed(spout, stream), []).append(values)
         extents[spout] = continued(plan, spout, extents[spout])
     names = {feed: feed.spout for feed in parts}
-    time, open_end = options.time(in_order=False), OpenEnd(newest_by_channel(plan, extents), frozenset(extents))
-    job = make_job(plan, RunSettings.of(replace(options, outputs=None), names, time, open_end), is_local=True)
+    time = options.time(in_order=False)
+    open_end = OpenEnd(newest_by_channel(plan, extents), frozenset(extents))
+    job = make_job(
+        plan, RunSettings.of(replace(options, outputs=None), names, time, open_end), is_local=True
+    )
     results = LocalResults(states_by_task={component: {} for component in job.kept_states})
     chunks = run_stages(plan, job, parts, parse_states(topology, options.states), results)
     with writer:
@@ -155,7 +185,9 @@ def _reading(plan: Plan, given: Mapping[str, Any], rows: Rows) -> list[str]:
 def _given(
     plan: Plan, inputs: Mapping[str, DataFrame], positions: Mapping[str, Sequence[Any]]
 ) -> tuple[dict[str, DataFrame], dict[str, list[Extent]]]:
-    """Return the given frames, and per spout the given positions with the newest times of the frame."""
+    """Return the given frames, and per spout the given positions with the newest times of the
+    frame.
+    """
     extents: dict[str, list[Extent]] = {}
     newest: dict[str, dict[tuple[str, str], int]] = {}
     for name, frame in inputs.items():
@@ -167,21 +199,28 @@ def _given(
                 found = frame.agg(sf.max(quoted(field))).collect()[0][0]
             times[feed.stream, field] = found if type(found) is int else NEVER
     for spout, times in newest.items():
-        tasks, handed = len(plan.tasks(spout)), positions.get(spout)
+        tasks = len(plan.tasks(spout))
+        handed = positions.get(spout)
         if handed is None or len(handed) != tasks:
             raise CheckpointError(
                 f"spout '{spout}' has its history from a frame and {tasks} tasks: positions must say where each "
                 f"of them goes on; there are {len(handed or ())}"
             )
-        extents[spout] = [Extent(0, Codec().normalise(position), times, False) for position in handed]
+        extents[spout] = [
+            Extent(0, Codec().normalise(position), times, False) for position in handed
+        ]
     return dict(inputs), extents
 
 
-def _read(plan: Plan, job: Job, spout: str, index: int, most: int | None) -> tuple[Extent, dict[str, list[tuple[Any, ...]]]]:
+def _read(
+    plan: Plan, job: Job, spout: str, index: int, most: int | None
+) -> tuple[Extent, dict[str, list[tuple[Any, ...]]]]:
     """Return one task's extent and its rows by stream; it is read twice, as on Spark."""
     with SpoutReader(job.plan, job.open()[1](spout), spout, index) as reader:
         extent = reader.measure(most, clocks_of(plan, spout), lambda row: None)
-    found: dict[str, list[tuple[Any, ...]]] = {stream: [] for stream in job.plan.topology.components[spout].streams}
+    found: dict[str, list[tuple[Any, ...]]] = {
+        stream: [] for stream in job.plan.topology.components[spout].streams
+    }
     with SpoutReader(job.plan, job.open()[1](spout), spout, index) as reader:
         for stream, values in reader.rows_until(extent):
             found[stream].append(values)
@@ -207,18 +246,29 @@ def _write(
     version_of = {c.id: getattr(c.instance, "state_version", 1) for c in plan.topology.bolts}
     for id in plan.stateful():
         writer.add(id, "bolt", (), version_of[id])
-    codec, timed = Codec(), set[int]()
+    codec = Codec()
+    timed = set[int]()
     for kind, task, data in chunks:
         if kind in (KEPT_STATE, KEPT_TIME):
             keys, values = codec.unpack(data)[1]
             part = STATE if kind == KEPT_STATE else TIME
             id = plan.component_by_task[task]
-            writer.add(id, "bolt", ((task, part, k, v) for k, v in zip(keys, values, strict=True)), version_of[id])
+            writer.add(
+                id,
+                "bolt",
+                ((task, part, k, v) for k, v in zip(keys, values, strict=True)),
+                version_of[id],
+            )
             timed |= {task} if kind == KEPT_TIME else set()
     for task in plan.begin.keys() - timed:  # got no rows: its clocks are those that it began with
         id = plan.component_by_task[task]
         if id in version_of:
-            writer.add(id, "bolt", ((task, TIME, k, v) for k, v in Begun.of(plan.begin[task]).time), version_of[id])
+            writer.add(
+                id,
+                "bolt",
+                ((task, TIME, k, v) for k, v in Begun.of(plan.begin[task]).time),
+                version_of[id],
+            )
     writer.close()
 
 

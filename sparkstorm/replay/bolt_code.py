@@ -1,7 +1,9 @@
-"""Signs in a bolt's code of what makes its results depend on chance, or shows that they do not. PURE but for reading sources.
+"""Signs in a bolt's code of what makes its results depend on chance, or shows that they do not.
+PURE but for reading sources.
 
-Law: what is not understood may do anything, so a doubt is a warning. Left out: tracing the code while
-it runs, which a replay pays for at every row and which sees only the branches that were taken.
+Law: what is not understood may do anything, so a doubt is a warning. Left out: tracing the code
+while it runs, which a replay pays for at every row and which sees only the branches that were
+taken.
 """
 
 from __future__ import annotations
@@ -28,13 +30,34 @@ _CLOCKS = {
 # many is one warning too many; `from random import choice` is not found.
 _CHANCES = {"random", "secrets", "uuid1", "uuid4", "urandom", "default_rng"}
 _ADDING = ("add", "add_batch")
-_SHARED = {"component_tasks", "component_id", "topology_id", "conf", "now_ms", "component_by_task", "peers"}
-_REFLECTION = {"getattr", "setattr", "vars", "eval", "exec", "__dict__", "__getattribute__", "__class__"}
+_SHARED = {
+    "component_tasks",
+    "component_id",
+    "topology_id",
+    "conf",
+    "now_ms",
+    "component_by_task",
+    "peers",
+}
+_REFLECTION = {
+    "getattr",
+    "setattr",
+    "vars",
+    "eval",
+    "exec",
+    "__dict__",
+    "__getattribute__",
+    "__class__",
+}
 
 
 def names_in(bolt: Any) -> set[str]:
     """Return the names that the functions of a bolt's class use."""
-    return {name for function in vars(type(bolt)).values() for name in _names(getattr(function, "__code__", None))}
+    return {
+        name
+        for function in vars(type(bolt)).values()
+        for name in _names(getattr(function, "__code__", None))
+    }
 
 
 def clocks_in(names: set[str]) -> list[str]:
@@ -48,20 +71,27 @@ def chances_in(names: set[str]) -> list[str]:
 
 
 def only_adds(kind: type[Stateful]) -> bool:
-    """Return whether the classes of a bolt use its state for nothing but `self.state.add(...)` or `add_batch`, sums unused.
+    """Return whether the classes of a bolt use its state for nothing but `self.state.add(...)` or
+    `add_batch`, sums unused.
 
-    Then neither its state nor what it emits for a tuple depends on former tuples' order. False where the source cannot be read,
-    or where `self` or the state could be used elsewhere.
+    Then neither its state nor what it emits for a tuple depends on former tuples' order. False
+    where the source cannot be read, or where `self` or the state could be used elsewhere.
     """
     # Code that takes the state over can do with it what no look at the methods shows.
-    if kind.init_state is not Stateful.init_state or kind.migrate_state is not Stateful.migrate_state:
+    if (
+        kind.init_state is not Stateful.init_state
+        or kind.migrate_state is not Stateful.migrate_state
+    ):
         return False
     methods = [method for each in _own_classes(kind) for method in _methods(each)]
-    return None not in methods and all(method is not None and _method_only_adds(method) for method in methods)
+    return None not in methods and all(
+        method is not None and _method_only_adds(method) for method in methods
+    )
 
 
 def may_keep_attributes(kind: type) -> bool:
-    """Return whether a bolt's classes may keep something in attributes: whether what they execute uses `self` at all.
+    """Return whether a bolt's classes may keep something in attributes: whether what they execute
+    uses `self` at all.
 
     True where the source cannot be read. Functions as bolts have no attributes.
     """
@@ -77,21 +107,34 @@ def may_keep_attributes(kind: type) -> bool:
 
 
 def may_know_its_task(kind: type) -> bool:
-    """Return whether the `prepare` of a bolt's classes uses more of its context than what is the same for all tasks."""
+    """Return whether the `prepare` of a bolt's classes uses more of its context than what is the
+    same for all tasks.
+    """
     for method in (method for each in _own_classes(kind) for method in _methods(each)):
         if method is None:
             return True
         if method.name == "prepare":
             context = method.args.args[2].arg if len(method.args.args) > 2 else ""
-            shared = {id(n.value) for n in ast.walk(method) if isinstance(n, ast.Attribute) and n.attr in _SHARED}
-            if not context or any(isinstance(n, ast.Name) and n.id == context and id(n) not in shared for n in ast.walk(method)):
+            shared = {
+                id(n.value)
+                for n in ast.walk(method)
+                if isinstance(n, ast.Attribute) and n.attr in _SHARED
+            }
+            if not context or any(
+                isinstance(n, ast.Name) and n.id == context and id(n) not in shared
+                for n in ast.walk(method)
+            ):
                 return True
     return False
 
 
 def _own_classes(kind: type) -> list[type]:
     """Return the user's classes among those that a class inherits from."""
-    return [each for each in kind.__mro__ if not each.__module__.startswith(("sparkstorm.api.", "builtins", "abc", "typing"))]
+    return [
+        each
+        for each in kind.__mro__
+        if not each.__module__.startswith(("sparkstorm.api.", "builtins", "abc", "typing"))
+    ]
 
 
 def _methods(kind: type) -> Iterator[ast.FunctionDef | None]:
@@ -108,7 +151,10 @@ def _methods(kind: type) -> Iterator[ast.FunctionDef | None]:
     for name, value in vars(kind).items():
         if isinstance(value, FunctionType) and name in written and not written[name].decorator_list:
             # The source does not show a method that was replaced after the class was made.
-            is_itself = value.__qualname__ == f"{kind.__qualname__}.{name}" and value.__module__ == kind.__module__
+            is_itself = (
+                value.__qualname__ == f"{kind.__qualname__}.{name}"
+                and value.__module__ == kind.__module__
+            )
             yield written[name] if is_itself else None
         # A decorator, property or foreign callable may do
         # anything: the class is then not known to be free.
@@ -132,9 +178,13 @@ def _method_only_adds(method: ast.FunctionDef) -> bool:
     }
     followed = {id(node.value) for node in ast.walk(method) if isinstance(node, ast.Attribute)}
     for node in ast.walk(method):
-        if isinstance(node, ast.Attribute) and ((node.attr == "state" and id(node) not in added) or node.attr in _REFLECTION):
+        if isinstance(node, ast.Attribute) and (
+            (node.attr == "state" and id(node) not in added) or node.attr in _REFLECTION
+        ):
             return False
-        if isinstance(node, ast.Name) and (node.id in _REFLECTION or (node.id == own and id(node) not in followed)):
+        if isinstance(node, ast.Name) and (
+            node.id in _REFLECTION or (node.id == own and id(node) not in followed)
+        ):
             return False
     return True
 

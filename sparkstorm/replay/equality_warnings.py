@@ -1,11 +1,14 @@
-"""Causes that make a live result depend on chance, by component: from the topology and from the evidence of the replay's tasks.
+"""Causes that make a live result depend on chance, by component: from the topology and from the
+evidence of the replay's tasks.
 
-The promise (docs/architecture.md): per component and stream the same multiset of tuples, and the same state per key, when inputs of
-bolts that keep something come by fields, key-range, global or all grouping, results do not depend on how senders interleave (or
-rows are brought into the order of their event time in both runs), and time is event time. Every warning names its cause.
+The promise (docs/architecture.md): per component and stream the same multiset of tuples, and the
+same state per key, when inputs of bolts that keep something come by fields, key-range, global or
+all grouping, results do not depend on how senders interleave (or rows are brought into the order of
+their event time in both runs), and time is event time. Every warning names its cause.
 
-A bolt keeps something when it has a state or windows, and when the replay saw it hold inputs or change its attributes. Before a
-component has run, its task numbers stand for what is not known: each task may send. PURE.
+A bolt keeps something when it has a state or windows, and when the replay saw it hold inputs or
+change its attributes. Before a component has run, its task numbers stand for what is not known:
+each task may send. PURE.
 
 Left out: a warning for everything that might happen (decision 43). Half of the random topologies
 with equal results carried one, and nobody reads such warnings twice.
@@ -22,7 +25,14 @@ from sparkstorm.api.components import Stateful
 from sparkstorm.api.windows import FoldingBolt, TimedBolt, WindowedBolt
 from sparkstorm.model.names import counted
 from sparkstorm.model.topology import Component, Subscription, Topology
-from sparkstorm.replay.bolt_code import chances_in, clocks_in, may_keep_attributes, may_know_its_task, names_in, only_adds
+from sparkstorm.replay.bolt_code import (
+    chances_in,
+    clocks_in,
+    may_keep_attributes,
+    may_know_its_task,
+    names_in,
+    only_adds,
+)
 from sparkstorm.replay.evidence import Evidence
 from sparkstorm.replay.plan import Feed, Plan
 from sparkstorm.replay.row_order import DEPENDABLE, RowOrder
@@ -57,8 +67,12 @@ class ReplayWarning:
         return f"component '{self.component}': {self.text}"
 
 
-def warnings_of(plan: Plan, evidence: Evidence, sequence: frozenset[Feed], is_timed: bool) -> tuple[ReplayWarning, ...]:
-    """Return every reason why the results may differ from those of a live run, as far as is known."""
+def warnings_of(
+    plan: Plan, evidence: Evidence, sequence: frozenset[Feed], is_timed: bool
+) -> tuple[ReplayWarning, ...]:
+    """Return every reason why the results may differ from those of a live run, as far as is
+    known.
+    """
     seen = RowOrder(plan, evidence, sequence)
     conf = plan.conf
     found: list[ReplayWarning] = []
@@ -76,14 +90,17 @@ def warnings_of(plan: Plan, evidence: Evidence, sequence: frozenset[Feed], is_ti
 
 
 def depends_on_order(topology: Topology, conf: Mapping[str, Any]) -> bool:
-    """Return whether a result may depend on the order of history, as far as is known before the run."""
+    """Return whether a result may depend on the order of history, as far as is known before the
+    run.
+    """
     return any(_may_depend_on_order(bolt, conf) for bolt in topology.bolts)
 
 
 def _may_depend_on_order(bolt: Component, conf: Mapping[str, Any]) -> bool:
     settings = settings_of(bolt, conf)
     if settings is not None and settings.is_event_time:
-        return True  # which rows are late follows from the order, whatever the bolt makes of the others
+        # which rows are late follows from the order, whatever the bolt makes of the others
+        return True
     if getattr(bolt.instance, "order_insensitive", False):
         return False
     if isinstance(bolt.instance, Stateful):
@@ -98,7 +115,9 @@ def _of_groupings(bolt: Component, seen: RowOrder) -> Iterator[ReplayWarning]:
         return
     for s in bolt.inputs:
         kind = s.grouping.kind
-        if kind not in DEPENDABLE and not (kind == "direct" and _chooses_by_values(s.component, seen)):
+        if kind not in DEPENDABLE and not (
+            kind == "direct" and _chooses_by_values(s.component, seen)
+        ):
             why = {
                 "custom": "user code chooses the task, from more than the values perhaps",
                 "direct": "the producer chooses the task, from more than the values perhaps",
@@ -111,12 +130,19 @@ def _of_groupings(bolt: Component, seen: RowOrder) -> Iterator[ReplayWarning]:
 
 
 def _chooses_by_values(id: str, seen: RowOrder) -> bool:
-    """Return whether the task that a bolt names for a direct tuple follows from its input: it keeps nothing and uses no chance.
+    """Return whether the task that a bolt names for a direct tuple follows from its input: it keeps
+    nothing and uses no chance.
 
-    Of several tasks of the bolt, none may know which it is, unless the input's values decide which of them has it.
+    Of several tasks of the bolt, none may know which it is, unless the input's values decide which
+    of them has it.
     """
     sender = seen.plan.topology.components[id]
-    if sender.kind == "spout" or not seen.has_run(id) or seen.kept(sender) or seen.count(id, "recovered"):
+    if (
+        sender.kind == "spout"
+        or not seen.has_run(id)
+        or seen.kept(sender)
+        or seen.count(id, "recovered")
+    ):
         return False
     names = names_in(sender.instance)
     is_sure = len(seen.tasks[id]) == 1 or all(s.grouping.kind in DEPENDABLE for s in sender.inputs)
@@ -130,12 +156,22 @@ def _of_order(bolt: Component, seen: RowOrder) -> Iterator[ReplayWarning]:
         if not _is_by_event_time(bolt):
             # Of 400 random topologies of the promised class 169 carried a warning, and 128
             # since bolts that only add and direct tuples chosen by values carry none.
-            is_exposed = kept and not seen.has_one_order(bolt.id) and not _is_free_of_order(bolt, seen)
+            is_exposed = (
+                kept and not seen.has_one_order(bolt.id) and not _is_free_of_order(bolt, seen)
+            )
             text = _SENDERS.format(kept) if is_exposed else ""
         elif isinstance(bolt.instance, FoldingBolt):
-            text = _FOLDED if seen.count(bolt.id, "order_matters") and not seen.has_one_order(bolt.id) else ""
+            text = (
+                _FOLDED
+                if seen.count(bolt.id, "order_matters") and not seen.has_one_order(bolt.id)
+                else ""
+            )
         else:
-            text = _COLLECTED if seen.count(bolt.id, "ties") and not seen.has_order_among_equals(bolt) else ""
+            text = (
+                _COLLECTED
+                if seen.count(bolt.id, "ties") and not seen.has_order_among_equals(bolt)
+                else ""
+            )
         if text:
             yield ReplayWarning(bolt.id, "order of senders", text)
     if kept == "attributes" and isinstance(bolt.instance, ColumnBolt):
@@ -148,14 +184,24 @@ def _of_order(bolt: Component, seen: RowOrder) -> Iterator[ReplayWarning]:
 
 def _is_free_of_order(bolt: Component, seen: RowOrder) -> bool:
     """Return whether a bolt that has run only adds numbers to its state and keeps nothing else."""
-    if not isinstance(bolt.instance, Stateful) or isinstance(bolt.instance, WindowedBolt | TimedBolt) or not seen.has_run(bolt.id):
+    if (
+        not isinstance(bolt.instance, Stateful)
+        or isinstance(bolt.instance, WindowedBolt | TimedBolt)
+        or not seen.has_run(bolt.id)
+    ):
         return False
-    return not seen.count(bolt.id, "held") and not seen.count(bolt.id, "changed") and only_adds(type(bolt.instance))
+    return (
+        not seen.count(bolt.id, "held")
+        and not seen.count(bolt.id, "changed")
+        and only_adds(type(bolt.instance))
+    )
 
 
 def _of_tries(bolt: Component, seen: RowOrder) -> Iterator[ReplayWarning]:
     kept = seen.kept(bolt)
-    if seen.count(bolt.id, "recovered") or (kept in ("held inputs", "attributes") and seen.count(bolt.id, "failures")):
+    if seen.count(bolt.id, "recovered") or (
+        kept in ("held inputs", "attributes") and seen.count(bolt.id, "failures")
+    ):
         yield ReplayWarning(
             bolt.id,
             "retries",
@@ -166,10 +212,17 @@ def _of_tries(bolt: Component, seen: RowOrder) -> Iterator[ReplayWarning]:
 def _is_by_event_time(bolt: Component) -> bool:
     """Return whether a bolt has windows over event time, which fire in an order of their own."""
     settings = settings_of(bolt, {})
-    return settings is not None and settings.shape is not None and settings.shape.kind != "count" and settings.is_event_time
+    return (
+        settings is not None
+        and settings.shape is not None
+        and settings.shape.kind != "count"
+        and settings.is_event_time
+    )
 
 
-def _of_windows(bolt: Component, conf: Mapping[str, Any], seen: RowOrder) -> Iterator[ReplayWarning]:
+def _of_windows(
+    bolt: Component, conf: Mapping[str, Any], seen: RowOrder
+) -> Iterator[ReplayWarning]:
     settings = settings_of(bolt, conf)
     if settings is None:
         return
@@ -189,14 +242,20 @@ def _of_windows(bolt: Component, conf: Mapping[str, Any], seen: RowOrder) -> Ite
 
 
 def _of_lateness(bolt: Component, seen: RowOrder) -> Iterator[ReplayWarning]:
-    """Compare how far rows can be behind newer ones of their sender with the lag and the allowed lateness."""
+    """Compare how far rows can be behind newer ones of their sender with the lag and the allowed
+    lateness.
+    """
     settings = seen.settings(bolt)
     if settings is None:
         return
     # Before the run a row may be behind by anything. After it the
     # measured distance decides: warnings by the topology alone came for
     # half of the random topologies whose results were equal.
-    tardy = [s for s in bolt.inputs if not seen.has_run(bolt.id) or seen.behind_ms(bolt, s) > settings.lag_ms]
+    tardy = [
+        s
+        for s in bolt.inputs
+        if not seen.has_run(bolt.id) or seen.behind_ms(bolt, s) > settings.lag_ms
+    ]
     if settings.lateness_ms and tardy:
         yield ReplayWarning(
             bolt.id,
@@ -211,12 +270,18 @@ def _of_lateness(bolt: Component, seen: RowOrder) -> Iterator[ReplayWarning]:
 
 
 def _of_losses(bolt: Component, conf: Mapping[str, Any], seen: RowOrder) -> Iterator[ReplayWarning]:
-    """Account for inputs that reached no result, late or held by the bolt, and for what `state.scan` has read for them."""
-    late, waiting, executed, scanned = (seen.count(bolt.id, word) for word in ("late", "waiting", "executed", "scanned"))
+    """Account for inputs that reached no result, late or held by the bolt, and for what
+    `state.scan` has read for them.
+    """
+    late, waiting, executed, scanned = (
+        seen.count(bolt.id, word) for word in ("late", "waiting", "executed", "scanned")
+    )
     settings = settings_of(bolt, conf)
     # With a late stream nothing is lost: the rows are a result of their own.
     if late and settings is not None and not settings.late_stream:
-        yield ReplayWarning(bolt.id, "late rows", _dropped_text(bolt, settings, late, executed, seen))
+        yield ReplayWarning(
+            bolt.id, "late rows", _dropped_text(bolt, settings, late, executed, seen)
+        )
     if waiting:
         yield ReplayWarning(
             bolt.id,
@@ -234,7 +299,9 @@ def _of_losses(bolt: Component, conf: Mapping[str, Any], seen: RowOrder) -> Iter
         )
 
 
-def _dropped_text(bolt: Component, settings: TimeSettings, late: int, executed: int, seen: RowOrder) -> str:
+def _dropped_text(
+    bolt: Component, settings: TimeSettings, late: int, executed: int, seen: RowOrder
+) -> str:
     slack_ms = settings.lag_ms + settings.lateness_ms
     behind_ms, sender = max((seen.behind_ms(bolt, s), s.component) for s in bolt.inputs)
     return (
@@ -266,11 +333,17 @@ def _of_time(conf: Mapping[str, Any], bolt: Component, is_timed: bool) -> Iterat
         yield ReplayWarning(bolt.id, "ticks", text)
 
 
-def _of_guarantee(conf: Mapping[str, Any], bolt: Component, seen: RowOrder) -> Iterator[ReplayWarning]:
+def _of_guarantee(
+    conf: Mapping[str, Any], bolt: Component, seen: RowOrder
+) -> Iterator[ReplayWarning]:
     guarantee = DeliverySettings.of(conf).guarantee
     kept = seen.kept(bolt)
     if guarantee != "exactly-once" and (parked := seen.count(bolt.id, "parked")):
-        live = "tells its spout, which may emit it again" if guarantee == "at-least-once" else "drops it"
+        live = (
+            "tells its spout, which may emit it again"
+            if guarantee == "at-least-once"
+            else "drops it"
+        )
         yield ReplayWarning(
             bolt.id,
             "dead letters",
@@ -278,13 +351,19 @@ def _of_guarantee(conf: Mapping[str, Any], bolt: Component, seen: RowOrder) -> I
             f"under {guarantee} delivery a live run has no dead letters; it {live}",
         )
     if kept and guarantee != "exactly-once":
-        yield ReplayWarning(bolt.id, "guarantee", f"has {kept}, and {guarantee} delivery may bring a live tuple twice or never")
+        yield ReplayWarning(
+            bolt.id,
+            "guarantee",
+            f"has {kept}, and {guarantee} delivery may bring a live tuple twice or never",
+        )
 
 
 def _of_sums(seen: RowOrder) -> Iterator[ReplayWarning]:
-    """Warn of floating-point numbers in final states and accumulators: their last digits show the order of their terms.
+    """Warn of floating-point numbers in final states and accumulators: their last digits show the
+    order of their terms.
 
-    A bolt with `order_insensitive` may get its data in another order than live even where that has only one.
+    A bolt with `order_insensitive` may get its data in another order than live even where that has
+    only one.
     """
     for id in seen.evidence.counts:
         # Spark's own shuffle may bring the data of such a
@@ -303,10 +382,16 @@ def _of_code(bolt: Component) -> Iterator[ReplayWarning]:
     names = names_in(bolt.instance)
     if clocks := clocks_in(names):
         yield ReplayWarning(
-            bolt.id, "wall clock", f"seems to read the wall clock ({clocks[0]}); context.now_ms() is event time in a replay"
+            bolt.id,
+            "wall clock",
+            f"seems to read the wall clock ({clocks[0]}); context.now_ms() is event time in a replay",
         )
     if "set_processing_timer" in names:
         text = "sets timers by the clock of the moment: live that is the machine's, here virtual time; use event timers"
         yield ReplayWarning(bolt.id, "processing time", text)
     if chances := chances_in(names):
-        yield ReplayWarning(bolt.id, "chance", f"seems to use chance ({chances[0]}); draw it from the tuple's values")
+        yield ReplayWarning(
+            bolt.id,
+            "chance",
+            f"seems to use chance ({chances[0]}); draw it from the tuple's values",
+        )

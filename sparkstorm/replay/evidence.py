@@ -1,4 +1,5 @@
-"""Evidence from the tasks of a replay: what they did, and how far out of order the times of their rows were. PURE.
+"""Evidence from the tasks of a replay: what they did, and how far out of order the times of their
+rows were. PURE.
 
 Law: merging is the same in any order, and merging a report twice is merging it once. Spark promises
 no more for accumulators that transformations update: each attempt of a task may add to them.
@@ -25,8 +26,10 @@ class RowTimes(NamedTuple):
 
     oldest_ms: int = END
     newest_ms: int = NEVER
-    behind_ms: int = 0  # greatest distance of a row behind the newest one that its task had sent before it
-    behind_mark_ms: int = 0  # greatest distance of a result of a window or timer behind what its task can have announced
+    # greatest distance of a row behind the newest one that its task had sent before it
+    behind_ms: int = 0
+    # greatest distance of a result of a window or timer behind what its task can have announced
+    behind_mark_ms: int = 0
 
     @staticmethod
     def of(clock: SourceClock, behind_mark_ms: int) -> RowTimes:
@@ -49,24 +52,36 @@ class Evidence:
 
     # Accumulators of Spark are updated by every attempt of a task. Counts are
     # kept by part, so that one which ran twice is counted once.
-    parts: dict[str, dict[int, dict[str, int]]] = field(default_factory=dict)  # counts by component and part of its stage
-    metric_parts: dict[str, dict[int, dict[str, MetricValue]]] = field(default_factory=dict)  # of user code, likewise
-    times: dict[OutputKey, dict[int, RowTimes]] = field(default_factory=dict)  # by number of the sending partition
+    # counts by component and part of its stage
+    parts: dict[str, dict[int, dict[str, int]]] = field(default_factory=dict)
+    # of user code, likewise
+    metric_parts: dict[str, dict[int, dict[str, MetricValue]]] = field(default_factory=dict)
+    # by number of the sending partition
+    times: dict[OutputKey, dict[int, RowTimes]] = field(default_factory=dict)
 
     @property
     def counts(self) -> dict[str, dict[str, int]]:
         """Return what the tasks of each component did, added up."""
-        return {component: reduce(_added, parts.values(), {}) for component, parts in self.parts.items()}
+        return {
+            component: reduce(_added, parts.values(), {}) for component, parts in self.parts.items()
+        }
 
     @property
     def metrics(self) -> dict[str, dict[str, MetricValue]]:
         """Return the counters and histograms of user code by component and name, added up."""
-        return {component: added_metrics(parts.values()) for component, parts in self.metric_parts.items()}
+        return {
+            component: added_metrics(parts.values())
+            for component, parts in self.metric_parts.items()
+        }
 
     def add_metrics(self, component: str, part: int, values: Mapping[str, MetricValue]) -> None:
-        """Add up what user code of a component has counted in one part of its stage; a gauge is of a moment, and left out."""
+        """Add up what user code of a component has counted in one part of its stage; a gauge is of
+        a moment, and left out.
+        """
         # A gauge tells of a moment, and partitions of a batch have no common one.
-        counts = {name: value for name, value in values.items() if value.kind is not MetricKind.GAUGE}
+        counts = {
+            name: value for name, value in values.items() if value.kind is not MetricKind.GAUGE
+        }
         if counts:
             parts = self.metric_parts.setdefault(component, {})
             parts[part] = added_metrics([parts.get(part, {}), counts])
@@ -95,10 +110,17 @@ class Evidence:
     def as_list(self) -> list[Any]:
         """Return it for a chunk."""
         metrics = {
-            component: {part: {name: value.as_list() for name, value in values.items()} for part, values in parts.items()}
+            component: {
+                part: {name: value.as_list() for name, value in values.items()}
+                for part, values in parts.items()
+            }
             for component, parts in self.metric_parts.items()
         }
-        times = [[*output, partition, *found] for output, by_part in self.times.items() for partition, found in by_part.items()]
+        times = [
+            [*output, partition, *found]
+            for output, by_part in self.times.items()
+            for partition, found in by_part.items()
+        ]
         return [self.parts, metrics, times]
 
     @classmethod
@@ -107,31 +129,42 @@ class Evidence:
         made = cls(parts[0])
         for component, by_part in parts[1].items():
             made.metric_parts[component] = {
-                part: {name: MetricValue.of_list(value) for name, value in values.items()} for part, values in by_part.items()
+                part: {name: MetricValue.of_list(value) for name, value in values.items()}
+                for part, values in by_part.items()
             }
         for sender, stream, subscriber, partition, *found in parts[2]:
             made.times.setdefault((sender, stream, subscriber), {})[partition] = RowTimes(*found)
         return made
 
     def behind_marks(self, output: OutputKey) -> int:
-        """Return how far a result of a window or timer was behind what its task can have announced before."""
-        return max((times.behind_mark_ms for times in self.times.get(output, {}).values()), default=0)
+        """Return how far a result of a window or timer was behind what its task can have announced
+        before.
+        """
+        return max(
+            (times.behind_mark_ms for times in self.times.get(output, {}).values()), default=0
+        )
 
     def behind_in_partitions(self, output: OutputKey) -> int:
         """Return how far a row was behind a newer one that its task had sent before it."""
         return max((times.behind_ms for times in self.times.get(output, {}).values()), default=0)
 
     def behind_in_sequence(self, output: OutputKey) -> int:
-        """Return how far a row was behind any newer one before it, where the partitions follow each other."""
+        """Return how far a row was behind any newer one before it, where the partitions follow each
+        other.
+        """
         found = [times for _, times in sorted(self.times.get(output, {}).items())]
         newest_before = accumulate((times.newest_ms for times in found), max, initial=NEVER)
-        between = (newest - times.oldest_ms for newest, times in zip(newest_before, found, strict=False))
+        between = (
+            newest - times.oldest_ms for newest, times in zip(newest_before, found, strict=False)
+        )
         return max([0, *between, *(times.behind_ms for times in found)])
 
     def span(self, output: OutputKey) -> int:
         """Return the distance between the oldest and the newest row, whichever was sent first."""
         found = list(self.times.get(output, {}).values())
-        return max((t.newest_ms for t in found), default=0) - min((t.oldest_ms for t in found), default=0)
+        return max((t.newest_ms for t in found), default=0) - min(
+            (t.oldest_ms for t in found), default=0
+        )
 
 
 def _added(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:

@@ -1,4 +1,6 @@
-"""Errors of Spark as one sentence: SparkStorm's own errors in a task's stack, unreadable files, missing modules."""
+"""Errors of Spark as one sentence: SparkStorm's own errors in a task's stack, unreadable files,
+missing modules.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +25,27 @@ _MISSING = re.compile(r"^ModuleNotFoundError: No module named '([\w.]+)'", re.MU
 _UNREADABLE = re.compile(r"\[(FAILED_READ_FILE\.\w+)\] .*?reading file ([^\n]+?)\.(?:\s|$)")
 # The actions of a DataFrame itself. Those of frames derived from it cannot be reached: Spark
 # makes plain frames of them, so a task hides its own stack instead (`one_sentence`).
-_ACTIONS = "collect", "count", "first", "head", "isEmpty", "show", "tail", "take", "toArrow", "toPandas"
+_ACTIONS = (
+    "collect",
+    "count",
+    "first",
+    "head",
+    "isEmpty",
+    "show",
+    "tail",
+    "take",
+    "toArrow",
+    "toPandas",
+)
 SPARK_ERRORS = PySparkException, Py4JJavaError
 Batches = Iterator[pa.RecordBatch]
 
 
 @contextmanager
 def unwrapped() -> Iterator[None]:
-    """Raise ReplayFailedError with one sentence where an action of Spark in here failed for a known reason."""
+    """Raise ReplayFailedError with one sentence where an action of Spark in here failed for a known
+    reason.
+    """
     try:
         yield
     except SPARK_ERRORS as error:
@@ -43,7 +58,8 @@ def unwrapped() -> Iterator[None]:
 
 
 def one_sentence(function: Callable[[Batches], Batches]) -> Callable[[Batches], Batches]:
-    """Return a task's function that hides the stack of SparkStorm's own errors, so that any action on a result is readable.
+    """Return a task's function that hides the stack of SparkStorm's own errors, so that any action
+    on a result is readable.
 
     PySpark reads the variable when it reports an error, and this Python worker ends after that.
     """
@@ -59,9 +75,11 @@ def one_sentence(function: Callable[[Batches], Batches]) -> Callable[[Batches], 
 
 
 class ResultFrame(CLASSIC_FRAME):  # type: ignore[misc]  # which class that is depends on the version
-    """A replay's result: a DataFrame whose own actions raise ReplayFailedError with one sentence, as `Replay.run` does.
+    """A replay's result: a DataFrame whose own actions raise ReplayFailedError with one sentence,
+    as `Replay.run` does.
 
-    Frames derived from it, and writers, raise Spark's PythonException, whose second and last line is that sentence.
+    Frames derived from it, and writers, raise Spark's PythonException, whose second and last line
+    is that sentence.
     """
 
 
@@ -86,8 +104,12 @@ def as_result(frame: DataFrame) -> DataFrame:
 
 
 def check_frame(what: str, frame: Any) -> None:
-    """Raise InvalidTopologyError unless this is a DataFrame of a session that replays can run in."""
-    check_session(what, getattr(frame, "sparkSession", None) if isinstance(frame, DataFrame) else None)
+    """Raise InvalidTopologyError unless this is a DataFrame of a session that replays can run
+    in.
+    """
+    check_session(
+        what, getattr(frame, "sparkSession", None) if isinstance(frame, DataFrame) else None
+    )
     if not isinstance(frame, CLASSIC_FRAME):
         raise InvalidTopologyError(
             f"{what} is a {type(frame).__name__}, not a DataFrame: make one of it with "
@@ -96,7 +118,9 @@ def check_frame(what: str, frame: Any) -> None:
 
 
 def check_session(what: str, session: Any) -> None:
-    """Raise InvalidTopologyError for a session of Spark Connect: it runs no operators of ours, and has no accumulators."""
+    """Raise InvalidTopologyError for a session of Spark Connect: it runs no operators of ours, and
+    has no accumulators.
+    """
     if type(session).__module__.startswith("pyspark.sql.connect"):
         raise InvalidTopologyError(
             f"{what} belongs to a session of Spark Connect, which a replay cannot run in: use a classic one "
@@ -109,8 +133,14 @@ def told_shortly(error: Exception) -> ReplayFailedError:
     # Of Python's errors the last line says what happened; of Java's the
     # first one with a cause, since stack frames follow it.
     lines = [line for line in str(error).splitlines() if line.strip()]
-    line = lines[-1] if isinstance(error, PythonException) else next((x for x in lines if x.startswith(": ")), lines[0])
-    return ReplayFailedError(_sentence(str(error)) or f"Spark failed: {line.removeprefix(': ')[:500]}")
+    line = (
+        lines[-1]
+        if isinstance(error, PythonException)
+        else next((x for x in lines if x.startswith(": ")), lines[0])
+    )
+    return ReplayFailedError(
+        _sentence(str(error)) or f"Spark failed: {line.removeprefix(': ')[:500]}"
+    )
 
 
 def _sentence(text: str) -> str | None:

@@ -1,4 +1,5 @@
-"""Order of history over Spark's partitions: sorted by event time, or in place with virtual time carried between partitions.
+"""Order of history over Spark's partitions: sorted by event time, or in place with virtual time
+carried between partitions.
 
 Law: rows of an input are read by partition number, then by position, on every cluster and in every
 attempt of a task. Left out: `DataFrame.coalesce`, which groups partitions by the hosts that hold
@@ -25,29 +26,36 @@ from sparkstorm.replay.inputs import LONG_AGO, running_times
 
 # RDDs in one union: a task's closure names each of them. 8 would need half as many levels more.
 _MOST_JOINED = 16
-_FILE, _BLOCK = "sparkstorm: file", "sparkstorm: block"
+_FILE = "sparkstorm: file"
+_BLOCK = "sparkstorm: block"
 _PLACE = "sparkstorm: place"  # beside the fields of a stream, which may have any name
 PARTITION = "sparkstorm: partition"
 
 
 def in_file_order(frame: DataFrame, width: int) -> DataFrame:
-    """Return the rows of a frame of several files in the order of the files' paths, over `width` partitions (0: Spark's default).
+    """Return the rows of a frame of several files in the order of the files' paths, over `width`
+    partitions (0: Spark's default).
 
-    Spark packs files into partitions by size, largest first. Each row is sorted by path, place of its block in the file and
-    place in the block; so this is a shuffle of all rows. A frame that is not a plain read of several files is returned as it is.
+    Spark packs files into partitions by size, largest first. Each row is sorted by path, place of
+    its block in the file and place in the block; so this is a shuffle of all rows. A frame that is
+    not a plain read of several files is returned as it is.
     """
     if not _reads_files(frame) or len(frame.inputFiles()) < 2:
         return frame
     # Spark names files by URLs: a space is %20 there, never a
     # plus, which is an ordinary letter of a name.
     path = sf.url_decode(sf.replace(sf.input_file_name(), sf.lit("+"), sf.lit("%2B")))
-    placed = frame.withColumns({_FILE: path, _BLOCK: sf.input_file_block_start(), _PLACE: sf.monotonically_increasing_id()})
+    placed = frame.withColumns(
+        {_FILE: path, _BLOCK: sf.input_file_block_start(), _PLACE: sf.monotonically_increasing_id()}
+    )
     order = [sf.col(quoted(name)) for name in (_FILE, _BLOCK, _PLACE)]
     return _in_ranges(placed, order, width).drop(_FILE, _BLOCK, _PLACE)
 
 
 def _reads_files(frame: DataFrame) -> bool:
-    """Return whether a frame's rows come from files one by one: selected and filtered, but not joined, shuffled or cached."""
+    """Return whether a frame's rows come from files one by one: selected and filtered, but not
+    joined, shuffled or cached.
+    """
     plan: Any = frame._jdf.queryExecution().optimizedPlan()
     # The optimised plan, not the caller's: a view or a filter that was pushed down is still a read
     # of files, while a cached or joined frame has an order of its own that is not to be touched.
@@ -57,19 +65,25 @@ def _reads_files(frame: DataFrame) -> bool:
 
 
 def grouped(frame: DataFrame, width: int) -> DataFrame:
-    """Return the rows in at most `width` partitions: contiguous groups of the frame's partitions, by number.
+    """Return the rows in at most `width` partitions: contiguous groups of the frame's partitions,
+    by number.
 
-    `DataFrame.coalesce` groups partitions by the hosts that hold them, where Spark knows those: of cached or shuffled frames,
-    and of files on a distributed store. Each level here joins neighbours, up to 16 of them, without a shuffle. The plan's
-    partitions are fixed at this call, as by `DataFrame.rdd`: with adaptive execution the frame's own shuffles run now.
-    Spark before 4.1 has no such union: rows are shuffled there.
+    `DataFrame.coalesce` groups partitions by the hosts that hold them, where Spark knows those: of
+    cached or shuffled frames, and of files on a distributed store. Each level here joins
+    neighbours, up to 16 of them, without a shuffle. The plan's partitions are fixed at this call,
+    as by `DataFrame.rdd`: with adaptive execution the frame's own shuffles run now. Spark before
+    4.1 has no such union: rows are shuffled there.
     """
     if not HAS_UNION_BY_PLACE:
         fixed, count = _fixed(frame)
         # Whole-number division keeps groups contiguous and of
         # nearly one size, as the union of Spark 4.1 does.
         group = sf.expr(f"CAST(spark_partition_id() * {width} DIV {max(1, count)} AS INT)")
-        return fixed if count <= width else _brought_in_order(_with_places(fixed, group), width).drop(PARTITION)
+        return (
+            fixed
+            if count <= width
+            else _brought_in_order(_with_places(fixed, group), width).drop(PARTITION)
+        )
     with unwrapped():
         rows = frame._jdf.queryExecution().toRdd()
         while (count := rows.getNumPartitions()) > width:
@@ -83,7 +97,9 @@ def grouped(frame: DataFrame, width: int) -> DataFrame:
 def _as_frame(frame: DataFrame, rows: Any) -> DataFrame:
     """Return an RDD of Spark's rows as a frame of the columns of another one."""
     session: Any = frame.sparkSession
-    return DataFrame(session._jsparkSession.internalCreateDataFrame(rows, frame._jdf.schema(), False), session)
+    return DataFrame(
+        session._jsparkSession.internalCreateDataFrame(rows, frame._jdf.schema(), False), session
+    )
 
 
 def _fixed(frame: DataFrame) -> tuple[DataFrame, int]:
@@ -95,7 +111,9 @@ def _fixed(frame: DataFrame) -> tuple[DataFrame, int]:
 
 def _with_places(frame: DataFrame, partition: Column) -> DataFrame:
     """Return the rows with the partition that each is to be in, and its position."""
-    return frame.select("*", partition.cast("int").alias(PARTITION), sf.monotonically_increasing_id().alias(_PLACE))
+    return frame.select(
+        "*", partition.cast("int").alias(PARTITION), sf.monotonically_increasing_id().alias(_PLACE)
+    )
 
 
 def _brought_in_order(frame: DataFrame, width: int, keeps_place: bool = False) -> DataFrame:
@@ -106,15 +124,18 @@ def _brought_in_order(frame: DataFrame, width: int, keeps_place: bool = False) -
 
 
 def _neighbours_joined(frame: DataFrame, rows: Any, count: int, groups: int) -> Any:
-    """Return an RDD whose partitions are contiguous groups of another's, whose sizes differ by one at most.
+    """Return an RDD whose partitions are contiguous groups of another's, whose sizes differ by one
+    at most.
 
-    The n-th RDD of the union has the n-th partition of every group. Larger groups come first: the last RDD lacks partitions at
-    its end, where empty ones are added, since a union of this kind needs as many in each.
+    The n-th RDD of the union has the n-th partition of every group. Larger groups come first: the
+    last RDD lacks partitions at its end, where empty ones are added, since a union of this kind
+    needs as many in each.
     """
     context = frame.sparkSession.sparkContext
     jvm: Any = context._jvm
     scala_context: Any = context._jsc.sc()
-    rdds, as_seq = jvm.org.apache.spark.rdd, jvm.PythonUtils.toSeq
+    rdds = jvm.org.apache.spark.rdd
+    as_seq = jvm.PythonUtils.toSeq
     kind = rows.elementClassTag()
     # Sizes differ by one at most: a group of twice the size would be the last task of the stage.
     starts = [group * (count // groups) + min(group, count % groups) for group in range(groups + 1)]
@@ -123,7 +144,9 @@ def _neighbours_joined(frame: DataFrame, rows: Any, count: int, groups: int) -> 
         numbers = [start + place for start, end in pairwise(starts) if start + place < end]
         layer = rdds.PartitionPruningRDD.create(rows, as_seq(numbers).toSet())
         lacking = groups - len(numbers)
-        layers.append(layer.union(scala_context.parallelize(as_seq([]), lacking, kind)) if lacking else layer)
+        layers.append(
+            layer.union(scala_context.parallelize(as_seq([]), lacking, kind)) if lacking else layer
+        )
     return rdds.SQLPartitioningAwareUnionRDD(scala_context, as_seq(layers), groups, kind)
 
 
@@ -133,12 +156,16 @@ def sorted_within(frame: DataFrame, at: str) -> DataFrame:
 
 
 def sorted_by_task(frame: DataFrame, at: str, width: int, place: Column) -> DataFrame:
-    """Return the rows brought to the partitions that an expression gives, each sorted by time, then by former position."""
+    """Return the rows brought to the partitions that an expression gives, each sorted by time, then
+    by former position.
+    """
     return dealt_by_id(_placed(frame), width, place).sortWithinPartitions(*_order(at)).drop(_PLACE)
 
 
 def sorted_over_all(frame: DataFrame, at: str, width: int) -> DataFrame:
-    """Return the rows sorted by a column of times, then by position, over `width` partitions (0: Spark's default)."""
+    """Return the rows sorted by a column of times, then by position, over `width` partitions (0:
+    Spark's default).
+    """
     return _in_ranges(_placed(frame), _order(at), width).drop(_PLACE)
 
 
@@ -157,15 +184,23 @@ def _order(at: str) -> list[Column]:
 
 
 def newest_times(frame: DataFrame, read: DataFrame, at: str, width: int) -> list[int | None]:
-    """Return the newest time in each partition of `read`; None for a partition without any. Runs a job of its own.
+    """Return the newest time in each partition of `read`; None for a partition without any. Runs a
+    job of its own.
 
-    `read`: the frame as the replay reads it, in `width` groups of partitions (0: as it is). The job reads the column of times
-    only, but a shuffled frame whole, since Spark chooses its partitions by size.
+    `read`: the frame as the replay reads it, in `width` groups of partitions (0: as it is). The job
+    reads the column of times only, but a shuffled frame whole, since Spark chooses its partitions
+    by size.
     """
 
     def newest(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         found = [pc.max(batch.column(at)).as_py() for batch in batches if batch.num_rows]
-        yield pa.RecordBatch.from_pydict({"newest": pa.array([max((n for n in found if n is not None), default=None)], pa.int64())})
+        yield pa.RecordBatch.from_pydict(
+            {
+                "newest": pa.array(
+                    [max((n for n in found if n is not None), default=None)], pa.int64()
+                )
+            }
+        )
 
     column = read
     # Reading one column of files is cheap. Of a shuffled frame it is not sound: adaptive execution
@@ -174,18 +209,25 @@ def newest_times(frame: DataFrame, read: DataFrame, at: str, width: int) -> list
         column = frame.select(quoted(at))
         column = grouped(column, width) if width else column
     with unwrapped():
-        rows = map_in_arrow(column, newest, "newest long").selectExpr("spark_partition_id() AS id", "newest").collect()
+        rows = (
+            map_in_arrow(column, newest, "newest long")
+            .selectExpr("spark_partition_id() AS id", "newest")
+            .collect()
+        )
     by_partition = {row.id: row.newest for row in rows}
     return [by_partition.get(n) for n in range(max(by_partition, default=-1) + 1)]
 
 
 def numbered(frame: DataFrame) -> DataFrame:
-    """Return the rows with a head in every partition: a first row that has nothing but the partition's number.
+    """Return the rows with a head in every partition: a first row that has nothing but the
+    partition's number.
 
-    `TaskContext.partitionId()` is another number where a task reads the partition through a union or a `coalesce`, as when what an
-    executor kept is made again. `spark_partition_id()` is the right one, but an empty partition has no row for it, and Spark
-    ends a job whose stage with such an expression runs again. The plan's partitions are fixed at this call, as by `grouped`.
-    With Spark before 4.1, which joins partitions by a shuffle only, that happens when an executor is lost.
+    `TaskContext.partitionId()` is another number where a task reads the partition through a union
+    or a `coalesce`, as when what an executor kept is made again. `spark_partition_id()` is the
+    right one, but an empty partition has no row for it, and Spark ends a job whose stage with such
+    an expression runs again. The plan's partitions are fixed at this call, as by `grouped`. With
+    Spark before 4.1, which joins partitions by a shuffle only, that happens when an executor is
+    lost.
     """
     session: Any = frame.sparkSession
     if not HAS_UNION_BY_PLACE:
@@ -195,7 +237,9 @@ def numbered(frame: DataFrame) -> DataFrame:
         rows_in_place = _with_places(fixed, sf.spark_partition_id())
         nothing = [sf.lit(None).cast(field.dataType).alias(field.name) for field in fixed.schema]
         heads = session.range(count).select(
-            *nothing, sf.col("id").cast("int").alias(PARTITION), sf.lit(-1).cast("long").alias(_PLACE)
+            *nothing,
+            sf.col("id").cast("int").alias(PARTITION),
+            sf.lit(-1).cast("long").alias(_PLACE),
         )
         both = _brought_in_order(heads.union(rows_in_place), count, keeps_place=True)
         is_head = sf.col(quoted(_PLACE)) < 0
@@ -206,7 +250,9 @@ def numbered(frame: DataFrame) -> DataFrame:
         rows = placed._jdf.queryExecution().toRdd()
         count = rows.getNumPartitions()
         nothing = [sf.lit(None).cast(field.dataType).alias(field.name) for field in frame.schema]
-        heads = session.range(0, count, 1, max(1, count)).select(*nothing, sf.col("id").cast("int").alias(PARTITION))
+        heads = session.range(0, count, 1, max(1, count)).select(
+            *nothing, sf.col("id").cast("int").alias(PARTITION)
+        )
         if count:
             # Heads first: the union keeps the order of its parts,
             # and a partition is read from its first row.
@@ -217,17 +263,23 @@ def numbered(frame: DataFrame) -> DataFrame:
 
 
 def without_head(batches: Iterator[pa.RecordBatch]) -> tuple[int, Iterator[pa.RecordBatch]]:
-    """Return the number of a partition of a numbered frame, and its rows; -1 for a frame without partitions."""
+    """Return the number of a partition of a numbered frame, and its rows; -1 for a frame without
+    partitions.
+    """
     first = next(batches, None)
     if first is None:
         return -1, iter(())
-    return first.column(PARTITION)[0].as_py(), chain([first.slice(1)] if first.num_rows > 1 else [], batches)
+    return first.column(PARTITION)[0].as_py(), chain(
+        [first.slice(1)] if first.num_rows > 1 else [], batches
+    )
 
 
 class RunningTime:
-    """Virtual time of rows in place: the greatest event time so far, including the partitions before.
+    """Virtual time of rows in place: the greatest event time so far, including the partitions
+    before.
 
-    `newest`: the newest times of all partitions; None: this is the only one. `number`: of the partition.
+    `newest`: the newest times of all partitions; None: this is the only one. `number`: of the
+    partition.
     """
 
     def __init__(self, newest: Sequence[int | None] | None, number: int) -> None:
@@ -241,7 +293,10 @@ class RunningTime:
         times: list[int | None] = batch.column(at).to_pylist()
         # Not before the first rows: `check` takes no time for no rows.
         if self._latest_ms is None:
-            self._latest_ms = max((ms for ms in (self._newest or ())[: self._number] if ms is not None), default=LONG_AGO)
+            self._latest_ms = max(
+                (ms for ms in (self._newest or ())[: self._number] if ms is not None),
+                default=LONG_AGO,
+            )
         own = max((each for each in times if each is not None), default=None)
         if own is None:
             return times

@@ -19,15 +19,18 @@ LONG_AGO = -(2**63)
 class EventTime:
     """Column of the event time (milliseconds or a timestamp), by input name or one for all inputs.
 
-    `in_order`: rows are sorted by event time, so no row of data is late. Otherwise rows keep their positions, virtual time is
-    the greatest event time so far of their source, and the rows that are late live are late here.
+    `in_order`: rows are sorted by event time, so no row of data is late. Otherwise rows keep their
+    positions, virtual time is the greatest event time so far of their source, and the rows that are
+    late live are late here.
     """
 
     columns: Mapping[str, str] | str
     in_order: bool = True
 
     def column(self, name: str, feed: Feed) -> str:
-        """Return the column of one input; InvalidTopologyError if none is named, since all inputs need one or none."""
+        """Return the column of one input; InvalidTopologyError if none is named, since all inputs
+        need one or none.
+        """
         if isinstance(self.columns, str):
             return self.columns
         for key in (name, f"{feed.spout}:{feed.stream}", feed.spout):
@@ -39,27 +42,37 @@ class EventTime:
 
 
 def parse_inputs(topology: Topology, inputs: Mapping[str, FrameT]) -> dict[Feed, FrameT]:
-    """Return inputs by spout and stream; InvalidTopologyError names an unknown spout or stream, or a spout without data."""
+    """Return inputs by spout and stream; InvalidTopologyError names an unknown spout or stream, or
+    a spout without data.
+    """
     found: dict[Feed, FrameT] = {}
     for name, frame in inputs.items():
         feed = parse_name(topology, name)
         if feed in found:
-            raise InvalidTopologyError(f"input '{name}' is given twice: a spout's name alone means its default stream")
+            raise InvalidTopologyError(
+                f"input '{name}' is given twice: a spout's name alone means its default stream"
+            )
         found[feed] = frame
     # An empty frame must be asked for by name: a forgotten input would be
     # a replay of half the history that looks like all of it.
     bare = [s.id for s in topology.spouts if not any(f.spout == s.id for f in found)]
     if bare:
-        raise InvalidTopologyError(f"spout '{bare[0]}' has no input: give it data, if only an empty frame")
+        raise InvalidTopologyError(
+            f"spout '{bare[0]}' has no input: give it data, if only an empty frame"
+        )
     return found
 
 
 def parse_name(topology: Topology, name: str) -> Feed:
-    """Return the stream named by "spout" or "spout:stream"; InvalidTopologyError lists the known names."""
+    """Return the stream named by "spout" or "spout:stream"; InvalidTopologyError lists the known
+    names.
+    """
     spout, _, stream = str(name).partition(":")
     spouts = {s.id: s for s in topology.spouts}
     if spout not in spouts:
-        raise InvalidTopologyError(f"input '{name}': there is no spout '{spout}', only {', '.join(sorted(spouts))}")
+        raise InvalidTopologyError(
+            f"input '{name}': there is no spout '{spout}', only {', '.join(sorted(spouts))}"
+        )
     streams = spouts[spout].streams
     if (stream or DEFAULT_STREAM) not in streams:
         known = ", ".join(f"{spout}:{s}" for s in sorted(streams)) or "none"
@@ -70,12 +83,16 @@ def parse_name(topology: Topology, name: str) -> Feed:
 
 
 def parse_states(topology: Topology, states: Mapping[str, FrameT]) -> dict[str, FrameT]:
-    """Return initial states by component; InvalidTopologyError names one that is not a bolt of the topology."""
+    """Return initial states by component; InvalidTopologyError names one that is not a bolt of the
+    topology.
+    """
     from_name = {name.removesuffix("!state"): frame for name, frame in states.items()}
     bolts = {c.id for c in topology.bolts}
     for component in from_name:
         if component not in bolts:
-            raise InvalidTopologyError(f"initial state of '{component}': there is no such bolt, only {', '.join(sorted(bolts))}")
+            raise InvalidTopologyError(
+                f"initial state of '{component}': there is no such bolt, only {', '.join(sorted(bolts))}"
+            )
     return from_name
 
 
@@ -83,7 +100,8 @@ def running_times(times: Iterable[int | None], start_ms: int) -> list[int | None
     """Return for each row the greatest time so far, from a start; None for a row without a time."""
     # A row without a time keeps none: it is put aside or
     # ends the replay, which its neighbour must not hide.
-    latest, found = start_ms, list[int | None]()
+    latest = start_ms
+    found = list[int | None]()
     for at_ms in times:
         latest = latest if at_ms is None else max(latest, at_ms)
         found.append(None if at_ms is None else latest)
@@ -91,6 +109,8 @@ def running_times(times: Iterable[int | None], start_ms: int) -> list[int | None
 
 
 def starts_of(newest_ms: Iterable[int | None], begin_ms: int) -> list[int]:
-    """Return the virtual time with which each partition begins, from the newest event time of each."""
+    """Return the virtual time with which each partition begins, from the newest event time of
+    each.
+    """
     newest = [begin_ms if at_ms is None else at_ms for at_ms in newest_ms]
     return list(accumulate([begin_ms, *newest], max))[:-1]

@@ -1,4 +1,6 @@
-"""Job description sent to every partition of a replay: the plan, the packed code with its local modules, the settings."""
+"""Job description sent to every partition of a replay: the plan, the packed code with its local
+modules, the settings.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,8 @@ class OpenEnd:
     """State of a back-fill's sources: more is to come, and how far event time has come."""
 
     newest_ms: NewestTimes
-    of_tasks: frozenset[str]  # spouts of whose data each partition is what one task has emitted, with a clock of its own
+    # spouts of whose data each partition is what one task has emitted, with a clock of its own
+    of_tasks: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +49,10 @@ class RunSettings:
     time_fields: Mapping[Feed, str] = field(default_factory=dict)  # of every input, or of none
     skip_bad: bool = False
     columns: bool = True  # bolts that take batches get batches; else rows, as live
-    outputs: Collection[str] | None = None  # which results are kept beyond what stages exchange; None: every one
-    open_end: OpenEnd | None = None  # more input follows: windows stay open, and all task states are written
+    # which results are kept beyond what stages exchange; None: every one
+    outputs: Collection[str] | None = None
+    # more input follows: windows stay open, and all task states are written
+    open_end: OpenEnd | None = None
     shortcuts: bool = True  # combiners, where possible
     is_sorted: bool = False  # rows are brought into the order of their event time
 
@@ -78,7 +83,9 @@ class RunSettings:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Job description sent to every partition. `kept`: streams whose rows go to the results only."""
+    """Job description sent to every partition. `kept`: streams whose rows go to the results
+    only.
+    """
 
     # Without instances and inputs, which the code has: pickled twice, they would double what Spark
     # sends with every task, and executors would open the second copy without the packed modules.
@@ -88,21 +95,30 @@ class Job:
     settings: RunSettings
     kept: frozenset[Feed]
     wanted: frozenset[str]  # names of the results that may be asked for
-    sequence: frozenset[Feed]  # data whose partitions follow each other: clocks continue from one to the next
-    to_sort: frozenset[Feed]  # data that is brought into the order of its event time over all partitions
+    # data whose partitions follow each other: clocks continue from one to the next
+    sequence: frozenset[Feed]
+    # data that is brought into the order of its event time over all partitions
+    to_sort: frozenset[Feed]
 
     @property
     def kept_states(self) -> list[str]:
         """Return the bolts whose final states are results."""
-        return sorted(name.removesuffix(STATE_MARK) for name in self.wanted if name.endswith(STATE_MARK))
+        return sorted(
+            name.removesuffix(STATE_MARK) for name in self.wanted if name.endswith(STATE_MARK)
+        )
 
     def open(self) -> tuple[Topology, Callable[[str], Any]]:
-        """Return the topology with the groupings used for routing, and a factory of component instances."""
+        """Return the topology with the groupings used for routing, and a factory of component
+        instances.
+        """
         return open_topology(self.code, self.key, modules_file(self.key))
 
 
-def make_job(plan: Plan, settings: RunSettings, by_value: Iterable[str] = (), *, is_local: bool = False) -> Job:
-    """Pack the code once; InvalidTopologyError names a component that cannot be packed, or an unknown output.
+def make_job(
+    plan: Plan, settings: RunSettings, by_value: Iterable[str] = (), *, is_local: bool = False
+) -> Job:
+    """Pack the code once; InvalidTopologyError names a component that cannot be packed, or an
+    unknown output.
 
     Local modules that the code imports are packed too, unless it runs in this process.
     """
@@ -118,19 +134,38 @@ def make_job(plan: Plan, settings: RunSettings, by_value: Iterable[str] = (), *,
         for stage in plan.stages
         for bolt in stage.bolts
         for stream, declared in plan.topology.components[bolt].streams.items()
-        if Feed(bolt, stream) in wanted and not declared.direct and not _full_copies(plan, stage, bolt, stream)
+        if Feed(bolt, stream) in wanted
+        and not declared.direct
+        and not _full_copies(plan, stage, bolt, stream)
     )
-    bare = replace(plan, topology=Topology({c.id: replace(c, instance=None, inputs=()) for c in plan.topology}))
+    bare = replace(
+        plan, topology=Topology({c.id: replace(c, instance=None, inputs=()) for c in plan.topology})
+    )
     sequence, to_sort = _histories(plan, settings)
-    return Job(bare, code, hashlib.sha256(code).hexdigest(), settings, kept, frozenset(names), sequence, to_sort)
+    return Job(
+        bare,
+        code,
+        hashlib.sha256(code).hexdigest(),
+        settings,
+        kept,
+        frozenset(names),
+        sequence,
+        to_sort,
+    )
 
 
 def _histories(plan: Plan, settings: RunSettings) -> tuple[frozenset[Feed], frozenset[Feed]]:
-    """Return the data that is one history over all partitions, and that which must be sorted to be one."""
+    """Return the data that is one history over all partitions, and that which must be sorted to be
+    one.
+    """
     # What one task of a spout emits has that task's clock, as live: nothing goes on from partition
     # to partition.
     of_tasks = frozenset() if settings.open_end is None else settings.open_end.of_tasks
-    feeds = [(stage, stage.feed) for stage in plan.stages if stage.feed is not None and stage.feed.spout not in of_tasks]
+    feeds = [
+        (stage, stage.feed)
+        for stage in plan.stages
+        if stage.feed is not None and stage.feed.spout not in of_tasks
+    ]
     if not settings.is_sorted:
         return frozenset(feed for _, feed in feeds), frozenset()
     # Sorting over all partitions is a shuffle of all rows, so it is left out where sorting within
@@ -138,7 +173,8 @@ def _histories(plan: Plan, settings: RunSettings) -> tuple[frozenset[Feed], froz
     to_sort = frozenset(
         feed
         for stage, feed in feeds
-        if feed in settings.time_fields and needs_order(plan.topology, plan.conf, stage, settings.time_fields[feed])
+        if feed in settings.time_fields
+        and needs_order(plan.topology, plan.conf, stage, settings.time_fields[feed])
     )
     return to_sort, to_sort
 
@@ -149,8 +185,12 @@ def result_name(component: str, stream: str) -> str:
 
 
 def result_names(plan: Plan) -> dict[str, Feed]:
-    """Return every stream that a replay can return by name, with the inputs of redirected bolts under names of their own."""
-    return {result_name(c.id, name): Feed(c.id, name) for c in plan.topology for name in c.streams} | dict(plan.redirected)
+    """Return every stream that a replay can return by name, with the inputs of redirected bolts
+    under names of their own.
+    """
+    return {
+        result_name(c.id, name): Feed(c.id, name) for c in plan.topology for name in c.streams
+    } | dict(plan.redirected)
 
 
 def targets_of(plan: Plan, component: str, stream: str) -> list[int]:
@@ -160,7 +200,9 @@ def targets_of(plan: Plan, component: str, stream: str) -> list[int]:
 
 
 def _full_copies(plan: Plan, stage: Stage, component: str, stream: str) -> list[int]:
-    """Return tasks of a later stage that together get every emission exactly once; empty if there are none."""
+    """Return tasks of a later stage that together get every emission exactly once; empty if there
+    are none.
+    """
     direct = list(plan.direct_targets_not_run.get(Feed(component, stream), ()))
     for subscriber, grouping in plan.topology.subscribers(component, stream):
         if stage.has(subscriber):
@@ -178,12 +220,15 @@ def _wanted(plan: Plan, outputs: Collection[str] | None) -> Collection[str]:
     known = [*result_names(plan), *(id + STATE_MARK for id in plan.stateful())]
     for output in outputs or ():
         if output not in known:
-            raise InvalidTopologyError(f"output '{output}' is none of this replay's: {', '.join(sorted(known))}")
+            raise InvalidTopologyError(
+                f"output '{output}' is none of this replay's: {', '.join(sorted(known))}"
+            )
     return known if outputs is None else outputs
 
 
 def needs_order(topology: Topology, conf: Mapping[str, Any], stage: Stage, time_field: str) -> bool:
-    """Return whether a row of a data stage can be late although the data is sorted by this field within its partitions.
+    """Return whether a row of a data stage can be late although the data is sorted by this field
+    within its partitions.
 
     None can if every subscriber by event time uses this field of the data itself.
     """
@@ -196,11 +241,18 @@ def is_watched(topology: Topology, conf: Mapping[str, Any], stage: Stage) -> boo
     return any(True for _ in _watched(topology, conf, stage))
 
 
-def _watched(topology: Topology, conf: Mapping[str, Any], stage: Stage) -> Iterator[tuple[str, str | None]]:
+def _watched(
+    topology: Topology, conf: Mapping[str, Any], stage: Stage
+) -> Iterator[tuple[str, str | None]]:
     """Yield senders of a stage, each with the time field of a subscriber by event time."""
     times = TimePlan(topology, conf)
-    streams = [(bolt, stream) for bolt in stage.bolts for stream in topology.components[bolt].streams]
-    for component, stream in [*streams, *([(stage.feed.spout, stage.feed.stream)] if stage.feed else [])]:
+    streams = [
+        (bolt, stream) for bolt in stage.bolts for stream in topology.components[bolt].streams
+    ]
+    for component, stream in [
+        *streams,
+        *([(stage.feed.spout, stage.feed.stream)] if stage.feed else []),
+    ]:
         for listener in times.listeners(component, stream):
             settings = times.settings.get(listener)
             if settings is not None and settings.is_event_time:
@@ -210,19 +262,28 @@ def _watched(topology: Topology, conf: Mapping[str, Any], stage: Stage) -> Itera
 _PREFIX = "sparkstorm-modules-"
 
 
-def pack_with_modules(topology: Topology, by_value: Iterable[str], conf: Mapping[str, Any]) -> bytes:
-    """Pack a topology, these modules by value, as sources all local modules that its code names or imports, and its files."""
+def pack_with_modules(
+    topology: Topology, by_value: Iterable[str], conf: Mapping[str, Any]
+) -> bytes:
+    """Pack a topology, these modules by value, as sources all local modules that its code names or
+    imports, and its files.
+    """
     modules = sorted({*by_value, *modules_of(topology)})
-    named = {*named_in(pack_topology(topology, modules)), *map(top_module, classes_in(topology, conf))}
+    named = {
+        *named_in(pack_topology(topology, modules)),
+        *map(top_module, classes_in(topology, conf)),
+    }
     sent = FileSettings.of(conf)
     attachments = read_attachments(sent.files, sent.archives)
     return pack_topology(topology, modules, pack_sources(sorted({*modules, *named})), attachments)
 
 
 def modules_file(key: str) -> Path | None:
-    """Return where this Python worker is to put the modules of a topology; None on the driver, or if they are there already.
+    """Return where this Python worker is to put the modules of a topology; None on the driver, or
+    if they are there already.
 
-    A worker runs tasks of many replays: the modules of the last one are forgotten, since the driver's may have changed.
+    A worker runs tasks of many replays: the modules of the last one are forgotten, since the
+    driver's may have changed.
     """
     if TaskContext.get() is None:
         return None

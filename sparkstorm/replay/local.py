@@ -1,6 +1,7 @@
 """Local replay: the same plan and stages over plain lists, without Spark.
 
-For unit tests of bolts over recorded data and for checking a sample. Its results equal those on Spark.
+For unit tests of bolts over recorded data and for checking a sample. Its results equal those on
+Spark.
 """
 
 from __future__ import annotations
@@ -20,12 +21,30 @@ from sparkstorm.model.values.codec import Codec
 from sparkstorm.model.values.metric_values import MetricValue
 from sparkstorm.replay.equality_warnings import ReplayWarning, warnings_of
 from sparkstorm.replay.evidence import Evidence
-from sparkstorm.replay.inputs import LONG_AGO, parse_inputs, parse_name, parse_states, running_times, starts_of
+from sparkstorm.replay.inputs import (
+    LONG_AGO,
+    parse_inputs,
+    parse_name,
+    parse_states,
+    running_times,
+    starts_of,
+)
 from sparkstorm.replay.job import Job, RunSettings, make_job, result_names, targets_of
 from sparkstorm.replay.options import OptionArguments, ReplayOptions, options_of
 from sparkstorm.replay.plan import Feed, Plan
 from sparkstorm.replay.tasks.batches import TimedRows
-from sparkstorm.replay.tasks.chunks import CLOCK, DEAD, KEPT_STATE, ROWS, START, STATE, Chunk, ChunkWriter, order_of, unpack_rows
+from sparkstorm.replay.tasks.chunks import (
+    CLOCK,
+    DEAD,
+    KEPT_STATE,
+    ROWS,
+    START,
+    STATE,
+    Chunk,
+    ChunkWriter,
+    order_of,
+    unpack_rows,
+)
 from sparkstorm.replay.tasks.stage import StageRun
 
 Values = Sequence[Any]
@@ -53,12 +72,16 @@ class LocalResults:
 
     @property
     def metrics(self) -> dict[str, dict[str, MetricValue]]:
-        """Return what counters and histograms of user code have counted, by component and name; spouts do not run in a replay."""
+        """Return what counters and histograms of user code have counted, by component and name;
+        spouts do not run in a replay.
+        """
         return self.evidence.metrics
 
     @property
     def states(self) -> Mapping[str, dict[Any, Any]]:
-        """Return final states over all tasks, by component; reading one in which several tasks have a key is a ValueError."""
+        """Return final states over all tasks, by component; reading one in which several tasks have
+        a key is a ValueError.
+        """
         return _Merged(self.states_by_task)
 
 
@@ -72,7 +95,9 @@ class _Merged(Mapping[str, dict[Any, Any]]):
 
     def __getitem__(self, component: str) -> dict[Any, Any]:
         if component not in self._states_by_task:
-            raise KeyError(f"there is no state of '{component}', only of {', '.join(self._states_by_task) or 'no component'}")
+            raise KeyError(
+                f"there is no state of '{component}', only of {', '.join(self._states_by_task) or 'no component'}"
+            )
         return merged_states(component, self._states_by_task[component])
 
     def __contains__(self, component: object) -> bool:
@@ -94,15 +119,19 @@ def replay_locally(
     shortcuts: bool = True,
     **arguments: Unpack[OptionArguments],
 ) -> LocalResults:
-    """Replay rows given as lists, with ReplayOptions or their fields as keyword arguments; results are plain values.
+    """Replay rows given as lists, with ReplayOptions or their fields as keyword arguments; results
+    are plain values.
 
-    `partitions`: into how many parts the rows of each input are cut, or the sorted positions of the cuts. `shortcuts`: whether
-    rows are combined before they travel (tests compare both).
+    `partitions`: into how many parts the rows of each input are cut, or the sorted positions of the
+    cuts. `shortcuts`: whether rows are combined before they travel (tests compare both).
     """
     options = options_of(options, arguments)
     if options.types:
-        raise InvalidTopologyError("types are of DataFrames: replay_locally returns values as bolts emit them")
-    plan, time = options.plan(topology), options.time()
+        raise InvalidTopologyError(
+            "types are of DataFrames: replay_locally returns values as bolts emit them"
+        )
+    plan = options.plan(topology)
+    time = options.time()
     for input_name, rows in inputs.items():
         # Before anything else: a frame given by mistake would be iterated column by column.
         if not isinstance(rows, Sequence) or isinstance(rows, str | bytes):
@@ -113,14 +142,21 @@ def replay_locally(
     names = {parse_name(topology, name): name for name in inputs}
     job = make_job(plan, RunSettings.of(options, names, time, shortcuts=shortcuts), is_local=True)
     results = LocalResults(states_by_task={component: {} for component in job.kept_states})
-    parts = {feed: [rows[start:end] for start, end in pairwise(_cuts(len(rows), partitions))] for feed, rows in feeds.items()}
+    parts = {
+        feed: [rows[start:end] for start, end in pairwise(_cuts(len(rows), partitions))]
+        for feed, rows in feeds.items()
+    }
     run_stages(plan, job, parts, parse_states(topology, options.states), results)
     results.warnings = warnings_of(plan, results.evidence, job.sequence, time is not None)
     return results
 
 
 def _cuts(size: int, partitions: int | Sequence[int]) -> list[int]:
-    places = [size * n // partitions for n in range(1, partitions)] if isinstance(partitions, int) else partitions
+    places = (
+        [size * n // partitions for n in range(1, partitions)]
+        if isinstance(partitions, int)
+        else partitions
+    )
     return [0, *(min(place, size) for place in places), size]
 
 
@@ -138,11 +174,19 @@ def run_stages(
         if stage.feed is not None:
             made = _over_data(run, parts.get(stage.feed, ((),)))
         else:
-            arrived = [c for source in plan.exchanges_into(stage) for c in chunks_by_stage[source.number]]
+            arrived = [
+                c for source in plan.exchanges_into(stage) for c in chunks_by_stage[source.number]
+            ]
             bolt = stage.bolts[0]
             made = _over_chunks(run, arrived, states.get(bolt, {}), plan.key_grouping(bolt))
         chunks_by_stage[stage.number] = made
-    _collect(plan, {feed: list(chain(*each)) for feed, each in parts.items()}, chunks_by_stage, results, job.wanted)
+    _collect(
+        plan,
+        {feed: list(chain(*each)) for feed, each in parts.items()},
+        chunks_by_stage,
+        results,
+        job.wanted,
+    )
     return list(chain(*chunks_by_stage.values()))
 
 
@@ -151,12 +195,17 @@ def _over_data(run: StageRun, parts: Sequence[Sequence[Values]]) -> list[Chunk]:
     count = min(len(parts), run.stage.width or len(parts))
     cuts = [len(parts) * n // count for n in range(count + 1)]
     batches = _timed(run, [list(chain(*parts[start:end])) for start, end in pairwise(cuts)])
-    return [chunk for partition, batch in enumerate(batches) for chunk in run.over_data(partition, [batch])]
+    return [
+        chunk
+        for partition, batch in enumerate(batches)
+        for chunk in run.over_data(partition, [batch])
+    ]
 
 
 def _timed(run: StageRun, parts: Sequence[Sequence[Values]]) -> list[TimedRows]:
     """Return the rows of every partition with the virtual times they have on Spark."""
-    job, feed = run.job, run.stage.feed
+    job = run.job
+    feed = run.stage.feed
     assert feed is not None
     codec = Codec()
     values = [[tuple(map(codec.normalise, row)) for row in part] for part in parts]
@@ -166,21 +215,30 @@ def _timed(run: StageRun, parts: Sequence[Sequence[Values]]) -> list[TimedRows]:
     fields = job.plan.topology.components[feed.spout].streams[feed.stream].fields
     column = job.settings.time_fields[feed]
     if column not in fields:
-        raise InvalidTopologyError(f"input '{feed.spout}' has no column '{column}' for the event time; it has {', '.join(fields)}")
+        raise InvalidTopologyError(
+            f"input '{feed.spout}' has no column '{column}' for the event time; it has {', '.join(fields)}"
+        )
     place = fields.index(column)
     for row in chain(*values):
         if row[place] is not None and not isinstance(row[place], int | float):
             kind = type(row[place]).__name__
-            raise InvalidTopologyError(f"input '{feed.spout}', column '{column}': an event time is whole milliseconds, not {kind}")
+            raise InvalidTopologyError(
+                f"input '{feed.spout}', column '{column}': an event time is whole milliseconds, not {kind}"
+            )
     if feed in job.to_sort:
         whole = sorted(chain(*values), key=partial(_at, place))
         values = [whole[start:end] for start, end in pairwise(_cuts(len(whole), len(values)))]
     elif job.settings.is_sorted:
         for part in values:
             part.sort(key=partial(_at, place))
-    newest = [max((row[place] for row in part if row[place] is not None), default=None) for part in values]
+    newest = [
+        max((row[place] for row in part if row[place] is not None), default=None) for part in values
+    ]
     starts = starts_of(newest, LONG_AGO) if feed in job.sequence else [LONG_AGO] * len(values)
-    return [(part, running_times([row[place] for row in part], start)) for part, start in zip(values, starts, strict=True)]
+    return [
+        (part, running_times([row[place] for row in part], start))
+        for part, start in zip(values, starts, strict=True)
+    ]
 
 
 def _at(place: int, row: tuple[Any, ...]) -> int:
@@ -188,7 +246,9 @@ def _at(place: int, row: tuple[Any, ...]) -> int:
     return LONG_AGO if at_ms is None else at_ms
 
 
-def _over_chunks(run: StageRun, arrived: Iterable[Chunk], initial: Mapping[Any, Any], by: Grouping) -> list[Chunk]:
+def _over_chunks(
+    run: StageRun, arrived: Iterable[Chunk], initial: Mapping[Any, Any], by: Grouping
+) -> list[Chunk]:
     tasks = run.job.plan.tasks(run.stage.bolts[0])
     chunks = [Chunk(START, task, 0, 0, 0, task, "", 0, b"") for task in tasks]
     chunks += state_chunks(tasks, ((key, value, None) for key, value in initial.items()), by)
@@ -196,8 +256,12 @@ def _over_chunks(run: StageRun, arrived: Iterable[Chunk], initial: Mapping[Any, 
     return list(run.over_chunks(sorted(chunks, key=order_of)))
 
 
-def state_chunks(tasks: Sequence[int], rows: Iterable[tuple[Any, Any, int | None]], by: Grouping) -> list[Chunk]:
-    """Return chunks of an initial state; a row without a task goes to that of its key under the grouping `by`."""
+def state_chunks(
+    tasks: Sequence[int], rows: Iterable[tuple[Any, Any, int | None]], by: Grouping
+) -> list[Chunk]:
+    """Return chunks of an initial state; a row without a task goes to that of its key under the
+    grouping `by`.
+    """
     pairs: dict[int, list[Any]] = {}
     place = place_of(by, len(tasks))
     for key, value, task in rows:
@@ -224,17 +288,26 @@ def _collect(
             continue
         if name not in wanted:
             continue
-        tasks, targets = plan.tasks(feed.spout), targets_of(plan, feed.spout, feed.stream)
+        tasks = plan.tasks(feed.spout)
+        targets = targets_of(plan, feed.spout, feed.stream)
         results.outputs[name] = [
             values
             for c in every
-            if c.kind == ROWS and c.sender in tasks and c.stream.removeprefix(LATE_PREFIX) == feed.stream and c.target in targets
+            if c.kind == ROWS
+            and c.sender in tasks
+            and c.stream.removeprefix(LATE_PREFIX) == feed.stream
+            and c.target in targets
             for values in unpack_rows(codec, c)[0]
         ]
     for chunk in every:
         if chunk.kind == KEPT_STATE:
             keys, values = codec.unpack(chunk.data)[1]
-            state = results.states_by_task.setdefault(plan.component_by_task[chunk.target], {}).setdefault(chunk.target, {})
-            state.update((tuple(k) if isinstance(k, list) else k, v) for k, v in zip(keys, values, strict=True))
+            state = results.states_by_task.setdefault(
+                plan.component_by_task[chunk.target], {}
+            ).setdefault(chunk.target, {})
+            state.update(
+                (tuple(k) if isinstance(k, list) else k, v)
+                for k, v in zip(keys, values, strict=True)
+            )
         elif chunk.kind == DEAD:
             results.dead_letters.append(DeadLetter.decode(codec, chunk.data))

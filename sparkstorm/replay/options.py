@@ -1,4 +1,6 @@
-"""Options of a replay, the same for `replay`, `replay_locally`, `back_fill` and `back_fill_locally`."""
+"""Options of a replay, the same for `replay`, `replay_locally`, `back_fill` and
+`back_fill_locally`.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +24,15 @@ class ReplayOptions:
     """Options of a replay.
 
     conf, name: as for the live run, so that tasks and the first targets of shuffles are the same.
-    event_time: the column that is the virtual time of rows.
-    from_checkpoint: folder of a savepoint or checkpoint with whose states, windows, timers and clocks the replay begins.
-    states: initial states by component: frames (key, value and, from a former run, task), or locally mappings.
-    types: columns of results by name ("word string, n bigint"), over what streams and states declare; others are inferred.
-    outputs: the results to keep; None: all.
-    effects: by bolt, over what its class declares: `Effects`.
-    skip_bad: whether failing records are put aside; else they end the replay.
-    columns: whether bolts that take batches get batches; else they get rows, as live.
-    by_value: modules to send to the executors as they are in memory, beside those of the components.
+    event_time: the column that is the virtual time of rows. from_checkpoint: folder of a savepoint
+    or checkpoint with whose states, windows, timers and clocks the replay begins. states: initial
+    states by component: frames (key, value and, from a former run, task), or locally mappings.
+    types: columns of results by name ("word string, n bigint"), over what streams and states
+    declare; others are inferred. outputs: the results to keep; None: all. effects: by bolt, over
+    what its class declares: `Effects`. skip_bad: whether failing records are put aside; else they
+    end the replay. columns: whether bolts that take batches get batches; else they get rows, as
+    live. by_value: modules to send to the executors as they are in memory, beside those of the
+    components.
     """
 
     conf: Mapping[str, Any] = field(default_factory=dict)
@@ -46,9 +48,11 @@ class ReplayOptions:
     by_value: Iterable[str] = ()
 
     def plan(self, topology: Topology) -> Plan:
-        """Check the configuration, cut the topology into stages, and read the checkpoint to begin with, if there is one.
+        """Check the configuration, cut the topology into stages, and read the checkpoint to begin
+        with, if there is one.
 
-        InvalidTopologyError, InvalidConfigError; CheckpointError for a checkpoint that is damaged or of other components.
+        InvalidTopologyError, InvalidConfigError; CheckpointError for a checkpoint that is damaged
+        or of other components.
         """
         conf = merge(check(self.conf, "the settings of the replay")).as_dict()
         if self.from_checkpoint is None:
@@ -56,14 +60,25 @@ class ReplayOptions:
         # Merging them would need a rule for keys that both
         # have, and windows would not fit other states.
         if self.states:
-            raise InvalidTopologyError("a replay begins with states or from_checkpoint, not both: a checkpoint has the states")
+            raise InvalidTopologyError(
+                "a replay begins with states or from_checkpoint, not both: a checkpoint has the states"
+            )
         seeds = Seeds.of(read_checkpoint(Path(self.from_checkpoint)), topology)
         plan = make_plan(seeds.topology, conf, self.name, self.effects)
-        return replace(plan, begin={task: tuple(entries) for task, entries in seeds.journals(plan.component_by_task)})
+        return replace(
+            plan,
+            begin={
+                task: tuple(entries) for task, entries in seeds.journals(plan.component_by_task)
+            },
+        )
 
     def time(self, in_order: bool = True) -> EventTime | None:
         """Return the event time; `in_order` is for one that is given by its column's name alone."""
-        return EventTime(self.event_time, in_order) if isinstance(self.event_time, str) else self.event_time
+        return (
+            EventTime(self.event_time, in_order)
+            if isinstance(self.event_time, str)
+            else self.event_time
+        )
 
 
 class OptionArguments(TypedDict, total=False):
@@ -86,12 +101,19 @@ _DEFAULT = ReplayOptions()
 
 
 def options_of(options: ReplayOptions | None, arguments: Mapping[str, Any]) -> ReplayOptions:
-    """Return options with keyword arguments in the place of their fields; InvalidTopologyError names an unknown one."""
+    """Return options with keyword arguments in the place of their fields; InvalidTopologyError
+    names an unknown one.
+    """
     known = [each.name for each in fields(ReplayOptions)]
     unknown = [name for name in arguments if name not in known]
     if unknown:
-        raise InvalidTopologyError(f"a replay has no option '{unknown[0]}', only {', '.join(known)}")
+        raise InvalidTopologyError(
+            f"a replay has no option '{unknown[0]}', only {', '.join(known)}"
+        )
     # None stands for the default, so that a caller can pass
     # an option on without asking whether it is set.
-    given = {name: getattr(_DEFAULT, name) if value is None else value for name, value in arguments.items()}
+    given = {
+        name: getattr(_DEFAULT, name) if value is None else value
+        for name, value in arguments.items()
+    }
     return replace(options or _DEFAULT, **given)

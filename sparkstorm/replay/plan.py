@@ -1,8 +1,10 @@
-"""Plan of a replay: which components run together in one Spark stage, and the order of stages. PURE.
+"""Plan of a replay: which components run together in one Spark stage, and the order of stages.
+PURE.
 
-A stage is a bolt, or a spout's stream of data, with every downstream bolt that takes its input by shuffle alone: those
-need no exchange. Each task belongs to one of the stage's partitions, as to a worker, so `local or shuffle` means the same
-as live. Every other grouping is an exchange between two stages.
+A stage is a bolt, or a spout's stream of data, with every downstream bolt that takes its input by
+shuffle alone: those need no exchange. Each task belongs to one of the stage's partitions, as to a
+worker, so `local or shuffle` means the same as live. Every other grouping is an exchange between
+two stages.
 """
 
 from __future__ import annotations
@@ -39,7 +41,9 @@ class Feed:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One Spark stage; `width` partitions hold the tasks of its bolts, 0 means as many as the data has."""
+    """One Spark stage; `width` partitions hold the tasks of its bolts, 0 means as many as the data
+    has.
+    """
 
     number: int
     feed: Feed | None
@@ -58,7 +62,9 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A topology cut for replay: `topology` has the groupings that routing uses and only the bolts that run."""
+    """A topology cut for replay: `topology` has the groupings that routing uses and only the bolts
+    that run.
+    """
 
     name: str
     topology: Topology
@@ -66,27 +72,37 @@ class Plan:
     component_by_task: Mapping[int, str]
     stages: tuple[Stage, ...]
     not_run: Mapping[str, Effects]  # bolts whose effects are muted or redirected
-    redirected: Mapping[str, Feed]  # by result name: the stream that a bolt that does not run would have got
-    direct_targets_not_run: Mapping[Feed, tuple[int, ...]]  # tasks that do not run but may be named by emit_direct
-    idempotent: frozenset[str] = frozenset()  # idempotent bolts: their inputs are counted, and the counts name their effects
-    begin: Mapping[int, tuple[bytes, ...]] = field(default_factory=dict)  # by task: the journal of a checkpoint to begin with
+    # by result name: the stream that a bolt that does not run would have got
+    redirected: Mapping[str, Feed]
+    # tasks that do not run but may be named by emit_direct
+    direct_targets_not_run: Mapping[Feed, tuple[int, ...]]
+    # idempotent bolts: their inputs are counted, and the counts name their effects
+    idempotent: frozenset[str] = frozenset()
+    # by task: the journal of a checkpoint to begin with
+    begin: Mapping[int, tuple[bytes, ...]] = field(default_factory=dict)
 
     def tasks(self, component: str) -> list[int]:
         """Return the sorted task ids of a component, as live."""
         return tasks_by_component(self.component_by_task)[component]
 
     def parts(self, codec: Codec, streams: Mapping[str, tuple[str, ...]]) -> TaskParts:
-        """Return the parts of the tasks of one host, to which streams of these fields come beside the declared ones."""
+        """Return the parts of the tasks of one host, to which streams of these fields come beside
+        the declared ones.
+        """
         # A live run's id goes on with a number and a time. Seeds of groupings use the name before
         # them alone, so that the first targets of shuffles are those of the live run.
-        return TaskParts(f"{self.name}-0-0", self.topology, self.conf, self.component_by_task, codec, streams)
+        return TaskParts(
+            f"{self.name}-0-0", self.topology, self.conf, self.component_by_task, codec, streams
+        )
 
     def stateful(self) -> list[str]:
         """Return the bolts that keep a state."""
         return [c.id for c in self.topology.bolts if isinstance(c.instance, Stateful)]
 
     def key_grouping(self, component: str) -> Grouping:
-        """Return the grouping by which the keys of a bolt's state find their tasks: key ranges of an input, else fields."""
+        """Return the grouping by which the keys of a bolt's state find their tasks: key ranges of
+        an input, else fields.
+        """
         groupings = [each.grouping for each in self.topology.components[component].inputs]
         return next((each for each in groupings if each.kind == "key_range"), Grouping("fields"))
 
@@ -97,7 +113,9 @@ class Plan:
 
     def exchanges_into(self, stage: Stage) -> list[Stage]:
         """Return the stages whose rows reach this one by an exchange, in order."""
-        wanted = {(s.component, s.stream) for b in stage.bolts for s in self.topology.components[b].inputs}
+        wanted = {
+            (s.component, s.stream) for b in stage.bolts for s in self.topology.components[b].inputs
+        }
         sources = {self.stage_of(component, stream).number for component, stream in wanted}
         return [s for s in self.stages if s.number in sources - {stage.number}]
 
@@ -106,8 +124,12 @@ class Plan:
         return [s for s in self.stages if stage in self.exchanges_into(s)]
 
 
-def make_plan(topology: Topology, conf: Mapping[str, Any], name: str, effects: Mapping[str, Effects]) -> Plan:
-    """Check a topology, number its tasks as live, cut it into stages; InvalidTopologyError names a cycle or a wrong effect."""
+def make_plan(
+    topology: Topology, conf: Mapping[str, Any], name: str, effects: Mapping[str, Effects]
+) -> Plan:
+    """Check a topology, number its tasks as live, cut it into stages; InvalidTopologyError names a
+    cycle or a wrong effect.
+    """
     validate(topology)
     register(SubmissionSettings.of(conf).serializers)
     # All bolts, those that do not run included: task ids are the live ones.
@@ -121,12 +143,26 @@ def make_plan(topology: Topology, conf: Mapping[str, Any], name: str, effects: M
     counts = {c: len(tasks) for c, tasks in tasks_by_component(component_by_task).items()}
     stages = _cut(kept, [c for c in order if c in kept.components], counts)
     redirected = _redirected(whole, [c for c, how in not_run.items() if how is Effects.REDIRECT])
-    direct_targets_not_run = _direct_targets_not_run(whole, not_run, tasks_by_component(component_by_task))
-    return Plan(name, _routed(kept, stages), conf, component_by_task, stages, not_run, redirected, direct_targets_not_run, keyed)
+    direct_targets_not_run = _direct_targets_not_run(
+        whole, not_run, tasks_by_component(component_by_task)
+    )
+    return Plan(
+        name,
+        _routed(kept, stages),
+        conf,
+        component_by_task,
+        stages,
+        not_run,
+        redirected,
+        direct_targets_not_run,
+        keyed,
+    )
 
 
 def effect_of(component: Component) -> Effects:
-    """Return the effects that a bolt declares; undeclared, a bolt without outputs and state is redirected."""
+    """Return the effects that a bolt declares; undeclared, a bolt without outputs and state is
+    redirected.
+    """
     declared: Effects | None = getattr(component.instance, "effects", None)
     if declared is not None:
         return declared
@@ -138,7 +174,9 @@ def _effects(topology: Topology, given: Mapping[str, Effects]) -> dict[str, Effe
     bolts = {c.id: c for c in topology.bolts}
     for id in given:
         if id not in bolts:
-            raise InvalidTopologyError(f"effects names '{id}', which is no bolt; there are {', '.join(sorted(bolts))}")
+            raise InvalidTopologyError(
+                f"effects names '{id}', which is no bolt; there are {', '.join(sorted(bolts))}"
+            )
     effects = {id: given.get(id) or effect_of(bolt) for id, bolt in bolts.items()}
     for id, how in effects.items():
         check_effects(id, how)
@@ -156,7 +194,9 @@ def _effects(topology: Topology, given: Mapping[str, Effects]) -> dict[str, Effe
 
 
 def _redirected(topology: Topology, bolts: Sequence[str]) -> dict[str, Feed]:
-    """Return the inputs of bolts as results: "alert!input", or "alert!input:component:stream" if a bolt has several."""
+    """Return the inputs of bolts as results: "alert!input", or "alert!input:component:stream" if a
+    bolt has several.
+    """
     found: dict[str, Feed] = {}
     for id in bolts:
         inputs = topology.components[id].inputs
@@ -179,7 +219,9 @@ def _direct_targets_not_run(
 
 
 def components_in_order(topology: Topology) -> list[str]:
-    """Return component ids, sources first, ties by id; InvalidTopologyError names the components of a cycle."""
+    """Return component ids, sources first, ties by id; InvalidTopologyError names the components of
+    a cycle.
+    """
     missing = {c.id: {s.component for s in c.inputs} for c in topology}
     order: list[str] = []
     while missing:
@@ -207,18 +249,24 @@ def _cut(topology: Topology, order: Sequence[str], counts: Mapping[str, int]) ->
     for id in order:
         component = topology.components[id]
         if component.kind == "spout":
-            stages += [Stage(len(stages) + i, Feed(id, name)) for i, name in enumerate(component.streams)]
+            stages += [
+                Stage(len(stages) + i, Feed(id, name)) for i, name in enumerate(component.streams)
+            ]
             continue
         home = _home(component, stages, counts)
         if home is None:
             stages.append(Stage(len(stages), None, (id,), counts[id]))
         else:
-            stages[home.number] = replace(home, bolts=(*home.bolts, id), width=home.width or counts[id])
+            stages[home.number] = replace(
+                home, bolts=(*home.bolts, id), width=home.width or counts[id]
+            )
     return tuple(stages)
 
 
 def _home(component: Component, stages: Sequence[Stage], counts: Mapping[str, int]) -> Stage | None:
-    """Return the stage that a bolt can join: all its inputs come from there by shuffle; None if there is none."""
+    """Return the stage that a bolt can join: all its inputs come from there by shuffle; None if
+    there is none.
+    """
     # Tasks of a stage of data that have no partition are not created, but
     # every state must be there, and may be given by task from a former run.
     if isinstance(component.instance, Stateful) or not component.inputs:
@@ -236,9 +284,16 @@ def _emitting(stages: Sequence[Stage], component: str, stream: str) -> Stage:
 
 
 def _routed(topology: Topology, stages: Sequence[Stage]) -> Topology:
-    """Return the topology with inputs inside a stage grouped by local_or_shuffle, all others as live."""
+    """Return the topology with inputs inside a stage grouped by local_or_shuffle, all others as
+    live.
+    """
     joined = {b for s in stages for b in (s.bolts if s.feed else s.bolts[1:])}
     local = Grouping("local_or_shuffle")
     return Topology(
-        {c.id: replace(c, inputs=tuple(replace(s, grouping=local) for s in c.inputs)) if c.id in joined else c for c in topology}
+        {
+            c.id: replace(c, inputs=tuple(replace(s, grouping=local) for s in c.inputs))
+            if c.id in joined
+            else c
+            for c in topology
+        }
     )

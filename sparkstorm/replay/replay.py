@@ -1,4 +1,6 @@
-"""Entry point of replays on Spark: a topology over the caller's DataFrames, with lazy DataFrames as results."""
+"""Entry point of replays on Spark: a topology over the caller's DataFrames, with lazy DataFrames as
+results.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +26,21 @@ def replay(
     options: ReplayOptions | None = None,
     **arguments: Unpack[OptionArguments],
 ) -> Replay:
-    """Run a topology over history, lazily: {"spout-id[:stream]": DataFrame} replaces spouts, bolts are unchanged.
+    """Run a topology over history, lazily: {"spout-id[:stream]": DataFrame} replaces spouts, bolts
+    are unchanged.
 
-    Options are a ReplayOptions record, its fields as keyword arguments, or both (keyword arguments win).
+    Options are a ReplayOptions record, its fields as keyword arguments, or both (keyword arguments
+    win).
     """
     return start(topology, inputs, options_of(options, arguments))
 
 
-def start(topology: Topology, inputs: Mapping[str, DataFrame], options: ReplayOptions, open_end: OpenEnd | None = None) -> Replay:
+def start(
+    topology: Topology,
+    inputs: Mapping[str, DataFrame],
+    options: ReplayOptions,
+    open_end: OpenEnd | None = None,
+) -> Replay:
     """Run a topology over history; with an open end, windows that are not complete do not fire."""
     plan = options.plan(topology)
     _check_frames(inputs, options.states)
@@ -48,6 +57,10 @@ def start(topology: Topology, inputs: Mapping[str, DataFrame], options: ReplayOp
 def _check_frames(inputs: Any, states: Any) -> None:
     for what, frames in (("inputs", inputs), ("states", states)):
         if not isinstance(frames, Mapping):
-            raise InvalidTopologyError(f"{what} are a {type(frames).__name__}: write {{name: DataFrame}}")
+            raise InvalidTopologyError(
+                f"{what} are a {type(frames).__name__}: write {{name: DataFrame}}"
+            )
         for name, frame in frames.items():
-            check_frame(f"input '{name}'" if what == "inputs" else f"the initial state of '{name}'", frame)
+            check_frame(
+                f"input '{name}'" if what == "inputs" else f"the initial state of '{name}'", frame
+            )

@@ -1,4 +1,6 @@
-"""Checkpoints and savepoints as the beginning of a replay, and their states as initial states of a replay or a Stepper."""
+"""Checkpoints and savepoints as the beginning of a replay, and their states as initial states of a
+replay or a Stepper.
+"""
 
 from __future__ import annotations
 
@@ -21,22 +23,31 @@ class Begun:
     """Unpacked journal entries from which one task continues."""
 
     state: Iterable[Any] = ()  # keys and values
-    time: list[tuple[Any, Any]] = field(default_factory=list)  # windows, timers, queues, and clocks of its outputs
+    # windows, timers, queues, and clocks of its outputs
+    time: list[tuple[Any, Any]] = field(default_factory=list)
     version: int = 1  # of the state
     position: Any = None
     is_positioned: bool = False
 
     @staticmethod
     def of(entries: Iterable[bytes]) -> Begun:
-        """Unpack the entries that `Seeds.journals` made for a task; without any, the task begins with nothing."""
+        """Unpack the entries that `Seeds.journals` made for a task; without any, the task begins
+        with nothing.
+        """
         # Lenient: a value whose class is not registered in this process goes on as its fields.
-        found, codec = Begun(), Codec(is_lenient=True)
+        found = Begun()
+        codec = Codec(is_lenient=True)
         for entry in map(codec.unpack, entries):
             found.state = [*found.state, *entry.get("s", ())]
-            found.time += [(place, value) for key, value in entry.get("w", ()) if (place := as_key(key))[0] not in _HEARD]
+            found.time += [
+                (place, value)
+                for key, value in entry.get("w", ())
+                if (place := as_key(key))[0] not in _HEARD
+            ]
             found.version = entry.get("v", found.version)
             if "o" in entry:
-                found.position, found.is_positioned = entry["o"], True
+                found.position = entry["o"]
+                found.is_positioned = True
         return found
 
     @property
@@ -51,10 +62,11 @@ class Begun:
 
 
 def checkpoint_states(folder: str | Path) -> dict[str, dict[Any, Any]]:
-    """Return keys and values by component, for `replay_locally(states=...)` or `Stepper(state=...)`: without windows and timers.
+    """Return keys and values by component, for `replay_locally(states=...)` or
+    `Stepper(state=...)`: without windows and timers.
 
-    A warning names what is left out; `from_checkpoint=` continues with all that a checkpoint has. CheckpointError names the
-    damaged file; ValueError a key that several tasks of a component have.
+    A warning names what is left out; `from_checkpoint=` continues with all that a checkpoint has.
+    CheckpointError names the damaged file; ValueError a key that several tasks of a component have.
     """
     checkpoint = read_checkpoint(Path(folder))
     found = {}
@@ -63,12 +75,19 @@ def checkpoint_states(folder: str | Path) -> dict[str, dict[Any, Any]]:
             contents = checkpoint.content(component)
             # A warning and no error: states alone are what a
             # Stepper and a replay of other bolts ask for.
-            if left := sum(1 for each in contents.values() for place, _ in each.time if place[0] not in ("h", *_HEARD)):
+            if left := sum(
+                1
+                for each in contents.values()
+                for place, _ in each.time
+                if place[0] not in ("h", *_HEARD)
+            ):
                 warnings.warn(
                     f"{folder} has {left:,} entries of open windows and timers of '{component}', which its states do not have: "
                     "begin the replay with from_checkpoint",
                     stacklevel=2,
                 )
-            if states := merged_states(component, {task: dict(each.state) for task, each in contents.items()}):
+            if states := merged_states(
+                component, {task: dict(each.state) for task, each in contents.items()}
+            ):
                 found[component] = states
     return found

@@ -70,7 +70,9 @@ SMALL_MEMORY = {
     # What is kept leaves in pieces of 4 MB, and Spark holds on to the last 100 of them by default.
     "spark.serializer.objectStreamReset": "1",
 }
-"""Spark's setting with which small executors (less than a gigabyte per core) replay any amount; for a session's conf."""
+"""Spark's setting with which small executors (less than a gigabyte per core) replay any amount; for
+a session's conf.
+"""
 # Those of a live worker.
 _GC_THRESHOLDS = 100_000, 20, 50
 _WHOLE = (IntegerType, LongType, ShortType)
@@ -101,24 +103,37 @@ class SparkStages:
         states: Mapping[str, DataFrame],
         names: Mapping[Feed, str],
     ) -> None:
-        """Take inputs and initial states after checking their columns; ReplayFailedError names input and column."""
+        """Take inputs and initial states after checking their columns; ReplayFailedError names
+        input and column.
+        """
         self.spark = next(iter(feeds.values())).sparkSession
         self.job = job
-        self.evidence: Accumulator[Evidence] = self.spark.sparkContext.accumulator(Evidence(), EvidenceParam())
+        self.evidence: Accumulator[Evidence] = self.spark.sparkContext.accumulator(
+            Evidence(), EvidenceParam()
+        )
         self._plan = plan
         self._frames: dict[int, DataFrame] = {}
         # A lone result is not persisted for its one reader: 0.15 s of 2 s (decision 42).
         self._lone: dict[int, DataFrame] = {}  # frames that are a stage's only result
         self._keeps_lone = False
-        streams = {feed: plan.topology.components[feed.spout].streams[feed.stream] for feed in feeds}
+        streams = {
+            feed: plan.topology.components[feed.spout].streams[feed.stream] for feed in feeds
+        }
         self._feeds = {
-            feed: _checked(names[feed], frame, streams[feed].fields, job.settings.time_fields.get(feed))
+            feed: _checked(
+                names[feed], frame, streams[feed].fields, job.settings.time_fields.get(feed)
+            )
             for feed, frame in feeds.items()
         }
-        self._states = {id: _checked(f"{id}!state", frame, ("key", "value"), None) for id, frame in states.items()}
+        self._states = {
+            id: _checked(f"{id}!state", frame, ("key", "value"), None)
+            for id, frame in states.items()
+        }
 
     def input(self, feed: Feed) -> DataFrame:
-        """Return a spout's data with its stream's fields; an empty frame of text for a stream without data."""
+        """Return a spout's data with its stream's fields; an empty frame of text for a stream
+        without data.
+        """
         fields = self._plan.topology.components[feed.spout].streams[feed.stream].fields
         if feed not in self._feeds:
             return self.spark.range(0).select(*[sf.lit("").alias(f) for f in fields])
@@ -130,13 +145,19 @@ class SparkStages:
             made = self._made(stage, batches_of, DDL)
             # On disks, not in memory: chunks are bytes that are read once or
             # twice in order, and memory is what tasks have too little of.
-            self._frames[stage.number] = made.persist(StorageLevel.DISK_ONLY) if self.is_kept(stage) else made
+            self._frames[stage.number] = (
+                made.persist(StorageLevel.DISK_ONLY) if self.is_kept(stage) else made
+            )
         return self._frames[stage.number]
 
     def only_frame(self, stage: Stage, write: WriteChunks, schema: Any) -> DataFrame:
-        """Return a stage's rows written as its only result, without a frame of chunks; it is kept if that was asked for."""
+        """Return a stage's rows written as its only result, without a frame of chunks; it is kept
+        if that was asked for.
+        """
         assert self.only_result(stage) is not None and stage.number not in self._frames
-        made = self._frames[stage.number] = self._lone[stage.number] = self._made(stage, write, schema)
+        made = self._frames[stage.number] = self._lone[stage.number] = self._made(
+            stage, write, schema
+        )
         return made.persist(StorageLevel.DISK_ONLY) if self._keeps_lone else made
 
     def keep(self) -> None:
@@ -146,13 +167,21 @@ class SparkStages:
             frame.persist(StorageLevel.DISK_ONLY)
 
     def is_kept(self, stage: Stage) -> bool:
-        """Return whether a stage's frame is persisted: not if its only reader is one later stage, which is persisted itself."""
-        return bool(self._results_of(stage)) or self._holds_more or len(self._plan.readers(stage)) != 1
+        """Return whether a stage's frame is persisted: not if its only reader is one later stage,
+        which is persisted itself.
+        """
+        return (
+            bool(self._results_of(stage)) or self._holds_more or len(self._plan.readers(stage)) != 1
+        )
 
     def only_result(self, stage: Stage) -> str | None:
         """Return the name of a stage's result if nothing else is read from the stage; else None."""
         names = self._results_of(stage)
-        return names[0] if len(names) == 1 and not self._holds_more and not self._plan.readers(stage) else None
+        return (
+            names[0]
+            if len(names) == 1 and not self._holds_more and not self._plan.readers(stage)
+            else None
+        )
 
     @property
     def _holds_more(self) -> bool:
@@ -164,7 +193,8 @@ class SparkStages:
         return [
             name
             for name in self.job.wanted
-            if name.removesuffix(STATE_MARK) in stage.bolts or (name in names and names[name].spout in stage.bolts)
+            if name.removesuffix(STATE_MARK) in stage.bolts
+            or (name in names and names[name].spout in stage.bolts)
         ]
 
     def unpersist(self) -> None:
@@ -179,7 +209,12 @@ class SparkStages:
             return self._over_data(stage, write, schema)
         only = sql_shuffled_input(self._plan, self.job, stage)
         feed = Feed(only.component, only.stream) if only is not None else None
-        if only is None or feed not in self._feeds or stage.bolts[0] in self._states or is_known_empty(self._feeds[feed]):
+        if (
+            only is None
+            or feed not in self._feeds
+            or stage.bolts[0] in self._states
+            or is_known_empty(self._feeds[feed])
+        ):
             return self._over_chunks(stage, write, schema)
         # Rows may be late by the clocks of the checkpoint, which only the exchange decides.
         if self._plan.begin:
@@ -189,7 +224,9 @@ class SparkStages:
             return self._over_chunks(stage, write, schema)
         placed, to = with_places(self._feeds[feed], place, stage.width)
         if self.job.settings.is_timed:
-            dealt = sorted_by_task(placed, _at(self.job, feed, self._feeds[feed].columns), stage.width, to)
+            dealt = sorted_by_task(
+                placed, _at(self.job, feed, self._feeds[feed].columns), stage.width, to
+            )
         else:
             dealt = dealt_by_id(placed, stage.width, to)
         return map_in_arrow(dealt, _over_divided(self._run(stage, write), only, write), schema)
@@ -212,27 +249,38 @@ class SparkStages:
             frame = grouped(frame, stage.width)
         if is_ordered and stage.feed not in self.job.to_sort:
             frame = sorted_within(frame, at)
-        is_carried = settings.is_timed and not settings.is_sorted and stage.feed in self.job.sequence
+        is_carried = (
+            settings.is_timed and not settings.is_sorted and stage.feed in self.job.sequence
+        )
         newest = newest_times(given, frame, at, stage.width) if is_carried else None
-        return map_in_arrow(numbered(frame), _over_data(self._run(stage, write), newest, write), schema)
+        return map_in_arrow(
+            numbered(frame), _over_data(self._run(stage, write), newest, write), schema
+        )
 
     def _over_chunks(self, stage: Stage, write: WriteChunks, schema: Any) -> DataFrame:
         tasks = self._plan.tasks(stage.bolts[0])
         arrived = self._starts(tasks)
         for bolt in stage.bolts[:1]:
             if bolt in self._states:
-                arrived = arrived.union(map_in_arrow(self._states[bolt], packing(bolt, tasks, self._plan.key_grouping(bolt)), DDL))
+                arrived = arrived.union(
+                    map_in_arrow(
+                        self._states[bolt], packing(bolt, tasks, self._plan.key_grouping(bolt)), DDL
+                    )
+                )
         for source in self._plan.exchanges_into(stage):
             # Spark's filter, before the shuffle: chunks of
             # other stages and of results are not moved.
             wanted = f"kind IN ({CLOCK}, {ROWS}) AND target BETWEEN {tasks[0]} AND {tasks[-1]}"
             arrived = arrived.union(self.frame(source).where(wanted))
-        place, order = sf.expr(f"CAST(target - {tasks[0]} AS INT)"), sf.expr(f"struct({', '.join(ORDER)})")
+        place = sf.expr(f"CAST(target - {tasks[0]} AS INT)")
+        order = sf.expr(f"struct({', '.join(ORDER)})")
         # One partition a task: Spark sorts a task's chunks outside of
         # Python, whatever their number, and tries a task again alone.
         dealt = dealt_by_id(arrived, len(tasks), place).sortWithinPartitions(order)
         run = self._run(stage, write)
-        return map_in_arrow(dealt, _written(lambda batches: run.over_chunks(chunks_in(batches)), write), schema)
+        return map_in_arrow(
+            dealt, _written(lambda batches: run.over_chunks(chunks_in(batches)), write), schema
+        )
 
     def _run(self, stage: Stage, write: WriteChunks) -> StageRun:
         # A state that goes straight into a result is not packed: 0.2 s of CPU for 100,000 keys went
@@ -240,7 +288,9 @@ class SparkStages:
         return StageRun(self.job, stage, self.evidence.add, packs_state=write is batches_of)
 
     def _starts(self, tasks: Sequence[int]) -> DataFrame:
-        """Return one START chunk per task, so that tasks without rows are prepared and cleaned up as well."""
+        """Return one START chunk per task, so that tasks without rows are prepared and cleaned up
+        as well.
+        """
         task = f"CAST(id + {tasks[0]} AS INT)"
         values = [str(START), task, "0L", "0L", "0L", task, "''", "0", "X''"]
         columns = [f"{value} AS {name}" for value, name in zip(values, Chunk._fields, strict=True)]
@@ -252,15 +302,25 @@ def _checked(name: str, frame: DataFrame, fields: Sequence[str], time: str | Non
     missing = [f for f in [*fields, *([time] if time else [])] if f not in frame.columns]
     # Now, not when Spark first looks: an action may be hours away from the mistake.
     if missing:
-        raise ReplayFailedError(f"input '{name}' has no column '{missing[0]}'; it has {', '.join(frame.columns)}")
+        raise ReplayFailedError(
+            f"input '{name}' has no column '{missing[0]}'; it has {', '.join(frame.columns)}"
+        )
     twice = [f for f in fields if frame.columns.count(f) > 1]
     if twice:
         raise ReplayFailedError(f"input '{name}' has two columns '{twice[0]}'; rename one")
     columns = [_field(frame, f, f == time) for f in fields]
     if "task" in frame.columns and fields == ("key", "value"):
         columns.append("CAST(task AS INT) AS task")
-    millis = [] if time is None or _is_field(frame, fields, time) else [f"{_millis(name, frame, time)} AS `{_AT}`"]
-    timed = frame if not millis and frame.columns == list(fields) else frame.selectExpr(*columns, *millis)
+    millis = (
+        []
+        if time is None or _is_field(frame, fields, time)
+        else [f"{_millis(name, frame, time)} AS `{_AT}`"]
+    )
+    timed = (
+        frame
+        if not millis and frame.columns == list(fields)
+        else frame.selectExpr(*columns, *millis)
+    )
     for field in timed.schema:
         if problem := _problem(field.dataType):
             raise ReplayFailedError(f"input '{name}', column '{field.name}': {problem}")
@@ -278,7 +338,9 @@ def _at(job: Job, feed: Feed, columns: Sequence[str]) -> str:
 
 
 def _holds_variant(kind: DataType) -> bool:
-    """Return whether a type is or holds VARIANT, which Arrow has as a struct of bytes that only Spark reads."""
+    """Return whether a type is or holds VARIANT, which Arrow has as a struct of bytes that only
+    Spark reads.
+    """
     if isinstance(kind, ArrayType):
         return _holds_variant(kind.elementType)
     if isinstance(kind, MapType):
@@ -314,7 +376,9 @@ def _millis(name: str, frame: DataFrame, time: str) -> str:
     return f"CAST({quoted(time)} AS BIGINT)"
 
 
-def _written(run: Callable[[Iterator[pa.RecordBatch]], Iterator[Chunk]], write: WriteChunks) -> MapBatches:
+def _written(
+    run: Callable[[Iterator[pa.RecordBatch]], Iterator[Chunk]], write: WriteChunks
+) -> MapBatches:
     """Return a function that runs a stage over a partition's batches and writes its chunks."""
 
     def written(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -333,14 +397,20 @@ def _over_data(run: StageRun, newest: list[int | None] | None, write: WriteChunk
 
 
 def _over_divided(run: StageRun, only: Subscription, write: WriteChunks) -> MapBatches:
-    job, feed = run.job, Feed(only.component, only.stream)
+    job = run.job
+    feed = Feed(only.component, only.stream)
     fields = job.plan.topology.components[feed.spout].streams[feed.stream].fields
     places = [fields.index(f) for f in only.grouping.fields]
 
     def over(batches: Iterator[pa.RecordBatch]) -> Iterator[Chunk]:
         partition, batches = placed_rows(batches)
-        checked = checked_places(_with_maps_checked(feed, batches), places, partition, run.stage.width)
-        rows = (_timed_rows(job, feed, fields, batch) if job.settings.is_timed else batch.select(fields) for batch in checked)
+        checked = checked_places(
+            _with_maps_checked(feed, batches), places, partition, run.stage.width
+        )
+        rows = (
+            _timed_rows(job, feed, fields, batch) if job.settings.is_timed else batch.select(fields)
+            for batch in checked
+        )
         return run.over_divided(feed, partition, rows)
 
     return _written(over, write)
@@ -348,7 +418,9 @@ def _over_divided(run: StageRun, only: Subscription, write: WriteChunks) -> MapB
 
 @contextmanager
 def _rare_collections() -> Iterator[None]:
-    """Collect garbage rarely: rows are short-lived and hold no cycles, and Python's default thresholds cost half of the time."""
+    """Collect garbage rarely: rows are short-lived and hold no cycles, and Python's default
+    thresholds cost half of the time.
+    """
     # Put back: the Python worker goes on to tasks of other jobs.
     former = gc.get_threshold()
     gc.set_threshold(*_GC_THRESHOLDS)
@@ -359,14 +431,17 @@ def _rare_collections() -> Iterator[None]:
 
 
 def packing(component: str, tasks: Sequence[int], by: Grouping) -> MapBatches:
-    """Return a function that turns an initial state into chunks for its tasks, found by the grouping `by`."""
+    """Return a function that turns an initial state into chunks for its tasks, found by the
+    grouping `by`.
+    """
 
     def pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             has_task = "task" in batch.schema.names
             homes = batch.column("task").to_pylist() if has_task else [None] * batch.num_rows
             try:
-                keys, values = state_values(batch.column("key"), True), state_values(batch.column("value"), False)
+                keys = state_values(batch.column("key"), True)
+                values = state_values(batch.column("value"), False)
             except CodecError as error:
                 raise ReplayFailedError(f"initial state of '{component}': {error}") from error
             pairs = list(zip(keys, values, homes, strict=True))
@@ -381,12 +456,16 @@ def packing(component: str, tasks: Sequence[int], by: Grouping) -> MapBatches:
     return pack
 
 
-def _rows(run: StageRun, running: RunningTime, batches: Iterator[pa.RecordBatch]) -> Iterator[TimedRows | pa.RecordBatch]:
-    job, feed = run.job, run.stage.feed
+def _rows(
+    run: StageRun, running: RunningTime, batches: Iterator[pa.RecordBatch]
+) -> Iterator[TimedRows | pa.RecordBatch]:
+    job = run.job
+    feed = run.stage.feed
     assert feed is not None
     fields = job.plan.topology.components[feed.spout].streams[feed.stream].fields
     batches = _with_maps_checked(feed, batches)
-    # Without bolts rows are only divided among tasks, never Python's objects: fewer batches cost less.
+    # Without bolts rows are only divided among tasks, never Python's objects: fewer batches cost
+    # less.
     if not run.stage.bolts and not job.settings.is_timed:
         yield from (batch.select(fields) for batch in gathered(batches))
         return
@@ -396,12 +475,17 @@ def _rows(run: StageRun, running: RunningTime, batches: Iterator[pa.RecordBatch]
         elif job.settings.is_sorted:
             yield _timed_rows(job, feed, fields, batch)
         else:
-            yield rows_of(batch.select(fields)), running.of(batch, _at(job, feed, batch.schema.names))
+            yield (
+                rows_of(batch.select(fields)),
+                running.of(batch, _at(job, feed, batch.schema.names)),
+            )
     running.check(feed.spout)
 
 
 def _with_maps_checked(feed: Feed, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the batches; ReplayFailedError names the column of a map with one key twice, which files of other programs may have."""
+    """Yield the batches; ReplayFailedError names the column of a map with one key twice, which
+    files of other programs may have.
+    """
     for batch in batches:
         for field, column in zip(batch.schema, batch.columns, strict=True):
             # Python's mappings would silently keep the last of two values.
@@ -419,8 +503,12 @@ def _with_maps_checked(feed: Feed, batches: Iterator[pa.RecordBatch]) -> Iterato
 
 def _holds_map(kind: pa.DataType) -> bool:
     """Return whether an Arrow type is or holds a map."""
-    return pa.types.is_map(kind) or any(_holds_map(kind.field(n).type) for n in range(kind.num_fields))
+    return pa.types.is_map(kind) or any(
+        _holds_map(kind.field(n).type) for n in range(kind.num_fields)
+    )
 
 
 def _timed_rows(job: Job, feed: Feed, fields: Sequence[str], batch: pa.RecordBatch) -> TimedRows:
-    return rows_of(batch.select(fields)), batch.column(_at(job, feed, batch.schema.names)).to_pylist()
+    return rows_of(batch.select(fields)), batch.column(
+        _at(job, feed, batch.schema.names)
+    ).to_pylist()

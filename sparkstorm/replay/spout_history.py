@@ -1,8 +1,9 @@
-"""History read by the topology's own spouts: the rows of each task up to an offset, and that offset.
+"""History read by the topology's own spouts: the rows of each task up to an offset, and that
+offset.
 
-A replayable spout knows which position follows the rows it has emitted. Each of its tasks is driven directly: once to measure
-its history (`measure`), then, as often as Spark needs the partition, to return exactly those rows (`rows_until`). A source
-that returns other rows ends the replay.
+A replayable spout knows which position follows the rows it has emitted. Each of its tasks is driven
+directly: once to measure its history (`measure`), then, as often as Spark needs the partition, to
+return exactly those rows (`rows_until`). A source that returns other rows ends the replay.
 """
 
 from __future__ import annotations
@@ -28,20 +29,29 @@ from sparkstorm.replay.arrow_map import map_in_arrow
 from sparkstorm.replay.failures import unwrapped
 from sparkstorm.replay.job import Job
 from sparkstorm.replay.plan import Plan
-from sparkstorm.replay.results.types import TAGGED, definite_type, merged_type, seen_type, typed_array
+from sparkstorm.replay.results.types import (
+    TAGGED,
+    definite_type,
+    merged_type,
+    seen_type,
+    typed_array,
+)
 from sparkstorm.replay.savepoints import Begun
 from sparkstorm.replay.tasks.out_edges import kept_outputs
 from sparkstorm.windowing.watermarks import END, LAST_MS, NEVER
 
 # A source that gives nothing for so long has no more history: half a second in all.
-_IDLE_CALLS, _IDLE_PAUSE_S = 50, 0.01
+_IDLE_CALLS = 50
+_IDLE_PAUSE_S = 0.01
 Row = tuple[str, tuple[Any, ...]]
 """Stream and values."""
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """Extent of one spout task's history: number of rows, handed-over position, newest time by stream and field."""
+    """Extent of one spout task's history: number of rows, handed-over position, newest time by
+    stream and field.
+    """
 
     rows: int
     handed: Any
@@ -50,13 +60,17 @@ class Extent:
 
 
 class _Collector:
-    """SpoutOutputCollector whose rows are kept; tuples are not tracked, since a replay has no acks."""
+    """SpoutOutputCollector whose rows are kept; tuples are not tracked, since a replay has no
+    acks.
+    """
 
     def __init__(self, emitter: Emitter, codec: Codec) -> None:
         self.rows: list[Row] = []
         self._emitter = emitter
         self._normalise = codec.normalise
-        self._width_by_stream = {name: route.width for name, route in emitter.routes.items() if not route.is_direct}
+        self._width_by_stream = {
+            name: route.width for name, route in emitter.routes.items() if not route.is_direct
+        }
 
     def emit(self, values: Any, message_id: Any = None, stream: str = DEFAULT_STREAM) -> None:
         # Every value is checked: rows become columns of Arrow, whose errors name neither stream nor
@@ -75,21 +89,28 @@ class _Collector:
         for values in rows_of(batch):
             self.emit(values, message_id, stream)
 
-    def emit_direct(self, task: int, values: Any, message_id: Any = None, stream: str = DEFAULT_STREAM) -> None:
-        raise ReplayFailedError(f"spout '{self._emitter.component}' names the tasks it emits to; as data, rows do not")
+    def emit_direct(
+        self, task: int, values: Any, message_id: Any = None, stream: str = DEFAULT_STREAM
+    ) -> None:
+        raise ReplayFailedError(
+            f"spout '{self._emitter.component}' names the tasks it emits to; as data, rows do not"
+        )
 
     def keep_position(self, message_id: Any) -> None:
         """Positions are kept by none here."""
 
     def report_error(self, error: BaseException | str) -> None:
-        raise ReplayFailedError(f"spout '{self._emitter.component}' reported: {describe_error(error)}")
+        raise ReplayFailedError(
+            f"spout '{self._emitter.component}' reported: {describe_error(error)}"
+        )
 
 
 class SpoutReader:
     """Reads one task of a spout from its first row."""
 
     def __init__(self, plan: Plan, spout: ReplayableSpout, component: str, index: int) -> None:
-        self.component, self.index = component, index
+        self.component = component
+        self.index = index
         self._spout = spout
         task = plan.tasks(component)[index]
         self._codec = Codec()
@@ -103,10 +124,14 @@ class SpoutReader:
             self._call(lambda: spout.restore(begun.position))
 
     def rows(self, most: int | None) -> Iterator[Row]:
-        """Yield rows until there are this many (or a few more, since one call is not cut) or no more come."""
+        """Yield rows until there are this many (or a few more, since one call is not cut) or no
+        more come.
+        """
         count = idle = 0
         # One call is not cut: the position that the spout hands over lies between calls.
-        while (most is None or count < most) and idle < _IDLE_CALLS and not self._spout.is_exhausted():
+        while (
+            (most is None or count < most) and idle < _IDLE_CALLS and not self._spout.is_exhausted()
+        ):
             rows = self._next_rows()
             idle = 0 if rows else idle + 1
             if idle:
@@ -114,8 +139,12 @@ class SpoutReader:
             count += len(rows)
             yield from rows
 
-    def measure(self, most: int | None, clocks: Mapping[str, Mapping[str, int]], see: Callable[[Row], None]) -> Extent:
-        """Return the extent of the history; `clocks` are positions of times by stream and field, `see` is called with every row."""
+    def measure(
+        self, most: int | None, clocks: Mapping[str, Mapping[str, int]], see: Callable[[Row], None]
+    ) -> Extent:
+        """Return the extent of the history; `clocks` are positions of times by stream and field,
+        `see` is called with every row.
+        """
         newest = {(stream, name): NEVER for stream, places in clocks.items() for name in places}
         count = 0
         for row in self.rows(most):
@@ -177,7 +206,11 @@ def clocks_of(plan: Plan, component: str) -> dict[str, dict[str, int]]:
     times = TimePlan(plan.topology, plan.conf)
     found: dict[str, dict[str, int]] = {}
     for name, stream in plan.topology.components[component].streams.items():
-        wanted = {times.settings[id].timestamp_field for id in times.listeners(component, name) if id in times.settings}
+        wanted = {
+            times.settings[id].timestamp_field
+            for id in times.listeners(component, name)
+            if id in times.settings
+        }
         found[name] = {f: stream.fields.index(f) for f in wanted if f is not None}
     return found
 
@@ -186,7 +219,10 @@ def clock_places(plan: Plan, component: str, extent: Extent) -> list[tuple[Any, 
     """Yield the clocks that a live task of the spout would store, by stream and subscriber."""
     times = TimePlan(plan.topology, plan.conf)
     places = [
-        (("h", name, id), extent.newest_ms.get((name, times.settings[id].timestamp_field or ""), NEVER))
+        (
+            ("h", name, id),
+            extent.newest_ms.get((name, times.settings[id].timestamp_field or ""), NEVER),
+        )
         for name in plan.topology.components[component].streams
         for id in times.listeners(component, name)
         if id in times.settings
@@ -195,7 +231,9 @@ def clock_places(plan: Plan, component: str, extent: Extent) -> list[tuple[Any, 
 
 
 def continued(plan: Plan, component: str, extents: Sequence[Extent]) -> list[Extent]:
-    """Return the extents of a spout's tasks with the newest times of the checkpoint that the replay begins with."""
+    """Return the extents of a spout's tasks with the newest times of the checkpoint that the replay
+    begins with.
+    """
     settings = TimePlan(plan.topology, plan.conf).settings
     found = []
     for task, extent in zip(plan.tasks(component), extents, strict=True):
@@ -207,8 +245,12 @@ def continued(plan: Plan, component: str, extents: Sequence[Extent]) -> list[Ext
     return found
 
 
-def newest_by_channel(plan: Plan, extents: Mapping[str, Sequence[Extent]]) -> dict[tuple[int, str, str], int]:
-    """Return the newest event time of each spout task's rows; END for a task that had none and has ended."""
+def newest_by_channel(
+    plan: Plan, extents: Mapping[str, Sequence[Extent]]
+) -> dict[tuple[int, str, str], int]:
+    """Return the newest event time of each spout task's rows; END for a task that had none and has
+    ended.
+    """
     return {
         (task, stream, name): END if at_ms == NEVER and extent.has_ended else at_ms
         for spout, tasks in extents.items()
@@ -219,18 +261,25 @@ def newest_by_channel(plan: Plan, extents: Mapping[str, Sequence[Extent]]) -> di
 
 # Rows of a batch of Arrow, and of a look at types. No measurement chose it.
 _ROWS_PER_BATCH = 4096
-_MEASURED = pa.schema([("index", pa.int64()), ("extent", pa.binary()), ("schemas", pa.list_(pa.binary()))])
+_MEASURED = pa.schema(
+    [("index", pa.int64()), ("extent", pa.binary()), ("schemas", pa.list_(pa.binary()))]
+)
 Schemas = dict[str, pa.Schema]
 """Arrow types of each stream's fields."""
 
 
 class SpoutFrames:
-    """Measures and reads the spouts of a job on Spark; `clocks` are positions of times by stream and field."""
+    """Measures and reads the spouts of a job on Spark; `clocks` are positions of times by stream
+    and field.
+    """
 
     def __init__(self, spark: SparkSession, job: Job) -> None:
-        self._spark, self._job = spark, job
+        self._spark = spark
+        self._job = job
 
-    def measure(self, spout: str, most: int | None, clocks: Mapping[str, Mapping[str, int]]) -> tuple[list[Extent], Schemas]:
+    def measure(
+        self, spout: str, most: int | None, clocks: Mapping[str, Mapping[str, int]]
+    ) -> tuple[list[Extent], Schemas]:
         """Return the extent of each task's history and the types of its rows."""
         job = self._job
 
@@ -240,16 +289,24 @@ class SpoutFrames:
                 with _reader(job, spout, index) as reader:
                     extent = reader.measure(most, clocks, seen.add)
                 schemas = [schema.serialize().to_pybytes() for schema in seen.schemas()]
-                yield pa.RecordBatch.from_pylist([{"index": index, "extent": _packed(extent), "schemas": schemas}], _MEASURED)
+                yield pa.RecordBatch.from_pylist(
+                    [{"index": index, "extent": _packed(extent), "schemas": schemas}], _MEASURED
+                )
 
         with unwrapped():
-            found = sorted(map_in_arrow(self._tasks(spout), measure, from_arrow_schema(_MEASURED)).collect())
+            found = sorted(
+                map_in_arrow(self._tasks(spout), measure, from_arrow_schema(_MEASURED)).collect()
+            )
         whole = _SeenTypes(job, spout)
         for row in found:
             whole.merge([pa.ipc.read_schema(pa.py_buffer(bytes(data))) for data in row.schemas])
-        return [_unpacked(bytes(row.extent)) for row in found], dict(zip(_streams(job, spout), whole.definite(), strict=True))
+        return [_unpacked(bytes(row.extent)) for row in found], dict(
+            zip(_streams(job, spout), whole.definite(), strict=True)
+        )
 
-    def frame(self, spout: str, stream: str, extents: Sequence[Extent], schema: pa.Schema) -> DataFrame:
+    def frame(
+        self, spout: str, stream: str, extents: Sequence[Extent], schema: pa.Schema
+    ) -> DataFrame:
         """Return a frame of one stream's rows up to these extents, one partition per task."""
         job = self._job
 
@@ -273,7 +330,9 @@ class SpoutFrames:
 
 
 class _SeenTypes:
-    """Types of a spout's values, inferred without conversion; a field with values of several types is an error."""
+    """Types of a spout's values, inferred without conversion; a field with values of several types
+    is an error.
+    """
 
     def __init__(self, job: Job, spout: str) -> None:
         self._spout = spout
@@ -293,7 +352,10 @@ class _SeenTypes:
         """Return the types of all rows so far, by stream, in the order of fields."""
         for name in self._fields:
             self._look(name)
-        return [pa.schema(list(zip(fields, self._kinds[name], strict=True))) for name, fields in self._fields.items()]
+        return [
+            pa.schema(list(zip(fields, self._kinds[name], strict=True)))
+            for name, fields in self._fields.items()
+        ]
 
     def merge(self, schemas: Sequence[pa.Schema]) -> None:
         """Add the types that another task has seen."""
@@ -302,12 +364,17 @@ class _SeenTypes:
 
     def definite(self) -> list[pa.Schema]:
         """Return the types, with text for fields without values."""
-        return [pa.schema([(f.name, definite_type(f.type)) for f in schema]) for schema in self.schemas()]
+        return [
+            pa.schema([(f.name, definite_type(f.type)) for f in schema])
+            for schema in self.schemas()
+        ]
 
     def _look(self, name: str) -> None:
         rows, self._waiting[name] = self._waiting[name], []
         if rows:
-            self._merge(name, [seen_type(values, has_records=True) for values in zip(*rows, strict=True)])
+            self._merge(
+                name, [seen_type(values, has_records=True) for values in zip(*rows, strict=True)]
+            )
 
     def _merge(self, name: str, kinds: Sequence[pa.DataType]) -> None:
         known = self._kinds[name]
@@ -323,7 +390,10 @@ class _SeenTypes:
 
 def _is_mixed(kind: pa.DataType) -> bool:
     """Return whether a type, or a part of a STRUCT, holds values of several types."""
-    return kind == TAGGED or (pa.types.is_nested(kind) and any(_is_mixed(kind.field(n).type) for n in range(kind.num_fields)))
+    return kind == TAGGED or (
+        pa.types.is_nested(kind)
+        and any(_is_mixed(kind.field(n).type) for n in range(kind.num_fields))
+    )
 
 
 def _reader(job: Job, spout: str, index: int) -> SpoutReader:
@@ -340,11 +410,15 @@ def _indices(batches: Iterator[pa.RecordBatch]) -> Iterator[int]:
 
 
 def _batch(spout: str, rows: list[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBatch:
-    columns: Sequence[Sequence[Any]] = list(zip(*rows, strict=True)) if rows else [[] for _ in schema]
+    columns: Sequence[Sequence[Any]] = (
+        list(zip(*rows, strict=True)) if rows else [[] for _ in schema]
+    )
     try:
         arrays = [typed_array(c, f.type, f.name) for c, f in zip(columns, schema, strict=True)]
     except ReplayFailedError as error:
-        raise ReplayFailedError(f"spout '{spout}': its source gave other values than before: {error}") from error
+        raise ReplayFailedError(
+            f"spout '{spout}': its source gave other values than before: {error}"
+        ) from error
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
@@ -355,4 +429,6 @@ def _packed(extent: Extent) -> bytes:
 
 def _unpacked(data: bytes) -> Extent:
     rows, handed, newest, has_ended = Codec().unpack(data)
-    return Extent(rows, handed, {(stream, name): at_ms for stream, name, at_ms in newest}, has_ended)
+    return Extent(
+        rows, handed, {(stream, name): at_ms for stream, name, at_ms in newest}, has_ended
+    )

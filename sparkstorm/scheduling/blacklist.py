@@ -1,4 +1,6 @@
-"""Storm's BlacklistScheduler: a wrapper around any scheduler that excludes supervisors which fail repeatedly."""
+"""Storm's BlacklistScheduler: a wrapper around any scheduler that excludes supervisors which fail
+repeatedly.
+"""
 
 import math
 from collections import Counter, deque
@@ -8,7 +10,15 @@ from typing import NamedTuple, Protocol
 from sparkstorm.errors import InvalidConfigError
 from sparkstorm.scheduling.records import ComponentView, Conf, Topologies, TopologyView
 from sparkstorm.scheduling.resource.ledger import ResourceLedger
-from sparkstorm.scheduling.resource.resources import ACKER, MEMORY, Request, Requests, Vector, minus, plus
+from sparkstorm.scheduling.resource.resources import (
+    ACKER,
+    MEMORY,
+    Request,
+    Requests,
+    Vector,
+    minus,
+    plus,
+)
 from sparkstorm.scheduling.settings import BlacklistSettings, WorkerLimits
 from sparkstorm.scheduling.view import ClusterView, Scheduler
 from sparkstorm.settings import TrackingSettings
@@ -17,7 +27,9 @@ STRATEGY_KEY = "blacklist.scheduler.strategy"
 
 
 class Sighting(NamedTuple):
-    """Missing ports of one supervisor in one round: the ports known before and the ports it reported."""
+    """Missing ports of one supervisor in one round: the ports known before and the ports it
+    reported.
+    """
 
     known: set[int]  # the cache's own set: a port that is removed there is not counted here either
     shown: frozenset[int]
@@ -36,7 +48,9 @@ class ReleaseRule(Protocol):
 
 
 class BlacklistScheduler:
-    """Storm's BlacklistScheduler: counts, in a sliding window, the rounds in which a supervisor or one of its ports was missing."""
+    """Storm's BlacklistScheduler: counts, in a sliding window, the rounds in which a supervisor or
+    one of its ports was missing.
+    """
 
     def __init__(self, inner: Scheduler) -> None:
         self.inner = inner
@@ -47,7 +61,9 @@ class BlacklistScheduler:
         self.blacklisted_hosts: tuple[str, ...] = ()
 
     def prepare(self, conf: Conf) -> None:
-        """Read the window, the tolerance and the time to resume, all in rounds of `nimbus.monitor.freq.secs`."""
+        """Read the window, the tolerance and the time to resume, all in rounds of
+        `nimbus.monitor.freq.secs`.
+        """
         settings = BlacklistSettings.of(conf)
         every = settings.monitor_ms
         self._rounds = settings.tolerance_ms // every
@@ -60,7 +76,9 @@ class BlacklistScheduler:
         self.inner.prepare(conf)
 
     def schedule(self, topologies: Topologies, cluster: ClusterView) -> None:
-        """Update the blacklist by this round's missing supervisors and ports, then run the inner scheduler."""
+        """Update the blacklist by this round's missing supervisors and ports, then run the inner
+        scheduler.
+        """
         self._resume()
         self._window.append(self._sightings(cluster))
         self._blacklist(cluster)
@@ -75,9 +93,13 @@ class BlacklistScheduler:
         self._rounds_left = {node: rounds for node, rounds in left.items() if rounds > 0}
 
     def _sightings(self, cluster: ClusterView) -> dict[str, Sighting]:
-        bad = {node: Sighting(self._known[node], frozenset()) for node in self._known.keys() - cluster.supervisors}
+        bad = {
+            node: Sighting(self._known[node], frozenset())
+            for node in self._known.keys() - cluster.supervisors
+        }
         for node, supervisor in cluster.supervisors.items():
-            known, shown = self._known.get(node), frozenset(supervisor.ports)
+            known = self._known.get(node)
+            shown = frozenset(supervisor.ports)
             if known is None:
                 self._known[node] = set(shown)
             elif self._counts_bad_ports:
@@ -98,7 +120,9 @@ class BlacklistScheduler:
             del self._rounds_left[node]
 
     def _forget_long_lost(self) -> None:
-        """Forget supervisors and ports that were missing in every round of the window: they are gone, not failing."""
+        """Forget supervisors and ports that were missing in every round of the window: they are
+        gone, not failing.
+        """
         whole: Counter[str] = Counter()
         ports: Counter[tuple[str, int]] = Counter()
         for sightings in self._window:
@@ -122,7 +146,9 @@ def _release_rule(name: str) -> ReleaseRule:
         "RasBlacklistStrategy": _release_by_resources,
     }
     if name not in rules:
-        raise InvalidConfigError(f"{STRATEGY_KEY}: expected one of {', '.join(rules)}, got {name!r}")
+        raise InvalidConfigError(
+            f"{STRATEGY_KEY}: expected one of {', '.join(rules)}, got {name!r}"
+        )
     return rules[name]
 
 
@@ -136,11 +162,15 @@ def _by_host(cluster: ClusterView, nodes: Iterable[str]) -> list[list[str]]:
 
 
 def _free_elsewhere(cluster: ClusterView, blacklisted: list[str]) -> int:
-    return sum(len(cluster.free.ports(node)) for node in cluster.supervisors.keys() - set(blacklisted))
+    return sum(
+        len(cluster.free.ports(node)) for node in cluster.supervisors.keys() - set(blacklisted)
+    )
 
 
 def _release_by_slots(cluster: ClusterView, blacklisted: list[str]) -> set[str]:
-    """Return hosts in order of name until they have the slots that topologies lack (Storm's DefaultBlacklistStrategy)."""
+    """Return hosts in order of name until they have the slots that topologies lack (Storm's
+    DefaultBlacklistStrategy).
+    """
     lacking = cluster.topologies_to_schedule()
     needed = sum(each.num_workers - cluster.placement(each.id).num_workers for each in lacking)
     short = needed - _free_elsewhere(cluster, blacklisted)
@@ -154,7 +184,9 @@ def _release_by_slots(cluster: ClusterView, blacklisted: list[str]) -> set[str]:
 
 
 def _estimated_workers(topology: TopologyView, requests: Requests, acker: Request) -> int:
-    """Return the heap of the user's components and the configured ackers, divided by the maximum heap of a worker."""
+    """Return the heap of the user's components and the configured ackers, divided by the maximum
+    heap of a worker.
+    """
     users = [part for part in topology.components if not part.is_system]
     heap = sum(requests.of(executor).on_heap for part in users for executor in part.executors)
     ackers = TrackingSettings.of_partial(topology.conf).ackers
@@ -164,9 +196,12 @@ def _estimated_workers(topology: TopologyView, requests: Requests, acker: Reques
 
 
 def _release_by_resources(cluster: ClusterView, blacklisted: list[str]) -> set[str]:
-    """Return hosts in order of name until slots and resources suffice (Storm's RasBlacklistStrategy)."""
+    """Return hosts in order of name until slots and resources suffice (Storm's
+    RasBlacklistStrategy).
+    """
     ledger = ResourceLedger(cluster)
-    needed, slots = ledger.shape.zero, -_free_elsewhere(cluster, blacklisted)
+    needed = ledger.shape.zero
+    slots = -_free_elsewhere(cluster, blacklisted)
     for topology in cluster.hungry_topologies():
         requests = ledger.requests(topology)
         needed = plus(needed, requests.total)
@@ -186,7 +221,9 @@ def _release_by_resources(cluster: ClusterView, blacklisted: list[str]) -> set[s
 
 
 def _what_is_left(ledger: ResourceLedger, node: str) -> Vector:
-    """Return a node's free resources; CPU and generic ones may be negative if it is overcommitted, memory is not (as in Storm)."""
+    """Return a node's free resources; CPU and generic ones may be negative if it is overcommitted,
+    memory is not (as in Storm).
+    """
     left = [have - less for have, less in zip(ledger.offer(node), ledger.taken(node), strict=True)]
     left[MEMORY] = max(left[MEMORY], 0.0)
     return tuple(left)

@@ -1,4 +1,6 @@
-"""Schedulers by name: the built-in ones, and user classes that `storm.scheduler.allowed` lists (S4.5)."""
+"""Schedulers by name: the built-in ones, and user classes that `storm.scheduler.allowed` lists
+(S4.5).
+"""
 
 from collections.abc import Callable
 from importlib import import_module
@@ -29,9 +31,11 @@ BUILT_IN: dict[str, Callable[[], Scheduler]] = {
 
 
 def scheduler_by_name(name: str, conf: Conf, inner: str = "default") -> Scheduler:
-    """Return a prepared scheduler: a built-in name, or the dotted path of a class that `storm.scheduler.allowed` lists.
+    """Return a prepared scheduler: a built-in name, or the dotted path of a class that
+    `storm.scheduler.allowed` lists.
 
-    "blacklist" is wrapped around `inner`. InvalidConfigError when a name is unknown or its class cannot be made.
+    "blacklist" is wrapped around `inner`. InvalidConfigError when a name is unknown or its class
+    cannot be made.
     """
     scheduler = BlacklistScheduler(_made(inner, conf)) if name == BLACKLIST else _made(name, conf)
     scheduler.prepare(conf)
@@ -46,12 +50,16 @@ def _made(name: str, conf: Conf) -> Scheduler:
 def _plugged_in(path: str, conf: Conf) -> Callable[[], Scheduler]:
     if path not in ChoiceSettings.of_partial(conf).allowed:
         names = ", ".join(sorted([*BUILT_IN, BLACKLIST, JSTORM]))
-        raise InvalidConfigError(f"storm.scheduler: {path!r} is neither one of {names} nor listed in {ALLOWED_KEY}")
+        raise InvalidConfigError(
+            f"storm.scheduler: {path!r} is neither one of {names} nor listed in {ALLOWED_KEY}"
+        )
     module_name, _, class_name = path.rpartition(".")
     try:
         made: Callable[[], Scheduler] = getattr(import_module(module_name), class_name)
     except (ImportError, AttributeError, ValueError) as error:
         raise InvalidConfigError(f"storm.scheduler: cannot import {path!r}: {error}") from error
     if not all(callable(getattr(made, verb, None)) for verb in ("prepare", "schedule")):
-        raise InvalidConfigError(f"storm.scheduler: {path!r} lacks prepare(conf) or schedule(topologies, cluster)")
+        raise InvalidConfigError(
+            f"storm.scheduler: {path!r} lacks prepare(conf) or schedule(topologies, cluster)"
+        )
     return made

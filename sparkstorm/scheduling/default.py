@@ -1,4 +1,6 @@
-"""Storm's DefaultScheduler: frees workers that do not fit an even distribution, then schedules evenly (S4.8-S4.20)."""
+"""Storm's DefaultScheduler: frees workers that do not fit an even distribution, then schedules
+evenly (S4.8-S4.20).
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from sparkstorm.scheduling.view import ClusterView
 
 
 def integer_divided(total: int, pieces: int) -> dict[int, int]:
-    """Return the sizes of `pieces` parts of `total` that differ by at most one, as {size: how many} (S4.16)."""
+    """Return the sizes of `pieces` parts of `total` that differ by at most one, as {size: how many}
+    (S4.16).
+    """
     base, larger = divmod(total, pieces)
     sizes = {base: pieces - larger}
     if larger:
@@ -22,7 +26,9 @@ def integer_divided(total: int, pieces: int) -> dict[int, int]:
 
 
 def bad_slots(placement: Placement, num_executors: int, num_workers: int) -> list[WorkerSlot]:
-    """Return the used slots whose executor count does not occur in an even distribution, by node and port (S4.14-S4.18)."""
+    """Return the used slots whose executor count does not occur in an even distribution, by node
+    and port (S4.14-S4.18).
+    """
     if num_workers == 0:
         return []
     wanted = integer_divided(num_executors, num_workers)
@@ -38,7 +44,9 @@ def bad_slots(placement: Placement, num_executors: int, num_workers: int) -> lis
 
 def _free_misfits(topology: TopologyView, cluster: ClusterView) -> None:
     placement = cluster.placement(topology.id)
-    reusable = sum(cluster.can_reassign(slot) or cluster.stays(slot) for slot in placement.executors_by_slot)
+    reusable = sum(
+        cluster.can_reassign(slot) or cluster.stays(slot) for slot in placement.executors_by_slot
+    )
     total_slots = min(topology.num_workers, reusable + cluster.free.count)
     if total_slots > placement.num_workers or not placement.is_exact:
         misfits = bad_slots(placement, len(topology.executors), total_slots)
@@ -50,22 +58,30 @@ def _free_misfits(topology: TopologyView, cluster: ClusterView) -> None:
 
 @dataclass(frozen=True, slots=True)
 class DefaultRules:
-    """Rules of a round: whether topologies are served one by one, and how workers move to idle supervisors."""
+    """Rules of a round: whether topologies are served one by one, and how workers move to idle
+    supervisors.
+    """
 
     one_by_one: bool = True
     idle: IdleRules = field(default_factory=IdleRules)
 
     @classmethod
     def of(cls, conf: Conf) -> DefaultRules:
-        """Read `default.scheduler.scope`, "topology" (Storm 3 and 0.9) or "cluster" (Storm 2), and the rules of `IdleRules`."""
+        """Read `default.scheduler.scope`, "topology" (Storm 3 and 0.9) or "cluster" (Storm 2), and
+        the rules of `IdleRules`.
+        """
         return cls(DefaultSettings.of_partial(conf).scope == "topology", IdleRules.of(conf))
 
 
-def schedule_by_default(cluster: ClusterView, rules: DefaultRules, scope: Topologies | None = None) -> None:
-    """Visit each topology that needs scheduling, by id: free its misfits, then schedule evenly (S4.20).
+def schedule_by_default(
+    cluster: ClusterView, rules: DefaultRules, scope: Topologies | None = None
+) -> None:
+    """Visit each topology that needs scheduling, by id: free its misfits, then schedule evenly
+    (S4.20).
 
-    One by one, only the topology whose workers were freed is scheduled; else, as in Storm 2.x, every topology with missing
-    executors is scheduled after each freeing. Only topologies in `scope` are changed.
+    One by one, only the topology whose workers were freed is scheduled; else, as in Storm 2.x,
+    every topology with missing executors is scheduled after each freeing. Only topologies in
+    `scope` are changed.
     """
     move_to_idle(cluster, rules.idle, scope)
     for topology in cluster.topologies_to_schedule():

@@ -1,4 +1,6 @@
-"""Storm's EvenScheduler: places missing executors round robin on free slots that are spread over the nodes."""
+"""Storm's EvenScheduler: places missing executors round robin on free slots that are spread over
+the nodes.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ from sparkstorm.scheduling.view import ClusterView
 
 
 def schedule_evenly(cluster: ClusterView, scope: Topologies | None = None) -> None:
-    """Give every topology that lacks executors its share of the free slots, topologies by id (S4.21).
+    """Give every topology that lacks executors its share of the free slots, topologies by id
+    (S4.21).
 
     Storm 2.x schedules all topologies of the cluster; `scope` limits them, as in Storm 0.9 and 3.
     """
@@ -36,7 +39,9 @@ def _place_missing(topology: TopologyView, cluster: ClusterView) -> None:
         cluster.status.setdefault(topology.id, f"No available slots for topology: {topology.name}")
 
 
-def _explain(by_slot: Mapping[WorkerSlot, list[ExecutorId]], topology_id: str, cluster: ClusterView) -> None:
+def _explain(
+    by_slot: Mapping[WorkerSlot, list[ExecutorId]], topology_id: str, cluster: ClusterView
+) -> None:
     if cluster.reasons is not None:
         for turn, (slot, executors) in enumerate(by_slot.items(), start=1):
             free = len(cluster.free.ports(slot.node))
@@ -45,22 +50,30 @@ def _explain(by_slot: Mapping[WorkerSlot, list[ExecutorId]], topology_id: str, c
             cluster.reasons.placed(topology_id, executors, slot, words)
 
 
-def reassignment(topology: TopologyView, cluster: ClusterView) -> list[tuple[ExecutorId, WorkerSlot]]:
-    """Return pairs (missing executor, slot): executors by first task, slots round robin (S4.22-S4.28)."""
+def reassignment(
+    topology: TopologyView, cluster: ClusterView
+) -> list[tuple[ExecutorId, WorkerSlot]]:
+    """Return pairs (missing executor, slot): executors by first task, slots round robin
+    (S4.22-S4.28).
+    """
     placement = cluster.placement(topology.id)
     total_slots = min(topology.num_workers, cluster.free.count + placement.num_workers)
     slots = cluster.free.interleaved(total_slots - placement.num_workers)
     if not slots:
         return []
-    return [(executor, slots[turn % len(slots)]) for turn, executor in enumerate(placement.missing())]
+    return [
+        (executor, slots[turn % len(slots)]) for turn, executor in enumerate(placement.missing())
+    ]
 
 
-# -- workers for idle supervisors (Storm 3) ------------------------------------------------------------------------------
+# -- workers for idle supervisors (Storm 3) --------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class IdleRules:
-    """Rules by which running workers move to supervisors without any worker: none do unless it is switched on."""
+    """Rules by which running workers move to supervisors without any worker: none do unless it is
+    switched on.
+    """
 
     is_enabled: bool = False
     most_per_topology: int = 0  # workers of a topology in one round; 0 is no limit
@@ -70,29 +83,47 @@ class IdleRules:
     def of(cls, conf: Conf) -> IdleRules:
         """Read the keys nimbus.even.rebalance.*."""
         read = EvenSettings.of_partial(conf)
-        return cls(read.is_enabled, read.most_per_topology, max(0, read.stable_rounds) * max(1_000, read.monitor_ms))
+        return cls(
+            read.is_enabled,
+            read.most_per_topology,
+            max(0, read.stable_rounds) * max(1_000, read.monitor_ms),
+        )
 
 
 def move_to_idle(cluster: ClusterView, rules: IdleRules, scope: Topologies | None = None) -> None:
-    """Move workers to supervisors that have none, a worker of each topology in turn, topologies by id.
+    """Move workers to supervisors that have none, a worker of each topology in turn, topologies by
+    id.
 
-    A topology gives its share of the idle supervisors at most, and only from supervisors where it keeps a worker.
+    A topology gives its share of the idle supervisors at most, and only from supervisors where it
+    keeps a worker.
     """
     if not rules.is_enabled:
         return
-    usable = [each for node, each in sorted(cluster.supervisors.items()) if each.ports and not cluster.is_blacklisted(node)]
+    usable = [
+        each
+        for node, each in sorted(cluster.supervisors.items())
+        if each.ports and not cluster.is_blacklisted(node)
+    ]
     used = {machine_of_node(slot.node) for slot in cluster.used_slots()}
-    idle = [each for each in usable if machine_of_node(each.id) not in used and _is_stable(each, rules)]
+    idle = [
+        each for each in usable if machine_of_node(each.id) not in used and _is_stable(each, rules)
+    ]
     machines = {machine_of_node(each.id) for each in usable}
     targets = deque(WorkerSlot(each.id, port) for each in idle for port in each.ports)
     left = {
-        topology_id: _share(topology, {machine_of_node(each.id) for each in idle}, len(machines), cluster, rules)
-        for topology_id, topology in sorted((cluster.topologies if scope is None else scope).items())
+        topology_id: _share(
+            topology, {machine_of_node(each.id) for each in idle}, len(machines), cluster, rules
+        )
+        for topology_id, topology in sorted(
+            (cluster.topologies if scope is None else scope).items()
+        )
     }
     while targets and any(left.values()):
         for topology_id in [each for each, number in left.items() if number > 0]:
             if targets:
-                left[topology_id] = left[topology_id] - 1 if _move_one(topology_id, targets, cluster) else 0
+                left[topology_id] = (
+                    left[topology_id] - 1 if _move_one(topology_id, targets, cluster) else 0
+                )
 
 
 def _is_stable(supervisor: SupervisorView, rules: IdleRules) -> bool:
@@ -100,31 +131,47 @@ def _is_stable(supervisor: SupervisorView, rules: IdleRules) -> bool:
     return supervisor.uptime_ms is None or supervisor.uptime_ms >= rules.least_uptime_ms
 
 
-def _share(topology: TopologyView, idle: set[str], num_usable: int, cluster: ClusterView, rules: IdleRules) -> int:
-    if idle <= {machine_of_node(slot.node) for slot in cluster.placement(topology.id).executors_by_slot}:
+def _share(
+    topology: TopologyView, idle: set[str], num_usable: int, cluster: ClusterView, rules: IdleRules
+) -> int:
+    if idle <= {
+        machine_of_node(slot.node) for slot in cluster.placement(topology.id).executors_by_slot
+    }:
         return 0
     share = topology.num_workers // num_usable * len(idle)
     return min(share, rules.most_per_topology) if rules.most_per_topology > 0 else share
 
 
 def _move_one(topology_id: str, targets: deque[WorkerSlot], cluster: ClusterView) -> bool:
-    """Move the worker on the highest port of the node with most of the topology's workers; False when no node has two."""
+    """Move the worker on the highest port of the node with most of the topology's workers; False
+    when no node has two.
+    """
     slots_by_machine: dict[str, list[WorkerSlot]] = {}
     for slot in cluster.placement(topology_id).executors_by_slot:
         slots_by_machine.setdefault(machine_of_node(slot.node), []).append(slot)
-    crowded = sorted((-len(slots), machine) for machine, slots in slots_by_machine.items() if len(slots) > 1)
+    crowded = sorted(
+        (-len(slots), machine) for machine, slots in slots_by_machine.items() if len(slots) > 1
+    )
     if not crowded:
         return False
     machine = crowded[0][1]
-    giver, target = max(slots_by_machine[machine]), targets.popleft()
+    giver = max(slots_by_machine[machine])
+    target = targets.popleft()
     executors = list(cluster.placement(topology_id).executors_by_slot[giver])
-    cluster.free_slot(giver, f"{target.node} had no worker, and {machine} had {len(slots_by_machine[machine])} of this topology's")
-    cluster.assign(target, topology_id, executors, "the next port of the supervisors without a worker")
+    cluster.free_slot(
+        giver,
+        f"{target.node} had no worker, and {machine} had {len(slots_by_machine[machine])} of this topology's",
+    )
+    cluster.assign(
+        target, topology_id, executors, "the next port of the supervisors without a worker"
+    )
     return True
 
 
 class EvenScheduler:
-    """Storm's EvenScheduler: fills free slots and frees none, but for supervisors without a worker if that is switched on."""
+    """Storm's EvenScheduler: fills free slots and frees none, but for supervisors without a worker
+    if that is switched on.
+    """
 
     def __init__(self) -> None:
         self._idle = IdleRules()

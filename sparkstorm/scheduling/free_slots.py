@@ -1,7 +1,7 @@
 """Index of free ports, in the order in which Storm spreads workers over nodes.
 
-Nodes of several drivers on one machine (`w1`, `w1@2`) count as one: else a machine would get a worker of each driver while
-another has none.
+Nodes of several drivers on one machine (`w1`, `w1@2`) count as one: else a machine would get a
+worker of each driver while another has none.
 """
 
 from bisect import bisect_left, insort
@@ -12,7 +12,9 @@ from sparkstorm.model.names import machine_of_node
 
 
 class FreeSlots:
-    """Free ports per node; machines are bucketed by their number of free ports, so that taking k slots takes O(k)."""
+    """Free ports per node; machines are bucketed by their number of free ports, so that taking k
+    slots takes O(k).
+    """
 
     def __init__(self) -> None:
         self._ports_by_node: dict[str, list[int]] = {}
@@ -24,8 +26,12 @@ class FreeSlots:
         """Return an independent copy."""
         twin = FreeSlots()
         twin._ports_by_node = {node: list(ports) for node, ports in self._ports_by_node.items()}
-        twin._nodes_by_machine = {machine: list(nodes) for machine, nodes in self._nodes_by_machine.items()}
-        twin._machines_by_count = {count: list(machines) for count, machines in self._machines_by_count.items()}
+        twin._nodes_by_machine = {
+            machine: list(nodes) for machine, nodes in self._nodes_by_machine.items()
+        }
+        twin._machines_by_count = {
+            count: list(machines) for count, machines in self._machines_by_count.items()
+        }
         twin.count = self.count
         return twin
 
@@ -58,20 +64,29 @@ class FreeSlots:
             self._note(slot.node, 1)
 
     def interleaved(self, limit: int) -> list[WorkerSlot]:
-        """Return the first `limit` free slots, one per machine in turn: those with most free ports first, then by id (S4.25)."""
+        """Return the first `limit` free slots, one per machine in turn: those with most free ports
+        first, then by id (S4.25).
+        """
         chosen: list[WorkerSlot] = []
-        counts = sorted((count for count, machines in self._machines_by_count.items() if machines and count), reverse=True)
+        counts = sorted(
+            (count for count, machines in self._machines_by_count.items() if machines and count),
+            reverse=True,
+        )
         rank = 0
         while counts and len(chosen) < limit:
             for count in counts:
                 room = limit - len(chosen)
-                chosen += [self._slot(machine, rank) for machine in self._machines_by_count[count][:room]]
+                chosen += [
+                    self._slot(machine, rank) for machine in self._machines_by_count[count][:room]
+                ]
             rank += 1
             counts = [count for count in counts if count > rank]
         return chosen
 
     def _slot(self, machine: str, rank: int) -> WorkerSlot:
-        """Return the free slot of that rank among all of a machine: node after node, in each by port."""
+        """Return the free slot of that rank among all of a machine: node after node, in each by
+        port.
+        """
         for node in self._nodes_by_machine[machine]:
             ports = self._ports_by_node[node]
             if rank < len(ports):

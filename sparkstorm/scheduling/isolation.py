@@ -1,4 +1,6 @@
-"""Storm's IsolationScheduler: listed topologies get dedicated machines, the others share the rest."""
+"""Storm's IsolationScheduler: listed topologies get dedicated machines, the others share the
+rest.
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -14,7 +16,9 @@ MACHINES_KEY = "isolation.scheduler.machines"
 
 
 def worker_specs(topology: TopologyView) -> list[frozenset[ExecutorId]]:
-    """Return the executors of each worker: dealt round robin, component by component; no worker is empty."""
+    """Return the executors of each worker: dealt round robin, component by component; no worker is
+    empty.
+    """
     in_turn = [executor for part in topology.components for executor in sorted(part.executors)]
     num_buckets = min(topology.num_workers, len(in_turn))
     return sorted((frozenset(in_turn[at::num_buckets]) for at in range(num_buckets)), key=sorted)
@@ -22,13 +26,17 @@ def worker_specs(topology: TopologyView) -> list[frozenset[ExecutorId]]:
 
 @dataclass
 class _Wanted:
-    """Workers that an isolated topology still lacks, with their executors, and the number of workers per machine."""
+    """Workers that an isolated topology still lacks, with their executors, and the number of
+    workers per machine.
+    """
 
     specs: list[frozenset[ExecutorId]]
     machines_by_size: dict[int, int]
 
     def accepts(self, workers: list[frozenset[ExecutorId]]) -> bool:
-        return self.machines_by_size.get(len(workers), 0) > 0 and all(each in self.specs for each in workers)
+        return self.machines_by_size.get(len(workers), 0) > 0 and all(
+            each in self.specs for each in workers
+        )
 
     def settle(self, workers: list[frozenset[ExecutorId]]) -> None:
         self.machines_by_size[len(workers)] -= 1
@@ -43,30 +51,46 @@ class IsolationScheduler:
         self._rules = DefaultRules()
 
     def prepare(self, conf: Conf) -> None:
-        """Read how many machines each topology gets; InvalidConfigError when the map is missing, empty or unfit."""
+        """Read how many machines each topology gets; InvalidConfigError when the map is missing,
+        empty or unfit.
+        """
         machines = IsolationSettings.of_partial(conf).machines
         if not isinstance(machines, Mapping) or not machines:
-            raise InvalidConfigError(f"{MACHINES_KEY}: expected a map of topology name to machines, got {machines!r}")
+            raise InvalidConfigError(
+                f"{MACHINES_KEY}: expected a map of topology name to machines, got {machines!r}"
+            )
         for name, count in machines.items():
             if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-                raise InvalidConfigError(f"{MACHINES_KEY}: {name}: expected a positive integer, got {count!r}")
+                raise InvalidConfigError(
+                    f"{MACHINES_KEY}: {name}: expected a positive integer, got {count!r}"
+                )
         self._machines = dict(machines)
         self._rules = DefaultRules.of(conf)
 
     def schedule(self, topologies: Topologies, cluster: ClusterView) -> None:
-        """Keep matching machines, assign new ones, then schedule the other topologies by default; the blacklist is restored."""
+        """Keep matching machines, assign new ones, then schedule the other topologies by default;
+        the blacklist is restored.
+        """
         before = cluster.blacklisted_hosts
         isolated = {each.id: each for each in topologies.values() if each.name in self._machines}
-        wanted = {topology_id: self._wanted(topology) for topology_id, topology in sorted(isolated.items())}
+        wanted = {
+            topology_id: self._wanted(topology)
+            for topology_id, topology in sorted(isolated.items())
+        }
         keeps_dead = _keep_good_hosts(cluster, wanted)
         _give_hosts(cluster, wanted)
         if any(each.specs for each in wanted.values()):
             _clear_shared_hosts(cluster, wanted, keeps_dead)
         else:
-            # Storm 2 schedules an isolated topology with fewer workers than it asked for by default too. It has all its executors
-            # and does not change, but every topology with missing executors is filled before the next is freed.
+            # Storm 2 schedules an isolated topology with fewer workers than it asked for by default
+            # too. It has all its executors and does not change, but every topology with missing
+            # executors is filled before the next is freed.
             visits_isolated = not self._rules.one_by_one
-            rest = {key: each for key, each in topologies.items() if key not in wanted or (visits_isolated and each.num_workers)}
+            rest = {
+                key: each
+                for key, each in topologies.items()
+                if key not in wanted or (visits_isolated and each.num_workers)
+            }
             schedule_by_default(cluster, self._rules, rest)
         cluster.set_blacklisted_hosts(before)
 
@@ -84,23 +108,32 @@ def _used_by_host(cluster: ClusterView) -> dict[str | None, list[WorkerSlot]]:
 
 
 def _keep_good_hosts(cluster: ClusterView, wanted: Mapping[str, _Wanted]) -> bool:
-    """Keep hosts whose workers all match workers of one isolated topology; free isolated workers on other hosts.
+    """Keep hosts whose workers all match workers of one isolated topology; free isolated workers on
+    other hosts.
 
-    Workers on dead supervisors count as one more host, as in Storm. Return whether that host was kept.
+    Workers on dead supervisors count as one more host, as in Storm. Return whether that host was
+    kept.
     """
     taken = set(cluster.blacklisted_hosts)
     keeps_dead = False
     for host, slots in _used_by_host(cluster).items():
         owners = {cluster.used_slots()[slot] for slot in slots}
         owner = next(iter(owners))
-        workers = [frozenset(cluster.placement(cluster.used_slots()[s]).executors_by_slot[s]) for s in slots]
+        workers = [
+            frozenset(cluster.placement(cluster.used_slots()[s]).executors_by_slot[s])
+            for s in slots
+        ]
         if len(owners) == 1 and owner in wanted and wanted[owner].accepts(workers):
             wanted[owner].settle(workers)
             keeps_dead = keeps_dead or host is None
             if host is not None:
                 taken.add(host)
         else:
-            _free(cluster, [slot for slot in slots if cluster.used_slots()[slot] in wanted], "its host is not wholly its own")
+            _free(
+                cluster,
+                [slot for slot in slots if cluster.used_slots()[slot] in wanted],
+                "its host is not wholly its own",
+            )
     cluster.set_blacklisted_hosts(taken)
     return keeps_dead
 
@@ -113,7 +146,9 @@ def _free(cluster: ClusterView, slots: Iterable[WorkerSlot], words: str) -> None
 
 
 def _hosts_by_room(cluster: ClusterView) -> list[tuple[str, list[WorkerSlot]]]:
-    """Return hosts with their slots: most slots first, then most free slots (fewest evictions), then by name."""
+    """Return hosts with their slots: most slots first, then most free slots (fewest evictions),
+    then by name.
+    """
     slots_by_host: dict[str, list[WorkerSlot]] = {}
     for node, supervisor in cluster.supervisors.items():
         slots = cluster.assignable_slots(node)
@@ -138,7 +173,11 @@ def _give_hosts(cluster: ClusterView, wanted: Mapping[str, _Wanted]) -> None:
                     break
                 host, slots = hosts[at]
                 at += 1
-                _free(cluster, used_by_host.get(host, ()), f"gave way to {topology_id}, which is isolated")
+                _free(
+                    cluster,
+                    used_by_host.get(host, ()),
+                    f"gave way to {topology_id}, which is isolated",
+                )
                 for slot in slots[: min(size, len(need.specs))]:
                     spec = sorted(need.specs.pop(0))
                     if cluster.reasons is not None:
@@ -149,11 +188,17 @@ def _give_hosts(cluster: ClusterView, wanted: Mapping[str, _Wanted]) -> None:
     cluster.set_blacklisted_hosts(taken)
 
 
-def _clear_shared_hosts(cluster: ClusterView, wanted: Mapping[str, _Wanted], keeps_dead: bool) -> None:
-    """Free all workers on hosts that are not isolated, since machines are missing (Storm frees them and waits)."""
+def _clear_shared_hosts(
+    cluster: ClusterView, wanted: Mapping[str, _Wanted], keeps_dead: bool
+) -> None:
+    """Free all workers on hosts that are not isolated, since machines are missing (Storm frees them
+    and waits).
+    """
     short = [topology_id for topology_id, need in wanted.items() if need.specs]
     for topology_id in short:
-        cluster.status[topology_id] = "Unable to isolate: no machine has enough worker slots for its workers"
+        cluster.status[topology_id] = (
+            "Unable to isolate: no machine has enough worker slots for its workers"
+        )
     for host, slots in _used_by_host(cluster).items():
         if not (host in cluster.blacklisted_hosts or (host is None and keeps_dead)):
             _free(cluster, slots, f"cleared until there are machines for {', '.join(short)}")

@@ -1,4 +1,6 @@
-"""The scheduler laboratory: make or load a cluster, schedule it under any scheduler, and compare, as plain data."""
+"""The scheduler laboratory: make or load a cluster, schedule it under any scheduler, and compare,
+as plain data.
+"""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +18,13 @@ from sparkstorm.scheduling.form.storm_problem import Round, problem_from, rows_o
 from sparkstorm.scheduling.previous import PreviousPlacement, ScheduleReason
 from sparkstorm.scheduling.reasons import Reasons
 from sparkstorm.scheduling.reconcile import kept_for_rebalance
-from sparkstorm.scheduling.records import ComponentView, Conf, InputView, SupervisorView, TopologyView
+from sparkstorm.scheduling.records import (
+    ComponentView,
+    Conf,
+    InputView,
+    SupervisorView,
+    TopologyView,
+)
 from sparkstorm.scheduling.resource.ledger import ResourceLedger
 from sparkstorm.scheduling.view import Assignments, ClusterView
 
@@ -34,15 +42,19 @@ class Scene:
     conf: Conf
     blacklisted_hosts: tuple[str, ...] = ()
     greylisted_hosts: tuple[str, ...] = ()
-    dead_ports: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # hidden from schedulers, by supervisor
-    previous: Mapping[str, PreviousPlacement] = field(default_factory=dict)  # placements before a requested rebalance
-    reason_by_topology: Mapping[str, str] = field(default_factory=dict)  # status texts of the last scheduler
+    # hidden from schedulers, by supervisor
+    dead_ports: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    # placements before a requested rebalance
+    previous: Mapping[str, PreviousPlacement] = field(default_factory=dict)
+    # status texts of the last scheduler
+    reason_by_topology: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def from_text(cls, text: str) -> "Scene":
         """Read a problem in the form of cluster files; its `scheduler` is ignored.
 
-        InvalidConfigError when it is malformed, is of JStorm's form, or has rounds: a scene is one moment.
+        InvalidConfigError when it is malformed, is of JStorm's form, or has rounds: a scene is one
+        moment.
         """
         fields = parse(text)
         if isinstance(fields, dict) and fields.get("scheduler") == "jstorm":
@@ -82,22 +94,41 @@ class Scene:
     def view(self) -> ClusterView:
         """Return a new cluster view of this scene without dead ports."""
         kept = {name: self._kept(name) for name in self.assignments}
-        now = Round(self.supervisors, self.topologies, kept, self.dead_ports, self.blacklisted_hosts, self.greylisted_hosts)
+        now = Round(
+            self.supervisors,
+            self.topologies,
+            kept,
+            self.dead_ports,
+            self.blacklisted_hosts,
+            self.greylisted_hosts,
+        )
         cluster = now.view(self.conf)
         cluster.previous = self.previous
         return cluster
 
     def _kept(self, topology_id: str) -> Mapping[ExecutorId, WorkerSlot]:
-        """Return the living part of a topology's placement; during a rebalance, the part that may stay."""
-        placed, previous = self.assignments[topology_id], self.previous.get(topology_id)
+        """Return the living part of a topology's placement; during a rebalance, the part that may
+        stay.
+        """
+        placed = self.assignments[topology_id]
+        previous = self.previous.get(topology_id)
         if previous is None:
             return placed
         if previous.reason is ScheduleReason.REASSIGN:
             return {}
         topology = next(each for each in self.topologies if each.id == topology_id)
-        offered = {WorkerSlot(each.id, port) for each in self.supervisors for port in each.ports} | set(placed.values())
-        taken = {slot for name, others in self.assignments.items() if name != topology_id for slot in others.values()}
-        return kept_for_rebalance(placed, topology.executors, min(topology.num_workers, len(offered - taken)))
+        offered = {
+            WorkerSlot(each.id, port) for each in self.supervisors for port in each.ports
+        } | set(placed.values())
+        taken = {
+            slot
+            for name, others in self.assignments.items()
+            if name != topology_id
+            for slot in others.values()
+        }
+        return kept_for_rebalance(
+            placed, topology.executors, min(topology.num_workers, len(offered - taken))
+        )
 
     def rebalanced(
         self,
@@ -107,16 +138,21 @@ class Scene:
         conf: Conf | None = None,
         reassign: bool = False,
     ) -> "Scene":
-        """Return the scene with a requested rebalance of one topology; the next round of any scheduler carries it out.
+        """Return the scene with a requested rebalance of one topology; the next round of any
+        scheduler carries it out.
 
-        `executors` are numbers by component, tasks do not change; with `reassign` no executor keeps its slot.
-        InvalidConfigError names the topology, component or number that is wrong.
+        `executors` are numbers by component, tasks do not change; with `reassign` no executor keeps
+        its slot. InvalidConfigError names the topology, component or number that is wrong.
         """
         topology = next((each for each in self.topologies if each.id == topology_id), None)
         if topology is None:
-            raise InvalidConfigError(f"there is no topology {show(topology_id)}, only {_some(each.id for each in self.topologies)}")
+            raise InvalidConfigError(
+                f"there is no topology {show(topology_id)}, only {_some(each.id for each in self.topologies)}"
+            )
         changed = _resized(topology, executors or {})
-        workers = topology.num_workers if num_workers is None else _whole(num_workers, "num_workers")
+        workers = (
+            topology.num_workers if num_workers is None else _whole(num_workers, "num_workers")
+        )
         own_conf = {**topology.conf, **(conf or {}), "topology.workers": workers}
         changed = replace(changed, num_workers=workers, conf=own_conf)
         placed = dict(self.assignments.get(topology_id, {}))
@@ -127,14 +163,17 @@ class Scene:
         return replace(self, topologies=others, previous={**self.previous, topology_id: previous})
 
     def without(self, *nodes: str) -> "Scene":
-        """Return the scene after these supervisors died; their executors are no longer in the assignments.
+        """Return the scene after these supervisors died; their executors are no longer in the
+        assignments.
 
         InvalidConfigError when there is no such supervisor.
         """
         known = {each.id for each in self.supervisors}
         for node in nodes:
             if node not in known:
-                raise InvalidConfigError(f"there is no supervisor {show(node)}, only {_some(known)}")
+                raise InvalidConfigError(
+                    f"there is no supervisor {show(node)}, only {_some(known)}"
+                )
         alive = {
             name: {executor: slot for executor, slot in rows.items() if slot.node not in nodes}
             for name, rows in self.assignments.items()
@@ -142,14 +181,18 @@ class Scene:
         living = tuple(each for each in self.supervisors if each.id not in nodes)
         return replace(self, supervisors=living, assignments=alive)
 
-    def scheduled(self, scheduler: str, conf: Conf | None = None, inner: str = "default") -> "Scene":
+    def scheduled(
+        self, scheduler: str, conf: Conf | None = None, inner: str = "default"
+    ) -> "Scene":
         """Return the scene after one round of the named scheduler."""
         return self._after(self._round(scheduler, conf, inner, None))
 
     def why(self, scheduler: str, conf: Conf | None = None, inner: str = "default") -> list[Row]:
-        """Return each executor's place after one round of a scheduler, with the reason that the scheduler gives.
+        """Return each executor's place after one round of a scheduler, with the reason that the
+        scheduler gives.
 
-        An executor without a place has its topology's reason, after the reason for leaving its place before.
+        An executor without a place has its topology's reason, after the reason for leaving its
+        place before.
         """
         reasons = Reasons()
         after = self._after(self._round(scheduler, conf, inner, reasons))
@@ -158,25 +201,36 @@ class Scene:
             before = self.assignments.get(topology_id, {}).get(executor)
             status = after.reason_by_topology.get(topology_id, "")
             reason = reasons.of(topology_id, executor, slot, before, scheduler, status)
-            found.append({key: row[key] for key in ("topology", "component", "executor", "node", "port")} | {"reason": reason})
+            found.append(
+                {key: row[key] for key in ("topology", "component", "executor", "node", "port")}
+                | {"reason": reason}
+            )
         return found
 
-    def _round(self, scheduler: str, conf: Conf | None, inner: str, reasons: Reasons | None) -> ClusterView:
+    def _round(
+        self, scheduler: str, conf: Conf | None, inner: str, reasons: Reasons | None
+    ) -> ClusterView:
         cluster = self.view()
         cluster.reasons = reasons
-        scheduler_by_name(scheduler, {**self.conf, **(conf or {})}, inner).schedule(cluster.topologies, cluster)
+        scheduler_by_name(scheduler, {**self.conf, **(conf or {})}, inner).schedule(
+            cluster.topologies, cluster
+        )
         return cluster
 
     def _after(self, cluster: ClusterView) -> "Scene":
         words = {**cluster.status, **cluster.refused}
-        return replace(self, assignments=cluster.assignments(), reason_by_topology=words, previous={})
+        return replace(
+            self, assignments=cluster.assignments(), reason_by_topology=words, previous={}
+        )
 
     def _places(self) -> Iterable[tuple[str, ExecutorId, WorkerSlot | None]]:
         for topology in self.topologies:
             placed = self.assignments.get(topology.id, {})
-            yield from ((topology.id, executor, placed.get(executor)) for executor in topology.executors)
+            yield from (
+                (topology.id, executor, placed.get(executor)) for executor in topology.executors
+            )
 
-    # -- tables ------------------------------------------------------------------------------------------------------
+    # -- tables ------------------------------------------------------------------------------------
 
     def rows(self) -> list[Row]:
         """Return a row per executor: component and slot, or None."""
@@ -186,9 +240,16 @@ class Scene:
             placed = self.assignments.get(topology.id, {})
             for executor in topology.executors:
                 slot = placed.get(executor)
-                row: Row = {"topology": topology.id, "component": topology.component_by_executor[executor]}
+                row: Row = {
+                    "topology": topology.id,
+                    "component": topology.component_by_executor[executor],
+                }
                 row |= {"executor": str(executor), "tasks": len(executor.tasks)}
-                row |= {"node": slot.node, "host": hosts.get(slot.node), "port": slot.port} if slot else NOWHERE
+                row |= (
+                    {"node": slot.node, "host": hosts.get(slot.node), "port": slot.port}
+                    if slot
+                    else NOWHERE
+                )
                 found.append(row)
         return found
 
@@ -206,13 +267,17 @@ class Scene:
             slots = set(each.ports) - set(self.dead_ports.get(each.id, ()))
             row: Row = {"node": each.id, "host": each.host, "slots": len(slots)}
             row |= {"workers": workers.get(each.id, 0), "executors": executors.get(each.id, 0)}
-            for name, taken, offered in zip(names, ledger.taken(each.id), ledger.offer(each.id), strict=True):
+            for name, taken, offered in zip(
+                names, ledger.taken(each.id), ledger.offer(each.id), strict=True
+            ):
                 row |= {f"{name}_taken": taken, f"{name}_offered": offered}
             found.append(row)
         return found
 
     def unplaced(self) -> list[Row]:
-        """Return a row per topology with unplaced executors: their number and the last scheduler's status."""
+        """Return a row per topology with unplaced executors: their number and the last scheduler's
+        status.
+        """
         found = []
         for topology in self.topologies:
             missing = len(topology.executors) - len(self.assignments.get(topology.id, {}))
@@ -222,13 +287,19 @@ class Scene:
         return found
 
     def edges(self) -> list[Row]:
-        """Return a row per subscription: pairs of communicating tasks, and how many cross workers and nodes."""
+        """Return a row per subscription: pairs of communicating tasks, and how many cross workers
+        and nodes.
+        """
         found = []
         for topology in self.topologies:
             spread = _Spread(topology, self.assignments.get(topology.id, {}))
             for component in topology.components:
                 for source in component.inputs:
-                    row: Row = {"topology": topology.id, "from": source.component, "to": component.id}
+                    row: Row = {
+                        "topology": topology.id,
+                        "from": source.component,
+                        "to": component.id,
+                    }
                     found.append(row | spread.pairs(source.component, component.id))
         return found
 
@@ -239,7 +310,9 @@ class Scene:
         return counts
 
     def measures(self) -> Row:
-        """Return the scene's measures: unplaced executors, workers, balance over nodes, share of pairs that cross."""
+        """Return the scene's measures: unplaced executors, workers, balance over nodes, share of
+        pairs that cross.
+        """
         workers = self._workers_by_node()
         per_node = [workers.get(each.id, 0) for each in self.supervisors]
         edges = self.edges()
@@ -252,11 +325,15 @@ class Scene:
             "fewest_workers_on_a_node": min(per_node, default=0),
             "idle_nodes": per_node.count(0),
             "crossing_nodes": sum(row["crossing_nodes"] for row in edges) / pairs if pairs else 0.0,
-            "crossing_workers": sum(row["crossing_workers"] for row in edges) / pairs if pairs else 0.0,
+            "crossing_workers": sum(row["crossing_workers"] for row in edges) / pairs
+            if pairs
+            else 0.0,
         }
 
     def to_text(self, scheduler: str = "default") -> str:
-        """Return the scene as a problem in the form of cluster files, which cannot hold a requested rebalance."""
+        """Return the scene as a problem in the form of cluster files, which cannot hold a requested
+        rebalance.
+        """
         return json.dumps(
             {
                 "scheduler": scheduler,
@@ -279,22 +356,36 @@ class _Spread:
         self._by_node: dict[str, dict[str, int]] = {}
         for executor, slot in placed.items():
             component = topology.component_by_executor.get(executor, "")
-            slots, nodes = self._by_slot.setdefault(component, {}), self._by_node.setdefault(component, {})
+            slots = self._by_slot.setdefault(component, {})
+            nodes = self._by_node.setdefault(component, {})
             slots[slot] = slots.get(slot, 0) + len(executor.tasks)
             nodes[slot.node] = nodes.get(slot.node, 0) + len(executor.tasks)
 
     def pairs(self, source: str, target: str) -> Row:
-        """Return the pairs of placed tasks, and those on different workers and on different nodes."""
-        from_slots, to_slots = self._by_slot.get(source, {}), self._by_slot.get(target, {})
-        from_nodes, to_nodes = self._by_node.get(source, {}), self._by_node.get(target, {})
+        """Return the pairs of placed tasks, and those on different workers and on different
+        nodes.
+        """
+        from_slots = self._by_slot.get(source, {})
+        to_slots = self._by_slot.get(target, {})
+        from_nodes = self._by_node.get(source, {})
+        to_nodes = self._by_node.get(target, {})
         total = sum(from_slots.values()) * sum(to_slots.values())
         same_worker = sum(count * to_slots.get(slot, 0) for slot, count in from_slots.items())
         same_node = sum(count * to_nodes.get(node, 0) for node, count in from_nodes.items())
-        return {"pairs": total, "crossing_workers": total - same_worker, "crossing_nodes": total - same_node}
+        return {
+            "pairs": total,
+            "crossing_workers": total - same_worker,
+            "crossing_nodes": total - same_node,
+        }
 
 
 def _supervisor_row(each: SupervisorView) -> Row:
-    row: Row = {"id": each.id, "host": each.host, "ports": list(each.ports), "resources": dict(each.resources)}
+    row: Row = {
+        "id": each.id,
+        "host": each.host,
+        "ports": list(each.ports),
+        "resources": dict(each.resources),
+    }
     if each.rack is not None:
         row["rack"] = each.rack
     if each.uptime_ms is not None:
@@ -309,24 +400,44 @@ def _topology_row(each: TopologyView) -> Row:
             "kind": part.kind,
             "executors": [list(executor) for executor in part.executors],
             "conf": dict(part.conf),
-            "inputs": [{"from": a.component, "stream": a.stream, "grouping": a.grouping} for a in part.inputs],
+            "inputs": [
+                {"from": a.component, "stream": a.stream, "grouping": a.grouping}
+                for a in part.inputs
+            ],
         }
         for part in each.components
     ]
     conf = {**each.conf, "topology.workers": each.num_workers}
-    row = {"id": each.id, "name": each.name, "owner": each.owner, "uptime_secs": each.uptime_ms // 1000}
+    row = {
+        "id": each.id,
+        "name": each.name,
+        "owner": each.owner,
+        "uptime_secs": each.uptime_ms // 1000,
+    }
     return {**row, "conf": conf, "components": parts}
 
 
-def generate(num_nodes: int, num_topologies: int, executors_each: int, workers_each: int, slots_per_node: int = 4) -> Scene:
-    """Return a regular cluster without placements: chains of one spout and two bolts, equal nodes, racks of twenty."""
+def generate(
+    num_nodes: int,
+    num_topologies: int,
+    executors_each: int,
+    workers_each: int,
+    slots_per_node: int = 4,
+) -> Scene:
+    """Return a regular cluster without placements: chains of one spout and two bolts, equal nodes,
+    racks of twenty.
+    """
     resources = {"supervisor.memory.capacity.mb": 65536.0, "supervisor.cpu.capacity": 3200.0}
     ports = tuple(range(6700, 6700 + slots_per_node))
     supervisors = tuple(
-        SupervisorView(f"node-{at:05}", f"host-{at:05}", ports, f"rack-{at // 20:04}", 3_600_000, resources)
+        SupervisorView(
+            f"node-{at:05}", f"host-{at:05}", ports, f"rack-{at // 20:04}", 3_600_000, resources
+        )
         for at in range(num_nodes)
     )
-    topologies = tuple(_chain(f"topology-{at:05}", executors_each, workers_each) for at in range(num_topologies))
+    topologies = tuple(
+        _chain(f"topology-{at:05}", executors_each, workers_each) for at in range(num_topologies)
+    )
     return Scene(supervisors, topologies, {}, {})
 
 
@@ -338,7 +449,9 @@ def _chain(name: str, num_executors: int, workers: int) -> TopologyView:
         executors = tuple(ExecutorId(task + 1, task + 1) for task in range(cuts[at], cuts[at + 1]))
         inputs = (InputView(parts[-1].id),) if parts else ()
         parts.append(ComponentView(part, "bolt" if parts else "spout", executors, {}, inputs))
-    return TopologyView(name, name, tuple(parts), workers, "laboratory", 60_000, {"topology.workers": workers})
+    return TopologyView(
+        name, name, tuple(parts), workers, "laboratory", 60_000, {"topology.workers": workers}
+    )
 
 
 def _whole(number: int, name: str, most: int = 2**31 - 1) -> int:
@@ -347,15 +460,21 @@ def _whole(number: int, name: str, most: int = 2**31 - 1) -> int:
 
 
 def _resized(topology: TopologyView, executors: Mapping[str, int]) -> TopologyView:
-    """Return the topology with other numbers of executors; each component's tasks are divided among them again."""
+    """Return the topology with other numbers of executors; each component's tasks are divided among
+    them again.
+    """
     parts = {part.id: part for part in topology.components}
     for name, number in executors.items():
         if name not in parts:
-            raise InvalidConfigError(f"executors: there is no component {show(name)}, only {_some(parts)}")
+            raise InvalidConfigError(
+                f"executors: there is no component {show(name)}, only {_some(parts)}"
+            )
         tasks = [task for executor in parts[name].executors for task in executor.tasks]
         count = _whole(number, f"executors.{name}", max(len(tasks), 1))
         chunks = partition_fixed(count, sorted(tasks))
-        parts[name] = replace(parts[name], executors=tuple(ExecutorId(chunk[0], chunk[-1]) for chunk in chunks))
+        parts[name] = replace(
+            parts[name], executors=tuple(ExecutorId(chunk[0], chunk[-1]) for chunk in chunks)
+        )
     return replace(topology, components=tuple(parts.values()))
 
 
@@ -364,23 +483,32 @@ def _some(names: Iterable[str]) -> str:
 
 
 def moved(before: Scene, after: Scene) -> list[Row]:
-    """Return a row for each executor with a task whose slot has changed; a first placement has None before.
+    """Return a row for each executor with a task whose slot has changed; a first placement has None
+    before.
 
-    Tasks count, since a rebalance may deal them to other executors: those that stay in their slot have not moved.
+    Tasks count, since a rebalance may deal them to other executors: those that stay in their slot
+    have not moved.
     """
     found = []
     for topology in after.topologies:
-        old, new = before.assignments.get(topology.id, {}), after.assignments.get(topology.id, {})
+        old = before.assignments.get(topology.id, {})
+        new = after.assignments.get(topology.id, {})
         for executor in topology.executors:
-            was, now = former_slots(executor, old), new.get(executor)
+            was = former_slots(executor, old)
+            now = new.get(executor)
             if was != ({now} if now else set()):
-                places = {"before": ", ".join(map(str, sorted(was))) or None, "after": str(now) if now else None}
+                places = {
+                    "before": ", ".join(map(str, sorted(was))) or None,
+                    "after": str(now) if now else None,
+                }
                 found.append({"topology": topology.id, "executor": str(executor), **places})
     return found
 
 
 def former_slots(executor: ExecutorId, placed: Mapping[ExecutorId, WorkerSlot]) -> set[WorkerSlot]:
-    """Return the slots that an executor's tasks have in an assignment, there perhaps under other executors."""
+    """Return the slots that an executor's tasks have in an assignment, there perhaps under other
+    executors.
+    """
     if executor in placed:
         return {placed[executor]}
     tasks = set(executor.tasks)
@@ -388,9 +516,11 @@ def former_slots(executor: ExecutorId, placed: Mapping[ExecutorId, WorkerSlot]) 
 
 
 def compare(scene: Scene, schedulers: Sequence[str], conf: Conf | None = None) -> list[Row]:
-    """Return one row per scheduler: measures after its round, number of moved executors, reason for unplaced ones.
+    """Return one row per scheduler: measures after its round, number of moved executors, reason for
+    unplaced ones.
 
-    A scheduler that raises, because a setting is missing or by a fault of its own, has a row with the reason only.
+    A scheduler that raises, because a setting is missing or by a fault of its own, has a row with
+    the reason only.
     """
     return [_compared(scene, name, conf) for name in schedulers]
 
@@ -405,7 +535,12 @@ def _compared(scene: Scene, name: str, conf: Conf | None) -> Row:
     changes = moved(scene, after)
     row = {"scheduler": name, "placed": sum(each["before"] is None for each in changes)}
     reason = next((each["reason"] for each in after.unplaced() if each["reason"]), None)
-    return row | {"moved": sum(each["before"] is not None for each in changes)} | after.measures() | {"reason": reason}
+    return (
+        row
+        | {"moved": sum(each["before"] is not None for each in changes)}
+        | after.measures()
+        | {"reason": reason}
+    )
 
 
 def frame(rows: Sequence[Row]) -> Any:

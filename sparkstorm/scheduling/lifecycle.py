@@ -1,8 +1,10 @@
-"""Life cycle of a topology: table of (status, action) -> decision. PURE; Nimbus carries the decision out.
+"""Life cycle of a topology: table of (status, action) -> decision. PURE; Nimbus carries the
+decision out.
 
-The union of Storm 2's table and JStorm's, without JStorm's traps (docs/architecture.md): a rebalancing or rolling-back
-topology can be killed, and a rebalance of an inactive topology ends inactive. Timers are records (`PendingAction`), so
-a restarted Nimbus finds them in the store; KILL and REBALANCE asked for again set a new time.
+The union of Storm 2's table and JStorm's, without JStorm's traps (docs/architecture.md): a
+rebalancing or rolling-back topology can be killed, and a rebalance of an inactive topology ends
+inactive. Timers are records (`PendingAction`), so a restarted Nimbus finds them in the store; KILL
+and REBALANCE asked for again set a new time.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,7 +27,9 @@ class Effect(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ActionRequest:
-    """Requested action with its parameters; `wait_ms` None or negative means the topology's message timeout."""
+    """Requested action with its parameters; `wait_ms` None or negative means the topology's message
+    timeout.
+    """
 
     action: Action
     wait_ms: int | None = None
@@ -49,22 +53,31 @@ class Decision:
 _Row: TypeAlias = Callable[[TopologyBase, ActionRequest, int], Decision]
 
 
-def transition(base: TopologyBase, request: ActionRequest, now_ms: int, default_wait_ms: int) -> Decision:
-    """Return the decision for an action; IllegalTransitionError if the topology's status does not allow it."""
+def transition(
+    base: TopologyBase, request: ActionRequest, now_ms: int, default_wait_ms: int
+) -> Decision:
+    """Return the decision for an action; IllegalTransitionError if the topology's status does not
+    allow it.
+    """
     rows = _rows(base)
     row = rows.get(request.action)
     if row is None:
         verb = _VERBS.get(request.action, (request.action.lower(),))[0]
         known = ", ".join(sorted(each for action in rows for each in _VERBS.get(action, ())))
-        raise IllegalTransitionError(f"topology {base.name} is {base.status}: {verb} does not apply, only {known}")
-    wait_ms = request.wait_ms if request.wait_ms is not None and request.wait_ms >= 0 else default_wait_ms
+        raise IllegalTransitionError(
+            f"topology {base.name} is {base.status}: {verb} does not apply, only {known}"
+        )
+    wait_ms = (
+        request.wait_ms if request.wait_ms is not None and request.wait_ms >= 0 else default_wait_ms
+    )
     return row(base, replace(request, wait_ms=wait_ms), now_ms)
 
 
 def _rows(base: TopologyBase) -> Mapping[Action, _Row]:
     """Return the actions of a topology's status.
 
-    New code may be what a topology that was paused by its failures waits for; one that a user deactivated is not upgraded.
+    New code may be what a topology that was paused by its failures waits for; one that a user
+    deactivated is not upgraded.
     """
     return _TABLE[base.status] | ({Action.UPGRADE: _upgrade} if base.paused else {})
 
@@ -82,7 +95,9 @@ def _stay(base: TopologyBase, _request: ActionRequest, _now_ms: int) -> Decision
 
 
 def _activate(base: TopologyBase, _request: ActionRequest, _now_ms: int) -> Decision:
-    return Decision(replace(base, status=TopologyStatus.ACTIVE, activations=base.activations + 1, paused=""))
+    return Decision(
+        replace(base, status=TopologyStatus.ACTIVE, activations=base.activations + 1, paused="")
+    )
 
 
 def _inactivate(base: TopologyBase, _request: ActionRequest, _now_ms: int) -> Decision:
@@ -91,9 +106,14 @@ def _inactivate(base: TopologyBase, _request: ActionRequest, _now_ms: int) -> De
 
 def _kill(base: TopologyBase, request: ActionRequest, now_ms: int) -> Decision:
     pending = PendingAction(
-        Action.REMOVE, now_ms + (request.wait_ms or 0), has_heir=request.has_heir, request_id=request.request_id
+        Action.REMOVE,
+        now_ms + (request.wait_ms or 0),
+        has_heir=request.has_heir,
+        request_id=request.request_id,
     )
-    return Decision(replace(base, status=TopologyStatus.KILLED, previous_status=None, pending=pending))
+    return Decision(
+        replace(base, status=TopologyStatus.KILLED, previous_status=None, pending=pending)
+    )
 
 
 def _remove(base: TopologyBase, _request: ActionRequest, _now_ms: int) -> Decision:
@@ -102,9 +122,13 @@ def _remove(base: TopologyBase, _request: ActionRequest, _now_ms: int) -> Decisi
 
 def _rebalance(base: TopologyBase, request: ActionRequest, now_ms: int) -> Decision:
     options = request.rebalance or RebalanceOptions()
-    pending = PendingAction(Action.DO_REBALANCE, now_ms + (request.wait_ms or 0), options, request_id=request.request_id)
+    pending = PendingAction(
+        Action.DO_REBALANCE, now_ms + (request.wait_ms or 0), options, request_id=request.request_id
+    )
     previous = base.previous_status if base.status == TopologyStatus.REBALANCING else base.status
-    return Decision(replace(base, status=TopologyStatus.REBALANCING, previous_status=previous, pending=pending))
+    return Decision(
+        replace(base, status=TopologyStatus.REBALANCING, previous_status=previous, pending=pending)
+    )
 
 
 def _do_rebalance(base: TopologyBase, request: ActionRequest, _now_ms: int) -> Decision:
@@ -148,7 +172,11 @@ _TABLE: Mapping[TopologyStatus, dict[Action, _Row]] = {
         Action.DO_REBALANCE: _do_rebalance,
         Action.KILL: _kill,
     },
-    TopologyStatus.UPGRADING: {Action.KILL: _kill, Action.ROLL_BACK: _roll_back, Action.END_UPGRADE: _activate},
+    TopologyStatus.UPGRADING: {
+        Action.KILL: _kill,
+        Action.ROLL_BACK: _roll_back,
+        Action.END_UPGRADE: _activate,
+    },
     TopologyStatus.ROLLBACK: {Action.KILL: _kill, Action.END_UPGRADE: _activate},
 }
 # Verbs by which a user asks for an action; what a timer or Nimbus itself does has none.

@@ -1,33 +1,46 @@
-"""Liveness: executors by their workers' heartbeats and the launch grace, supervisors by their node records. PURE.
+"""Liveness: executors by their workers' heartbeats and the launch grace, supervisors by their node
+records. PURE.
 
-Laws: silence is measured on the observer's own clock, from the moment it saw a heartbeat change (as in JStorm's
-isTaskDead); time in which the observer could not read the store does not count; the first heartbeat seen counts as a
-new one, so a restarted observer declares no executor dead.
+Laws: silence is measured on the observer's own clock, from the moment it saw a heartbeat change (as
+in JStorm's isTaskDead); time in which the observer could not read the store does not count; the
+first heartbeat seen counts as a new one, so a restarted observer declares no executor dead.
 
-A host is cut from Redis when every supervisor on it says so. Time in which no host reaches Redis does not count, so that an outage
-of Redis moves nobody; a host that reaches Redis again is used again at once.
+A host is cut from Redis when every supervisor on it says so. Time in which no host reaches Redis
+does not count, so that an outage of Redis moves nobody; a host that reaches Redis again is used
+again at once.
 """
 
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 
-from sparkstorm.model.assignment import Assignment, ExecutorId, SupervisorInfo, WorkerBeat, WorkerSlot
+from sparkstorm.model.assignment import (
+    Assignment,
+    ExecutorId,
+    SupervisorInfo,
+    WorkerBeat,
+    WorkerSlot,
+)
 from sparkstorm.model.status import TopologyStatus
 from sparkstorm.scheduling.snapshot import Snapshot
 
-RUNNING = "RUNNING"  # the heartbeat's state in which its executors count as alive; in any other only the slot does
-FAILED = "FAILED"  # the state of a worker that failed topology.worker.max.start.failures times in a row
+# the heartbeat's state in which its executors count as alive; in any other only the slot does
+RUNNING = "RUNNING"
+# the state of a worker that failed topology.worker.max.start.failures times in a row
+FAILED = "FAILED"
 Worker = tuple[str, WorkerSlot]  # topology id and slot
 
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """Storm's nimbus.task.timeout.secs, nimbus.task.launch.secs and nimbus.supervisor.timeout.secs in milliseconds."""
+    """Storm's nimbus.task.timeout.secs, nimbus.task.launch.secs and nimbus.supervisor.timeout.secs
+    in milliseconds.
+    """
 
     task_ms: int = 30_000
     launch_ms: int = 120_000
     supervisor_ms: int = 60_000
-    # A worker whose supervisor is gone is dead after this shorter silence: nothing would restart it.
+    # A worker whose supervisor is gone is dead after this shorter silence: nothing would restart
+    # it.
     forsaken_ms: int = 2_500
 
 
@@ -37,7 +50,8 @@ class Sighting:
 
     beat_ms: int  # the worker's own time stamp: compared for change, not with the observer's clock
     seen_ms: int
-    version: int  # of the assignment that the worker runs: it counts for executors placed up to that version
+    # of the assignment that the worker runs: it counts for executors placed up to that version
+    version: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +59,12 @@ class LastSeen:
     """Memory of one observer between its rounds."""
 
     by_worker: Mapping[Worker, Sighting] = field(default_factory=dict)
-    home_seen_ms: Mapping[WorkerSlot, int] = field(default_factory=dict)  # when a supervisor last offered the slot
+    # when a supervisor last offered the slot
+    home_seen_ms: Mapping[WorkerSlot, int] = field(default_factory=dict)
     first_ms: int = 0  # the observer's first round: silence is measured from then at the earliest
     round_ms: int | None = None
-    gone_nodes: Set[str] = frozenset()  # their supervisor and their driver are gone: their workers are dead without a wait
+    # their supervisor and their driver are gone: their workers are dead without a wait
+    gone_nodes: Set[str] = frozenset()
 
 
 def observe(
@@ -59,7 +75,9 @@ def observe(
     blind_ms: int = 0,
     gone_nodes: Set[str] = frozenset(),
 ) -> LastSeen:
-    """Return the sightings after a round of heartbeats and offered slots; `blind_ms` of the time do not count as silence."""
+    """Return the sightings after a round of heartbeats and offered slots; `blind_ms` of the time do
+    not count as silence.
+    """
     by_worker = {}
     for beat in beats:
         worker = (beat.topology_id, WorkerSlot(beat.node, beat.port))
@@ -79,11 +97,16 @@ Mates = tuple[WorkerSlot, int, int]  # slot, start time, version that placed the
 
 
 def mates_of(assignment: Assignment) -> dict[Mates, list[ExecutorId]]:
-    """Return the executors of an assignment in groups that are alive or dead together; valid as long as the assignment is."""
-    starts, versions = assignment.start_ms_by_executor, assignment.placed_version_by_executor
+    """Return the executors of an assignment in groups that are alive or dead together; valid as
+    long as the assignment is.
+    """
+    starts = assignment.start_ms_by_executor
+    versions = assignment.placed_version_by_executor
     found: dict[Mates, list[ExecutorId]] = {}
     for executor, slot in assignment.slot_by_executor.items():
-        found.setdefault((slot, starts.get(executor, 0), versions.get(executor, 0)), []).append(executor)
+        found.setdefault((slot, starts.get(executor, 0), versions.get(executor, 0)), []).append(
+            executor
+        )
     return found
 
 
@@ -103,39 +126,53 @@ def alive_executors(
     return everybody - dead if dead else everybody
 
 
-def _live(mates: Mates, topology_id: str, sightings: LastSeen, now_ms: int, limit: Timeouts) -> bool:
+def _live(
+    mates: Mates, topology_id: str, sightings: LastSeen, now_ms: int, limit: Timeouts
+) -> bool:
     slot, start_ms, placed = mates
     if slot.node in sightings.gone_nodes:
         return False
     sighting = sightings.by_worker.get((topology_id, slot))
     since_ms = max(start_ms, sightings.first_ms)
-    heard_ms = max(since_ms, sighting.seen_ms) if sighting and placed <= sighting.version else since_ms
+    heard_ms = (
+        max(since_ms, sighting.seen_ms) if sighting and placed <= sighting.version else since_ms
+    )
     home_gone_ms = now_ms - sightings.home_seen_ms.get(slot, since_ms)
     if home_gone_ms > 0:
-        # The supervisor, or this port, is gone (S3.58): nothing restarts the worker, and after a time it counts as dead
-        # even if it still sends heartbeats; fences keep the two owners apart.
+        # The supervisor, or this port, is gone (S3.58): nothing restarts the worker, and after a
+        # time it counts as dead even if it still sends heartbeats; fences keep the two owners
+        # apart.
         return now_ms - heard_ms <= limit.forsaken_ms and home_gone_ms <= limit.supervisor_ms
     grace_ms = max(limit.launch_ms, limit.task_ms)
     return now_ms - start_ms < grace_ms or now_ms - heard_ms <= limit.task_ms
 
 
-def dead_slots(assignments: Iterable[Assignment], alive: Mapping[str, Set[ExecutorId]]) -> set[WorkerSlot]:
-    """Return slots with a dead executor; they are not offered in the round that declares it dead (Storm's dead slots)."""
+def dead_slots(
+    assignments: Iterable[Assignment], alive: Mapping[str, Set[ExecutorId]]
+) -> set[WorkerSlot]:
+    """Return slots with a dead executor; they are not offered in the round that declares it dead
+    (Storm's dead slots).
+    """
     dead: set[WorkerSlot] = set()
     for assignment in assignments:
-        placed, living = assignment.slot_by_executor, alive.get(assignment.topology_id, frozenset())
+        placed = assignment.slot_by_executor
+        living = alive.get(assignment.topology_id, frozenset())
         if not placed.keys() <= living:
             dead.update(placed[executor] for executor in placed.keys() - living)
     return dead
 
 
 def looks_like_our_fault(num_dead: int, num_known: int, had_trouble: bool) -> bool:
-    """Return whether to wait a round: more than half of the workers died at once while the observer read the store badly."""
+    """Return whether to wait a round: more than half of the workers died at once while the observer
+    read the store badly.
+    """
     return had_trouble and num_dead * 2 > num_known and num_dead > 0
 
 
 def blind_ms_between(before: LastSeen, now_ms: int, period_ms: int) -> int:
-    """Return the time since the last round if the observer was stopped or got no answer meanwhile, else 0."""
+    """Return the time since the last round if the observer was stopped or got no answer meanwhile,
+    else 0.
+    """
     if before.round_ms is None:
         return 0
     late_ms = now_ms - before.round_ms - 2 * period_ms
@@ -144,7 +181,9 @@ def blind_ms_between(before: LastSeen, now_ms: int, period_ms: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A host without Redis: since when, since when others reach it (None: nobody does), and the words of its supervisor."""
+    """A host without Redis: since when, since when others reach it (None: nobody does), and the
+    words of its supervisor.
+    """
 
     since_ms: int
     apart_ms: int | None
@@ -161,61 +200,112 @@ class StoreReach:
 
     def due_ms(self, timeout_ms: int) -> int | None:
         """Return when the next host is given up; None while there is none to come."""
-        waiting = [cut.apart_ms for host, cut in self.cut.items() if cut.apart_ms is not None and host not in self.given_up]
+        waiting = [
+            cut.apart_ms
+            for host, cut in self.cut.items()
+            if cut.apart_ms is not None and host not in self.given_up
+        ]
         return min(waiting) + timeout_ms if waiting else None
 
 
-def look_at_stores(before: StoreReach, supervisors: Iterable[SupervisorInfo], now_ms: int, timeout_ms: int) -> StoreReach:
-    """Return what the records of the living supervisors show; a host is given up `timeout_ms` after it was the only one cut."""
+def look_at_stores(
+    before: StoreReach, supervisors: Iterable[SupervisorInfo], now_ms: int, timeout_ms: int
+) -> StoreReach:
+    """Return what the records of the living supervisors show; a host is given up `timeout_ms` after
+    it was the only one cut.
+    """
     by_host: dict[str, list[SupervisorInfo]] = {}
     for info in supervisors:
         by_host.setdefault(info.host, []).append(info)
-    said = {host: infos[0] for host, infos in by_host.items() if all(each.store_problem for each in infos)}
+    said = {
+        host: infos[0]
+        for host, infos in by_host.items()
+        if all(each.store_problem for each in infos)
+    }
     is_general = bool(said) and len(said) == len(by_host)
     cut = {}
     for host, info in said.items():
         known = before.cut.get(host)
-        apart_ms = None if is_general else now_ms if known is None or known.apart_ms is None else known.apart_ms
-        cut[host] = Cut(known.since_ms if known else now_ms - info.store_away_ms, apart_ms, info.store_problem)
-    given_up = frozenset(host for host, each in cut.items() if each.apart_ms is not None and now_ms - each.apart_ms >= timeout_ms)
+        apart_ms = (
+            None
+            if is_general
+            else now_ms
+            if known is None or known.apart_ms is None
+            else known.apart_ms
+        )
+        cut[host] = Cut(
+            known.since_ms if known else now_ms - info.store_away_ms, apart_ms, info.store_problem
+        )
+    given_up = frozenset(
+        host
+        for host, each in cut.items()
+        if each.apart_ms is not None and now_ms - each.apart_ms >= timeout_ms
+    )
     return StoreReach(cut, given_up, is_general)
 
 
-def leaving_executors(snapshot: Snapshot, alive: Mapping[str, Set[ExecutorId]]) -> dict[str, Set[ExecutorId]]:
-    """Return the executors, by topology, that leave drained hosts: whole workers, as many as there are free slots elsewhere.
+def leaving_executors(
+    snapshot: Snapshot, alive: Mapping[str, Set[ExecutorId]]
+) -> dict[str, Set[ExecutorId]]:
+    """Return the executors, by topology, that leave drained hosts: whole workers, as many as there
+    are free slots elsewhere.
 
-    A topology that lacks executors is left out: what has died is placed first, and the drain goes on after it.
+    A topology that lacks executors is left out: what has died is placed first, and the drain goes
+    on after it.
     """
-    drained = {node for node, info in snapshot.supervisors.items() if (mark := snapshot.marks.get(info.host)) and mark.is_drained}
+    drained = {
+        node
+        for node, info in snapshot.supervisors.items()
+        if (mark := snapshot.marks.get(info.host)) and mark.is_drained
+    }
     if not drained:
         return {}
-    used = {slot for each in snapshot.assignments.values() for slot in each.slot_by_executor.values()}
+    used = {
+        slot for each in snapshot.assignments.values() for slot in each.slot_by_executor.values()
+    }
     free = len(snapshot.open_slots() - used - snapshot.reserved)
     leaving: dict[str, Set[ExecutorId]] = {}
     for topology_id, known in sorted(snapshot.topologies.items()):
         found = snapshot.assignments.get(topology_id)
         if found is None or known.base.status == TopologyStatus.KILLED:
             continue
-        if not found.slot_by_executor.keys() == set(known.executors()) <= alive.get(topology_id, frozenset()):
+        if (
+            not found.slot_by_executor.keys()
+            == set(known.executors())
+            <= alive.get(topology_id, frozenset())
+        ):
             continue
-        slots = sorted({slot for slot in found.slot_by_executor.values() if slot.node in drained})[:free]
+        slots = sorted({slot for slot in found.slot_by_executor.values() if slot.node in drained})[
+            :free
+        ]
         if slots:
             free -= len(slots)
-            leaving[topology_id] = {each for each, slot in found.slot_by_executor.items() if slot in slots}
+            leaving[topology_id] = {
+                each for each, slot in found.slot_by_executor.items() if slot in slots
+            }
     return leaving
 
 
 def vacated(
     snapshot: Snapshot, alive: Mapping[str, Set[ExecutorId]], hosts: Set[str]
 ) -> tuple[Snapshot, Mapping[str, Set[ExecutorId]]]:
-    """Return a snapshot whose hosts offer nothing, and the living executors without those that are there."""
+    """Return a snapshot whose hosts offer nothing, and the living executors without those that are
+    there.
+    """
     nodes = {node for node, info in snapshot.supervisors.items() if info.host in hosts}
     if not nodes:
         return snapshot, alive
-    supervisors = {node: replace(info, ports=()) if node in nodes else info for node, info in snapshot.supervisors.items()}
+    supervisors = {
+        node: replace(info, ports=()) if node in nodes else info
+        for node, info in snapshot.supervisors.items()
+    }
     placed = {each: found.slot_by_executor for each, found in snapshot.assignments.items()}
     left = {
-        each: frozenset(executor for executor in living if executor not in placed[each] or placed[each][executor].node not in nodes)
+        each: frozenset(
+            executor
+            for executor in living
+            if executor not in placed[each] or placed[each][executor].node not in nodes
+        )
         if each in placed
         else living
         for each, living in alive.items()

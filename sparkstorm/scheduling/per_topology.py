@@ -1,8 +1,10 @@
-"""Scheduler per topology: `topology.scheduler` where it is set, else the cluster's `storm.scheduler`.
+"""Scheduler per topology: `topology.scheduler` where it is set, else the cluster's
+`storm.scheduler`.
 
-Each scheduler sees its own topologies only. Slots of other topologies are not offered to it, and their resources are
-subtracted from the supervisors', so evictions and isolations never affect other schedulers' topologies, nor those that
-are being killed. If a topology's own scheduler fails, only its topologies miss the round.
+Each scheduler sees its own topologies only. Slots of other topologies are not offered to it, and
+their resources are subtracted from the supervisors', so evictions and isolations never affect other
+schedulers' topologies, nor those that are being killed. If a topology's own scheduler fails, only
+its topologies miss the round.
 """
 
 import copy
@@ -47,7 +49,8 @@ def chosen_scheduler(conf: Conf, fence: Fence = lambda scheduler: scheduler) -> 
 
 
 def dry_run_copy(scheduler: Scheduler) -> Scheduler:
-    """Return a scheduler that answers as this one would, for a dry run that must not change its history of rounds.
+    """Return a scheduler that answers as this one would, for a dry run that must not change its
+    history of rounds.
 
     Of the built-in schedulers only Blacklist has a history; its inner scheduler is shared.
     """
@@ -57,10 +60,14 @@ def dry_run_copy(scheduler: Scheduler) -> Scheduler:
 
 
 def check_choice(conf: Conf) -> None:
-    """Refuse a `topology.scheduler` that cannot be made; `conf` is the topology's configuration over the cluster's."""
+    """Refuse a `topology.scheduler` that cannot be made; `conf` is the topology's configuration
+    over the cluster's.
+    """
     name = ChoiceSettings.of_partial(conf).topology
     if name == BLACKLIST:
-        raise InvalidConfigError(f"{TOPOLOGY_KEY}: {BLACKLIST} is for the whole cluster; set {CLUSTER_KEY}")
+        raise InvalidConfigError(
+            f"{TOPOLOGY_KEY}: {BLACKLIST} is for the whole cluster; set {CLUSTER_KEY}"
+        )
     if name is not None:
         scheduler_by_name(name, conf)
 
@@ -77,13 +84,17 @@ class PerTopologySchedulers:
 
     def prepare(self, conf: Conf) -> None:
         """Start again under another configuration."""
-        self._own, self._guests, self._conf = self._make(self._name, conf), {}, conf
+        self._own = self._make(self._name, conf)
+        self._guests = {}
+        self._conf = conf
 
     def schedule(self, topologies: Topologies, cluster: ClusterView) -> None:
         """Run the cluster's scheduler, then the topologies' own schedulers by name."""
         groups: dict[str, list[str]] = {self._name: []}
         for topology_id, topology in sorted(topologies.items()):
-            groups.setdefault(ChoiceSettings.of_partial(topology.conf).topology or self._name, []).append(topology_id)
+            groups.setdefault(
+                ChoiceSettings.of_partial(topology.conf).topology or self._name, []
+            ).append(topology_id)
         if len(groups) == 1 and len(topologies) == len(cluster.topologies):
             self._own.schedule(topologies, cluster)
             return
@@ -108,9 +119,13 @@ def _schedule_apart(scheduler: Scheduler, group: Collection[str], cluster: Clust
     apart = _view_of(group, cluster)
     in_use = set(apart.used_slots())
     scheduler.schedule({each: apart.topologies[each] for each in group}, apart)
-    offered = {WorkerSlot(node, port) for node, each in apart.supervisors.items() for port in each.ports}
+    offered = {
+        WorkerSlot(node, port) for node, each in apart.supervisors.items() for port in each.ports
+    }
     answer = apart.assignments()
-    check_answer(answer, {each: view.executors for each, view in apart.topologies.items()}, offered | in_use)
+    check_answer(
+        answer, {each: view.executors for each, view in apart.topologies.items()}, offered | in_use
+    )
     changed = [each for each in group if answer[each] != cluster.placement(each).slot_by_executor]
     for topology_id in changed:
         cluster.unassign(topology_id)
@@ -132,13 +147,22 @@ def _view_of(group: Collection[str], cluster: ClusterView) -> ClusterView:
         {each: cluster.placement(each).slot_by_executor for each in group},
         cluster.conf,
         cluster.blacklisted_hosts,
-        {cluster.supervisors[node].host for node in cluster.greylisted_nodes if node in cluster.supervisors},
+        {
+            cluster.supervisors[node].host
+            for node in cluster.greylisted_nodes
+            if node in cluster.supervisors
+        },
     )
-    apart.previous, apart.reasons = cluster.previous, cluster.reasons
+    apart.previous = cluster.previous
+    apart.reasons = cluster.reasons
     return apart
 
 
-def _without(supervisor: SupervisorView, taken: Collection[WorkerSlot], left: Mapping[str, Mapping[str, float]]) -> SupervisorView:
+def _without(
+    supervisor: SupervisorView,
+    taken: Collection[WorkerSlot],
+    left: Mapping[str, Mapping[str, float]],
+) -> SupervisorView:
     ports = tuple(port for port in supervisor.ports if WorkerSlot(supervisor.id, port) not in taken)
     if len(ports) == len(supervisor.ports):
         return supervisor
@@ -149,8 +173,16 @@ def _left_by(others: Collection[str], cluster: ClusterView) -> dict[str, dict[st
     """Return the supervisors' resources without those that other schedulers' topologies use."""
     placed = {each: cluster.placement(each).slot_by_executor for each in others}
     ledger = ResourceLedger(
-        ClusterView(cluster.supervisors.values(), [cluster.topologies[each] for each in others], placed, cluster.conf)
+        ClusterView(
+            cluster.supervisors.values(),
+            [cluster.topologies[each] for each in others],
+            placed,
+            cluster.conf,
+        )
     )
     names = {MEMORY: "supervisor.memory.capacity.mb", CPU: "supervisor.cpu.capacity"}
     names |= dict(enumerate(ledger.shape.generic, start=FIRST_GENERIC))
-    return {node: {names[at]: amount for at, amount in enumerate(ledger.available(node))} for node in cluster.supervisors}
+    return {
+        node: {names[at]: amount for at, amount in enumerate(ledger.available(node))}
+        for node in cluster.supervisors
+    }

@@ -9,7 +9,9 @@ from sparkstorm.scheduling.records import TopologyView
 
 
 class Placement:
-    """Executors of one topology on slots; executors that the topology no longer has stay until their slot is freed."""
+    """Executors of one topology on slots; executors that the topology no longer has stay until
+    their slot is freed.
+    """
 
     def __init__(
         self,
@@ -37,7 +39,10 @@ class Placement:
 
     def _own(self) -> None:
         if self.is_untouched:
-            self.executors_by_slot, self.slot_by_executor = dict(self.executors_by_slot), dict(self.slot_by_executor)
+            self.executors_by_slot, self.slot_by_executor = (
+                dict(self.executors_by_slot),
+                dict(self.slot_by_executor),
+            )
             self.is_untouched = False
 
     @property

@@ -1,4 +1,6 @@
-"""Previous placement of each topology and why it is being rescheduled (JStorm's scheduler needs both)."""
+"""Previous placement of each topology and why it is being rescheduled (JStorm's scheduler needs
+both).
+"""
 
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
@@ -18,7 +20,9 @@ class ScheduleReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PreviousPlacement:
-    """A topology's placement before the round, dead executors included; `alive` ones send heartbeats or may still start."""
+    """A topology's placement before the round, dead executors included; `alive` ones send
+    heartbeats or may still start.
+    """
 
     slot_by_executor: Mapping[ExecutorId, WorkerSlot]
     host_by_node: Mapping[str, str]

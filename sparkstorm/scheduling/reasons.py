@@ -15,7 +15,9 @@ class Reasons:
         self._by_executor: dict[tuple[str, ExecutorId], tuple[WorkerSlot, str]] = {}
         self._freed: dict[tuple[str, WorkerSlot], str] = {}
 
-    def placed(self, topology_id: str, executors: Iterable[ExecutorId], slot: WorkerSlot, words: str) -> None:
+    def placed(
+        self, topology_id: str, executors: Iterable[ExecutorId], slot: WorkerSlot, words: str
+    ) -> None:
         """Record why executors are placed on a slot."""
         for executor in executors:
             self._by_executor[topology_id, executor] = (slot, words)
@@ -34,15 +36,24 @@ class Reasons:
         scheduler: str,
         status: str = "",
     ) -> str:
-        """Return the reason for an executor's present place, after the reason for leaving its place before.
+        """Return the reason for an executor's present place, after the reason for leaving its place
+        before.
 
         An executor without a place has its topology's `status`, the scheduler's own words.
         """
         noted = self._by_executor.get((topology_id, executor))
-        left = self._freed.get((topology_id, before), "") if before is not None and before != slot else ""
+        left = (
+            self._freed.get((topology_id, before), "")
+            if before is not None and before != slot
+            else ""
+        )
         if slot is None:
             return "; ".join(words for words in (left, status) if words) or "no place was found"
         if slot == before and (noted is None or noted[0] != slot):
             return "runs here already, and nothing asks it to move"
-        words = noted[1] if noted is not None and noted[0] == slot else f"placed here by {scheduler}, which gives no reason"
+        words = (
+            noted[1]
+            if noted is not None and noted[0] == slot
+            else f"placed here by {scheduler}, which gives no reason"
+        )
         return f"{left}; {words}" if left else words

@@ -34,7 +34,9 @@ class ComponentView:
 
 @dataclass(frozen=True, slots=True)
 class TopologyView:
-    """A topology as schedulers see it (Storm's TopologyDetails); the caller measures `uptime_ms`."""
+    """A topology as schedulers see it (Storm's TopologyDetails); the caller measures
+    `uptime_ms`.
+    """
 
     id: str
     name: str

@@ -1,7 +1,8 @@
 """Cache between rounds of scheduling: views and placements of unchanged topologies. PURE.
 
-Readers return the same objects for unchanged records, so the cache compares identities. Cached placements never change:
-schedulers get copies on write. A round with an empty cache gives the same plan.
+Readers return the same objects for unchanged records, so the cache compares identities. Cached
+placements never change: schedulers get copies on write. A round with an empty cache gives the same
+plan.
 """
 
 import copy
@@ -17,7 +18,9 @@ from sparkstorm.scheduling.snapshot import KnownTopology
 
 @dataclass(frozen=True, slots=True)
 class _Remembered:
-    """One topology: its records, the view and the placement made of them; `placement` has the whole assignment."""
+    """One topology: its records, the view and the placement made of them; `placement` has the whole
+    assignment.
+    """
 
     known: KnownTopology
     view: TopologyView
@@ -44,21 +47,32 @@ class RoundMemory:
         return _aged(found.view, max(0, now_ms - known.base.launch_ms))
 
     def placement(self, topology_id: str, assignment: Assignment) -> Placement:
-        """Return a copy on write of the assignment's placement without unknown executors; call `view` first."""
+        """Return a copy on write of the assignment's placement without unknown executors; call
+        `view` first.
+        """
         found = self._by_id[topology_id]
         if found.placement is None or found.assignment is not assignment:
             placed = assignment.slot_by_executor
             if not placed.keys() <= found.view.component_by_executor.keys():
-                placed = {each: slot for each, slot in placed.items() if each in found.view.component_by_executor}
+                placed = {
+                    each: slot
+                    for each, slot in placed.items()
+                    if each in found.view.component_by_executor
+                }
             whole = Placement(found.view, placed)
-            found = self._by_id[topology_id] = _Remembered(found.known, found.view, assignment, whole)
+            found = self._by_id[topology_id] = _Remembered(
+                found.known, found.view, assignment, whole
+            )
         assert found.placement is not None
         return found.placement.fork()
 
 
 def _same(old: KnownTopology, new: KnownTopology) -> bool:
-    # Confs are merged at each reading: compare the key of the topology's conf blob; the cluster's conf does not change.
-    return old is new or (old.base is new.base and old.outline is new.outline and old.conf == new.conf)
+    # Confs are merged at each reading: compare the key of the topology's conf blob; the cluster's
+    # conf does not change.
+    return old is new or (
+        old.base is new.base and old.outline is new.outline and old.conf == new.conf
+    )
 
 
 def _aged(view: TopologyView, uptime_ms: int) -> TopologyView:
@@ -72,7 +86,9 @@ def _aged(view: TopologyView, uptime_ms: int) -> TopologyView:
 def topology_view(known: KnownTopology, now_ms: int) -> TopologyView:
     """Return a topology as schedulers see it, made from its records."""
     by_component: dict[str, list[ExecutorId]] = {each: [] for each in known.outline.components}
-    for executor in compute_executors(known.outline.component_by_task, known.base.executors_by_component):
+    for executor in compute_executors(
+        known.outline.component_by_task, known.base.executors_by_component
+    ):
         by_component[known.outline.component_by_task[executor.first_task]].append(executor)
     components = tuple(
         ComponentView(
@@ -86,4 +102,6 @@ def topology_view(known: KnownTopology, now_ms: int) -> TopologyView:
     )
     base = known.base
     uptime_ms = max(0, now_ms - base.launch_ms)
-    return TopologyView(base.topology_id, base.name, components, base.num_workers, base.owner, uptime_ms, known.conf)
+    return TopologyView(
+        base.topology_id, base.name, components, base.num_workers, base.owner, uptime_ms, known.conf
+    )

@@ -1,6 +1,8 @@
-"""Typed settings of the schedulers: each key is read here once, with its default from defaults.yaml. PURE.
+"""Typed settings of the schedulers: each key is read here once, with its default from
+defaults.yaml. PURE.
 
-JStorm's schedulers read problems in JStorm's own form, where flags are texts: jstorm/records.py does that.
+JStorm's schedulers read problems in JStorm's own form, where flags are texts: jstorm/records.py
+does that.
 """
 
 from __future__ import annotations

@@ -4,7 +4,13 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any
 
-from sparkstorm.model.assignment import Assignment, ExecutorId, SupervisorInfo, TopologyBase, WorkerSlot
+from sparkstorm.model.assignment import (
+    Assignment,
+    ExecutorId,
+    SupervisorInfo,
+    TopologyBase,
+    WorkerSlot,
+)
 from sparkstorm.model.outline import TopologyOutline
 from sparkstorm.model.requests import HostMark
 from sparkstorm.model.tasks import compute_executors
@@ -33,7 +39,8 @@ class Snapshot:
     assignments: Mapping[str, Assignment]
     supervisors: Mapping[str, SupervisorInfo]
     reserved: Set[WorkerSlot] = frozenset()
-    backups: Mapping[str, Assignment] = field(default_factory=dict)  # of a former topology of the name, by the new id
+    # of a former topology of the name, by the new id
+    backups: Mapping[str, Assignment] = field(default_factory=dict)
     marks: Mapping[str, HostMark] = field(default_factory=dict)  # of excluded and drained hosts
 
     def open_slots(self) -> set[WorkerSlot]:
@@ -49,5 +56,6 @@ class Plan:
     assignments: tuple[Assignment, ...] = ()
     placed: Mapping[str, Placed] = field(default_factory=dict)
     status: Mapping[str, str] = field(default_factory=dict)
-    refused: Mapping[str, str] = field(default_factory=dict)  # topologies that the scheduler refused to place, with the reason
+    # topologies that the scheduler refused to place, with the reason
+    refused: Mapping[str, str] = field(default_factory=dict)
     blacklisted_hosts: Set[str] = frozenset()

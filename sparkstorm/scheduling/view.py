@@ -1,4 +1,6 @@
-"""The cluster as a scheduler sees it: supervisors, topologies and placements (S4.3, S4.4); the Scheduler protocol."""
+"""The cluster as a scheduler sees it: supervisors, topologies and placements (S4.3, S4.4); the
+Scheduler protocol.
+"""
 
 from collections.abc import Iterable, Mapping
 from typing import Protocol, TypeAlias
@@ -15,10 +17,11 @@ Assignments: TypeAlias = Mapping[str, Mapping[ExecutorId, WorkerSlot]]
 
 
 class ClusterView:
-    """Storm's Cluster: supervisors and topologies are read only, placements change through the methods below.
+    """Storm's Cluster: supervisors and topologies are read only, placements change through the
+    methods below.
 
-    `assignments` are the living executors before the round; a slot of two topologies belongs to the first by id. Hosts in
-    `excluded_hosts` are on the blacklist whatever a scheduler puts there.
+    `assignments` are the living executors before the round; a slot of two topologies belongs to the
+    first by id. Hosts in `excluded_hosts` are on the blacklist whatever a scheduler puts there.
     """
 
     def __init__(
@@ -36,9 +39,12 @@ class ClusterView:
         self.conf: Conf = conf or {}
         grey = set(greylisted_hosts)
         # Released from the blacklist because slots are short: used after every other node.
-        self.greylisted_nodes = frozenset(node for node, each in self.supervisors.items() if each.host in grey)
+        self.greylisted_nodes = frozenset(
+            node for node, each in self.supervisors.items() if each.host in grey
+        )
         self.status: dict[str, str] = {}
-        # Topologies that the scheduler refused, with the reason: their submission or rebalance fails with it.
+        # Topologies that the scheduler refused, with the reason: their submission or rebalance
+        # fails with it.
         self.refused: dict[str, str] = {}
         self.evicted: list[str] = []
         self.previous: Mapping[str, PreviousPlacement] = {}
@@ -64,14 +70,16 @@ class ClusterView:
             if supervisor.host not in self._blacklisted:
                 self.free.set_ports(node, set(supervisor.ports) - used_by_node.get(node, set()))
 
-    def _placed(self, topology: TopologyView, given: Placement | Mapping[ExecutorId, WorkerSlot]) -> Placement:
+    def _placed(
+        self, topology: TopologyView, given: Placement | Mapping[ExecutorId, WorkerSlot]
+    ) -> Placement:
         if not isinstance(given, Placement):
             return Placement(topology, given, self._owner_by_slot)
         if self._owner_by_slot.keys().isdisjoint(given.executors_by_slot):
             return given
         return Placement(topology, given.slot_by_executor, self._owner_by_slot)
 
-    # -- hosts -------------------------------------------------------------------------------------------------
+    # -- hosts -------------------------------------------------------------------------------------
 
     @property
     def blacklisted_hosts(self) -> frozenset[str]:
@@ -79,7 +87,9 @@ class ClusterView:
         return frozenset(self._blacklisted)
 
     def set_blacklisted_hosts(self, hosts: Iterable[str]) -> None:
-        """Replace the blacklist, to which excluded hosts always belong, and update the free slots."""
+        """Replace the blacklist, to which excluded hosts always belong, and update the free
+        slots.
+        """
         wanted = {*hosts, *self._excluded}
         changed = wanted ^ self._blacklisted
         self._blacklisted = wanted
@@ -88,9 +98,15 @@ class ClusterView:
                 self._refresh(supervisor)
 
     def stays(self, slot: WorkerSlot) -> bool:
-        """Return whether a worker in that slot stays although its host is excluded: it needs no other slot."""
+        """Return whether a worker in that slot stays although its host is excluded: it needs no
+        other slot.
+        """
         supervisor = self.supervisors.get(slot.node)
-        return supervisor is not None and supervisor.host in self._excluded and slot.port in supervisor.ports
+        return (
+            supervisor is not None
+            and supervisor.host in self._excluded
+            and slot.port in supervisor.ports
+        )
 
     def host_of(self, node: str) -> str | None:
         """Return the host of a supervisor; None when it is dead."""
@@ -103,9 +119,11 @@ class ClusterView:
 
     def _refresh(self, supervisor: SupervisorView) -> None:
         slots = self.assignable_slots(supervisor.id)
-        self.free.set_ports(supervisor.id, [slot.port for slot in slots if slot not in self._owner_by_slot])
+        self.free.set_ports(
+            supervisor.id, [slot.port for slot in slots if slot not in self._owner_by_slot]
+        )
 
-    # -- slots -------------------------------------------------------------------------------------------------
+    # -- slots -------------------------------------------------------------------------------------
 
     def assignable_slots(self, node: str) -> list[WorkerSlot]:
         """Return all slots of a living supervisor that is not blacklisted, used or not, by port."""
@@ -116,18 +134,26 @@ class ClusterView:
 
     def available_slots(self) -> list[WorkerSlot]:
         """Return the free slots of hosts that are not blacklisted, by node and port (S4.9)."""
-        return [WorkerSlot(node, port) for node in self.supervisors for port in self.free.ports(node)]
+        return [
+            WorkerSlot(node, port) for node in self.supervisors for port in self.free.ports(node)
+        ]
 
     def can_reassign(self, slot: WorkerSlot) -> bool:
-        """Return whether a slot is on a living, not blacklisted supervisor and not a dead port (S4.12)."""
+        """Return whether a slot is on a living, not blacklisted supervisor and not a dead port
+        (S4.12).
+        """
         supervisor = self.supervisors.get(slot.node)
-        return supervisor is not None and supervisor.host not in self._blacklisted and slot.port in supervisor.ports
+        return (
+            supervisor is not None
+            and supervisor.host not in self._blacklisted
+            and slot.port in supervisor.ports
+        )
 
     def used_slots(self) -> Mapping[WorkerSlot, str]:
         """Return every used slot with its topology."""
         return self._owner_by_slot
 
-    # -- placements --------------------------------------------------------------------------------------------
+    # -- placements --------------------------------------------------------------------------------
 
     def placement(self, topology_id: str) -> Placement:
         """Return the placement of one topology; KeyError when the topology is unknown."""
@@ -140,22 +166,32 @@ class ClusterView:
 
     def topologies_to_schedule(self) -> list[TopologyView]:
         """Return the topologies that need scheduling, by id."""
-        return [topology for topology in self.topologies.values() if self.needs_scheduling(topology)]
+        return [
+            topology for topology in self.topologies.values() if self.needs_scheduling(topology)
+        ]
 
     def hungry_topologies(self) -> list[TopologyView]:
         """Return the topologies with executors that have no slot, by id."""
         return [self.topologies[topology_id] for topology_id in sorted(self._hungry)]
 
-    def assign(self, slot: WorkerSlot, topology_id: str, executors: Iterable[ExecutorId], reason: str = "") -> None:
-        """Put executors on a free slot; FailedAssignTopologyError when slot or executor is taken (S4.31).
+    def assign(
+        self, slot: WorkerSlot, topology_id: str, executors: Iterable[ExecutorId], reason: str = ""
+    ) -> None:
+        """Put executors on a free slot; FailedAssignTopologyError when slot or executor is taken
+        (S4.31).
 
-        A `reason`, one sentence, is what `Scene.why` and `sparkstorm schedule --why` say of their place.
+        A `reason`, one sentence, is what `Scene.why` and `sparkstorm schedule --why` say of their
+        place.
         """
         if slot in self._owner_by_slot:
-            raise FailedAssignTopologyError(f"slot {slot} is already occupied by {self._owner_by_slot[slot]}")
+            raise FailedAssignTopologyError(
+                f"slot {slot} is already occupied by {self._owner_by_slot[slot]}"
+            )
         placement = self._placements.get(topology_id)
         if placement is None:
-            raise FailedAssignTopologyError(f"cannot place executors of {topology_id!r}: no such topology is known")
+            raise FailedAssignTopologyError(
+                f"cannot place executors of {topology_id!r}: no such topology is known"
+            )
         placed = list(executors)
         placement.assign(slot, placed)
         if reason and self.reasons is not None:
@@ -165,7 +201,9 @@ class ClusterView:
         self._note_hunger(topology_id)
 
     def free_slot(self, slot: WorkerSlot, reason: str = "") -> None:
-        """Remove all executors from a slot; no change if it was free (S4.19). A `reason` comes before that of their next place."""
+        """Remove all executors from a slot; no change if it was free (S4.19). A `reason` comes
+        before that of their next place.
+        """
         topology_id = self._owner_by_slot.pop(slot, None)
         if topology_id is None:
             return
@@ -187,9 +225,14 @@ class ClusterView:
 
     def assignments(self) -> dict[str, dict[ExecutorId, WorkerSlot]]:
         """Return the present placements by topology (S4.4); executors in no particular order."""
-        return {topology_id: dict(each.slot_by_executor) for topology_id, each in self._placements.items()}
+        return {
+            topology_id: dict(each.slot_by_executor)
+            for topology_id, each in self._placements.items()
+        }
 
-    def set_assignment(self, topology_id: str, slot_by_executor: Mapping[ExecutorId, WorkerSlot]) -> None:
+    def set_assignment(
+        self, topology_id: str, slot_by_executor: Mapping[ExecutorId, WorkerSlot]
+    ) -> None:
         """Replace the placement of one topology as a whole (S4.4's setAssignmentById)."""
         self.unassign(topology_id)
         by_slot: dict[WorkerSlot, list[ExecutorId]] = {}
@@ -206,10 +249,16 @@ class ClusterView:
 
 
 class Scheduler(Protocol):
-    """Storm's IScheduler. It changes nothing but the cluster, through its methods; equal input gives equal output (S4.1, S4.5)."""
+    """Storm's IScheduler. It changes nothing but the cluster, through its methods; equal input
+    gives equal output (S4.1, S4.5).
+    """
 
     def prepare(self, conf: Conf) -> None:
-        """Read the cluster's configuration, once, before the first round; InvalidConfigError if a setting is unfit."""
+        """Read the cluster's configuration, once, before the first round; InvalidConfigError if a
+        setting is unfit.
+        """
 
     def schedule(self, topologies: Topologies, cluster: ClusterView) -> None:
-        """Place the missing executors of `topologies` in `cluster`; topologies that need nothing are in both, too."""
+        """Place the missing executors of `topologies` in `cluster`; topologies that need nothing
+        are in both, too.
+        """

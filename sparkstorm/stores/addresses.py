@@ -1,6 +1,8 @@
-"""Addresses of the stores in a configuration: which servers are one's own, how they are reached, and whether that can be.
+"""Addresses of the stores in a configuration: which servers are one's own, how they are reached,
+and whether that can be.
 
-Law: nothing here connects to anything. What is not configured is for whoever starts servers (`sparkstorm.embedded`).
+Law: nothing here connects to anything. What is not configured is for whoever starts servers
+(`sparkstorm.embedded`).
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ def connection_path(conf: Conf) -> Path:
 
 
 def check_addresses(conf: Conf) -> None:
-    """Read the configured addresses and passwords, and connect to nothing; InvalidConfigError names what is unfit."""
+    """Read the configured addresses and passwords, and connect to nothing; InvalidConfigError names
+    what is unfit.
+    """
     settings = StoreSettings.of(conf)
     if redis_stores(conf):
         password_of(conf, REDIS_VIEWER)
@@ -40,9 +44,12 @@ def check_addresses(conf: Conf) -> None:
 
 
 def redis_stores(conf: Conf) -> RedisStores | None:
-    """Return the user's own stores, None when one is to be embedded; InvalidConfigError names an URL that is unfit."""
+    """Return the user's own stores, None when one is to be embedded; InvalidConfigError names an
+    URL that is unfit.
+    """
     settings = StoreSettings.of(conf)
-    password, files = password_of(conf, REDIS), tls_files(conf)
+    password = password_of(conf, REDIS)
+    files = tls_files(conf)
     if settings.redis_url and not settings.redis_urls:
         return RedisStores(parse_redis_url(settings.redis_url, password, files))
     found: list[RedisAddress] = []
@@ -51,25 +58,41 @@ def redis_stores(conf: Conf) -> RedisStores | None:
         if not isinstance(url, str):
             raise InvalidConfigError(f"{where}: expected the URL of a Redis as a text")
         at = parse_redis_url(url, password, files, where)
-        at = at if at.name else replace(at, name=f"{at.host}:{at.port}{f'/{at.db}' if at.db else ''}")
+        at = (
+            at
+            if at.name
+            else replace(at, name=f"{at.host}:{at.port}{f'/{at.db}' if at.db else ''}")
+        )
         for earlier, other in enumerate(found, 1):
             # One server under two names would get two shares of the topologies, and Nimbus would
             # find the keys of each topology twice.
-            if at.name == other.name or (at.host, at.port, at.db) == (other.host, other.port, other.db):
-                raise InvalidConfigError(f"{where} is the same store as number {earlier} ({other.name}): name each store once")
+            if at.name == other.name or (at.host, at.port, at.db) == (
+                other.host,
+                other.port,
+                other.db,
+            ):
+                raise InvalidConfigError(
+                    f"{where} is the same store as number {earlier} ({other.name}): name each store once"
+                )
         found.append(at)
     return RedisStores(found[0], tuple(found[1:])) if found else None
 
 
 def tls_files(conf: Conf) -> TlsFiles:
-    """Return the configured files of TLS; InvalidConfigError names what this host cannot use, or that nothing would use them."""
+    """Return the configured files of TLS; InvalidConfigError names what this host cannot use, or
+    that nothing would use them.
+    """
     settings = StoreSettings.of(conf)
     files = TlsFiles(settings.tls_ca or "", settings.tls_certificate or "", settings.tls_key or "")
     # Told, and not passed over: who asked for encryption and does not get it must not believe that
     # he does.
     if settings.zookeeper_tls and not settings.zookeeper_servers:
-        raise InvalidConfigError("storm.zookeeper.ssl.enable is for your own ZooKeeper: name its hosts in storm.zookeeper.servers")
-    is_used = settings.zookeeper_tls or any(str(url).startswith("rediss:") for url in settings.own_redis())
+        raise InvalidConfigError(
+            "storm.zookeeper.ssl.enable is for your own ZooKeeper: name its hosts in storm.zookeeper.servers"
+        )
+    is_used = settings.zookeeper_tls or any(
+        str(url).startswith("rediss:") for url in settings.own_redis()
+    )
     if files != NO_FILES and not is_used:
         raise InvalidConfigError(
             "sparkstorm.tls.* is set and no connection is encrypted: write rediss:// in the URL of your Redis, or set "
@@ -80,8 +103,16 @@ def tls_files(conf: Conf) -> TlsFiles:
 
 
 def zookeeper_hosts(hosts: Sequence[object], port: int) -> str:
-    """Return ZooKeeper's address of these hosts, each with its port; InvalidConfigError names one that is no host."""
+    """Return ZooKeeper's address of these hosts, each with its port; InvalidConfigError names one
+    that is no host.
+    """
     # A comma or slash in a host would make another address, or another root, of the whole text.
-    if odd := [host for host in hosts if not isinstance(host, str) or not host or "," in host or "/" in host]:
-        raise InvalidConfigError(f"storm.zookeeper.servers: {odd[0]!r} is no host name or host:port")
+    if odd := [
+        host
+        for host in hosts
+        if not isinstance(host, str) or not host or "," in host or "/" in host
+    ]:
+        raise InvalidConfigError(
+            f"storm.zookeeper.servers: {odd[0]!r} is no host name or host:port"
+        )
     return ",".join(host if ":" in host else f"{host}:{port}" for host in map(str, hosts))

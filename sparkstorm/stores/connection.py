@@ -1,8 +1,10 @@
-"""Connection file: addresses of a cluster's stores and its secret, from which every password is derived.
+"""Connection file: addresses of a cluster's stores and its secret, from which every password is
+derived.
 
-Law: whoever reads that file commands the cluster, so it is written with mode 0600 and refused with any other.
-Left out: a password for each purpose in the file, of which one would be forgotten when they change; all come from one secret
-(HMAC), and none reveals another. A server that hands out addresses, which would need an address itself.
+Law: whoever reads that file commands the cluster, so it is written with mode 0600 and refused with
+any other. Left out: a password for each purpose in the file, of which one would be forgotten when
+they change; all come from one secret (HMAC), and none reveals another. A server that hands out
+addresses, which would need an address itself.
 """
 
 from __future__ import annotations
@@ -32,12 +34,15 @@ _SECRET_BYTES = 32
 _MAX_FILE_BYTES = 64 * 1024
 _DEFAULT_REDIS_PORT = 6379
 _URL_FORM = "expected redis://[[user]:password@]host[:port][/db][#name]"
-_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,60}")  # short and harmless: it stands in records, messages and tables
+# short and harmless: it stands in records, messages and tables
+_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,60}")
 
 
 @dataclass(frozen=True, slots=True)
 class ZooKeeperEndpoint:
-    """Address of ZooKeeper ("host:port,host:port"), the root of the cluster's nodes, and the digest identity that owns them."""
+    """Address of ZooKeeper ("host:port,host:port"), the root of the cluster's nodes, and the digest
+    identity that owns them.
+    """
 
     hosts: str
     root: str
@@ -48,7 +53,9 @@ class ZooKeeperEndpoint:
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """Addresses and secret (hexadecimal) with which a driver, a notebook or a tool joins a cluster."""
+    """Addresses and secret (hexadecimal) with which a driver, a notebook or a tool joins a
+    cluster.
+    """
 
     redis: RedisAddress
     zookeeper: ZooKeeperEndpoint
@@ -106,14 +113,20 @@ def signing_key(secret: str) -> bytes:
 
 
 def derive(secret: str, purpose: str) -> bytes:
-    """32 bytes for one purpose (HMAC-SHA256): one password reveals neither the secret nor another password."""
+    """32 bytes for one purpose (HMAC-SHA256): one password reveals neither the secret nor another
+    password.
+    """
     return hmac.digest(bytes.fromhex(secret), f"sparkstorm {purpose}".encode(), "sha256")
 
 
 def parse_redis_url(
-    url: str, password: str | None = None, files: TlsFiles = NO_FILES, where: str = "sparkstorm.redis.url"
+    url: str,
+    password: str | None = None,
+    files: TlsFiles = NO_FILES,
+    where: str = "sparkstorm.redis.url",
 ) -> RedisAddress:
-    """Read the URL of a Redis; `password` is used where the URL has none, `files` where it is rediss://.
+    """Read the URL of a Redis; `password` is used where the URL has none, `files` where it is
+    rediss://.
 
     Raises InvalidConfigError, which names `where` and never quotes the URL: it may hold a password.
     """
@@ -127,11 +140,22 @@ def parse_redis_url(
     if parts.scheme not in ("redis", "rediss") or not parts.hostname or db < 0 or parts.query:
         raise InvalidConfigError(f"{where}: {_URL_FORM}, with rediss:// for TLS")
     if parts.fragment and not _NAME.fullmatch(parts.fragment):
-        raise InvalidConfigError(f"{where}: a store's name (#name) has up to 60 letters, digits, dots, dashes or underscores")
+        raise InvalidConfigError(
+            f"{where}: a store's name (#name) has up to 60 letters, digits, dots, dashes or underscores"
+        )
     secret = unquote(parts.password or "") or password or ""
     is_tls = parts.scheme == "rediss"
     user = unquote(parts.username or "")
-    return RedisAddress(parts.hostname, port, secret, user, db, is_tls, files if is_tls else NO_FILES, parts.fragment)
+    return RedisAddress(
+        parts.hostname,
+        port,
+        secret,
+        user,
+        db,
+        is_tls,
+        files if is_tls else NO_FILES,
+        parts.fragment,
+    )
 
 
 def save_connection(path: Path, connection: Connection | ReadOnlyConnection) -> None:
@@ -153,13 +177,16 @@ def save_connection(path: Path, connection: Connection | ReadOnlyConnection) -> 
 def load_connection(path: Path) -> Connection:
     """Read the file back.
 
-    Raises InvalidConfigError when it is missing, may be read by others, belongs to somebody else or is damaged.
+    Raises InvalidConfigError when it is missing, may be read by others, belongs to somebody else or
+    is damaged.
     """
     data = _read_private(path)
     try:
         return _decode(data, str(path))
     except (StoreInconsistentError, ValueError) as error:
-        reason = error if isinstance(error, StoreInconsistentError) else f"{path}: its secret is damaged"
+        reason = (
+            error if isinstance(error, StoreInconsistentError) else f"{path}: its secret is damaged"
+        )
         raise InvalidConfigError(f"{reason}; delete the file, a new run writes it again") from error
 
 
@@ -176,10 +203,14 @@ def load_any_connection(path: Path) -> Connection | ReadOnlyConnection:
 
 
 def decode_any_connection(data: bytes, where: str) -> Connection | ReadOnlyConnection:
-    """Return the connection in the bytes of a connection file; InvalidConfigError names `where` and what is wrong."""
+    """Return the connection in the bytes of a connection file; InvalidConfigError names `where` and
+    what is wrong.
+    """
     try:
         is_read_only = b'"ReadOnlyConnection"' in data
-        return decode_record(ReadOnlyConnection, data, where) if is_read_only else _decode(data, where)
+        return (
+            decode_record(ReadOnlyConnection, data, where) if is_read_only else _decode(data, where)
+        )
     except StoreInconsistentError as error:
         raise InvalidConfigError(f"{error}; it is not the connection file of a cluster") from error
     except ValueError as error:
@@ -196,10 +227,12 @@ def _read_private(path: Path) -> bytes:
 
 
 def read_private(path: Path, what: str, flags: int = 0) -> bytes:
-    """Bytes of a file that its owner alone may read; `flags` are those of os.open beyond the usual ones.
+    """Bytes of a file that its owner alone may read; `flags` are those of os.open beyond the usual
+    ones.
 
-    Raises InvalidConfigError, in words that call the file `what`, when it is missing, open to others, too large or
-    somebody else's. Root's files are accepted: secrets that a container mounts are root's.
+    Raises InvalidConfigError, in words that call the file `what`, when it is missing, open to
+    others, too large or somebody else's. Root's files are accepted: secrets that a container mounts
+    are root's.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | flags)

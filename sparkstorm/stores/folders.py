@@ -1,6 +1,8 @@
-"""Folders that SparkStorm makes for its own data: marked when made, and deleted only while they carry that mark.
+"""Folders that SparkStorm makes for its own data: marked when made, and deleted only while they
+carry that mark.
 
-Left out: to delete what is below storm.local.dir because it is ours by its path: people set that to folders of their own.
+Left out: to delete what is below storm.local.dir because it is ours by its path: people set that to
+folders of their own.
 """
 
 from __future__ import annotations
@@ -21,10 +23,11 @@ _TEXT = b"SparkStorm made this folder and may delete it with all that is in it.\
 
 
 def own_folder(path: Path) -> Path:
-    """Make a folder (mode 0700) with its marker, or take one that has the marker or is empty; return its absolute path.
+    """Make a folder (mode 0700) with its marker, or take one that has the marker or is empty;
+    return its absolute path.
 
-    Raises InvalidConfigError when files are in it that SparkStorm did not write, or when it cannot be made. Several processes
-    may do this at the same time: the marker is the first entry.
+    Raises InvalidConfigError when files are in it that SparkStorm did not write, or when it cannot
+    be made. Several processes may do this at the same time: the marker is the first entry.
     """
     path = Path(path).absolute()
     try:
@@ -39,9 +42,11 @@ def own_folder(path: Path) -> Path:
 
 
 def discard_folder(path: Path) -> bool:
-    """Delete a folder that `own_folder` made, with all that is in it; False when it is not one, and then nothing is done.
+    """Delete a folder that `own_folder` made, with all that is in it; False when it is not one, and
+    then nothing is done.
 
-    A symbolic link to a folder is not one: the run uses what it leads to, but somebody else made that.
+    A symbolic link to a folder is not one: the run uses what it leads to, but somebody else made
+    that.
     """
     if path.is_symlink() or not _has_marker(path):
         return False
@@ -58,12 +63,17 @@ def _has_marker(path: Path) -> bool:
 
 
 def _mark(path: Path) -> None:
-    if any(name != MARKER for name in os.listdir(path)) and not _has_marker(path):  # another process may have marked it just now
+    # another process may have marked it just now
+    if any(name != MARKER for name in os.listdir(path)) and not _has_marker(path):
         raise InvalidConfigError(
             f"{path} holds files that SparkStorm did not write (it has no file {MARKER}); "
             "set storm.local.dir to a folder of SparkStorm's own, or empty this one"
         )
     with contextlib.suppress(FileExistsError):
-        descriptor = os.open(path / MARKER, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(
+            path / MARKER,
+            os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC,
+            0o600,
+        )
         with os.fdopen(descriptor, "wb") as file:
             file.write(_TEXT)

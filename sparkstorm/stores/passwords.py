@@ -1,7 +1,8 @@
-"""Passwords of a user's own Redis and ZooKeeper: from a key, a file or the environment; warnings where others can read them.
+"""Passwords of a user's own Redis and ZooKeeper: from a key, a file or the environment; warnings
+where others can read them.
 
-Law: a password is never quoted in a message. Left out: passwords in the command line, as redis-cli allows; they are
-taken, since people will do it, and warned of.
+Law: a password is never quoted in a message. Left out: passwords in the command line, as redis-cli
+allows; they are taken, since people will do it, and warned of.
 """
 
 from __future__ import annotations
@@ -29,23 +30,37 @@ class Places:
     variable: str
 
 
-REDIS: Final = Places("sparkstorm.redis.password", "sparkstorm.redis.password.file", "SPARKSTORM_REDIS_PASSWORD")
-REDIS_VIEWER: Final = Places(
-    "sparkstorm.redis.viewer.password", "sparkstorm.redis.viewer.password.file", "SPARKSTORM_REDIS_VIEWER_PASSWORD"
+REDIS: Final = Places(
+    "sparkstorm.redis.password", "sparkstorm.redis.password.file", "SPARKSTORM_REDIS_PASSWORD"
 )
-ZOOKEEPER: Final = Places("storm.zookeeper.auth.password", "storm.zookeeper.auth.password.file", "SPARKSTORM_ZOOKEEPER_PASSWORD")
+REDIS_VIEWER: Final = Places(
+    "sparkstorm.redis.viewer.password",
+    "sparkstorm.redis.viewer.password.file",
+    "SPARKSTORM_REDIS_VIEWER_PASSWORD",
+)
+ZOOKEEPER: Final = Places(
+    "storm.zookeeper.auth.password",
+    "storm.zookeeper.auth.password.file",
+    "SPARKSTORM_ZOOKEEPER_PASSWORD",
+)
 
 
-def password_of(conf: Mapping[str, Any], places: Places, environ: Mapping[str, str] | None = None) -> str | None:
+def password_of(
+    conf: Mapping[str, Any], places: Places, environ: Mapping[str, str] | None = None
+) -> str | None:
     """The password of the key or of the file, else of the environment; None when it is nowhere.
 
-    Raises InvalidConfigError when both keys are set, or the file is unfit (`read_private`) or not one line of text.
+    Raises InvalidConfigError when both keys are set, or the file is unfit (`read_private`) or not
+    one line of text.
     """
     # Two places that say different things are a mistake which nobody should find out by a refused
     # connection.
-    given, file = conf[places.key], conf[places.file_key]
+    given = conf[places.key]
+    file = conf[places.file_key]
     if given and file:
-        raise InvalidConfigError(f"{places.key} and {places.file_key} are both set: keep one of them")
+        raise InvalidConfigError(
+            f"{places.key} and {places.file_key} are both set: keep one of them"
+        )
     # The environment last: it is set for a whole host, a key for one cluster.
     if not file:
         return given or (os.environ if environ is None else environ).get(places.variable) or None
@@ -55,13 +70,19 @@ def password_of(conf: Mapping[str, Any], places: Places, environ: Mapping[str, s
         raise InvalidConfigError(f"password file {file} is not UTF-8 text") from None
     password = text.rstrip("\r\n")
     if not password or "\n" in password:
-        raise InvalidConfigError(f"password file {file} must hold one line, the password; see {places.file_key}")
+        raise InvalidConfigError(
+            f"password file {file} must hold one line, the password; see {places.file_key}"
+        )
     return password
 
 
 def exposed(overrides: Mapping[str, Any], own_conf: Mapping[str, Any], path: str) -> list[str]:
-    """Sentences on passwords that others can read: in the command line (`overrides`), in the job file at `path`."""
-    holding = [key for key in own_conf if key in secret_keys() and _has_password(key, own_conf[key])]
+    """Sentences on passwords that others can read: in the command line (`overrides`), in the job
+    file at `path`.
+    """
+    holding = [
+        key for key in own_conf if key in secret_keys() and _has_password(key, own_conf[key])
+    ]
     sentences = [
         f"{key} on the command line shows a password to every user of this machine; {_advice(key)}"
         for key in holding
@@ -78,14 +99,19 @@ def exposed(overrides: Mapping[str, Any], own_conf: Mapping[str, Any], path: str
 
 def _advice(key: str) -> str:
     places = next((each for each in (ZOOKEEPER, REDIS_VIEWER) if key == each.key), REDIS)
-    return f"put it into a file of mode 0600 that {places.file_key} names, or into {places.variable}"
+    return (
+        f"put it into a file of mode 0600 that {places.file_key} names, or into {places.variable}"
+    )
 
 
 def _has_password(key: str, value: Any) -> bool:
     if key not in _URLS:
         return bool(value)
     try:
-        return any(urlsplit(str(url or "")).password for url in (value if isinstance(value, list) else [value]))
+        return any(
+            urlsplit(str(url or "")).password
+            for url in (value if isinstance(value, list) else [value])
+        )
     # An URL that cannot be read may hold a password all the same.
     except ValueError:
         return True

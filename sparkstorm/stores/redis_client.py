@@ -1,7 +1,8 @@
 """Client of a Redis, and the check whether a user's own Redis can be used safely.
 
-Law: a client tries nothing twice by itself, since whoever asks knows whether a request may be repeated. For requests to
-ZooKeeper's side of things and for people; the data plane has connections of its own (`transport/connection.py`).
+Law: a client tries nothing twice by itself, since whoever asks knows whether a request may be
+repeated. For requests to ZooKeeper's side of things and for people; the data plane has connections
+of its own (`transport/connection.py`).
 """
 
 from __future__ import annotations
@@ -22,8 +23,14 @@ OLDEST_VERSION = (6, 2)  # XTRIM MINID, which frees what a commit has consumed
 _CHECK_LIMIT_S = 5.0
 
 
-def client_of(at: RedisAddress, timeout_s: float | None = None, on_connect: Callable[[Any], None] | None = None) -> redis.Redis:
-    """A client for that Redis, which tries nothing twice by itself; `on_connect` greets in place of redis-py."""
+def client_of(
+    at: RedisAddress,
+    timeout_s: float | None = None,
+    on_connect: Callable[[Any], None] | None = None,
+) -> redis.Redis:
+    """A client for that Redis, which tries nothing twice by itself; `on_connect` greets in place of
+    redis-py.
+    """
     return redis.Redis(
         host=at.host,
         port=at.port,
@@ -41,18 +48,23 @@ def client_of(at: RedisAddress, timeout_s: float | None = None, on_connect: Call
 
 
 def check_redis(endpoint: RedisAddress) -> None:
-    """Raise InvalidConfigError as `check_redis_settings` does when the Redis there cannot be used safely."""
+    """Raise InvalidConfigError as `check_redis_settings` does when the Redis there cannot be used
+    safely.
+    """
     with client_of(endpoint, _CHECK_LIMIT_S) as client:
         check_redis_settings(client)
 
 
 def check_redis_settings(client: redis.Redis) -> None:
-    """Refuse a user's Redis that may lose data by itself or is open to a network (InvalidConfigError).
+    """Refuse a user's Redis that may lose data by itself or is open to a network
+    (InvalidConfigError).
 
-    Raises StoreUnavailableError (unreachable, wrong password) or InvalidConfigError (open, too old, evicting).
+    Raises StoreUnavailableError (unreachable, wrong password) or InvalidConfigError (open, too old,
+    evicting).
     """
     settings = client.get_connection_kwargs()
-    host, password = str(settings.get("host", "?")), settings.get("password")
+    host = str(settings.get("host", "?"))
+    password = settings.get("password")
     address = f"Redis at {host}:{settings.get('port', '?')}"
     # On loopback alone everybody on the host gets in, which is what its owner chose; on a network,
     # everybody who reaches it.
@@ -64,7 +76,9 @@ def check_redis_settings(client: redis.Redis) -> None:
     # Another policy drops keys when memory is full: cursors and journals among them, without a
     # word.
     if policy != "noeviction":
-        raise InvalidConfigError(f"{address} may drop data: its maxmemory-policy is {policy}, it must be noeviction")
+        raise InvalidConfigError(
+            f"{address} may drop data: its maxmemory-policy is {policy}, it must be noeviction"
+        )
     if tuple(int(part) for part in version.split(".")[:2]) < OLDEST_VERSION:
         raise InvalidConfigError(f"{address} is version {version}; 6.2 or newer is needed")
 

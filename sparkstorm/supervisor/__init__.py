@@ -1,1 +1,3 @@
-"""Supervisor of a node and its slots: each slot keeps one worker process as its assignment asks for."""
+"""Supervisor of a node and its slots: each slot keeps one worker process as its assignment asks
+for.
+"""

@@ -1,9 +1,9 @@
 """Seams of a supervisor: its node's storage, and a slot's worker process.
 
-Laws of NodeStorage: a lock has one holder at most and is free once its holder's process is dead; records and code outlive
-processes; a record is never seen half written.
-Laws of WorkerProcess: no method blocks; reports that were made before a death are readable after it; `poll_exit` returns an exit
-code only when nothing of the process runs any more.
+Laws of NodeStorage: a lock has one holder at most and is free once its holder's process is dead;
+records and code outlive processes; a record is never seen half written. Laws of WorkerProcess: no
+method blocks; reports that were made before a death are readable after it; `poll_exit` returns an
+exit code only when nothing of the process runs any more.
 """
 
 from __future__ import annotations
@@ -42,14 +42,18 @@ class LocalRecords(Protocol):
         """Path, for messages."""
 
     def get(self, name: str, kind: type[RecordT]) -> RecordT | None:
-        """The record of that name, None when there is none; StoreInconsistentError when the file is damaged."""
+        """The record of that name, None when there is none; StoreInconsistentError when the file is
+        damaged.
+        """
 
     def put(self, name: str, record: object) -> None:
         """Set one record; a damaged file is replaced."""
 
 
 class NodeStorage(Protocol):
-    """Storage of a node on its host: claims on ports, the lock of the supervisor's duties, local records, code of topologies."""
+    """Storage of a node on its host: claims on ports, the lock of the supervisor's duties, local
+    records, code of topologies.
+    """
 
     @property
     def node(self) -> str:
@@ -66,7 +70,9 @@ class NodeStorage(Protocol):
         """Drop half-done downloads of the past (S2.10)."""
 
     def worker_state(self, port: int) -> LocalRecords:
-        """Records of a port that outlive its slot process: launches, and the worker's local heartbeat (S2.7)."""
+        """Records of a port that outlive its slot process: launches, and the worker's local
+        heartbeat (S2.7).
+        """
 
     def seen_versions(self, port: int) -> LocalRecords:
         """Versions of assignments that the slot of that port has seen."""
@@ -80,8 +86,12 @@ class NodeStorage(Protocol):
     def live_ports(self, own: int) -> list[int]:
         """Ports that a living slot holds; `own` is this process's."""
 
-    def keep_code(self, topology_id: str, key: str, port: int, now_ms: int, fetch: Callable[[str], bytes]) -> Path:
-        """Return the path of a topology's blob, fetched unless a whole copy is there (S2.27, S2.30); mark the topology as used."""
+    def keep_code(
+        self, topology_id: str, key: str, port: int, now_ms: int, fetch: Callable[[str], bytes]
+    ) -> Path:
+        """Return the path of a topology's blob, fetched unless a whole copy is there (S2.27,
+        S2.30); mark the topology as used.
+        """
 
     def read_code(self, path: Path) -> bytes | None:
         """A blob that was kept; None when it is gone."""
@@ -89,8 +99,12 @@ class NodeStorage(Protocol):
     def has_code(self, path: Path) -> bool:
         """Return whether a blob that was kept is there still."""
 
-    def keep_blob(self, topology_id: str, use: BlobUse, key: str, fetch: Callable[[str], bytes]) -> Path:
-        """Make a version of a blob the newest one in the topology's folder of blobs, and return that folder."""
+    def keep_blob(
+        self, topology_id: str, use: BlobUse, key: str, fetch: Callable[[str], bytes]
+    ) -> Path:
+        """Make a version of a blob the newest one in the topology's folder of blobs, and return
+        that folder.
+        """
 
     def forget_code(self, kept_ids: Iterable[str], before_ms: int) -> None:
         """Remove the code of all other topologies that was last used before a moment (S2.31)."""
@@ -131,7 +145,9 @@ class WorkerProcess(Protocol):
         """Return the memory and CPU that the process uses; None when that cannot be known."""
 
     def oom_kills(self) -> int:
-        """Return how many processes around it the kernel has killed for want of memory so far; 0 when that cannot be known."""
+        """Return how many processes around it the kernel has killed for want of memory so far; 0
+        when that cannot be known.
+        """
 
     def rotate_log(self, cap_bytes: int) -> bool:
         """Move a log that outgrew its cap aside; True if it did."""
@@ -148,7 +164,9 @@ class LogSink(Protocol):
     """Publisher of the last lines of a slot's worker log."""
 
     def step(self, topology_id: str, now_ms: int, store: str = "") -> None:
-        """Publish new lines of that topology's worker in the store of that name, if it is time to."""
+        """Publish new lines of that topology's worker in the store of that name, if it is time
+        to.
+        """
 
     def publish(self, topology_id: str) -> bool:
         """Publish new lines now; return False when the store did not take them."""

@@ -1,7 +1,9 @@
-"""Trials of submitted code on a supervisor's host, before Nimbus accepts the request that brings it.
+"""Trials of submitted code on a supervisor's host, before Nimbus accepts the request that brings
+it.
 
-The code of every undecided request is fetched and checked as for a worker, then opened in a fresh process with the environment of
-this host's workers. The verdicts are published in the supervisor's record (`SupervisorInfo.trials`).
+The code of every undecided request is fetched and checked as for a worker, then opened in a fresh
+process with the environment of this host's workers. The verdicts are published in the supervisor's
+record (`SupervisorInfo.trials`).
 """
 
 import logging
@@ -21,7 +23,9 @@ _RETRY_MS = 3_000  # after a store has not answered, or the machine has refused 
 
 
 class Trial(Protocol):
-    """A process that opens a topology's code; no method but `close` may wait, and that one briefly."""
+    """A process that opens a topology's code; no method but `close` may wait, and that one
+    briefly.
+    """
 
     def poll(self) -> str | None:
         """Return None while it runs, then why the code does not open: empty when it does."""
@@ -31,22 +35,41 @@ class Trial(Protocol):
 
 
 class CodeTrials:
-    """Trials of one supervisor; `start` opens a code file in a fresh process, OSError when the machine refuses it."""
+    """Trials of one supervisor; `start` opens a code file in a fresh process, OSError when the
+    machine refuses it.
+    """
 
     def __init__(
-        self, state: StormState, blobs: BlobStore, node_dir: NodeStorage, port: int, start: Callable[[Path], Trial]
+        self,
+        state: StormState,
+        blobs: BlobStore,
+        node_dir: NodeStorage,
+        port: int,
+        start: Callable[[Path], Trial],
     ) -> None:
-        self._state, self._blobs, self._dir, self._port, self._start = state, blobs, node_dir, port, start
+        self._state = state
+        self._blobs = blobs
+        self._dir = node_dir
+        self._port = port
+        self._start = start
         self._running: dict[str, Trial] = {}
         self._not_before_ms = 0
         self.verdicts: dict[str, str] = {}
-        """Why code does not open here, empty when it does, by the blob keys of undecided requests."""
+        """Why code does not open here, empty when it does, by the blob keys of undecided
+        requests.
+        """
 
     def step(self, now_ms: int) -> bool:
-        """Take ended trials in, begin new ones and drop those of decided requests; return whether verdicts have changed."""
+        """Take ended trials in, begin new ones and drop those of decided requests; return whether
+        verdicts have changed.
+        """
         before = self.verdicts
         opened, _ = self._state.open_requests(no_hint)
-        wanted = {each.base.code_key: each.topology_id for each, outcome in opened if each.base is not None and outcome is None}
+        wanted = {
+            each.base.code_key: each.topology_id
+            for each, outcome in opened
+            if each.base is not None and outcome is None
+        }
         for key, trial in list(self._running.items()):
             verdict = trial.poll()
             if verdict is not None:
@@ -64,7 +87,10 @@ class CodeTrials:
         try:
             path = self._dir.keep_code(topology_id, key, self._port, now_ms, self._blobs.get)
             self._running[key] = self._start(path)
-        except (StoreUnavailableError, OSError) as fault:  # other duties of the slot go on meanwhile
+        except (
+            StoreUnavailableError,
+            OSError,
+        ) as fault:  # other duties of the slot go on meanwhile
             _LOG.warning("code of %s cannot be tried now: %s", topology_id, fault)
             self._not_before_ms = now_ms + _RETRY_MS
         except SparkStormError as fault:

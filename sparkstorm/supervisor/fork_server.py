@@ -1,7 +1,9 @@
-"""Fork server of a slot: a child without threads, connections and secrets, which forks worker processes on request.
+"""Fork server of a slot: a child without threads, connections and secrets, which forks worker
+processes on request.
 
-It is forked from the slot before the slot has any of these. Its forks share the modules that Spark's Python daemon has loaded
-and are there in some milliseconds; an interpreter that imports them takes half a second of CPU beside workers that run.
+It is forked from the slot before the slot has any of these. Its forks share the modules that
+Spark's Python daemon has loaded and are there in some milliseconds; an interpreter that imports
+them takes half a second of CPU beside workers that run.
 """
 
 import contextlib
@@ -26,14 +28,20 @@ _REFUSED = -1  # in place of a process id: the machine refuses a fork
 
 
 class ForkServer:
-    """The slot's end of a fork server. Workers die with their server, and the server dies with the thread that started it."""
+    """The slot's end of a fork server. Workers die with their server, and the server dies with the
+    thread that started it.
+    """
 
     def __init__(self, pid: int, line: socket.socket) -> None:
-        self.pid, self._line, self._is_open = pid, line, True
+        self.pid = pid
+        self._line = line
+        self._is_open = True
 
     @classmethod
     def start(cls) -> "ForkServer | None":
-        """Fork a server; None where that is not safe: beside threads, and on systems other than Linux."""
+        """Fork a server; None where that is not safe: beside threads, and on systems other than
+        Linux.
+        """
         if sys.platform != "linux" or not hasattr(os, "pidfd_open") or threading.active_count() > 1:
             return None
         ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -52,7 +60,9 @@ class ForkServer:
         return cls(pid, ours)
 
     def fork(self, entry: str) -> WorkerChild:
-        """Start a worker process without a spec; OSError when the server is gone or the machine refuses."""
+        """Start a worker process without a spec; OSError when the server is gone or the machine
+        refuses.
+        """
 
         def launch(control_fd: int, status_fd: int) -> _Forked:
             pid = self._ask(f"fork {entry}", [control_fd, status_fd])
@@ -63,7 +73,9 @@ class ForkServer:
         return WorkerChild.start(launch)
 
     def reap(self, pid: int) -> int:
-        """Return the exit code of a worker that is dead; that of a kill when the server died with it."""
+        """Return the exit code of a worker that is dead; that of a kill when the server died with
+        it.
+        """
         try:
             return self._ask(f"reap {pid}")
         except OSError:
@@ -164,10 +176,13 @@ def _work(entry: str, control_fd: int, status_fd: int, server_pid: int) -> NoRet
         os.setsid()
         os.dup2(control_fd, 0)
         _close_all_but(status_fd)
-        sys.stdin, sys.stdout, sys.stderr = open(0, closefd=False), open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
+        sys.stdin = open(0, closefd=False)  # noqa: SIM115
+        sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
+        sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
         sys.argv = ["sparkstorm.worker.main", str(status_fd), str(server_pid), entry]
         if (numpy_random := sys.modules.get("numpy.random")) is not None:
-            numpy_random.seed()  # else all forks of one process would draw the same; `random` sees to it by itself
+            # else all forks of one process would draw the same; `random` sees to it by itself
+            numpy_random.seed()
         main(sys.argv[1:])
     except BaseException:
         traceback.print_exc()
@@ -181,11 +196,19 @@ def _close_all_but(fd: int) -> None:
 
 
 def _wipe_first_environment() -> None:
-    """Overwrite the variables that this process image began with, Spark's secret among them, as /proc/PID/environ shows them.
+    """Overwrite the variables that this process image began with, Spark's secret among them, as
+    /proc/PID/environ shows them.
 
     Only when none of them is in use any more: those that are set from then on lie elsewhere.
     """
-    fields = Path("/proc/self/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-    start, end = int(fields[47]), int(fields[48])  # env_start and env_end of proc(5)
+    fields = (
+        Path("/proc/self/stat")
+        .read_text(encoding="utf-8", errors="replace")
+        .rpartition(")")[2]
+        .split()
+    )
+    # env_start and env_end of proc(5)
+    start = int(fields[47])
+    end = int(fields[48])
     if 0 < start < end:
         ctypes.memset(start, 0, end - start)

@@ -1,4 +1,6 @@
-"""Times at which a slot writes its worker's heartbeat: once a period, and half as often while nothing in it changes."""
+"""Times at which a slot writes its worker's heartbeat: once a period, and half as often while
+nothing in it changes.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +11,11 @@ from sparkstorm.model.assignment import WorkerBeat
 from sparkstorm.model.status import JsonValue
 
 REST_PERIODS = 2
-"""Periods of worker.heartbeat.frequency.secs between two heartbeats of a worker whose figures do not change.
+"""Periods of worker.heartbeat.frequency.secs between two heartbeats of a worker whose figures do
+not change.
 
-With one, heartbeats alone would be a write to ZooKeeper a second and slot. With four, clients would take an idle worker for dead
-(client/worker_problems.py).
+With one, heartbeats alone would be a write to ZooKeeper a second and slot. With four, clients would
+take an idle worker for dead (client/worker_problems.py).
 """
 _TIMES = frozenset({"uptime_ms", "loop_us"})  # they grow in an idle worker too
 
@@ -36,15 +39,19 @@ class HeartbeatPace:
         self._due_ms = now_ms + self._period_ms
         return True
 
-    def is_worth_writing(self, beat: WorkerBeat, of_worker: Mapping[str, JsonValue], silent_ms: int, now_ms: int) -> bool:
-        """Return whether to write this heartbeat: one that differs from the last, or whose rest is over.
+    def is_worth_writing(
+        self, beat: WorkerBeat, of_worker: Mapping[str, JsonValue], silent_ms: int, now_ms: int
+    ) -> bool:
+        """Return whether to write this heartbeat: one that differs from the last, or whose rest is
+        over.
 
-        Times, uptimes and the slot's own figures are no difference, except that a worker is stuck; `of_worker` are the figures
-        of the worker as a whole.
+        Times, uptimes and the slot's own figures are no difference, except that a worker is stuck;
+        `of_worker` are the figures of the worker as a whole.
         """
         figures = {name: _lasting(each) for name, each in of_worker.items() if name not in _TIMES}
         executors = {each: _lasting(stats) for each, stats in beat.stats_by_executor.items()}
-        before, self._said = self._said, replace(beat, time_ms=0, stats_by_executor=executors, stats=figures)
+        before = self._said
+        self._said = replace(beat, time_ms=0, stats_by_executor=executors, stats=figures)
         if before == self._said and silent_ms < self._period_ms and now_ms < self._rest_due_ms:
             return False
         self._rest_due_ms = now_ms + REST_PERIODS * self._period_ms
@@ -53,4 +60,8 @@ class HeartbeatPace:
 
 def _lasting(value: JsonValue) -> JsonValue:
     """Return statistics without what changes by itself."""
-    return {name: _lasting(each) for name, each in value.items() if name not in _TIMES} if isinstance(value, dict) else value
+    return (
+        {name: _lasting(each) for name, each in value.items() if name not in _TIMES}
+        if isinstance(value, dict)
+        else value
+    )

@@ -26,7 +26,9 @@ class MemoryRecords:
         """The record of that name; StoreInconsistentError when it is of another kind."""
         found = self._record_by_name.get(name)
         if found is not None and not isinstance(found, kind):
-            raise StoreInconsistentError(f"{self.path}: {name}: expected a {kind.__name__}, got a {type(found).__name__}")
+            raise StoreInconsistentError(
+                f"{self.path}: {name}: expected a {kind.__name__}, got a {type(found).__name__}"
+            )
         return found
 
     def put(self, name: str, record: object) -> None:
@@ -56,7 +58,9 @@ class MemoryLock:
     """A lock of one process on a MemoryDisk."""
 
     def __init__(self, disk: MemoryDisk, name: str, process: object) -> None:
-        self._disk, self._name, self._process = disk, name, process
+        self._disk = disk
+        self._name = name
+        self._process = process
 
     @property
     def is_held(self) -> bool:
@@ -112,14 +116,26 @@ class MemoryNodeDir:
 
     def ports(self) -> list[int]:
         """Every port that a slot has ever claimed here, ascending."""
-        return sorted(int(name.removeprefix("claim of ")) for name in self._disk.records if name.startswith("claim of "))
+        return sorted(
+            int(name.removeprefix("claim of "))
+            for name in self._disk.records
+            if name.startswith("claim of ")
+        )
 
     def live_ports(self, own: int) -> list[int]:
         """Ports that a living slot holds."""
-        return [port for port in self.ports() if port == own or f"port {port}" in self._disk.holder_by_lock]
+        return [
+            port
+            for port in self.ports()
+            if port == own or f"port {port}" in self._disk.holder_by_lock
+        ]
 
-    def keep_code(self, topology_id: str, key: str, port: int, now_ms: int, fetch: Callable[[str], bytes]) -> Path:
-        """Return the path of a topology's blob, fetched unless it is there; mark the topology as used."""
+    def keep_code(
+        self, topology_id: str, key: str, port: int, now_ms: int, fetch: Callable[[str], bytes]
+    ) -> Path:
+        """Return the path of a topology's blob, fetched unless it is there; mark the topology as
+        used.
+        """
         path = Path("/memory", self.node, topology_id, key)
         if path not in self._disk.code:
             self._disk.code[path] = fetch(key)
@@ -134,8 +150,12 @@ class MemoryNodeDir:
         """A blob that was kept; None when it is gone."""
         return self._disk.code.get(path)
 
-    def keep_blob(self, topology_id: str, use: BlobUse, key: str, fetch: Callable[[str], bytes]) -> Path:
-        """Make a version of a blob the newest one in the topology's folder of blobs: real files, since user code opens them."""
+    def keep_blob(
+        self, topology_id: str, use: BlobUse, key: str, fetch: Callable[[str], bytes]
+    ) -> Path:
+        """Make a version of a blob the newest one in the topology's folder of blobs: real files,
+        since user code opens them.
+        """
         if self._disk.blobs is None:
             self._disk.blobs = TemporaryDirectory(prefix="sparkstorm-blobs-")
         folder = Path(self._disk.blobs.name, topology_id)
@@ -145,17 +165,23 @@ class MemoryNodeDir:
     def forget_code(self, kept_ids: Iterable[str], before_ms: int) -> None:
         """Remove the code of all other topologies that was last used before a moment."""
         used = self._disk.used_ms_by_topology
-        gone = {topology_id for topology_id, used_ms in used.items() if used_ms < before_ms} - set(kept_ids)
+        gone = {topology_id for topology_id, used_ms in used.items() if used_ms < before_ms} - set(
+            kept_ids
+        )
         for topology_id in gone:
             del used[topology_id]
             if self._disk.blobs is not None:
                 shutil.rmtree(Path(self._disk.blobs.name, topology_id), ignore_errors=True)
         if gone:
-            self._disk.code = {path: data for path, data in self._disk.code.items() if path.parent.name not in gone}
+            self._disk.code = {
+                path: data for path, data in self._disk.code.items() if path.parent.name not in gone
+            }
 
     def die(self) -> None:
         """End the process: its locks are free."""
-        self._disk.holder_by_lock = {name: holder for name, holder in self._disk.holder_by_lock.items() if holder is not self}
+        self._disk.holder_by_lock = {
+            name: holder for name, holder in self._disk.holder_by_lock.items() if holder is not self
+        }
 
     def _records(self, name: str) -> MemoryRecords:
         found = self._disk.records.get(name)

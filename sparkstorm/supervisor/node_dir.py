@@ -1,7 +1,9 @@
-"""Folder of one node on its host: claims of slots on ports, the supervisor's lock, last known records.
+"""Folder of one node on its host: claims of slots on ports, the supervisor's lock, last known
+records.
 
-Claims are flocks, which the kernel frees when their holder dies, so a replaced slot takes the same port again and the
-duties pass on at once. Its `tmp` (S2.10) and LocalState (S2.12) are here; no supervisor id is, because the node's name is the id.
+Claims are flocks, which the kernel frees when their holder dies, so a replaced slot takes the same
+port again and the duties pass on at once. Its `tmp` (S2.10) and LocalState (S2.12) are here; no
+supervisor id is, because the node's name is the id.
 """
 
 import fcntl
@@ -24,15 +26,23 @@ RecordT = TypeVar("RecordT")
 
 
 class LocalState:
-    """A small map of records in one JSON file, replaced as a whole (S2.12); readers never see half of it."""
+    """A small map of records in one JSON file, replaced as a whole (S2.12); readers never see half
+    of it.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def get(self, name: str, kind: type[RecordT]) -> RecordT | None:
-        """The record of that name, None when there is none; StoreInconsistentError when the file is damaged."""
+        """The record of that name, None when there is none; StoreInconsistentError when the file is
+        damaged.
+        """
         found = self._snapshot().get(name)
-        return None if found is None else decode_record(kind, json.dumps(found).encode(), f"{self.path}: {name}")
+        return (
+            None
+            if found is None
+            else decode_record(kind, json.dumps(found).encode(), f"{self.path}: {name}")
+        )
 
     def put(self, name: str, record: object) -> None:
         """Set one record; one writer at a time is the caller's duty. A damaged file is replaced."""
@@ -90,7 +100,9 @@ class Flock:
 
 
 class NodeDir:
-    """The folder of one node: `supervisor/{lock,localstate,tmp,stormdist}` and `workers/<port>.*`."""
+    """The folder of one node:
+    `supervisor/{lock,localstate,tmp,stormdist}` and `workers/<port>.*`.
+    """
 
     def __init__(self, local_dir: Path, node: str) -> None:
         self.node = node
@@ -115,8 +127,12 @@ class NodeDir:
         """Return the folder of a topology's code (S2.27)."""
         return self.stormdist / file_name(topology_id)
 
-    def keep_code(self, topology_id: str, key: str, port: int, now_ms: int, fetch: Callable[[str], bytes]) -> Path:
-        """Return the path of a topology's blob, fetched unless a whole copy is there; its name is its hash (S2.27, S2.30)."""
+    def keep_code(
+        self, topology_id: str, key: str, port: int, now_ms: int, fetch: Callable[[str], bytes]
+    ) -> Path:
+        """Return the path of a topology's blob, fetched unless a whole copy is there; its name is
+        its hash (S2.27, S2.30).
+        """
         if not key.isalnum():
             raise StoreInconsistentError(f"{key[:80]!r} is no blob key")
         folder = self.code_dir(topology_id)
@@ -140,8 +156,12 @@ class NodeDir:
         except FileNotFoundError:
             return None
 
-    def keep_blob(self, topology_id: str, use: BlobUse, key: str, fetch: Callable[[str], bytes]) -> Path:
-        """Make a version of a blob the newest one in the topology's folder of blobs, and return that folder."""
+    def keep_blob(
+        self, topology_id: str, use: BlobUse, key: str, fetch: Callable[[str], bytes]
+    ) -> Path:
+        """Make a version of a blob the newest one in the topology's folder of blobs, and return
+        that folder.
+        """
         folder = self.code_dir(topology_id) / "blobs"
         lay_out(folder, use, key, lambda: fetch(key))
         return folder
@@ -163,7 +183,9 @@ class NodeDir:
         self.tmp.mkdir(mode=0o700, exist_ok=True)
 
     def worker_state(self, port: int) -> LocalState:
-        """Records of a port that outlive its slot process: launches, and the worker's local heartbeat (S2.7)."""
+        """Records of a port that outlive its slot process: launches, and the worker's local
+        heartbeat (S2.7).
+        """
         return LocalState(self.workers / f"{port}.json")
 
     def seen_versions(self, port: int) -> LocalState:
@@ -182,7 +204,9 @@ class NodeDir:
 
     def ports(self) -> list[int]:
         """Every port that a slot has ever claimed here, ascending."""
-        return sorted(int(path.stem) for path in self.workers.glob("*.lock") if path.stem.isdecimal())
+        return sorted(
+            int(path.stem) for path in self.workers.glob("*.lock") if path.stem.isdecimal()
+        )
 
     def live_ports(self, own: int) -> list[int]:
         """Ports that a living slot holds; `own` is this process's."""

@@ -1,9 +1,10 @@
 """Counts of worker deaths per input row: a row that kills its worker repeatedly is parked.
 
-PURE. The first unexplained death makes the next child careful (one input row per commit, announced before it is tried);
-from then on a death is held against the row that was being tried. The child is given the counts and parks a row itself.
-A first SIGKILL is taken for what it mostly is, the hand of an operator or of a kernel short of memory: care costs most
-of the throughput while it lasts, and a row that brings it about will do so again.
+PURE. The first unexplained death makes the next child careful (one input row per commit, announced
+before it is tried); from then on a death is held against the row that was being tried. The child is
+given the counts and parks a row itself. A first SIGKILL is taken for what it mostly is, the hand of
+an operator or of a kernel short of memory: care costs most of the throughput while it lasts, and a
+row that brings it about will do so again.
 """
 
 import signal
@@ -13,7 +14,8 @@ from dataclasses import dataclass, field, replace
 from sparkstorm.model.worker_messages import ExitCode, Passed, Trying, WorkerReport
 from sparkstorm.model.worker_spec import Suspect
 
-MAX_SUSPECTS, MAX_END_CHARS = 256, 300
+MAX_SUSPECTS = 256
+MAX_END_CHARS = 300
 # Ends that say their own cause; no row is to blame for them.
 _EXPLAINED = frozenset(
     (
@@ -61,7 +63,10 @@ class PoisonDetector:
         before = self.suspect_by_row.get(row)
         suspect = Suspect(*row, 1 + (before.deaths if before else 0), end[:MAX_END_CHARS])
         # The newest rows last, the oldest forgotten: what is parked is never tried again.
-        suspects = {**{key: each for key, each in self.suspect_by_row.items() if key != row}, row: suspect}
+        suspects = {
+            **{key: each for key, each in self.suspect_by_row.items() if key != row},
+            row: suspect,
+        }
         kept = dict(list(suspects.items())[-MAX_SUSPECTS:])
         return PoisonDetector(careful=True, suspect_by_row=kept, was_killed=self.was_killed)
 

@@ -1,6 +1,8 @@
-"""One slot: a process (a Spark task or a plain one) that keeps one worker process as its assignment asks for.
+"""One slot: a process (a Spark task or a plain one) that keeps one worker process as its assignment
+asks for.
 
-The main thread steps the slot's machine and handles the child; a sync in a second thread talks to the stores.
+The main thread steps the slot's machine and handles the child; a sync in a second thread talks to
+the stores.
 """
 
 import logging
@@ -50,20 +52,29 @@ from sparkstorm.supervisor.slot_machine import (
     settle,
     timing_of,
 )
-from sparkstorm.supervisor.slot_reports import CRASHES, SlotReports, Subject, cause_of_end, crash_place
+from sparkstorm.supervisor.slot_reports import (
+    CRASHES,
+    SlotReports,
+    Subject,
+    cause_of_end,
+    crash_place,
+)
 from sparkstorm.supervisor.slot_sync import DesiredState, SlotSync
 from sparkstorm.supervisor.supervisor import LocalBeat, write_local_beat
 from sparkstorm.supervisor.worker_memory import MemoryWatch
 
 _LOG = logging.getLogger(__name__)
 LOG_CAP_BYTES = 64 * 1024 * 1024
-HOUSE_MS, MAX_STEP_MS = 1_000, 100
+HOUSE_MS = 1_000
+MAX_STEP_MS = 100
 MAX_MESSAGE_CHARS = 8_000
 
 
 @dataclass(frozen=True, slots=True)
 class Launches:
-    """Number of worker processes that this (node, port) has had, or more: the minor part of a fence token."""
+    """Number of worker processes that this (node, port) has had, or more: the minor part of a fence
+    token.
+    """
 
     count: int
 
@@ -83,7 +94,9 @@ class Child:
     """The living worker, and the slot's records of it."""
 
     def __init__(self, process: WorkerProcess, spec: WorkerSpec, now_ms: int) -> None:
-        self.process, self.spec, self.started_ms = process, spec, now_ms
+        self.process = process
+        self.spec = spec
+        self.started_ms = now_ms
         self.view = ChildView(now_ms)
         self.order = SetStatus(spec.status, spec.activations)
         self.log_levels: Mapping[str, str] = {}
@@ -91,7 +104,8 @@ class Child:
         self.stats: dict[str, JsonValue] = {}
         self.last_words = ""
         self.hung_s = 0  # how long it had stood still when it was asked where it hangs
-        self.says_alive = False  # a thread of it has said that the process runs, apart from its loop
+        # a thread of it has said that the process runs, apart from its loop
+        self.says_alive = False
         self.memory = MemoryWatch(MemorySettings.of(spec.conf).limit_mb)
         self.must_end_ms: int | None = None  # when it is killed if it does not end by itself
         self.has_reported_end = False  # its end is an error record already
@@ -102,14 +116,19 @@ class Slot:
     """The slot's main thread, between two waits: `step` does everything that is due."""
 
     def __init__(self, spec: SlotSpec, place: Place, sync: SlotSync, spawn: SpawnWorker) -> None:
-        self._spec, self._place, self._sync, self._spawn = spec, place, sync, spawn
+        self._spec = spec
+        self._place = place
+        self._sync = sync
+        self._spawn = spawn
         self._conf = merge(default_conf(), spec.conf)
         self._timing = timing_of(self._conf)
         self._state = SlotState()
         self._child: Child | None = None
-        self._suspicion, self._message = PoisonDetector(), ""
+        self._suspicion = PoisonDetector()
+        self._message = ""
         self._reports = SlotReports(place.host, str(place.slot), sync.report)
-        self._launches = 0  # as far as this process knows, should the disk refuse to keep the number
+        # as far as this process knows, should the disk refuse to keep the number
+        self._launches = 0
         self._disk_problem = ""  # why this host refused the last write
         self._pace = HeartbeatPace(SupervisorSettings.of(self._conf).worker_heartbeat_ms)
         self._house_due_ms = 0
@@ -131,8 +150,12 @@ class Slot:
 
     @property
     def is_settled(self) -> bool:
-        """Return whether the slot has what its sync wants of it: nothing, or a worker that runs with the status that is wanted."""
-        wish, state, child = self._sync.wish, self._state, self._child
+        """Return whether the slot has what its sync wants of it: nothing, or a worker that runs
+        with the status that is wanted.
+        """
+        wish = self._sync.wish
+        state = self._state
+        child = self._child
         if wish is None or child is None:
             return wish is None and state.phase is Phase.EMPTY
         is_same = state.assignment == wish.assignment and child.order == wish.order
@@ -160,12 +183,19 @@ class Slot:
         self._beat(now_ms)
         try:
             self._keep_house(now_ms)
-        except OSError as fault:  # a full disk or no more processes: no reason to end a worker that works
+        except (
+            OSError
+        ) as fault:  # a full disk or no more processes: no reason to end a worker that works
             self._note_disk(fault)
-        return min(now_ms + MAX_STEP_MS, self._state.due_ms if self._state.due_ms > now_ms else now_ms + MAX_STEP_MS)
+        return min(
+            now_ms + MAX_STEP_MS,
+            self._state.due_ms if self._state.due_ms > now_ms else now_ms + MAX_STEP_MS,
+        )
 
     def _leave_if_over(self, before: SlotState) -> None:
-        """A topology that ends between two of its workers leaves no burial, but a beat that its end waits for."""
+        """A topology that ends between two of its workers leaves no burial, but a beat that its end
+        waits for.
+        """
         if before.phase is Phase.WAITING_FOR_RELAUNCH and before.assignment is not None:
             now = self._state.assignment
             if now is None or now.topology_id != before.assignment.topology_id:
@@ -177,7 +207,7 @@ class Slot:
             self._child.process.close()
         self._child = None
 
-    # -- the child speaks ----------------------------------------------------------------------------------------
+    # -- the child speaks --------------------------------------------------------------------------
 
     def _hear(self, now_ms: int) -> None:
         child = self._child
@@ -198,10 +228,13 @@ class Slot:
         self._suspicion = self._suspicion.heard(report)
         if isinstance(report, Ready):
             child.view = replace(child.view, ready=True)
-            self._message, child.has_reported_end = "", False
+            self._message = ""
+            child.has_reported_end = False
         elif isinstance(report, Beat):
             child.stats = dict(report.stats)
-            self._reports.standstill(Subject.of_spec(child.spec), child.stats.get("blocked"), now_ms)
+            self._reports.standstill(
+                Subject.of_spec(child.spec), child.stats.get("blocked"), now_ms
+            )
             self._sync.note_store(child.spec, read_mark(child.stats.get("store")))
         elif isinstance(report, ComponentError):
             child.has_reported_end |= not child.view.ready
@@ -213,10 +246,21 @@ class Slot:
         text = failure.text
         if child.hung_s and failure.kind is FailureKind.HUNG:
             silence = f"hung: no progress for {child.hung_s} s"
-            text, child.last_words = silence + text, f"{silence} in '{failure.component}'#{failure.task}{text}"
+            text, child.last_words = (
+                silence + text,
+                f"{silence} in '{failure.component}'#{failure.task}{text}",
+            )
             child.has_reported_end = True
-        slot, version = self._place.slot, child.spec.code_key
-        placed = replace(failure, text=text, time_ms=now_ms, host=self._place.host, worker=str(slot), code_version=version)
+        slot = self._place.slot
+        version = child.spec.code_key
+        placed = replace(
+            failure,
+            text=text,
+            time_ms=now_ms,
+            host=self._place.host,
+            worker=str(slot),
+            code_version=version,
+        )
         self._sync.report(child.spec.topology_id, placed)
 
     def _note_disk(self, fault: OSError) -> None:
@@ -224,17 +268,19 @@ class Slot:
             _LOG.warning("slot %s: %s", self._place.slot, fault)
         self._disk_problem = str(fault)
 
-    # -- the machine acts ----------------------------------------------------------------------------------------
+    # -- the machine acts --------------------------------------------------------------------------
 
     def _observe(self) -> Observation:
-        wish, assignment = self._sync.wish, self._state.assignment
+        wish = self._sync.wish
+        assignment = self._state.assignment
         blob = self._sync.blob_view(assignment) if assignment else Observation().blob
         child = self._child.view if self._child else None
         return Observation(wish.assignment if wish else None, blob, child, self._sync.stop)
 
     def _carry_out(self, action: SlotAction, now_ms: int) -> None:
         if isinstance(action, FetchBlob):
-            self._suspicion, self._message = PoisonDetector(), ""
+            self._suspicion = PoisonDetector()
+            self._message = ""
             self._reports.begin()
             self._sync.order(action.assignment)
         elif isinstance(action, StartChild):
@@ -259,9 +305,11 @@ class Slot:
         child.process.dump_stacks()
 
     def _start(self, assignment: LocalAssignment, now_ms: int) -> None:
-        wish, code = self._sync.wish, self._sync.code(assignment)
+        wish = self._sync.wish
+        code = self._sync.code(assignment)
         if wish is None or wish.assignment != assignment or code is None:
-            self._sync.order(assignment)  # the code went from the disk: the failed start is tried again
+            # the code went from the disk: the failed start is tried again
+            self._sync.order(assignment)
             self._message = f"the code of {assignment.topology_id} is gone from this machine"
             return
         try:
@@ -279,7 +327,8 @@ class Slot:
         self._child = Child(process, spec, now_ms)
 
     def _worker_spec(self, wish: DesiredState, conf: Conf, code: Code, now_ms: int) -> WorkerSpec:
-        assignment, slot = wish.assignment, self._place.slot
+        assignment = wish.assignment
+        slot = self._place.slot
         return WorkerSpec(
             topology_id=assignment.topology_id,
             node=slot.node,
@@ -316,12 +365,15 @@ class Slot:
         self._launches = max((last.count if last else 0) + 1, self._launches + 1, now_ms // 1000)
         try:
             state.put("launches", Launches(self._launches))
-        except OSError as fault:  # a full disk: the number still grows, in this process and by the clock
+        except (
+            OSError
+        ) as fault:  # a full disk: the number still grows, in this process and by the clock
             self._note_disk(fault)
         return self._launches
 
     def _bury(self, action: WorkerExited, now_ms: int) -> None:
-        child, self._child = self._child, None
+        child = self._child
+        self._child = None
         if child is None:
             return
         child.process.close()
@@ -336,18 +388,25 @@ class Slot:
             return
         self._reports.note_death(words, now_ms)
         tail = [line for line in log if not line.endswith(words)]  # said already
-        is_said = child.has_reported_end or action.exit_code == ExitCode.FENCED  # its successor runs elsewhere
-        if not is_said and (action.started or self._state.failed_starts <= 1):  # Nimbus records later ones
+        # its successor runs elsewhere
+        is_said = child.has_reported_end or action.exit_code == ExitCode.FENCED
+        # Nimbus records later ones
+        if not is_said and (action.started or self._state.failed_starts <= 1):
             trying = self._suspicion.trying if action.started else None
-            self._reports.end(Subject.of_spec(child.spec), words, action.started, trying, tail, now_ms)
+            self._reports.end(
+                Subject.of_spec(child.spec), words, action.started, trying, tail, now_ms
+            )
         if action.started:
             self._suspicion = self._suspicion.died(action.exit_code, bool(child.last_words), words)
-        room = MAX_MESSAGE_CHARS - len(words[:MAX_MESSAGE_CHARS])  # the sentence stays whole, whatever the log's end is
-        end = "" if action.exit_code == ExitCode.DAMAGED else "".join(f"\n{line}" for line in tail)  # there a trace says less
+        # the sentence stays whole, whatever the log's end is
+        room = MAX_MESSAGE_CHARS - len(words[:MAX_MESSAGE_CHARS])
+        # there a trace says less
+        end = "" if action.exit_code == ExitCode.DAMAGED else "".join(f"\n{line}" for line in tail)
         self._message = words[:MAX_MESSAGE_CHARS] + end[max(len(end) - room, 0) :]
 
     def _pass_status(self) -> None:
-        wish, child = self._sync.wish, self._child
+        wish = self._sync.wish
+        child = self._child
         if wish is None or child is None or wish.assignment.topology_id != child.spec.topology_id:
             return
         if wish.order != child.order:
@@ -364,9 +423,11 @@ class Slot:
         assignment = self._state.assignment
         if assignment is None or not self._pace.is_due(now_ms):
             return
-        slot, child = self._place.slot, self._child
+        slot = self._place.slot
+        child = self._child
         by_executor, of_worker = _divide(child.stats if child else {})
-        word, host_problem = self._state.reported(self._timing), self._sync.problem or self._disk_problem
+        word = self._state.reported(self._timing)
+        host_problem = self._sync.problem or self._disk_problem
         if host_problem and self._sync.wish is not None:
             self._reports.problem(Subject.of_wish(self._sync.wish), host_problem, now_ms)
         beat = WorkerBeat(
@@ -386,15 +447,24 @@ class Slot:
         if self._pace.is_worth_writing(beat, of_worker, self._silent_ms(now_ms), now_ms):
             self._sync.beat(beat)
         if child is not None and child.stats and self._state.phase is Phase.RUNNING:
-            self._sync.runs(child.spec.topology_id, WorkerCode(child.spec.code_key, child.spec.conf_key))
+            self._sync.runs(
+                child.spec.topology_id, WorkerCode(child.spec.code_key, child.spec.conf_key)
+            )
 
     def _figures(self, now_ms: int) -> dict[str, JsonValue]:
-        own: dict[str, JsonValue] = {**self._reports.figures(now_ms), "silent_ms": self._silent_ms(now_ms)}
+        own: dict[str, JsonValue] = {
+            **self._reports.figures(now_ms),
+            "silent_ms": self._silent_ms(now_ms),
+        }
         return {**(self._child.memory.figures() if self._child else {}), **own}
 
     def _silent_ms(self, now_ms: int) -> int:
         """Milliseconds since the running child's last sign of getting on."""
-        return now_ms - self._child.view.stuck_since_ms if self._child and self._child.view.ready else 0
+        return (
+            now_ms - self._child.view.stuck_since_ms
+            if self._child and self._child.view.ready
+            else 0
+        )
 
     def _keep_house(self, now_ms: int) -> None:
         """Write the local heartbeat, and keep the worker's log and memory below their limits."""
@@ -404,18 +474,24 @@ class Slot:
             child.process.rotate_log(LOG_CAP_BYTES)
             self._watch_memory(child, now_ms)
             tasks = tuple(child.spec.tasks())
-            beat = LocalBeat(child.spec.topology_id, self._place.slot.port, tasks, child.view.heard_ms)
+            beat = LocalBeat(
+                child.spec.topology_id, self._place.slot.port, tasks, child.view.heard_ms
+            )
             write_local_beat(self._place.node_dir, beat)
             self._disk_problem = ""
 
     def _watch_memory(self, child: Child, now_ms: int) -> None:
-        """Measure the worker; warn when its limit is near, end it after its epoch when it is reached, hard if it must be."""
+        """Measure the worker; warn when its limit is near, end it after its epoch when it is
+        reached, hard if it must be.
+        """
         if (usage := child.process.usage()) is not None:
             child.memory.note(now_ms, usage)
         if child.must_end_ms is not None and now_ms >= child.must_end_ms:
             child.process.kill()
         keeps = child.stats.get("keeps")
-        complaint = child.memory.complaint([str(each) for each in keeps] if isinstance(keeps, list) else [])
+        complaint = child.memory.complaint(
+            [str(each) for each in keeps] if isinstance(keeps, list) else []
+        )
         if not complaint:
             return
         first = child.spec.tasks()[0]
@@ -432,7 +508,9 @@ def worker_log_name(topology_id: str, slot: WorkerSlot) -> str:
     return f"{file_name(f'{topology_id}-{slot.node}-{slot.port}')}.log"
 
 
-def _divide(stats: dict[str, JsonValue]) -> tuple[dict[ExecutorId, JsonValue], dict[str, JsonValue]]:
+def _divide(
+    stats: dict[str, JsonValue],
+) -> tuple[dict[ExecutorId, JsonValue], dict[str, JsonValue]]:
     """A beat's statistics, keyed by executor ("1-3") or by a name of the worker's own."""
     by_executor: dict[ExecutorId, JsonValue] = {}
     of_worker: dict[str, JsonValue] = {}

@@ -1,8 +1,9 @@
-"""A topology's code, configuration and blobs on a slot's host: brought before its worker starts, blobs again when they change.
+"""A topology's code, configuration and blobs on a slot's host: brought before its worker starts,
+blobs again when they change.
 
-Laws: nothing is given to a worker that was not checked. A version of a blob that cannot be had (a damaged archive, a full disk)
-leaves the one before in its place and is tried again later. Left out: asking every 30 seconds for blobs, as Storm's localizer
-does; the record of names is watched.
+Laws: nothing is given to a worker that was not checked. A version of a blob that cannot be had (a
+damaged archive, a full disk) leaves the one before in its place and is tried again later. Left out:
+asking every 30 seconds for blobs, as Storm's localizer does; the record of names is watched.
 """
 
 from __future__ import annotations
@@ -24,13 +25,16 @@ from sparkstorm.supervisor.base import NodeStorage
 from sparkstorm.supervisor.slot_machine import LocalAssignment
 
 _LOG = logging.getLogger(__name__)
-# Half of it asks a store for a damaged blob twice as often, double leaves a mended one unseen for as long.
+# Half of it asks a store for a damaged blob twice as often, double leaves a mended one unseen for
+# as long.
 _RETRY_MS = 3_000
 
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """A topology's code on this machine and its conf, both checked, and the folder of its blobs, where it has any."""
+    """A topology's code on this machine and its conf, both checked, and the folder of its blobs,
+    where it has any.
+    """
 
     code_path: Path
     conf: Mapping[str, JsonValue]
@@ -47,17 +51,23 @@ class Stores(Protocol):
 
 
 class SlotCode:
-    """Code and blobs of one slot; `turn` counts versions of blobs with which its worker is to start anew."""
+    """Code and blobs of one slot; `turn` counts versions of blobs with which its worker is to start
+    anew.
+    """
 
     def __init__(self, storage: NodeStorage, port: int, hint: Hint) -> None:
-        self._storage, self._port, self._hint = storage, port, hint
+        self._storage = storage
+        self._port = port
+        self._hint = hint
         self._key_here: dict[tuple[str, str], str] = {}  # of blobs, by topology and local name
         self._retry_ms = 0
         self.turn = 0
         self.problem = ""
 
     def bring(self, assignment: LocalAssignment, stores: Stores, now_ms: int) -> Code:
-        """Bring an assignment's code, configuration and blobs to this host; an error names what cannot be had."""
+        """Bring an assignment's code, configuration and blobs to this host; an error names what
+        cannot be had.
+        """
         topology_id = assignment.topology_id
         code_path = self._local_copy(topology_id, assignment.code_key, stores, now_ms)
         if not assignment.conf_key:
@@ -66,18 +76,26 @@ class SlotCode:
         try:
             conf = json.loads(self._storage.read_code(conf_path) or b"null")
         except (ValueError, RecursionError) as fault:
-            raise StoreInconsistentError(f"conf blob {assignment.conf_key}: not JSON ({fault})") from fault
+            raise StoreInconsistentError(
+                f"conf blob {assignment.conf_key}: not JSON ({fault})"
+            ) from fault
         if not isinstance(conf, dict):
             raise StoreInconsistentError(f"conf blob {assignment.conf_key}: not a JSON object")
         return Code(code_path, conf, self._bring_blobs(topology_id, conf, stores))
 
     def renew(self, topology_id: str, code: Code, stores: Stores, now_ms: int) -> None:
-        """Bring the versions of blobs that are new, and count those with which the worker is to start anew."""
+        """Bring the versions of blobs that are new, and count those with which the worker is to
+        start anew.
+        """
         if code.blobs is None:
             return
         named = stores.state.read_named_blobs(self._hint)
         keys = {use: named[use.name].key for use in blob_uses(code.conf) if use.name in named}
-        newer = {use: key for use, key in keys.items() if self._key_here.get((topology_id, use.local_name)) != key}
+        newer = {
+            use: key
+            for use, key in keys.items()
+            if self._key_here.get((topology_id, use.local_name)) != key
+        }
         if not newer or now_ms < self._retry_ms:
             return
         try:
@@ -94,13 +112,17 @@ class SlotCode:
                 _LOG.error("%s", problem)
             self.problem = problem
 
-    def _bring_blobs(self, topology_id: str, conf: Mapping[str, JsonValue], stores: Stores) -> Path | None:
+    def _bring_blobs(
+        self, topology_id: str, conf: Mapping[str, JsonValue], stores: Stores
+    ) -> Path | None:
         folder = None
         uses = blob_uses(conf)
         named = stores.state.read_named_blobs(self._hint) if uses else {}
         for use in uses:
             if use.name not in named:
-                raise StoreInconsistentError(f"{KEY}: the cluster has no blob {use.name}; `sparkstorm blob create {use.name} FILE`")
+                raise StoreInconsistentError(
+                    f"{KEY}: the cluster has no blob {use.name}; `sparkstorm blob create {use.name} FILE`"
+                )
             folder = self._keep(topology_id, use, named[use.name].key, stores)
         return folder
 

@@ -1,8 +1,10 @@
-"""State machine of one slot: `step(state, seen, now) -> (state, actions)` (after the Slot of Storm 2).
+"""State machine of one slot: `step(state, seen, now) -> (state, actions)` (after the Slot of Storm
+2).
 
-PURE: no clock, no process, no store. Laws: one child at most; a child is never started before the former one is dead;
-a wish that changes while a child lives ends that child softly, then hard; a child that dies or falls silent is started
-again at once the first time and after growing pauses when it keeps dying young; every wait has an end.
+PURE: no clock, no process, no store. Laws: one child at most; a child is never started before the
+former one is dead; a wish that changes while a child lives ends that child softly, then hard; a
+child that dies or falls silent is started again at once the first time and after growing pauses
+when it keeps dying young; every wait has an end.
 """
 
 from collections.abc import Callable
@@ -35,7 +37,9 @@ FAILED = "FAILED"
 
 @dataclass(frozen=True, slots=True)
 class LocalAssignment:
-    """This slot's part of a topology's assignment; a new version that leaves the part alone is no change."""
+    """This slot's part of a topology's assignment; a new version that leaves the part alone is no
+    change.
+    """
 
     topology_id: str
     code_key: str
@@ -55,7 +59,8 @@ class BlobView(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ChildView:
-    """The child as the slot sees it: `heard_ms` is its last sign of life, `moved_ms` its last sign of getting on.
+    """The child as the slot sees it: `heard_ms` is its last sign of life, `moved_ms` its last sign
+    of getting on.
 
     Both begin with its start. A process whose loop stands in one call is alive and does not get on.
     """
@@ -111,7 +116,9 @@ def timing_of(conf: Conf) -> Timing:
 
 @dataclass(frozen=True, slots=True)
 class SlotState:
-    """A slot between two steps. `since_ms`: entered the phase; `due_ms`: when the phase's own wait ends."""
+    """A slot between two steps. `since_ms`: entered the phase; `due_ms`: when the phase's own wait
+    ends.
+    """
 
     phase: Phase = Phase.EMPTY
     since_ms: int = 0
@@ -158,7 +165,9 @@ class KillChild:
 
 @dataclass(frozen=True, slots=True)
 class WorkerExited:
-    """The child is dead and forgotten; `blameless` when we ended it ourselves for no fault of its own."""
+    """The child is dead and forgotten; `blameless` when we ended it ourselves for no fault of its
+    own.
+    """
 
     exit_code: int
     blameless: bool
@@ -177,7 +186,9 @@ def step(state: SlotState, seen: Observation, now_ms: int, timing: Timing) -> St
 
 
 def settle(state: SlotState, seen: Observation, now_ms: int, timing: Timing) -> Step:
-    """Step until the next transition needs a new observation: an action was asked for, or nothing changes."""
+    """Step until the next transition needs a new observation: an action was asked for, or nothing
+    changes.
+    """
     while True:
         following, actions = step(state, seen, now_ms, timing)
         if actions or following == state:
@@ -186,7 +197,9 @@ def settle(state: SlotState, seen: Observation, now_ms: int, timing: Timing) -> 
 
 
 def pause_ms(young_deaths: int, timing: Timing) -> int:
-    """Return the pause before the next start: none after the first early death, then doubling up to the longest."""
+    """Return the pause before the next start: none after the first early death, then doubling up to
+    the longest.
+    """
     if young_deaths <= 1:
         return 0
     return min(timing.longest_pause_ms, timing.first_pause_ms << min(young_deaths - 2, 20))
@@ -213,7 +226,9 @@ def _step_empty(state: SlotState, seen: Observation, now_ms: int, timing: Timing
     return fetching, [FetchBlob(seen.wanted)]
 
 
-def _step_waiting_for_blob(state: SlotState, seen: Observation, now_ms: int, timing: Timing) -> Step:
+def _step_waiting_for_blob(
+    state: SlotState, seen: Observation, now_ms: int, timing: Timing
+) -> Step:
     if _is_unwanted(state, seen):
         return _empty_at(now_ms), []
     assert state.assignment is not None
@@ -229,7 +244,9 @@ def _start(state: SlotState, now_ms: int) -> Step:
     return _enter(state, Phase.WAITING_FOR_WORKER_START, now_ms), [StartChild(state.assignment)]
 
 
-def _step_waiting_for_start(state: SlotState, seen: Observation, now_ms: int, timing: Timing) -> Step:
+def _step_waiting_for_start(
+    state: SlotState, seen: Observation, now_ms: int, timing: Timing
+) -> Step:
     child = seen.child
     if child is None:  # it could not even be spawned
         return _relaunch(replace(state, failed_starts=state.failed_starts + 1), now_ms, timing), []
@@ -237,12 +254,16 @@ def _step_waiting_for_start(state: SlotState, seen: Observation, now_ms: int, ti
         return replace(_enter(state, Phase.RUNNING, now_ms), failed_starts=0), []
     if child.exit_code is not None:
         failed = replace(state, failed_starts=state.failed_starts + 1)
-        return _follow(failed, child.exit_code, now_ms, timing), [WorkerExited(child.exit_code, blameless=False, started=False)]
+        return _follow(failed, child.exit_code, now_ms, timing), [
+            WorkerExited(child.exit_code, blameless=False, started=False)
+        ]
     if _is_unwanted(state, seen):
         return _enter(state, Phase.KILL, now_ms, now_ms + timing.soft_kill_ms), [StopChild()]
     if now_ms - child.stuck_since_ms >= max(timing.start_timeout_ms, timing.worker_timeout_ms):
         failed = replace(state, failed_starts=state.failed_starts + 1)
-        return _enter(failed, Phase.KILL_AND_RELAUNCH, now_ms, now_ms + timing.stacks_ms), [DumpStacks()]
+        return _enter(failed, Phase.KILL_AND_RELAUNCH, now_ms, now_ms + timing.stacks_ms), [
+            DumpStacks()
+        ]
     return state, []
 
 
@@ -250,17 +271,23 @@ def _step_running(state: SlotState, seen: Observation, now_ms: int, timing: Timi
     child = seen.child
     assert child is not None
     if child.exit_code is not None:
-        return _follow(state, child.exit_code, now_ms, timing), [WorkerExited(child.exit_code, blameless=False, started=True)]
+        return _follow(state, child.exit_code, now_ms, timing), [
+            WorkerExited(child.exit_code, blameless=False, started=True)
+        ]
     if _is_unwanted(state, seen):
         return _enter(state, Phase.KILL, now_ms, now_ms + timing.soft_kill_ms), [StopChild()]
     is_silent = now_ms - child.heard_ms >= timing.worker_timeout_ms
     if is_silent or now_ms - child.stuck_since_ms >= timing.progress_timeout_ms:
-        return _enter(state, Phase.KILL_AND_RELAUNCH, now_ms, now_ms + timing.stacks_ms), [DumpStacks()]
+        return _enter(state, Phase.KILL_AND_RELAUNCH, now_ms, now_ms + timing.stacks_ms), [
+            DumpStacks()
+        ]
     return state, []
 
 
 def _follow(state: SlotState, exit_code: int, now_ms: int, timing: Timing) -> SlotState:
-    """The state after a death: FAILED at once when the data in Redis are damaged, since a fresh child reads the same."""
+    """The state after a death: FAILED at once when the data in Redis are damaged, since a fresh
+    child reads the same.
+    """
     if exit_code != ExitCode.DAMAGED:
         return _relaunch(state, now_ms, timing)
     waiting = _enter(state, Phase.WAITING_FOR_RELAUNCH, now_ms, now_ms + timing.longest_pause_ms)
@@ -275,7 +302,9 @@ def _relaunch(state: SlotState, now_ms: int, timing: Timing) -> SlotState:
     return replace(waiting, young_deaths=deaths)
 
 
-def _step_waiting_for_relaunch(state: SlotState, seen: Observation, now_ms: int, timing: Timing) -> Step:
+def _step_waiting_for_relaunch(
+    state: SlotState, seen: Observation, now_ms: int, timing: Timing
+) -> Step:
     if _is_unwanted(state, seen):
         return _empty_at(now_ms), []
     return _start(state, now_ms) if now_ms >= state.due_ms else (state, [])
@@ -286,16 +315,21 @@ def _step_kill(state: SlotState, seen: Observation, now_ms: int, timing: Timing)
         code = 0 if seen.child is None or seen.child.exit_code is None else seen.child.exit_code
         return _empty_at(now_ms), [WorkerExited(code, blameless=True, started=True)]
     if now_ms >= state.due_ms:
-        # SIGKILL needs no patience, but a process in the kernel's hands may take it late: ask again, never give up.
+        # SIGKILL needs no patience, but a process in the kernel's hands may take it late: ask
+        # again, never give up.
         return replace(state, due_ms=now_ms + timing.soft_kill_ms), [KillChild()]
     return state, []
 
 
-def _step_kill_and_relaunch(state: SlotState, seen: Observation, now_ms: int, timing: Timing) -> Step:
+def _step_kill_and_relaunch(
+    state: SlotState, seen: Observation, now_ms: int, timing: Timing
+) -> Step:
     child = seen.child
     assert child is not None
     if child.exit_code is not None:
-        return _relaunch(state, now_ms, timing), [WorkerExited(child.exit_code, blameless=False, started=child.ready)]
+        return _relaunch(state, now_ms, timing), [
+            WorkerExited(child.exit_code, blameless=False, started=child.ready)
+        ]
     if now_ms >= state.due_ms:
         return replace(state, due_ms=now_ms + timing.soft_kill_ms), [KillChild()]
     return state, []

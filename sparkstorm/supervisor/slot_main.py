@@ -48,18 +48,24 @@ from sparkstorm.worker.main import DEFAULT_ENTRY
 _LOG = logging.getLogger(__name__)
 PLACE_WAIT_MS = 20_000
 LOG_PATIENCE_S = 1.0  # heartbeats wait for no longer
-STOPPED, ORPHANED = "stopped", "orphaned"
+STOPPED = "stopped"
+ORPHANED = "orphaned"
 
 
-def main(spec: SlotSpec, stopping: threading.Event | None = None, server: ForkServer | None = None) -> str:
-    """Run one slot to its end and say why it ended; never raises (an exception would count against the Spark job).
+def main(
+    spec: SlotSpec, stopping: threading.Event | None = None, server: ForkServer | None = None
+) -> str:
+    """Run one slot to its end and say why it ended; never raises (an exception would count against
+    the Spark job).
 
     `server` forks its worker processes; without one they are started by exec.
     """
     try:
         spec = at_home(spec)
         place = wait_for_place(spec)
-        with _logging_to(Path(spec.log_dir) / f"{file_name(f'slot-{place.slot.node}-{place.slot.port}')}.log"):
+        with _logging_to(
+            Path(spec.log_dir) / f"{file_name(f'slot-{place.slot.node}-{place.slot.port}')}.log"
+        ):
             try:
                 return _run(spec, place, stopping or threading.Event(), server)
             finally:
@@ -73,9 +79,11 @@ def main(spec: SlotSpec, stopping: threading.Event | None = None, server: ForkSe
 
 
 def main_by_ticket(ticket: Ticket) -> str:
-    """Use a ticket up and run the slot of its spec; as `main`, it returns why the slot ended and never raises.
+    """Use a ticket up and run the slot of its spec; as `main`, it returns why the slot ended and
+    never raises.
 
-    A second attempt of the same Spark task finds the ticket used and ends; the driver submits the slot again.
+    A second attempt of the same Spark task finds the ticket used and ends; the driver submits the
+    slot again.
     """
     server = ForkServer.start()  # before there is a thread, a connection or a secret
     try:
@@ -88,8 +96,11 @@ def main_by_ticket(ticket: Ticket) -> str:
 
 
 def at_home(spec: SlotSpec) -> SlotSpec:
-    """Return the spec with its folders below the home of the user here, where they begin with "~"."""
-    local_dir, log_dir = os.path.expanduser(spec.local_dir), os.path.expanduser(spec.log_dir)
+    """Return the spec with its folders below the home of the user here, where they begin with
+    "~".
+    """
+    local_dir = os.path.expanduser(spec.local_dir)
+    log_dir = os.path.expanduser(spec.log_dir)
     return replace(spec, local_dir=local_dir, log_dir=log_dir)
 
 
@@ -99,7 +110,9 @@ def meta_of(spec: SlotSpec, host: str) -> dict[str, JsonValue]:
 
 
 def wait_for_place(spec: SlotSpec) -> Place:
-    """Claim the first free (node, port) of this machine; SlotsUnavailableError when all stay taken."""
+    """Claim the first free (node, port) of this machine; SlotsUnavailableError when all stay
+    taken.
+    """
     spec, host = at_home(spec), spec.host or socket.gethostname()
     for folder in (spec.local_dir, spec.log_dir):
         try:
@@ -114,29 +127,41 @@ def wait_for_place(spec: SlotSpec) -> Place:
     while time.monotonic() < deadline:
         for number, (port, node_dir) in enumerate(product(spec.ports(), nodes)):
             if claim := node_dir.try_claim(port):
-                return Place(WorkerSlot(node_dir.node, port), host, node_dir, claim, _cpus_of(number, spec))
-        time.sleep(0.1)  # a slot that was just killed gives its port back when the kernel has buried it
+                return Place(
+                    WorkerSlot(node_dir.node, port), host, node_dir, claim, _cpus_of(number, spec)
+                )
+        # a slot that was just killed gives its port back when the kernel has buried it
+        time.sleep(0.1)
     raise SlotsUnavailableError(
         f"{host}: all {len(spec.ports())} ports of node {', '.join(node_dir.node for node_dir in nodes)} are taken"
     )
 
 
 def _cpus_of(number: int, spec: SlotSpec) -> tuple[int, ...]:
-    """Return the CPUs of the workers of a host's slot with that number; empty without worker.cpu.affinity and outside Linux."""
+    """Return the CPUs of the workers of a host's slot with that number; empty without
+    worker.cpu.affinity and outside Linux.
+    """
     settings = SupervisorSettings.of(merge(default_conf(), spec.conf))
     if not settings.has_cpu_affinity or not hasattr(os, "sched_getaffinity"):
         return ()
-    cpus, most = sorted(os.sched_getaffinity(0)), settings.cpus_per_worker
+    cpus = sorted(os.sched_getaffinity(0))
+    most = settings.cpus_per_worker
     return tuple(sorted({cpus[(number * most + each) % len(cpus)] for each in range(most)}))
 
 
 def _run(spec: SlotSpec, place: Place, stopping: threading.Event, server: ForkServer | None) -> str:
-    sync = SlotSync(place.slot, place.node_dir, lambda: _connect(spec, place), spec.stop_path, spec.number)
-    wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC) if hasattr(os, "pipe2") else os.pipe()
+    sync = SlotSync(
+        place.slot, place.node_dir, lambda: _connect(spec, place), spec.stop_path, spec.number
+    )
+    wake_read, wake_write = (
+        os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC) if hasattr(os, "pipe2") else os.pipe()
+    )
     os.set_blocking(wake_read, False)
     sync.notify = lambda: _poke(wake_write)
     over = threading.Event()
-    thread = threading.Thread(target=_drive_clerk, args=(sync, over), name=f"sync-{place.slot.port}", daemon=True)
+    thread = threading.Thread(
+        target=_drive_clerk, args=(sync, over), name=f"sync-{place.slot.port}", daemon=True
+    )
     thread.start()
     early_log = NodeDir(Path(spec.local_dir), place.slot.node).early_log(place.slot.port)
     slot = Slot(spec, place, sync, lambda: _spawn(server, spec.entry or DEFAULT_ENTRY, early_log))
@@ -163,7 +188,8 @@ def _spawn(server: ForkServer | None, entry: str, early_log: Path) -> WorkerChil
 
 
 def _drive_slot(slot: Slot, sync: SlotSync, wake_fd: int, stopping: threading.Event) -> str:
-    clock, parent = SystemClock(), os.getppid()
+    clock = SystemClock()
+    parent = os.getppid()
     while not slot.is_over:
         if os.getppid() != parent:
             return ORPHANED
@@ -198,8 +224,12 @@ def _poke(fd: int) -> None:
 def _connect(spec: SlotSpec, place: Place) -> SlotStores:
     at = spec.zookeeper
     conf = merge(default_conf(), spec.conf)
-    address = ZooKeeperAddress(at.hosts, at.root, at.user or None, at.password or None).with_patience_of(conf)
-    address = replace(address, session_timeout_ms=at.session_timeout_ms, viewer=at.viewer, tls=at.tls)
+    address = ZooKeeperAddress(
+        at.hosts, at.root, at.user or None, at.password or None
+    ).with_patience_of(conf)
+    address = replace(
+        address, session_timeout_ms=at.session_timeout_ms, viewer=at.viewer, tls=at.tls
+    )
     key = bytes.fromhex(spec.hmac_key) or None
     store = WatchedStore(ZooKeeperStateStore(address), SystemClock().now_ms, str(place.slot))
     state = StormState(store, key)
@@ -222,7 +252,9 @@ def _connect(spec: SlotSpec, place: Place) -> SlotStores:
     trials = None
     if NimbusSettings.of(conf).trial_wait_ms:
         trials = CodeTrials(state, blobs, place.node_dir, place.slot.port, try_code)
-    probe, *other_probes = (RedisProbe(partial(client_of, at, ANSWER_S)) for at in spec.stores.all())
+    probe, *other_probes = (
+        RedisProbe(partial(client_of, at, ANSWER_S)) for at in spec.stores.all()
+    )
     probes = {at.name: probe for at, probe in zip(spec.other_redis, other_probes, strict=True)}
     supervisor = Supervisor(duties, place.node_dir, state, trials, probe, probes)
     master = TopologyMaster(state, settings.task_heartbeat_ms)
@@ -230,7 +262,9 @@ def _connect(spec: SlotSpec, place: Place) -> SlotStores:
 
 
 class _SlotLog(logging.FileHandler):
-    """A log file whose full disk is said once on standard error, not with a traceback for every line."""
+    """A log file whose full disk is said once on standard error, not with a traceback for every
+    line.
+    """
 
     _has_failed = False
 
@@ -238,12 +272,18 @@ class _SlotLog(logging.FileHandler):
         """Say the first failure."""
         if not self._has_failed:
             self._has_failed = True
-            print(f"{self.baseFilename} cannot be written: {sys.exc_info()[1]}", file=sys.stderr, flush=True)
+            print(
+                f"{self.baseFilename} cannot be written: {sys.exc_info()[1]}",
+                file=sys.stderr,
+                flush=True,
+            )
 
 
 @contextlib.contextmanager
 def _logging_to(path: Path) -> Iterator[None]:
-    """The slot's own log beside its workers'; taken off again, for Spark may use the process for another task."""
+    """The slot's own log beside its workers'; taken off again, for Spark may use the process for
+    another task.
+    """
     handler = _SlotLog(path)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     root = logging.getLogger("sparkstorm")

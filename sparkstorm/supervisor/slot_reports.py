@@ -1,4 +1,6 @@
-"""Error records of a slot about its worker: how a process ended, how often lately, and why work stands still."""
+"""Error records of a slot about its worker: how a process ended, how often lately, and why work
+stands still.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +17,26 @@ from sparkstorm.model.worker_messages import ExitCode, Trying
 from sparkstorm.model.worker_spec import WorkerSpec
 from sparkstorm.supervisor.slot_sync import DesiredState
 
-RECENT_MS = 300_000  # deaths older than this are no loop of restarts: pauses between restarts end at 30 s
+# deaths older than this are no loop of restarts: pauses between restarts end at 30 s
+RECENT_MS = 300_000
 _MOST_DEATHS = 1_000
-_LASTING_MS = 1_500  # two heartbeats with the same cause: a store that hesitates for a moment is no record
-_REPEAT_MS = 60_000  # a cause that comes and goes is one record a minute; ten records are kept per component
+# two heartbeats with the same cause: a store that hesitates for a moment is no record
+_LASTING_MS = 1_500
+# a cause that comes and goes is one record a minute; ten records are kept per component
+_REPEAT_MS = 60_000
 _DIGITS = re.compile(r"[\d.,]+")
 _FRAME = re.compile(r'  File "([^"]+)", line (\d+) in ')
 CRASHES = frozenset((signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL))
 """Signals after which a worker's log ends with the report of faulthandler."""
-_LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python", "<frozen", str(Path(__file__).parents[1]))
-_MAX_CHARS, _MAX_END_CHARS = 8_000, 500
+_LIBRARIES = (
+    "/site-packages/",
+    "/dist-packages/",
+    "/lib/python",
+    "<frozen",
+    str(Path(__file__).parents[1]),
+)
+_MAX_CHARS = 8_000
+_MAX_END_CHARS = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +82,9 @@ class RecentDeaths:
 
 
 class Complaints:
-    """Sentences that were reported lately: the same one, whatever its numbers, is reported once in _REPEAT_MS."""
+    """Sentences that were reported lately: the same one, whatever its numbers, is reported once in
+    _REPEAT_MS.
+    """
 
     def __init__(self) -> None:
         self._said_ms: dict[str, int] = {}
@@ -79,22 +93,32 @@ class Complaints:
     def is_new(self, sentence: str, now_ms: int) -> bool:
         """Return whether to report it now; it then counts as reported."""
         kind = _DIGITS.sub("", sentence)
-        self._said_ms = {each: at_ms for each, at_ms in self._said_ms.items() if now_ms - at_ms < _REPEAT_MS}
+        self._said_ms = {
+            each: at_ms for each, at_ms in self._said_ms.items() if now_ms - at_ms < _REPEAT_MS
+        }
         return self._said_ms.setdefault(kind, now_ms) == now_ms
 
     def lasting(self, causes: Iterable[str], now_ms: int) -> list[str]:
-        """Return the causes of this heartbeat that were in those before for _LASTING_MS, each to be reported now."""
+        """Return the causes of this heartbeat that were in those before for _LASTING_MS, each to be
+        reported now.
+        """
         by_kind = {_DIGITS.sub("", cause): cause for cause in causes}
         self._since_ms = {kind: self._since_ms.get(kind, now_ms) for kind in by_kind}
-        lasting = [cause for kind, cause in by_kind.items() if now_ms - self._since_ms[kind] >= _LASTING_MS]
+        lasting = [
+            cause for kind, cause in by_kind.items() if now_ms - self._since_ms[kind] >= _LASTING_MS
+        ]
         return [cause for cause in lasting if self.is_new(cause, now_ms)]
 
 
 def cause_of_end(exit_code: int, has_run_out_of_memory: bool = False) -> str:
-    """Return how a process ended that has said nothing itself; a negative exit code is the number of a signal."""
+    """Return how a process ended that has said nothing itself; a negative exit code is the number
+    of a signal.
+    """
     if exit_code == -signal.SIGKILL:
         by = (
-            "the kernel killed it: out of memory" if has_run_out_of_memory else "sent by an operator, or the kernel short of memory"
+            "the kernel killed it: out of memory"
+            if has_run_out_of_memory
+            else "sent by an operator, or the kernel short of memory"
         )
         return f"{_signal_text(exit_code)}; {by}"
     if exit_code < 0:
@@ -104,7 +128,9 @@ def cause_of_end(exit_code: int, has_run_out_of_memory: bool = False) -> str:
 
 
 def crash_place(log: Iterable[str]) -> str:
-    """Return ` (file, line N)` of the innermost frame of user code in a crash report; empty when there is none."""
+    """Return ` (file, line N)` of the innermost frame of user code in a crash report; empty when
+    there is none.
+    """
     is_crash = False
     for line in log:
         is_crash |= line.startswith("Fatal Python error")
@@ -132,7 +158,9 @@ class SlotReports:
     """Writer of a slot's own error records; `report` takes a topology's id and a record."""
 
     def __init__(self, host: str, worker: str, report: Callable[[str, Failure], None]) -> None:
-        self._host, self._worker, self._report = host, worker, report
+        self._host = host
+        self._worker = worker
+        self._report = report
         self._complaints = Complaints()
         self.begin()
 
@@ -141,8 +169,13 @@ class SlotReports:
         self._deaths, self._recent, self._last_end = 0, RecentDeaths(), ""
 
     def figures(self, now_ms: int) -> dict[str, JsonValue]:
-        """Return the counts for the heartbeat: `deaths` under this assignment, and those of the last minutes."""
-        recent = {"recent_deaths": self._recent.count(now_ms), "last_death_ms": self._recent.last_ms}
+        """Return the counts for the heartbeat: `deaths` under this assignment, and those of the
+        last minutes.
+        """
+        recent = {
+            "recent_deaths": self._recent.count(now_ms),
+            "last_death_ms": self._recent.last_ms,
+        }
         return {"deaths": self._deaths, "last_end": self._last_end, **recent}
 
     def note_death(self, words: str, now_ms: int) -> None:
@@ -151,15 +184,27 @@ class SlotReports:
         self._recent.note(now_ms)
         self._last_end = words[:_MAX_END_CHARS]
 
-    def end(self, about: Subject, words: str, started: bool, trying: Trying | None, log: list[str], now_ms: int) -> None:
+    def end(
+        self,
+        about: Subject,
+        words: str,
+        started: bool,
+        trying: Trying | None,
+        log: list[str],
+        now_ms: int,
+    ) -> None:
         """Record the end of a worker process, with the row that was tried, if one was announced."""
         task = trying.task if trying is not None else 0
-        ended = "the worker process died" if started else "the worker process ended before it was ready"
+        ended = (
+            "the worker process died" if started else "the worker process ended before it was ready"
+        )
         text = f"{ended}: {words}{row_text(trying, about.component_by_task.get(task, ''))}"
         self._write(about, text, now_ms, task, "\n".join(log))
 
     def standstill(self, about: Subject, blocked: JsonValue, now_ms: int) -> None:
-        """Record each cause in the worker's heartbeats for which it does nothing, once it has lasted."""
+        """Record each cause in the worker's heartbeats for which it does nothing, once it has
+        lasted.
+        """
         causes = [str(each) for each in blocked] if isinstance(blocked, list) else []
         for cause in self._complaints.lasting(causes, now_ms):
             self._write(about, f"work stands still: {cause}", now_ms)
@@ -173,5 +218,13 @@ class SlotReports:
         """Record an error under the component of a task, or of the worker's first one."""
         task = task if task in about.component_by_task else min(about.tasks, default=0)
         if component := about.component_by_task.get(task, ""):
-            at = (component, task, self._host, self._worker, now_ms, log[-MAX_TRACEBACK:], about.code_key)
+            at = (
+                component,
+                task,
+                self._host,
+                self._worker,
+                now_ms,
+                log[-MAX_TRACEBACK:],
+                about.code_key,
+            )
             self._report(about.topology_id, Failure(FailureKind.SYSTEM, text[:_MAX_CHARS], *at))

@@ -1,8 +1,8 @@
 """Slot's store thread: reads the assignment, downloads code, writes heartbeats and errors.
 
-It steps in a thread of its own, because ZooKeeper or Redis may keep it waiting for many seconds and a dead worker may
-not wait for them. The slot's main thread reads `wish`, `stop` and `blob_view`, and leaves beats and errors; every
-hand-over is one assignment or one deque operation.
+It steps in a thread of its own, because ZooKeeper or Redis may keep it waiting for many seconds and
+a dead worker may not wait for them. The slot's main thread reads `wish`, `stop` and `blob_view`,
+and leaves beats and errors; every hand-over is one assignment or one deque operation.
 """
 
 import logging
@@ -15,7 +15,12 @@ from typing import TypeVar
 from sparkstorm.blobs.store import BlobStore
 from sparkstorm.cluster.master_duties import master_task
 from sparkstorm.cluster.storm_state import StormState
-from sparkstorm.errors import SparkStormError, StoreInconsistentError, StoreUnavailableError, TamperedBlobError
+from sparkstorm.errors import (
+    SparkStormError,
+    StoreInconsistentError,
+    StoreUnavailableError,
+    TamperedBlobError,
+)
 from sparkstorm.model.assignment import Assignment, WorkerBeat, WorkerCode, WorkerSlot
 from sparkstorm.model.failure import Failure
 from sparkstorm.model.status import TopologyStatus
@@ -48,14 +53,17 @@ class DesiredState:
     assignment: LocalAssignment
     order: SetStatus = INACTIVE
     component_by_task: Mapping[int, str] = field(default_factory=dict)
-    log_levels: Mapping[str, str] = field(default_factory=dict)  # by logger, those whose time is not over
+    # by logger, those whose time is not over
+    log_levels: Mapping[str, str] = field(default_factory=dict)
     shadow: SetShadow = NO_SHADOW  # code that is to run beside one of the worker's tasks
     store: str = ""  # name of the Redis that holds the topology's data
 
 
 @dataclass(frozen=True, slots=True)
 class SlotStores:
-    """Stores of a connected slot process; with several Redis a topology's base says which of them has its data."""
+    """Stores of a connected slot process; with several Redis a topology's base says which of them
+    has its data.
+    """
 
     state: StormState
     blobs: BlobStore
@@ -68,15 +76,24 @@ class SlotStores:
 class SlotSync:
     """One slot's sync; `notify` wakes the slot's main thread when there is something new to see.
 
-    `connect` opens the stores (StoreUnavailableError when it cannot, and it is tried again); an empty node that appears at
-    `stop_path` ends the slot, one that holds the slot's `number` ends it if it has no worker.
+    `connect` opens the stores (StoreUnavailableError when it cannot, and it is tried again); an
+    empty node that appears at `stop_path` ends the slot, one that holds the slot's `number` ends it
+    if it has no worker.
     """
 
     def __init__(
-        self, slot: WorkerSlot, node_dir: NodeStorage, connect: Callable[[], SlotStores], stop_path: str = "", number: int = 0
+        self,
+        slot: WorkerSlot,
+        node_dir: NodeStorage,
+        connect: Callable[[], SlotStores],
+        stop_path: str = "",
+        number: int = 0,
     ) -> None:
-        self._slot, self._dir, self._connect = slot, node_dir, connect
-        self._stop_path, self._number = stop_path, str(number).encode()
+        self._slot = slot
+        self._dir = node_dir
+        self._connect = connect
+        self._stop_path = stop_path
+        self._number = str(number).encode()
         self._opened: SlotStores | None = None
         self._changed = threading.Event()
         self._assignments: dict[str, Assignment] = {}
@@ -90,13 +107,16 @@ class SlotSync:
         self._orders: deque[LocalAssignment] = deque(maxlen=1)
         self._code: dict[LocalAssignment, Code | BlobView] = {}
         self._status_read: TopologyStatus | None = None  # of the topology of the wish, as its store
-        self._unfetched: tuple[LocalAssignment, int] | None = None  # new code that could not be had, and when to try again
+        # new code that could not be had, and when to try again
+        self._unfetched: tuple[LocalAssignment, int] | None = None
         self._fetch_problem = self._disk_problem = self._store_read = ""
-        self._marks: dict[str, StoreMark] = {}  # of the stores of topologies, as this slot's workers and ZooKeeper know them
+        # of the stores of topologies, as this slot's workers and ZooKeeper know them
+        self._marks: dict[str, StoreMark] = {}
         self._new_mark: str | None = None  # topology whose mark ZooKeeper lacks
         self._mark_due_ms = 0
         self._written_mark: tuple[str, StoreMark, int] | None = None  # topology, mark, session
-        self._runs: tuple[str, WorkerCode] | None = None  # topology and code of a worker that has beaten
+        # topology and code of a worker that has beaten
+        self._runs: tuple[str, WorkerCode] | None = None
         self._slot_code = SlotCode(node_dir, slot.port, self.wake)
         duties = (
             self._follow,
@@ -114,7 +134,7 @@ class SlotSync:
         self.problem = ""  # why code could not be fetched, or what this host's disk refused
         self.notify: Callable[[], None] = lambda: None
 
-    # -- the slot's side -----------------------------------------------------------------------------------------
+    # -- the slot's side ---------------------------------------------------------------------------
 
     def beat(self, beat: WorkerBeat) -> None:
         """Leave the newest beat; an older one that still waits is replaced."""
@@ -133,11 +153,16 @@ class SlotSync:
         self._errors.append((topology_id, error))
 
     def note_store(self, spec: WorkerSpec, mark: StoreMark | None) -> None:
-        """Take in what a worker says of its store; the worker of the lowest task, or of a new incarnation, speaks for all."""
+        """Take in what a worker says of its store; the worker of the lowest task, or of a new
+        incarnation, speaks for all.
+        """
         known = self._marks.get(spec.topology_id)
         if mark is None:
             return
-        is_new = known is None or (known.incarnation, known.losses) != (mark.incarnation, mark.losses)
+        is_new = known is None or (known.incarnation, known.losses) != (
+            mark.incarnation,
+            mark.losses,
+        )
         if (found := newer_mark(known, mark)) is not None:
             self._marks = {spec.topology_id: found}  # one assignment: the sync's thread reads it
         if is_new or min(spec.tasks(), default=0) == min(spec.component_by_task, default=0):
@@ -166,10 +191,12 @@ class SlotSync:
         found = self._code.get(assignment)
         return found if isinstance(found, Code) and self._dir.has_code(found.code_path) else None
 
-    # -- the sync's side ----------------------------------------------------------------------------------------
+    # -- the sync's side ---------------------------------------------------------------------------
 
     def step(self, now_ms: int) -> int:
-        """Do what is due; returns when to come back. A store that does not answer is asked again next time."""
+        """Do what is due; returns when to come back. A store that does not answer is asked again
+        next time.
+        """
         problem = ""
         try:
             for duty in self._duties:
@@ -218,9 +245,12 @@ class SlotSync:
         return self._opened
 
     def _follow(self, now_ms: int) -> None:
-        """Read what all topologies want of this slot; a record that cannot be trusted is passed over."""
+        """Read what all topologies want of this slot; a record that cannot be trusted is passed
+        over.
+        """
         self._changed.clear()
-        before, stopping = self.wish, self.stop
+        before = self.wish
+        stopping = self.stop
         state = self._desk().state
         asked = state.store.get(self._stop_path, self.wake) if self._stop_path else None
         if asked is not None and not asked.data:
@@ -229,7 +259,12 @@ class SlotSync:
         read = {each: self._read(each, now_ms) for each in topology_ids}
         self._assignments = {each: assignment for each, assignment in read.items() if assignment}
         self.wish = self._make_wish(now_ms)
-        if asked is not None and asked.data == self._number and self.wish is None and self._runs is None:
+        if (
+            asked is not None
+            and asked.data == self._number
+            and self.wish is None
+            and self._runs is None
+        ):
             self.stop = True  # it is to run on another host, and nothing is lost by that
         if (self.wish, self.stop) != (before, stopping):
             self.notify()
@@ -247,14 +282,28 @@ class SlotSync:
         return known
 
     def _refuse(self, found: Assignment, now_ms: int, is_known: bool) -> None:
-        """Follow no older version; a slot that has no newer one at hand says so in a beat, and Nimbus writes another."""
+        """Follow no older version; a slot that has no newer one at hand says so in a beat, and
+        Nimbus writes another.
+        """
         seen = self._guard.seen(found.topology_id)
         if self._refused.get(found.topology_id) != found.version:
             self._refused = {**self._refused, found.topology_id: found.version}
             text = "slot %s: the assignment of %s has version %d, older than version %d that was here before; it is not followed"
             _LOG.error(text, self._slot, found.topology_id, found.version, seen)
         if not is_known and part_of(found, self._slot):
-            self._refusals.append(WorkerBeat(found.topology_id, self._slot.node, self._slot.port, now_ms, 0, 0, 0, REFUSED, seen))
+            self._refusals.append(
+                WorkerBeat(
+                    found.topology_id,
+                    self._slot.node,
+                    self._slot.port,
+                    now_ms,
+                    0,
+                    0,
+                    0,
+                    REFUSED,
+                    seen,
+                )
+            )
 
     def _make_wish(self, now_ms: int) -> DesiredState | None:
         parts = self._parts.among(self._assignments)
@@ -265,31 +314,50 @@ class SlotSync:
         part = replace(part, turn=self._slot_code.turn)
         try:
             levels = self._log_levels(part.topology_id, now_ms)
-            order, components = self._order(part.topology_id), self._components(part.topology_id)
-            # The assignment comes before the base: of several stores it does not say which has the data.
+            order = self._order(part.topology_id)
+            components = self._components(part.topology_id)
+            # The assignment comes before the base: of several stores it does not say which has the
+            # data.
             if self._status_read is None and self._desk().has_several:
                 return None
-            wish = DesiredState(part, order, components, levels, self._shadow(part, components, now_ms), self._store_read)
+            wish = DesiredState(
+                part,
+                order,
+                components,
+                levels,
+                self._shadow(part, components, now_ms),
+                self._store_read,
+            )
             return wish if self._has_new_code(wish, now_ms) else self.wish
         except (StoreInconsistentError, TamperedBlobError) as fault:
             _LOG.error("slot %s: %s", self._slot, fault)
             return self.wish
 
-    def _shadow(self, part: LocalAssignment, components: Mapping[int, str], now_ms: int) -> SetShadow:
-        """Fetch and check the new code of a gray upgrade whose bar is open, where one of this worker's tasks is its measure."""
+    def _shadow(
+        self, part: LocalAssignment, components: Mapping[int, str], now_ms: int
+    ) -> SetShadow:
+        """Fetch and check the new code of a gray upgrade whose bar is open, where one of this
+        worker's tasks is its measure.
+        """
         upgrade = None
         if self._status_read is TopologyStatus.UPGRADING:
             upgrade = self._desk().state.read_upgrade(part.topology_id, self.wake)
         bar = upgrade.open_bar if upgrade is not None else None
         task = shadowed_task(bar.component, components) if bar is not None else None
-        if upgrade is None or task is None or not any(task in each.executor.tasks for each in part.executors):
+        if (
+            upgrade is None
+            or task is None
+            or not any(task in each.executor.tasks for each in part.executors)
+        ):
             return NO_SHADOW
         known = self.wish.shadow if self.wish else NO_SHADOW
         if (known.task, known.code_key) == (task, upgrade.code.code_key):
             return known
         try:
             code = self._slot_code.bring(
-                replace(part, code_key=upgrade.code.code_key, conf_key=upgrade.code.conf_key), self._desk(), now_ms
+                replace(part, code_key=upgrade.code.code_key, conf_key=upgrade.code.conf_key),
+                self._desk(),
+                now_ms,
             )
         except (SparkStormError, OSError) as fault:
             if isinstance(fault, StoreUnavailableError):
@@ -299,44 +367,74 @@ class SlotSync:
         return SetShadow(task, str(code.code_path), upgrade.code.code_key, code.conf)
 
     def _has_new_code(self, wish: DesiredState, now_ms: int) -> bool:
-        """Fetch and check the new code of a gray upgrade (S0.25); a worker that runs is not ended for code that is not here."""
-        old, new = self.wish.assignment if self.wish else None, wish.assignment
-        if old is None or old.topology_id != new.topology_id or (old.code_key, old.conf_key) == (new.code_key, new.conf_key):
+        """Fetch and check the new code of a gray upgrade (S0.25); a worker that runs is not ended
+        for code that is not here.
+        """
+        old = self.wish.assignment if self.wish else None
+        new = wish.assignment
+        if (
+            old is None
+            or old.topology_id != new.topology_id
+            or (old.code_key, old.conf_key) == (new.code_key, new.conf_key)
+        ):
             return True
-        if self._unfetched is not None and self._unfetched[0] == new and now_ms < self._unfetched[1]:
+        if (
+            self._unfetched is not None
+            and self._unfetched[0] == new
+            and now_ms < self._unfetched[1]
+        ):
             return False
         try:
             self._slot_code.bring(new, self._desk(), now_ms)
         except (SparkStormError, OSError) as fault:
             if isinstance(fault, StoreUnavailableError):
                 raise
-            _LOG.error("slot %s: new code of %s: %s; the worker stays as it is", self._slot, new.topology_id, fault)
+            _LOG.error(
+                "slot %s: new code of %s: %s; the worker stays as it is",
+                self._slot,
+                new.topology_id,
+                fault,
+            )
             self._unfetched = (new, now_ms + FETCH_RETRY_MS)
             return False
         self._unfetched = None
         return True
 
     def _tell_upgraded(self, _now_ms: int) -> None:
-        """Move this worker from upgrading_workers to upgraded_workers when it has beaten under its new code (S0.24-S0.27)."""
+        """Move this worker from upgrading_workers to upgraded_workers when it has beaten under its
+        new code (S0.24-S0.27).
+        """
         if self._status_read not in _UPGRADES or self._runs is None or self.wish is None:
             return
         topology_id, code = self._runs
-        part, state = self.wish.assignment, self._desk().state
+        part = self.wish.assignment
+        state = self._desk().state
         if part.topology_id != topology_id or WorkerCode(part.code_key, part.conf_key) != code:
             return
         upgrade = state.read_upgrade(topology_id, self.wake)
         if upgrade is None or upgrade.target(self._slot) != code:
             return
         is_listed = state.is_upgrading(topology_id, self._slot, self.wake)
-        if is_listed or (not upgrade.rollback and code != upgrade.former and not state.is_upgraded(topology_id, self._slot, code)):
+        if is_listed or (
+            not upgrade.rollback
+            and code != upgrade.former
+            and not state.is_upgraded(topology_id, self._slot, code)
+        ):
             state.write_upgraded(topology_id, self._slot, code)
 
     def _master(self, now_ms: int) -> None:
         """Do the duties of the topology master while its worker beats."""
-        if self.wish is not None and self._runs is not None and self._runs[0] == self.wish.assignment.topology_id:
+        if (
+            self.wish is not None
+            and self._runs is not None
+            and self._runs[0] == self.wish.assignment.topology_id
+        ):
             part = self.wish.assignment
-            if master_task(self.wish.component_by_task) in {task for each in part.executors for task in each.executor.tasks}:
-                found, opened = self._assignments.get(part.topology_id), self._desk()
+            if master_task(self.wish.component_by_task) in {
+                task for each in part.executors for task in each.executor.tasks
+            }:
+                found = self._assignments.get(part.topology_id)
+                opened = self._desk()
                 if found is not None and opened.master is not None:
                     is_upgrading = self._status_read in _UPGRADES
                     opened.master.step(found, self.wish.component_by_task, is_upgrading, now_ms)
@@ -351,14 +449,24 @@ class SlotSync:
     def _log_levels(self, topology_id: str, now_ms: int) -> Mapping[str, str]:
         found = self._desk().state.read_log_config(topology_id, self.wake)
         levels = found.levels if found else {}
-        return {logger: one.level for logger, one in levels.items() if not one.until_ms or one.until_ms > now_ms}
+        return {
+            logger: one.level
+            for logger, one in levels.items()
+            if not one.until_ms or one.until_ms > now_ms
+        }
 
     def _components(self, topology_id: str) -> Mapping[int, str]:
         # A topology's tasks never change (S3.12), so what was read once stays valid.
-        if self.wish and self.wish.assignment.topology_id == topology_id and self.wish.component_by_task:
+        if (
+            self.wish
+            and self.wish.assignment.topology_id == topology_id
+            and self.wish.component_by_task
+        ):
             return self.wish.component_by_task
         table = self._desk().state.read_tasks(topology_id)
-        return {task: info.component_id for task, info in table.info_by_task.items()} if table else {}
+        return (
+            {task: info.component_id for task, info in table.info_by_task.items()} if table else {}
+        )
 
     def _supervise(self, now_ms: int) -> None:
         self._desk().supervisor.step(now_ms, self._assignments)
@@ -372,13 +480,17 @@ class SlotSync:
                 self._code[assignment] = self._slot_code.bring(assignment, self._desk(), now_ms)
                 self._fetch_problem = ""
             except (SparkStormError, OSError) as fault:
-                self._fetch_problem = f"the code of {assignment.topology_id} cannot be fetched: {fault}"
+                self._fetch_problem = (
+                    f"the code of {assignment.topology_id} cannot be fetched: {fault}"
+                )
                 _LOG.error("slot %s: %s", self._slot, self._fetch_problem)
                 self._code[assignment] = BlobView.FAILED
             self.notify()
 
     def _renew_blobs(self, now_ms: int) -> None:
-        """Bring new versions of the blobs of the worker that runs; one that cannot be had leaves the one before."""
+        """Bring new versions of the blobs of the worker that runs; one that cannot be had leaves
+        the one before.
+        """
         code = self._code.get(self.wish.assignment) if self.wish else None
         if self.wish is not None and isinstance(code, Code):
             before = self._slot_code.turn
@@ -396,7 +508,9 @@ class SlotSync:
 
     def _read_mark(self, topology_id: str) -> None:
         """Read what ZooKeeper knows of a topology's store, before its worker is started."""
-        found = newer_mark(self._marks.get(topology_id), self._desk().state.read_store_mark(topology_id))
+        found = newer_mark(
+            self._marks.get(topology_id), self._desk().state.read_store_mark(topology_id)
+        )
         self._marks = {} if found is None else {topology_id: found}
 
     def _write_mark(self, now_ms: int) -> None:
@@ -404,8 +518,10 @@ class SlotSync:
         topology_id = self._new_mark
         if topology_id is None or now_ms < self._mark_due_ms:
             return
-        mark, state = self._marks.get(topology_id), self._desk().state
-        # A ZooKeeper that was put back to an older state ends the session: then it is written again.
+        mark = self._marks.get(topology_id)
+        state = self._desk().state
+        # A ZooKeeper that was put back to an older state ends the session: then it is written
+        # again.
         written = None if mark is None else (topology_id, mark, state.store.session_epoch)
         if mark is not None and written != self._written_mark:
             state.note_store_mark(topology_id, mark)
@@ -415,14 +531,16 @@ class SlotSync:
             self._new_mark = None
 
     def _take_leave(self, topology_id: str) -> None:
-        """Remove the heartbeat; leave a trace of a topology that was removed before its worker ended.
+        """Remove the heartbeat; leave a trace of a topology that was removed before its worker
+        ended.
 
-        Such a worker may have written to Redis after the topology's keys were deleted. Nimbus's sweep finds the trace and
-        deletes them.
+        Such a worker may have written to Redis after the topology's keys were deleted. Nimbus's
+        sweep finds the trace and deletes them.
         """
         stores = self._desk()
         if stores.logs is not None:
-            stores.logs.publish(topology_id)  # before the beat goes: then the topology's keys may be deleted
+            # before the beat goes: then the topology's keys may be deleted
+            stores.logs.publish(topology_id)
         stores.state.remove_worker_beat(topology_id, self._slot)
         if not stores.state.has_worker_beats(topology_id):
             stores.state.prepare_worker_beats(topology_id)

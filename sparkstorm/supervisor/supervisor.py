@@ -1,8 +1,10 @@
-"""Supervisor's duties for one node: registration, assignments in LocalState, judgement of its workers.
+"""Supervisor's duties for one node: registration, assignments in LocalState, judgement of its
+workers.
 
-The duties fall to whichever slot process holds the flock in the node's folder; the kernel frees it when that process
-dies, and another slot goes on at its next step (S2.1-S2.4, S2.10-S2.32). The holder never starts or kills a child: each
-slot's own machine does that, also while nobody holds the lock.
+The duties fall to whichever slot process holds the flock in the node's folder; the kernel frees it
+when that process dies, and another slot goes on at its next step (S2.1-S2.4, S2.10-S2.32). The
+holder never starts or kills a child: each slot's own machine does that, also while nobody holds the
+lock.
 """
 
 import logging
@@ -51,7 +53,9 @@ class LocalAssignments:
 
 @dataclass(frozen=True, slots=True)
 class SupervisorDuties:
-    """Resources that a node offers, and the periods of its supervisor (Storm's supervisor.* keys)."""
+    """Resources that a node offers, and the periods of its supervisor (Storm's supervisor.*
+    keys).
+    """
 
     host: str
     own_port: int
@@ -66,15 +70,22 @@ class SupervisorDuties:
 def part_of(assignment: Assignment, slot: WorkerSlot) -> LocalAssignment | None:
     """Return the part of an assignment for one slot; None when there is none."""
     executors = assignment.executors_at(slot)
-    placed = tuple(PlacedExecutor(each, assignment.placed_version_by_executor.get(each, 0)) for each in executors)
+    placed = tuple(
+        PlacedExecutor(each, assignment.placed_version_by_executor.get(each, 0))
+        for each in executors
+    )
     if not placed:
         return None
     code = assignment.code_at(slot)
-    return LocalAssignment(assignment.topology_id, code.code_key, code.conf_key, placed, assignment.version)
+    return LocalAssignment(
+        assignment.topology_id, code.code_key, code.conf_key, placed, assignment.version
+    )
 
 
 class SlotParts:
-    """Parts of one slot; executors are searched once per change: a record that is read again unchanged is the same object."""
+    """Parts of one slot; executors are searched once per change: a record that is read again
+    unchanged is the same object.
+    """
 
     def __init__(self, slot: WorkerSlot) -> None:
         self._slot = slot
@@ -82,10 +93,13 @@ class SlotParts:
 
     def among(self, assignments: Mapping[str, Assignment]) -> list[LocalAssignment]:
         """Return the slot's parts of the assignments that it has one in."""
-        known, self._known = self._known, {}
+        known = self._known
+        self._known = {}
         for topology_id, found in assignments.items():
             before = known.get(topology_id)
-            self._known[topology_id] = before if before and before[0] is found else (found, part_of(found, self._slot))
+            self._known[topology_id] = (
+                before if before and before[0] is found else (found, part_of(found, self._slot))
+            )
         return [part for _, part in self._known.values() if part]
 
 
@@ -94,24 +108,33 @@ def local_assignments(
 ) -> tuple[dict[int, LocalAssignment], list[str]]:
     """This node's parts by port, and a sentence per conflict.
 
-    A port may serve only one topology (S2.28); where two claim it, the one that was there `before` keeps it, else the
-    first by id: every reading gives the same answer, and a running worker is not torn down over somebody's mistake.
+    A port may serve only one topology (S2.28); where two claim it, the one that was there `before`
+    keeps it, else the first by id: every reading gives the same answer, and a running worker is not
+    torn down over somebody's mistake.
     """
     wanted: dict[int, LocalAssignment] = {}
     conflicts: list[str] = []
     for topology_id, assignment in sorted(assignments.items()):
-        for port in sorted({slot.port for slot in assignment.slot_by_executor.values() if slot.node == node}):
+        for port in sorted(
+            {slot.port for slot in assignment.slot_by_executor.values() if slot.node == node}
+        ):
             part = part_of(assignment, WorkerSlot(node, port))
             assert part is not None
             if port in wanted:
-                conflicts.append(f"{node}:{port} is assigned to both {wanted[port].topology_id} and {topology_id}")
+                conflicts.append(
+                    f"{node}:{port} is assigned to both {wanted[port].topology_id} and {topology_id}"
+                )
             if port not in wanted or before.get(port) == topology_id:
                 wanted[port] = part
     return wanted, conflicts
 
 
-def classify(beat: LocalBeat | None, wanted: LocalAssignment | None, now_ms: int, timeout_ms: int) -> WorkerClass:
-    """Judge one port by its local heartbeat; the order of the tests is Storm's: disallowed before timed-out."""
+def classify(
+    beat: LocalBeat | None, wanted: LocalAssignment | None, now_ms: int, timeout_ms: int
+) -> WorkerClass:
+    """Judge one port by its local heartbeat; the order of the tests is Storm's: disallowed before
+    timed-out.
+    """
     if beat is None:
         return WorkerClass.NOT_STARTED
     if wanted is None or beat.topology_id != wanted.topology_id:
@@ -124,8 +147,8 @@ def classify(beat: LocalBeat | None, wanted: LocalAssignment | None, now_ms: int
 class Supervisor:
     """The duties, stepped by every slot of the node; only the one with the lock does anything.
 
-    Without `trials` no code is tried, without `probe` Redis counts as reached; `other_probes` are those of the stores
-    beside the home store, by name.
+    Without `trials` no code is tried, without `probe` Redis counts as reached; `other_probes` are
+    those of the stores beside the home store, by name.
     """
 
     def __init__(
@@ -138,7 +161,11 @@ class Supervisor:
         other_probes: Mapping[str, StoreProbe] | None = None,
     ) -> None:
         self._other_probes = other_probes or {}
-        self._settings, self._dir, self._state, self._trials, self._probe = settings, node_dir, state, trials, probe
+        self._settings = settings
+        self._dir = node_dir
+        self._state = state
+        self._trials = trials
+        self._probe = probe
         self._lock = node_dir.duties_lock()
         self._since_ms = 0
         self._heartbeat_due_ms = self._monitor_due_ms = 0
@@ -151,7 +178,9 @@ class Supervisor:
         return self._lock.is_held
 
     def step(self, now_ms: int, assignments: Mapping[str, Assignment]) -> None:
-        """Take the node's lock if it is free, then do what is due; StoreUnavailableError leaves it due."""
+        """Take the node's lock if it is free, then do what is due; StoreUnavailableError leaves it
+        due.
+        """
         if not self._lock.is_held and not self._take_office(now_ms):
             return
         if now_ms >= self._monitor_due_ms:
@@ -173,14 +202,22 @@ class Supervisor:
             return False
         self._dir.clean_tmp()
         self._since_ms = now_ms
-        _LOG.info("supervisor %s: the slot on %d has the duties", self._dir.node, self._settings.own_port)
+        _LOG.info(
+            "supervisor %s: the slot on %d has the duties", self._dir.node, self._settings.own_port
+        )
         return True
 
     def _register(self, now_ms: int) -> None:
-        """Write the ephemeral node when it is due, and at once when what others act on has changed."""
+        """Write the ephemeral node when it is due, and at once when what others act on has
+        changed.
+        """
         settings = self._settings
         ports = self._dir.live_ports(settings.own_port)
-        used = [port for port, judged in self.classes.items() if judged is WorkerClass.VALID and port in ports]
+        used = [
+            port
+            for port, judged in self.classes.items()
+            if judged is WorkerClass.VALID and port in ports
+        ]
         trials = None if self._trials is None else self._trials.verdicts
         away_ms, problem = (0, "") if self._probe is None else self._probe.away()
         others = {name: probe.away()[1] for name, probe in self._other_probes.items()}
@@ -211,12 +248,15 @@ class Supervisor:
         for conflict in conflicts:
             _LOG.error("%s; the second is ignored", conflict)
         self.classes = {
-            port: classify(self._beat(port), wanted.get(port), now_ms, self._settings.worker_timeout_ms)
+            port: classify(
+                self._beat(port), wanted.get(port), now_ms, self._settings.worker_timeout_ms
+            )
             for port in self._dir.ports()
         }
         self._dir.local_state.put("local-assignments", LocalAssignments(wanted))
         in_use = {part.topology_id for part in wanted.values()}
-        self._dir.forget_code(in_use, now_ms - self._settings.keep_code_ms)  # what came a moment ago may be about to be used
+        # what came a moment ago may be about to be used
+        self._dir.forget_code(in_use, now_ms - self._settings.keep_code_ms)
 
     def _wanted_before(self) -> Mapping[int, LocalAssignment]:
         try:

@@ -1,7 +1,9 @@
-"""Topology master of the slot that holds its task: task heartbeats and the handler of gray upgrades (JStorm's TopologyMaster).
+"""Topology master of the slot that holds its task: task heartbeats and the handler of gray upgrades
+(JStorm's TopologyMaster).
 
-The master's worker child has no session with the store, so its slot reads and writes for it, while that worker beats. When
-the worker or the slot is lost, both duties wait until the master runs again; topologies go on meanwhile.
+The master's worker child has no session with the store, so its slot reads and writes for it, while
+that worker beats. When the worker or the slot is lost, both duties wait until the master runs
+again; topologies go on meanwhile.
 """
 
 from __future__ import annotations
@@ -26,7 +28,13 @@ class TopologyMaster:
         self._topology_id = ""
         self._handler_due_ms = 0
 
-    def step(self, assignment: Assignment, component_by_task: Mapping[int, str], is_upgrading: bool, now_ms: int) -> None:
+    def step(
+        self,
+        assignment: Assignment,
+        component_by_task: Mapping[int, str],
+        is_upgrading: bool,
+        now_ms: int,
+    ) -> None:
         """Do what is due for the topology of that assignment."""
         topology_id = assignment.topology_id
         if topology_id != self._topology_id:
@@ -38,7 +46,13 @@ class TopologyMaster:
         self._gatherer.step(topology_id, beats, component_by_task, now_ms)
         if handles:
             try:
-                did = self._handler.step(self._state.upgrade_state(topology_id), assignment, component_by_task, beats, now_ms)
+                did = self._handler.step(
+                    self._state.upgrade_state(topology_id),
+                    assignment,
+                    component_by_task,
+                    beats,
+                    now_ms,
+                )
             except StateConflictError:
                 did = True  # a request has changed the record meanwhile
             self._handler_due_ms = now_ms + (0 if did else _HANDLER_MS)
@@ -50,6 +64,9 @@ class TopologyMaster:
                 beat = self._state.read_worker_beat(topology_id, slot)
             except StoreInconsistentError:
                 continue  # Nimbus names it among its problems
-            if beat is not None and (beat.topology_id, beat.node, beat.port) == (topology_id, *slot):
+            if beat is not None and (beat.topology_id, beat.node, beat.port) == (
+                topology_id,
+                *slot,
+            ):
                 found.append(beat)
         return found

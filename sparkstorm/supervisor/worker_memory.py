@@ -1,7 +1,8 @@
-"""Memory and CPU of a worker process as its slot measures them, and the watch over its memory limit.
+"""Memory and CPU of a worker process as its slot measures them, and the watch over its memory
+limit.
 
-The watch is PURE: figures in, sentences out. It warns once from 80 % of the limit on, with the growth, and asks for a restart
-at the limit.
+The watch is PURE: figures in, sentences out. It warns once from 80 % of the limit on, with the
+growth, and asks for a restart at the limit.
 """
 
 from __future__ import annotations
@@ -31,7 +32,12 @@ def usage_of(pid: int) -> Usage | None:
     """Return what a process uses, from /proc; None where there is none, or when it is gone."""
     try:
         pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1])
-        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        fields = (
+            Path(f"/proc/{pid}/stat")
+            .read_text(encoding="utf-8", errors="replace")
+            .rpartition(")")[2]
+            .split()
+        )
         ticks = int(fields[11]) + int(fields[12])
     except (OSError, ValueError, IndexError):
         return None
@@ -39,10 +45,11 @@ def usage_of(pid: int) -> Usage | None:
 
 
 def oom_kills(proc: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")) -> int:
-    """Return how many processes of this process's memory cgroup the kernel has killed for want of memory; 0 when unknown.
+    """Return how many processes of this process's memory cgroup the kernel has killed for want of
+    memory; 0 when unknown.
 
-    Version 2 counts in memory.events, version 1 in memory.oom_control. In a container the cgroup's path may be that of the host,
-    and its files at the root.
+    Version 2 counts in memory.events, version 1 in memory.oom_control. In a container the cgroup's
+    path may be that of the host, and its files at the root.
     """
     try:
         rows = [line.split(":", 2) for line in proc.read_text(encoding="utf-8").splitlines()]
@@ -50,7 +57,9 @@ def oom_kills(proc: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs
         return 0
     for _, kinds, path in (row for row in rows if len(row) == 3):
         if kinds == "" or "memory" in kinds.split(","):
-            folder, file = (root, "memory.events") if kinds == "" else (root / "memory", "memory.oom_control")
+            folder, file = (
+                (root, "memory.events") if kinds == "" else (root / "memory", "memory.oom_control")
+            )
             for place in (folder / path.lstrip("/") / file, folder / file):
                 if (count := _counted(place, "oom_kill")) is not None:
                     return count
@@ -58,7 +67,9 @@ def oom_kills(proc: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs
 
 
 def _counted(file: Path, name: str) -> int | None:
-    """Return the number behind a name in a file of lines "name number"; None when it is not there."""
+    """Return the number behind a name in a file of lines "name number"; None when it is not
+    there.
+    """
     try:
         counts = dict(line.split() for line in file.read_text(encoding="ascii").splitlines())
         return int(counts[name])
@@ -82,7 +93,9 @@ class MemoryWatch:
             self._samples.popleft()
 
     def figures(self) -> dict[str, int]:
-        """Return memory in MiB, its growth in MiB a minute, and CPU in percent of one core, over the last two minutes."""
+        """Return memory in MiB, its growth in MiB a minute, and CPU in percent of one core, over
+        the last two minutes.
+        """
         if not self._samples:
             return {}
         (first_ms, first), (last_ms, last) = self._samples[0], self._samples[-1]
@@ -90,19 +103,23 @@ class MemoryWatch:
         grown_mb = (last.rss_bytes - first.rss_bytes) // _MB
         return {
             "memory_mb": last.rss_bytes // _MB,
-            "memory_growth_mb_per_minute": grown_mb * 60_000 // took_ms if took_ms >= _LEAST_MS else 0,
+            "memory_growth_mb_per_minute": grown_mb * 60_000 // took_ms
+            if took_ms >= _LEAST_MS
+            else 0,
             "cpu_percent": (last.cpu_ms - first.cpu_ms) * 100 // took_ms,
         }
 
     def complaint(self, keeps: Sequence[str]) -> str:
-        """Return a sentence when the limit is near for the first time, or reached (`is_over`); empty otherwise.
+        """Return a sentence when the limit is near for the first time, or reached (`is_over`);
+        empty otherwise.
 
         `keeps`: the largest of what the worker's tasks keep, as it says in its heartbeat.
         """
         if self._limit_mb is None or not self._samples or self.is_over:
             return ""
         figures = self.figures()
-        used, growth = figures["memory_mb"], figures["memory_growth_mb_per_minute"]
+        used = figures["memory_mb"]
+        growth = figures["memory_growth_mb_per_minute"]
         kept = f"; its tasks keep: {', '.join(keeps)}" if keeps else ""
         if used >= self._limit_mb:
             self.is_over = True

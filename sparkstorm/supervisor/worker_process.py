@@ -1,7 +1,9 @@
-"""One worker process as its slot sees it: commanded and read through pipes, killed with its children.
+"""One worker process as its slot sees it: commanded and read through pipes, killed with its
+children.
 
-Forked by the slot's fork server (fork_server.py), or started by exec where there is none. Made and used by the slot's main thread
-only: the kernel ties the child's life to the very thread that started it.
+Forked by the slot's fork server (fork_server.py), or started by exec where there is none. Made and
+used by the slot's main thread only: the kernel ties the child's life to the very thread that
+started it.
 """
 
 import contextlib
@@ -29,7 +31,11 @@ from sparkstorm.supervisor.worker_memory import Usage, oom_kills, usage_of
 _LOG = logging.getLogger(__name__)
 # Spark's own variables carry its secrets and make a child believe that it is a Spark worker.
 _SPARK_PREFIXES = ("PYTHON_WORKER_", "PYTHON_DAEMON_", "PYSPARK_", "_PYSPARK", "SPARK_", "_SPARK_")
-_PASSWORDS = ("SPARKSTORM_REDIS_PASSWORD", "SPARKSTORM_REDIS_VIEWER_PASSWORD", "SPARKSTORM_ZOOKEEPER_PASSWORD")
+_PASSWORDS = (
+    "SPARKSTORM_REDIS_PASSWORD",
+    "SPARKSTORM_REDIS_VIEWER_PASSWORD",
+    "SPARKSTORM_ZOOKEEPER_PASSWORD",
+)
 _READ_BYTES = 65536
 
 
@@ -44,13 +50,18 @@ class ChildProcess(Protocol):
 
 
 class WorkerChild:
-    """A child process, from its start (idle, until it has a spec) to the end of everything it started."""
+    """A child process, from its start (idle, until it has a spec) to the end of everything it
+    started.
+    """
 
     def __init__(self, process: ChildProcess, control_fd: int, status_fd: int) -> None:
-        self._process, self._control_fd, self._status_fd = process, control_fd, status_fd
+        self._process = process
+        self._control_fd = control_fd
+        self._status_fd = status_fd
         os.set_blocking(self._control_fd, False)
         os.set_blocking(self._status_fd, False)
-        self._unsent, self._received = bytearray(), bytearray()
+        self._unsent = bytearray()
+        self._received = bytearray()
         self._at_end = False
         self._pid_fd = _watch_pid(self._process.pid)
         self._log: Path | None = None
@@ -58,10 +69,19 @@ class WorkerChild:
 
     @classmethod
     def spawn(cls, entry: str, early_log: Path) -> "WorkerChild":
-        """Start it by exec; `early_log` takes what it prints before its spec names a log. OSError when the machine refuses."""
+        """Start it by exec; `early_log` takes what it prints before its spec names a log. OSError
+        when the machine refuses.
+        """
 
         def launch(control_fd: int, status_fd: int) -> ChildProcess:
-            command = [sys.executable, "-m", "sparkstorm.worker.main", str(status_fd), str(os.getpid()), entry]
+            command = [
+                sys.executable,
+                "-m",
+                "sparkstorm.worker.main",
+                str(status_fd),
+                str(os.getpid()),
+                entry,
+            ]
             with early_log.open("wb") as log:
                 return subprocess.Popen(
                     command,
@@ -110,7 +130,9 @@ class WorkerChild:
         self._send(encode_command(command))
 
     def poll_reports(self) -> list[WorkerReport]:
-        """Return the reports of the process since the last call; lines that are no reports are dropped with a warning."""
+        """Return the reports of the process since the last call; lines that are no reports are
+        dropped with a warning.
+        """
         self._send(b"")
         with contextlib.suppress(BlockingIOError, OSError):
             while chunk := os.read(self._status_fd, _READ_BYTES):
@@ -121,15 +143,20 @@ class WorkerChild:
         return [report for line in lines if (report := _report_of(bytes(line))) is not None]
 
     def poll_exit(self) -> int | None:
-        """The exit code (negative: the signal) once the child is dead; what it left in its process group dies too."""
+        """The exit code (negative: the signal) once the child is dead; what it left in its process
+        group dies too.
+        """
         if self.exit_code is None and self._is_dead():
-            # Before the reaping: as long as the corpse holds the pid, the group id can be nobody else's.
+            # Before the reaping: as long as the corpse holds the pid, the group id can be nobody
+            # else's.
             self._signal_group(signal.SIGKILL)
             self.exit_code = self._process.wait()
         return self.exit_code
 
     def dump_stacks(self) -> None:
-        """Ask for the stacks of all its threads in its log; only for a child that has had its spec."""
+        """Ask for the stacks of all its threads in its log; only for a child that has had its
+        spec.
+        """
         self._process.send_signal(signal.SIGUSR1)
 
     def kill(self) -> None:
@@ -155,7 +182,9 @@ class WorkerChild:
         return usage_of(self.pid)
 
     def oom_kills(self) -> int:
-        """Return the kills for want of memory in this process's own cgroup, which its children share."""
+        """Return the kills for want of memory in this process's own cgroup, which its children
+        share.
+        """
         return oom_kills()
 
     def rotate_log(self, cap_bytes: int) -> bool:
@@ -189,7 +218,9 @@ class WorkerChild:
 
 
 def _watch_pid(pid: int) -> int | None:
-    """A descriptor that becomes readable when the process ends; None where the system has none, and polling must do."""
+    """A descriptor that becomes readable when the process ends; None where the system has none, and
+    polling must do.
+    """
     try:
         return os.pidfd_open(pid)
     except (AttributeError, OSError):
@@ -197,14 +228,21 @@ def _watch_pid(pid: int) -> int | None:
 
 
 def child_environment() -> dict[str, str]:
-    """The slot's environment without Spark's variables and our passwords, and with its import path."""
-    kept = {n: value for n, value in os.environ.items() if not n.startswith(_SPARK_PREFIXES) and n not in _PASSWORDS}
+    """The slot's environment without Spark's variables and our passwords, and with its import
+    path.
+    """
+    kept = {
+        n: value
+        for n, value in os.environ.items()
+        if not n.startswith(_SPARK_PREFIXES) and n not in _PASSWORDS
+    }
     kept["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(path or os.getcwd() for path in sys.path))
     return kept
 
 
 def rotate_log(path: Path, cap_bytes: int) -> bool:
-    """Move a log that outgrew its cap to `<name>.1` (the older one goes) and go on with an empty one; True if it did.
+    """Move a log that outgrew its cap to `<name>.1` (the older one goes) and go on with an empty
+    one; True if it did.
 
     By copy and truncation: the writer appends through its own open descriptor and need not know.
     """
@@ -225,10 +263,13 @@ def rotate_log(path: Path, cap_bytes: int) -> bool:
     return True
 
 
-def last_lines(path: Path, count: int = 20, cap_bytes: int = 16_384, has_crashed: bool = False) -> list[str]:
+def last_lines(
+    path: Path, count: int = 20, cap_bytes: int = 16_384, has_crashed: bool = False
+) -> list[str]:
     """The end of a log, empty when there is none; bytes that are no text are shown as escapes.
 
-    Of a process that `has_crashed` they begin with its crash report, whose first frames are those of user code.
+    Of a process that `has_crashed` they begin with its crash report, whose first frames are those
+    of user code.
     """
     try:
         with path.open("rb") as log:
@@ -236,7 +277,14 @@ def last_lines(path: Path, count: int = 20, cap_bytes: int = 16_384, has_crashed
             lines = log.read(cap_bytes).decode(errors="backslashreplace").splitlines()
     except OSError:
         return []
-    crash = max((at for at, line in enumerate(lines) if line.startswith("Fatal Python error")), default=-1) if has_crashed else -1
+    crash = (
+        max(
+            (at for at, line in enumerate(lines) if line.startswith("Fatal Python error")),
+            default=-1,
+        )
+        if has_crashed
+        else -1
+    )
     return lines[-count:] if crash < 0 else lines[crash : crash + count]
 
 

@@ -1,4 +1,6 @@
-"""Record of a held input in the store, as the worker that holds it writes it and as a client looks at it."""
+"""Record of a held input in the store, as the worker that holds it writes it and as a client looks
+at it.
+"""
 
 from __future__ import annotations
 
@@ -24,24 +26,35 @@ class HeldRecord(NamedTuple):
     failure: Failure | None  # of its last try
 
 
-def pack_held(codec: Codec, tup: Tuple, edge: int, attempts: int, born_ms: int, failure: Failure | None) -> bytes:
+def pack_held(
+    codec: Codec, tup: Tuple, edge: int, attempts: int, born_ms: int, failure: Failure | None
+) -> bytes:
     """Return the bytes of a held input."""
     roots = list(tup.roots) if type(tup.roots) is tuple else tup.roots
     row = None if failure is None else failure.to_row()
-    return codec.pack([tup.source.task, tup.source.channel, list(tup.values), roots, edge, attempts, born_ms, row])
+    return codec.pack(
+        [tup.source.task, tup.source.channel, list(tup.values), roots, edge, attempts, born_ms, row]
+    )
 
 
 def unpack_held(codec: Codec, key: str, data: bytes) -> HeldRecord:
-    """Return the held input of a record; StoreInconsistentError names its key when it is none of ours."""
+    """Return the held input of a record; StoreInconsistentError names its key when it is none of
+    ours.
+    """
     fields: Any = codec.unpack(data)
     try:
         task, stream, values, roots, edge, attempts, born_ms, failure = fields
         if type(task) is not int or type(stream) is not str or type(values) is not list:
             raise ValueError("its source or its values are of another type")
-        if any(type(number) is not int for number in (edge, attempts, born_ms)) or not 0 <= edge < ID_LIMIT:
+        if (
+            any(type(number) is not int for number in (edge, attempts, born_ms))
+            or not 0 <= edge < ID_LIMIT
+        ):
             raise ValueError("its edge, tries or birth are no whole numbers")
         found = None if failure is None else Failure.from_row(failure)
-        return HeldRecord(task, stream, tuple(values), _checked_roots(roots), edge, attempts, born_ms, found)
+        return HeldRecord(
+            task, stream, tuple(values), _checked_roots(roots), edge, attempts, born_ms, found
+        )
     except (TypeError, ValueError, MalformedFrameError) as error:
         raise not_ours(key, error) from error
 

@@ -1,14 +1,17 @@
-"""Journal of one task in the store: a list of msgpack mappings, appended per commit and read from the oldest on.
+"""Journal of one task in the store: a list of msgpack mappings, appended per commit and read from
+the oldest on.
 
-Fields: `s` changed state pairs, `d` deleted state keys, `n` numbers of keys and of changes of a lazy state, `v` the version of
-the state's form (absent: 1), `w` and `x` the same of windows, timers and marks, `p` pending (spouts), `l` ledger (ackers), `o`
-spout position, `e` last epoch of a sink with what its commit needs, `h` what a resting spout would hand over (in a list); `P` and
-`L` are the whole of what `p` and `l` change. A delta is appended per commit. When the deltas outweigh twice what is kept, a
-*sweep* appends everything once more, a few keys per commit, and then what lies before its beginning is dropped. So what is
-written stays in proportion to what changes, what is read at a restart to what is kept, and no commit waits for a large state to
-be written as a whole.
+Fields: `s` changed state pairs, `d` deleted state keys, `n` numbers of keys and of changes of a
+lazy state, `v` the version of the state's form (absent: 1), `w` and `x` the same of windows, timers
+and marks, `p` pending (spouts), `l` ledger (ackers), `o` spout position, `e` last epoch of a sink
+with what its commit needs, `h` what a resting spout would hand over (in a list); `P` and `L` are
+the whole of what `p` and `l` change. A delta is appended per commit. When the deltas outweigh twice
+what is kept, a *sweep* appends everything once more, a few keys per commit, and then what lies
+before its beginning is dropped. So what is written stays in proportion to what changes, what is
+read at a restart to what is kept, and no commit waits for a large state to be written as a whole.
 
-The sweep of a lazy state writes its changed keys to the task's base instead, so that the journal does not grow with the state.
+The sweep of a lazy state writes its changed keys to the task's base instead, so that the journal
+does not grow with the state.
 
 Law: reading all entries from the oldest on gives the task as of its last commit, at any moment of a
 sweep. Left out: a snapshot under a key of its own, as Flink's checkpoints are: it must be written
@@ -28,7 +31,8 @@ from sparkstorm.model.values.codec import Codec
 from sparkstorm.transport.base import Commit, TaskRecord
 
 Fields = dict[str, Any]
-Whole = tuple[Fields, Mapping[str, MemoryState]]  # what is written at once, and by its field what is swept
+# what is written at once, and by its field what is swept
+Whole = tuple[Fields, Mapping[str, MemoryState]]
 
 # A small journal is not swept: reading it at a restart costs less than writing it again. Half of it
 # sweeps small states twice as often; with double a restart reads 256 kB more of a task. Not
@@ -57,7 +61,9 @@ _FAULTS = (
 
 @contextmanager
 def reading(key: str) -> Iterator[None]:
-    """Raise whatever a damaged record causes as StoreInconsistentError, which names its key in Redis and the mend."""
+    """Raise whatever a damaged record causes as StoreInconsistentError, which names its key in
+    Redis and the mend.
+    """
     try:
         yield
     except _FAULTS as error:
@@ -89,11 +95,15 @@ class Journal:
         for data in record.journal:
             fields = self._codec.unpack(data)
             if not isinstance(fields, dict) or not _FIELDS.issuperset(fields):
-                raise StoreInconsistentError(f"the journal of task {self._task} holds what no owner writes: {str(fields)[:80]}")
+                raise StoreInconsistentError(
+                    f"the journal of task {self._task} holds what no owner writes: {str(fields)[:80]}"
+                )
             yield fields
 
     def write(self, commit: Commit, delta: Fields, whole: Callable[[], Whole]) -> None:
-        """Put a delta into the commit and, while the deltas outweigh what is kept, the next part of a sweep."""
+        """Put a delta into the commit and, while the deltas outweigh what is kept, the next part of
+        a sweep.
+        """
         if not delta:
             return
         size = self._append(commit, delta)
@@ -101,7 +111,9 @@ class Journal:
         if self._sweep is None and self._is_heavy():
             self._sweep = _parts(*whole())
             # Entries from here on stay: they hold what changes while the sweep is under way.
-            self._sweep_at, self._delta_bytes, self._swept_bytes = self._entries, 0, 0
+            self._sweep_at = self._entries
+            self._delta_bytes = 0
+            self._swept_bytes = 0
         if self._sweep is not None:
             # At least twice what the delta adds: a sweep slower than the changes would never end.
             self._go_on(commit, self._sweep, max(_SWEEP_BYTES, 2 * size))
@@ -109,7 +121,11 @@ class Journal:
     def _is_heavy(self) -> bool:
         if self.lazy is not None and not self.lazy.wants_sweep(self._delta_bytes):
             return False
-        least = _SWEEP_FROM_BYTES if self.lazy is None else min(_SWEEP_FROM_BYTES, self.lazy.sweep_bytes)
+        least = (
+            _SWEEP_FROM_BYTES
+            if self.lazy is None
+            else min(_SWEEP_FROM_BYTES, self.lazy.sweep_bytes)
+        )
         return self._delta_bytes >= max(least, 2 * self._kept_bytes)
 
     def _go_on(self, commit: Commit, sweep: Iterator[Fields | BaseWrites], budget: int) -> None:
@@ -120,7 +136,8 @@ class Journal:
                 # either.
                 commit.dropped[self._task] = self._sweep_at
                 self._entries -= self._sweep_at
-                self._sweep, self._kept_bytes = None, self._swept_bytes
+                self._sweep = None
+                self._kept_bytes = self._swept_bytes
                 return
             if isinstance(part, list):
                 commit.state += ((self._task, key, value) for key, value in part)

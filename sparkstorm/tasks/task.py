@@ -1,4 +1,5 @@
-"""One task of a bolt around its user code, the same in every host: its runner, how it is prepared, its ticks by the host's clock.
+"""One task of a bolt around its user code, the same in every host: its runner, how it is prepared,
+its ticks by the host's clock.
 
 A host adds when the task runs, where its rows come from and go, and what becomes of its failures.
 
@@ -31,12 +32,16 @@ TICK = Source(SYSTEM, -1, TICK_STREAM, ("rate_secs",))
 
 
 class TickSchedule:
-    """The clock's own tuples: untracked, never held, gone with the task. `due_ms` is when the next one is due."""
+    """The clock's own tuples: untracked, never held, gone with the task. `due_ms` is when the next
+    one is due.
+    """
 
     __slots__ = ("_every_ms", "due_ms")
 
     def __init__(self, every_ms: int | None, due_ms: int | None = None) -> None:
-        """Without a period there are no ticks; without a `due_ms` they begin with the first input."""
+        """Without a period there are no ticks; without a `due_ms` they begin with the first
+        input.
+        """
         self._every_ms = every_ms or 0
         self.due_ms = due_ms
 
@@ -46,7 +51,9 @@ class TickSchedule:
         return TickSchedule(every_ms, now_ms + every_ms)
 
     def begin(self, first_ms: int) -> None:
-        """Begin with the first input at this time, unless it has begun: ticks then come at whole multiples of the period."""
+        """Begin with the first input at this time, unless it has begun: ticks then come at whole
+        multiples of the period.
+        """
         if self._every_ms and self.due_ms is None:
             # Whole multiples and not the first input plus a period: two replays of parts of a
             # history then tick at the same times.
@@ -66,13 +73,16 @@ class Task:
 
     runner: Runner
 
-    def __init__(self, task: int, component: str, bolt: Any, emitter: Emitter, state: MemoryState | None) -> None:
+    def __init__(
+        self, task: int, component: str, bolt: Any, emitter: Emitter, state: MemoryState | None
+    ) -> None:
         self.task = task
         self.component = component
         self.bolt = bolt
         self.emitter = emitter
         self.state = state
-        self.state_version = bolt.state_version if isinstance(bolt, Stateful) else 1  # form of the state that this code writes
+        # form of the state that this code writes
+        self.state_version = bolt.state_version if isinstance(bolt, Stateful) else 1
         # A new state is in the form of this code; whoever loads an older one says so before
         # `prepare`.
         self.stored_version = self.state_version  # and of the one that it was given
@@ -103,7 +113,9 @@ class Task:
             self.bolt.init_state(state)
 
     def _migrate(self, bolt: Stateful, state: MemoryState) -> None:
-        """Have a state of another version brought into the form of this code; live, the change is part of the first commit."""
+        """Have a state of another version brought into the form of this code; live, the change is
+        part of the first commit.
+        """
         where = f"component '{self.component}' (task {self.task})"
         try:
             bolt.migrate_state(state, self.stored_version)
@@ -117,7 +129,9 @@ class Task:
             ) from error
 
     def execute_tick(self, tick: Tuple) -> list[FailedInput]:
-        """Execute a tick; return it if it failed. A tick needs no ack and does not outlive the call."""
+        """Execute a tick; return it if it failed. A tick needs no ack and does not outlive the
+        call.
+        """
         failed = self.runner.execute_tuples([tick])
         # A bolt that acks would hold it for ever: nobody expects the ack of a tick.
         self.runner.forget(tick)
@@ -134,7 +148,9 @@ def make_runner(
     columns: type[ColumnRunner] | None = ColumnRunner,
     is_answering: bool = False,
 ) -> Runner:
-    """Return the runner of a bolt without windows and timers; `columns` is that of a ColumnBolt which takes batches."""
+    """Return the runner of a bolt without windows and timers; `columns` is that of a ColumnBolt
+    which takes batches.
+    """
     if isinstance(bolt, BasicBolt):
         # A replay without columns passes none: the same bolt then gets rows.
         kind = columns if columns is not None and isinstance(bolt, ColumnBolt) else BasicRunner

@@ -1,7 +1,8 @@
 """Parts of tasks, the same in every host: sources of rows, configurations, contexts and routes.
 
-A host (worker, partition of a replay, stepper) has one TaskParts. What differs between hosts is a value that it gives: the
-streams that it may receive beside the declared ones, the clock, and who keeps the rows.
+A host (worker, partition of a replay, stepper) has one TaskParts. What differs between hosts is a
+value that it gives: the streams that it may receive beside the declared ones, the clock, and who
+keeps the rows.
 
 Law: the same topology, settings and task give the same routes in every host and every run, so a row
 of a replay reaches the task that it reached live. Left out: subclasses for hosts, which would be
@@ -22,7 +23,12 @@ from sparkstorm.api.metrics import TaskMetrics
 from sparkstorm.errors import MalformedFrameError
 from sparkstorm.executor.emitter import Route, build_routes
 from sparkstorm.executor.output_clock import OutputClock
-from sparkstorm.executor.watermark_routes import MARK_FIELDS, TimePlan, add_routes, add_timed_outputs
+from sparkstorm.executor.watermark_routes import (
+    MARK_FIELDS,
+    TimePlan,
+    add_routes,
+    add_timed_outputs,
+)
 from sparkstorm.grouping.routes import MakeTarget, own_targets
 from sparkstorm.model.dead_letter import REPLAYED_FIELDS
 from sparkstorm.model.tasks import tasks_by_component
@@ -36,7 +42,9 @@ REPLAY_STREAMS = {WATERMARK_STREAM: MARK_FIELDS, COMBINED_STREAM: COMBINED_FIELD
 
 
 class Outputs(NamedTuple):
-    """Output of one task: routes by stream, and the clocks of those whose receivers use event time."""
+    """Output of one task: routes by stream, and the clocks of those whose receivers use event
+    time.
+    """
 
     task: int
     component: str
@@ -56,7 +64,9 @@ class TaskParts:
         codec: Codec,
         streams: Mapping[str, tuple[str, ...]],
     ) -> None:
-        """`streams`: the fields of streams without a declaration that come to tasks of this host."""
+        """`streams`: the fields of streams without a declaration that come to tasks of this
+        host.
+        """
         self.topology_id = topology_id
         self.topology = topology
         self.component_by_task = component_by_task
@@ -66,12 +76,16 @@ class TaskParts:
         self.resources: dict[str, Any] = {}
         # A component's own settings win over those of its topology, as in Storm. Once per
         # component, not per task.
-        self.conf: Callable[[str], Mapping[str, Any]] = cache(lambda component: {**conf, **topology.components[component].conf})
+        self.conf: Callable[[str], Mapping[str, Any]] = cache(
+            lambda component: {**conf, **topology.components[component].conf}
+        )
         self._streams = streams
         self._sources: dict[tuple[int, str], Source] = {}
 
     def source(self, task: int, stream: str) -> Source:
-        """Return the producer of rows, one object per task and stream; MalformedFrameError when there is no such task or stream."""
+        """Return the producer of rows, one object per task and stream; MalformedFrameError when
+        there is no such task or stream.
+        """
         # One object per task and stream: runners compare sources by identity, which costs nothing
         # per row.
         known = self._sources.get((task, stream))
@@ -86,7 +100,9 @@ class TaskParts:
             # Undeclared streams first: no component may declare a name that begins with two
             # underscores.
             fields = component.streams[name].fields if fields is None else fields
-            known = self._sources[task, stream] = Source(component.id, task, name, fields, is_late=name != stream)
+            known = self._sources[task, stream] = Source(
+                component.id, task, name, fields, is_late=name != stream
+            )
         return known
 
     def context(
@@ -117,21 +133,38 @@ class TaskParts:
         )
 
     def seed(self, task: int) -> int:
-        """Return the seed of a task's groupings: the same for every run of a topology of this name."""
+        """Return the seed of a task's groupings: the same for every run of a topology of this
+        name.
+        """
         # Of the name and not the id, which differs with each submission: else shuffles of a replay
         # would begin elsewhere than live ones. Not Python's hash, which differs between processes.
         return crc32(f"{self.topology_id.rsplit('-', 2)[0]}/{task}".encode())
 
-    def outputs(self, task: int, local_tasks: frozenset[int], make_target: MakeTarget | None = None) -> Outputs:
+    def outputs(
+        self, task: int, local_tasks: frozenset[int], make_target: MakeTarget | None = None
+    ) -> Outputs:
         """Return the ways of a task's rows, late rows and watermarks to their receivers.
 
-        `make_target` returns the target of a channel and a task; without it each route has lists of its own.
+        `make_target` returns the target of a channel and a task; without it each route has lists of
+        its own.
         """
-        component, make = self.component_by_task[task], make_target or own_targets(local_tasks)
+        component = self.component_by_task[task]
+        make = make_target or own_targets(local_tasks)
         # Before the routes: a subscriber that uses event time has its rows picked through the
         # sender's clock (decision 11).
-        timed_outputs = add_timed_outputs(self.time_plan, self.topology, component, task, self.tasks, make)
-        routes = build_routes(self.topology, component, task, self.tasks, self.codec, self.seed(task), timed_outputs, make)
+        timed_outputs = add_timed_outputs(
+            self.time_plan, self.topology, component, task, self.tasks, make
+        )
+        routes = build_routes(
+            self.topology,
+            component,
+            task,
+            self.tasks,
+            self.codec,
+            self.seed(task),
+            timed_outputs,
+            make,
+        )
         # Last: routes leave in this order, and no late row or mark may come before the rows that it
         # follows.
         add_routes(routes, timed_outputs, component, task, self.codec)

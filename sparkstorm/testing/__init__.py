@@ -1,7 +1,8 @@
-"""Names that tests of topologies import: a cluster in one thread under simulated time, and components made for tests.
+"""Names that tests of topologies import: a cluster in one thread under simulated time, and
+components made for tests.
 
-docs/api.md lists each name. Each is imported when it is first used: a worker process whose topology uses one module of this
-package does not import a cluster.
+docs/api.md lists each name. Each is imported when it is first used: a worker process whose topology
+uses one module of this package does not import a cluster.
 """
 
 from importlib import import_module
@@ -20,7 +21,12 @@ if TYPE_CHECKING:
         SlowBolt,
         TargetSink,
     )
-    from sparkstorm.testing.determinism import Finding, NondeterminismError, check_deterministic, find_nondeterminism
+    from sparkstorm.testing.determinism import (
+        Finding,
+        NondeterminismError,
+        check_deterministic,
+        find_nondeterminism,
+    )
     from sparkstorm.testing.in_process_worker import die
     from sparkstorm.testing.local_cluster import LocalCluster
     from sparkstorm.testing.shared import Shared
@@ -42,7 +48,12 @@ _MODULES = {
         "SlowBolt",
         "TargetSink",
     ],
-    "sparkstorm.testing.determinism": ["Finding", "NondeterminismError", "check_deterministic", "find_nondeterminism"],
+    "sparkstorm.testing.determinism": [
+        "Finding",
+        "NondeterminismError",
+        "check_deterministic",
+        "find_nondeterminism",
+    ],
     "sparkstorm.testing.in_process_worker": ["die"],
     "sparkstorm.testing.local_cluster": ["LocalCluster"],
     "sparkstorm.testing.shared": ["Shared"],

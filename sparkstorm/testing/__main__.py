@@ -1,6 +1,7 @@
 """Command line of `simulate`: `python -m sparkstorm.testing MODULE:FUNCTION --seeds 10000`.
 
-Each function returns a Topology whose spouts come to an end, or a sparkstorm.testing.Subject; several share the seeds.
+Each function returns a Topology whose spouts come to an end, or a sparkstorm.testing.Subject;
+several share the seeds.
 """
 
 from __future__ import annotations
@@ -20,15 +21,29 @@ def main(arguments: Sequence[str]) -> int:
         prog="python -m sparkstorm.testing",
         description="Run topologies on a simulated cluster under faults drawn from seeds.",
     )
-    parser.add_argument("topologies", nargs="+", metavar="MODULE:FUNCTION", help="returns a Topology or a Subject")
-    parser.add_argument("--seeds", type=int, default=1000, help="how many seeds, shared evenly (default 1000)")
+    parser.add_argument(
+        "topologies", nargs="+", metavar="MODULE:FUNCTION", help="returns a Topology or a Subject"
+    )
+    parser.add_argument(
+        "--seeds", type=int, default=1000, help="how many seeds, shared evenly (default 1000)"
+    )
     parser.add_argument("--first", type=int, default=0, help="the first seed (default 0)")
     parser.add_argument("--seed", type=int, help="this seed alone")
-    parser.add_argument("--only", help="numbers of that seed's faults, with commas; all when left out")
+    parser.add_argument(
+        "--only", help="numbers of that seed's faults, with commas; all when left out"
+    )
     parser.add_argument("--processes", type=int, default=2, help="how many processes (default 2)")
     options = parser.parse_args(arguments)
-    only = None if options.only is None else [int(number) for number in options.only.split(",") if number]
-    seeds = range(options.first, options.first + options.seeds) if options.seed is None else [options.seed]
+    only = (
+        None
+        if options.only is None
+        else [int(number) for number in options.only.split(",") if number]
+    )
+    seeds = (
+        range(options.first, options.first + options.seeds)
+        if options.seed is None
+        else [options.seed]
+    )
     for number, name in enumerate(options.topologies):
         module, _, function = name.partition(":")
         try:
@@ -36,7 +51,9 @@ def main(arguments: Sequence[str]) -> int:
         except (ImportError, AttributeError, ValueError) as error:
             parser.error(f"{name}: {error}; name a function as MODULE:FUNCTION")
         if not callable(made):
-            parser.error(f"{name} is of type {type(made).__name__}; name a function that returns a Topology or a Subject")
+            parser.error(
+                f"{name} is of type {type(made).__name__}; name a function that returns a Topology or a Subject"
+            )
         found = made()
         subject = found if isinstance(found, Subject) else made
         share = seeds if options.seed is not None else seeds[number :: len(options.topologies)]

@@ -1,4 +1,6 @@
-"""complete_topology: run a topology on given rows until nothing waits, and return what each component emitted."""
+"""complete_topology: run a topology on given rows until nothing waits, and return what each
+component emitted.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ _CAPTURE = "capture-of-complete-topology"
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """Result of a run: `result["split"]` are the rows that a component emitted on its default stream."""
+    """Result of a run: `result["split"]` are the rows that a component emitted on its default
+    stream.
+    """
 
     capture: CaptureBolt
     components: frozenset[str]
@@ -36,20 +40,28 @@ class Completed:
         return self.values(component)
 
     def values(self, component: str, stream: str = "default") -> list[tuple[Any, ...]]:
-        """Return the rows that a component emitted on a stream; KeyError if there is no such component."""
+        """Return the rows that a component emitted on a stream; KeyError if there is no such
+        component.
+        """
         self._require(component)
         return self.capture.values_of(component, stream)
 
     def _require(self, component: str) -> None:
         if component not in self.components:
-            raise KeyError(f"there is no component '{component}', only {', '.join(sorted(self.components))}")
+            raise KeyError(
+                f"there is no component '{component}', only {', '.join(sorted(self.components))}"
+            )
 
     def state(self, component: str) -> Mapping[Any, Any]:
-        """Return the state of a stateful bolt over all tasks at the end (empty for others); ValueError as of LocalCluster.state."""
+        """Return the state of a stateful bolt over all tasks at the end (empty for others);
+        ValueError as of LocalCluster.state.
+        """
         return merged_states(component, self.state_by_task(component))
 
     def state_by_task(self, component: str) -> Mapping[int, Mapping[Any, Any]]:
-        """Return the state of each task of a stateful bolt at the end; KeyError if there is no such component."""
+        """Return the state of each task of a stateful bolt at the end; KeyError if there is no such
+        component.
+        """
         self._require(component)
         return self.states[component]
 
@@ -62,11 +74,13 @@ def complete_topology(
     seed: int = 0,
     limit_secs: float = 3600.0,
 ) -> Completed:
-    """Replace spouts by given rows (tracked), run until nothing waits, and return what every component emitted and kept.
+    """Replace spouts by given rows (tracked), run until nothing waits, and return what every
+    component emitted and kept.
 
-    After Storm's Testing.completeTopology. `sources` has the rows of a spout, or its rows by stream. A spout that is not in
-    it runs as it is and must come to an end; TimeoutError otherwise. InvalidTopologyError or CodecError for a row that its stream
-    refuses, as for its width, and WorkerFailedError for any other error of a spout: its rows would be missing.
+    After Storm's Testing.completeTopology. `sources` has the rows of a spout, or its rows by
+    stream. A spout that is not in it runs as it is and must come to an end; TimeoutError otherwise.
+    InvalidTopologyError or CodecError for a row that its stream refuses, as for its width, and
+    WorkerFailedError for any other error of a spout: its rows would be missing.
     """
     capture = CaptureBolt()
     unknown = [id for id in (sources or {}) if id not in {spout.id for spout in topology.spouts}]
@@ -74,7 +88,9 @@ def complete_topology(
         raise InvalidTopologyError(
             f"complete_topology: '{unknown[0]}' is no spout; there are {', '.join(sorted(spout.id for spout in topology.spouts))}"
         )
-    feeders = {id: fed(topology.components[id].streams, rows) for id, rows in (sources or {}).items()}
+    feeders = {
+        id: fed(topology.components[id].streams, rows) for id, rows in (sources or {}).items()
+    }
     with LocalCluster(seed=seed) as cluster:
         cluster.submit(_captured(topology, feeders, capture), {**_CONF, **(conf or {})})
         cluster.run_until_idle(limit_secs)
@@ -98,7 +114,9 @@ def _raise_spout_errors(topology: Topology, errors: Sequence[Failure]) -> None:
             raise WorkerFailedError(f"spout '{error.component}' (task {error.task}): {error.text}")
 
 
-def _captured(topology: Topology, feeders: Mapping[str, FeederSpout], capture: CaptureBolt) -> Topology:
+def _captured(
+    topology: Topology, feeders: Mapping[str, FeederSpout], capture: CaptureBolt
+) -> Topology:
     inputs = tuple(
         Subscription(each.id, name, Grouping("global"))
         for each in topology
@@ -110,4 +128,8 @@ def _captured(topology: Topology, feeders: Mapping[str, FeederSpout], capture: C
 
 
 def _fed_component(component: Component, feeder: Spout | None) -> Component:
-    return component if feeder is None else replace(component, instance=feeder, parallelism=1, num_tasks=1)
+    return (
+        component
+        if feeder is None
+        else replace(component, instance=feeder, parallelism=1, num_tasks=1)
+    )

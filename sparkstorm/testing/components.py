@@ -1,4 +1,6 @@
-"""Components made for tests: spouts that a test feeds, bolts that capture, fail, are slow or kill their worker."""
+"""Components made for tests: spouts that a test feeds, bolts that capture, fail, are slow or kill
+their worker.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sparkstorm.api.collector import BasicOutputCollector, SpoutOutputCollector
-from sparkstorm.api.components import BasicBolt, Conf, Outputs, ReplayableSpout, Stateful, StatefulBolt
+from sparkstorm.api.components import (
+    BasicBolt,
+    Conf,
+    Outputs,
+    ReplayableSpout,
+    Stateful,
+    StatefulBolt,
+)
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.api.sinks import TransactionalSink
 from sparkstorm.api.state import KeyValueState
@@ -45,13 +54,19 @@ class AckFailTracker(ByReference):
 
 
 class FeederSpout(ReplayableSpout):
-    """Spout that emits what the test feeds it (Storm's FeederSpout), tracked unless `is_tracked` is false.
+    """Spout that emits what the test feeds it (Storm's FeederSpout), tracked unless `is_tracked` is
+    false.
 
-    Of n tasks, each emits every n-th tuple. The position is part of the commit, so no tuple is lost or repeated when a
-    worker is killed.
+    Of n tasks, each emits every n-th tuple. The position is part of the commit, so no tuple is lost
+    or repeated when a worker is killed.
     """
 
-    def __init__(self, outputs: Outputs = ("value",), tracker: AckFailTracker | None = None, is_tracked: bool = True) -> None:
+    def __init__(
+        self,
+        outputs: Outputs = ("value",),
+        tracker: AckFailTracker | None = None,
+        is_tracked: bool = True,
+    ) -> None:
         self.outputs = outputs
         self.tracker = tracker or AckFailTracker()
         self._feed: Shared[list[tuple[Values, Any, str]]] = Shared([])
@@ -61,7 +76,9 @@ class FeederSpout(ReplayableSpout):
         self._next = 0
 
     def feed(self, values: Values, message_id: Any = None, stream: str = "default") -> Any:
-        """Add a tuple to the feed and return its message id (its number in the feed, from 0, unless given)."""
+        """Add a tuple to the feed and return its message id (its number in the feed, from 0, unless
+        given).
+        """
         feed = self._feed.value
         message_id = len(feed) if message_id is None else message_id
         feed.append((values, message_id, stream))
@@ -72,7 +89,9 @@ class FeederSpout(ReplayableSpout):
         self._is_final.value = True
 
     def raise_refused(self) -> None:
-        """Raise the error of the first row that its stream has refused (width, type, name of the stream) since the last call."""
+        """Raise the error of the first row that its stream has refused (width, type, name of the
+        stream) since the last call.
+        """
         refused, self._refused.value = self._refused.value, []
         if refused:
             raise refused[0]
@@ -112,7 +131,9 @@ class FeederSpout(ReplayableSpout):
             values, message_id, stream = self._feed.value[self._next]
             self._next += self._stride
             try:
-                self._collector.emit(values, message_id=message_id if self._is_tracked else None, stream=stream)
+                self._collector.emit(
+                    values, message_id=message_id if self._is_tracked else None, stream=stream
+                )
             except SparkStormError as error:
                 self._refused.value.append(error)
                 raise
@@ -139,7 +160,9 @@ class FeederSpout(ReplayableSpout):
 
 
 class CaptureBolt(BasicBolt):
-    """Bolt that keeps its inputs in the order of their arrival, for the test to read; it emits nothing."""
+    """Bolt that keeps its inputs in the order of their arrival, for the test to read; it emits
+    nothing.
+    """
 
     def __init__(self) -> None:
         self._captured: Shared[list[Tuple]] = Shared([])
@@ -156,7 +179,11 @@ class CaptureBolt(BasicBolt):
 
     def values_of(self, component: str, stream: str = "default") -> list[tuple[Any, ...]]:
         """Return the values from one component's stream."""
-        return [tup.values for tup in self._captured.value if (tup.component, tup.stream) == (component, stream)]
+        return [
+            tup.values
+            for tup in self._captured.value
+            if (tup.component, tup.stream) == (component, stream)
+        ]
 
     def values_by_task(self) -> dict[int, list[tuple[Any, ...]]]:
         """Return the values by the task that sent them."""
@@ -203,9 +230,16 @@ class Nothing(BasicBolt):
 
 
 class FlakyBolt(_Wrapper):
-    """Bolt that fails the first `failures` tries of every tuple, after the inner bolt has executed it."""
+    """Bolt that fails the first `failures` tries of every tuple, after the inner bolt has executed
+    it.
+    """
 
-    def __init__(self, bolt: BasicBolt | None = None, failures: int = 1, when: Callable[[Tuple], bool] | None = None) -> None:
+    def __init__(
+        self,
+        bolt: BasicBolt | None = None,
+        failures: int = 1,
+        when: Callable[[Tuple], bool] | None = None,
+    ) -> None:
         super().__init__(bolt or Nothing())
         self.tries: Shared[Counter[str]] = Shared(Counter())
         self._failures = failures
@@ -222,7 +256,9 @@ class FlakyBolt(_Wrapper):
 
 
 class PoisonBolt(_Wrapper):
-    """Bolt that kills its worker as a segfault does, for each tuple of which `is_poison` is true."""
+    """Bolt that kills its worker as a segfault does, for each tuple of which `is_poison` is
+    true.
+    """
 
     def __init__(self, is_poison: Callable[[Tuple], bool], bolt: BasicBolt | None = None) -> None:
         super().__init__(bolt or Nothing())
@@ -248,8 +284,12 @@ class SlowBolt(_Wrapper):
         super().execute(tup, collector)
 
 
-def fed(outputs: Mapping[str, Any] | Outputs, rows: Sequence[Values] | Mapping[str, Sequence[Values]]) -> FeederSpout:
-    """Return a FeederSpout that is already fed and finished: rows of the default stream, or rows by stream."""
+def fed(
+    outputs: Mapping[str, Any] | Outputs, rows: Sequence[Values] | Mapping[str, Sequence[Values]]
+) -> FeederSpout:
+    """Return a FeederSpout that is already fed and finished: rows of the default stream, or rows by
+    stream.
+    """
     spout = FeederSpout(outputs)
     for stream, values_list in (rows if isinstance(rows, Mapping) else {"default": rows}).items():
         for values in values_list:

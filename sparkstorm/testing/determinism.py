@@ -1,8 +1,10 @@
-"""Search for components whose results depend on more than their input: the wall clock, or unseeded chance.
+"""Search for components whose results depend on more than their input: the wall clock, or unseeded
+chance.
 
-A sample runs through the topology twice, in simulated clusters of the same seed or in local replays. A component whose
-results differ though its inputs agree is named. A component that asks the machine for time or chance is named as well,
-however the function was imported: two runs may agree by luck.
+A sample runs through the topology twice, in simulated clusters of the same seed or in local
+replays. A component whose results differ though its inputs agree is named. A component that asks
+the machine for time or chance is named as well, however the function was imported: two runs may
+agree by luck.
 """
 
 from __future__ import annotations
@@ -64,7 +66,9 @@ class NondeterminismError(SparkStormError):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Component whose results differed (with an example), or that called functions for time or random numbers (by name)."""
+    """Component whose results differed (with an example), or that called functions for time or
+    random numbers (by name).
+    """
 
     component: str
     asked: tuple[str, ...] = ()
@@ -72,7 +76,11 @@ class Finding:
 
     def __str__(self) -> str:
         asked = f"asks for {', '.join(self.asked)}" if self.asked else ""
-        differs = f"gave different results in two runs over the same input: {self.example}" if self.example else ""
+        differs = (
+            f"gave different results in two runs over the same input: {self.example}"
+            if self.example
+            else ""
+        )
         return f"component '{self.component}' {' and '.join(part for part in (asked, differs) if part)}"
 
 
@@ -93,7 +101,9 @@ class _Replayed:
     results: LocalResults
 
     def values(self, component: str, stream: str) -> list[tuple[Any, ...]]:
-        return self.results.outputs.get(component if stream == "default" else f"{component}:{stream}", [])
+        return self.results.outputs.get(
+            component if stream == "default" else f"{component}:{stream}", []
+        )
 
     def state_by_task(self, component: str) -> Mapping[int, Mapping[Any, Any]]:
         return self.results.states_by_task.get(component, {})
@@ -107,11 +117,13 @@ def find_nondeterminism(
     via: Literal["live", "replay"] = "live",
     event_time: EventTime | str | None = None,
 ) -> list[Finding]:
-    """Run a sample (rows by spout) twice and return the components that do not follow from it alone, with the cause.
+    """Run a sample (rows by spout) twice and return the components that do not follow from it
+    alone, with the cause.
 
-    `via`: as a live topology in simulated clusters of the same seed, or as a local replay (with its event time).
-    A component that differs only because one before it does is not named. Time from `context.now_ms`, ticks and windows is
-    the cluster's own and the same in both runs. `hash` is noted because hashes of text differ between processes.
+    `via`: as a live topology in simulated clusters of the same seed, or as a local replay (with its
+    event time). A component that differs only because one before it does is not named. Time from
+    `context.now_ms`, ticks and windows is the cluster's own and the same in both runs. `hash` is
+    noted because hashes of text differ between processes.
     """
     asked: dict[str, set[str]] = {}
     with _listening(asked):
@@ -119,7 +131,9 @@ def find_nondeterminism(
     differing = {component.id: _difference(topology, component.id, *runs) for component in topology}
     found = []
     for component in topology:
-        is_behind = any(differing[each.component] for each in component.inputs if each.component != component.id)
+        is_behind = any(
+            differing[each.component] for each in component.inputs if each.component != component.id
+        )
         example = "" if is_behind else differing[component.id]
         if example or component.id in asked:
             found.append(Finding(component.id, tuple(sorted(asked.get(component.id, ()))), example))
@@ -154,13 +168,26 @@ def _run(
 
     rows: dict[str, Rows] = {}
     for spout, given in sources.items():
-        rows |= {f"{spout}:{stream}": each for stream, each in given.items()} if isinstance(given, Mapping) else {spout: given}
+        rows |= (
+            {f"{spout}:{stream}": each for stream, each in given.items()}
+            if isinstance(given, Mapping)
+            else {spout: given}
+        )
     effects = {bolt.id: Effects.RUN for bolt in topology.bolts}
     state = random.getstate()
-    random.seed(number)  # a replay runs a copy of the code, with the shared generator as it was then
+    # a replay runs a copy of the code, with the shared generator as it was then
+    random.seed(number)
     try:
         return _Replayed(
-            replay_locally(topology, rows, shortcuts=False, conf=conf, event_time=event_time, effects=effects, skip_bad=True)
+            replay_locally(
+                topology,
+                rows,
+                shortcuts=False,
+                conf=conf,
+                event_time=event_time,
+                effects=effects,
+                skip_bad=True,
+            )
         )
     finally:
         random.setstate(state)
@@ -170,11 +197,19 @@ def _difference(topology: Topology, component: str, one: _Sample, other: _Sample
     """Something that one run has and the other has not; empty when they agree."""
     for stream, declared in topology.components[component].streams.items():
         if not declared.direct:
-            first, second = (Counter(map(repr, run.values(component, stream))) for run in (one, other))
+            first, second = (
+                Counter(map(repr, run.values(component, stream))) for run in (one, other)
+            )
             for extra in (*(first - second), *(second - first)):
                 return f"{extra[:200]} on stream '{stream}' in one of them"
-    first_state, second_state = one.state_by_task(component), other.state_by_task(component)
-    for task, key in {(task, key): None for run in (first_state, second_state) for task, state in run.items() for key in state}:
+    first_state = one.state_by_task(component)
+    second_state = other.state_by_task(component)
+    for task, key in {
+        (task, key): None
+        for run in (first_state, second_state)
+        for task, state in run.items()
+        for key in state
+    }:
         mine, its = (repr(run.get(task, {}).get(key)) for run in (first_state, second_state))
         if mine != its:
             return f"state {key!r} is {mine[:80]} and {its[:80]}"
@@ -183,7 +218,9 @@ def _difference(topology: Topology, component: str, one: _Sample, other: _Sample
 
 @contextmanager
 def _listening(asked: dict[str, set[str]]) -> Iterator[None]:
-    """Record by component the calls for time and random numbers, in this thread and those started meanwhile."""
+    """Record by component the calls for time and random numbers, in this thread and those started
+    meanwhile.
+    """
 
     def listen(frame: FrameType, event: str, argument: Any) -> None:
         what = _asked_for(frame, event, argument)
@@ -204,7 +241,9 @@ def _listening(asked: dict[str, set[str]]) -> Iterator[None]:
 def _asked_for(frame: FrameType, event: str, argument: Any) -> str:
     """Return the name of a called function for time or random numbers; empty for any other call."""
     if event == "call":
-        is_unseeded = frame.f_code is random.Random.seed.__code__ and frame.f_locals.get("a") is None
+        is_unseeded = (
+            frame.f_code is random.Random.seed.__code__ and frame.f_locals.get("a") is None
+        )
         return "random.Random() without a seed" if is_unseeded else ""
     if event != "c_call":
         return ""
@@ -224,7 +263,8 @@ def _component_at(frame: FrameType | None) -> str | None:
     callbacks = {getattr(each, "__code__", None) for each in gc.callbacks}
     while frame is not None:
         if frame.f_code in callbacks:
-            return None  # the garbage collector interrupts whatever code runs, and libraries time it
+            # the garbage collector interrupts whatever code runs, and libraries time it
+            return None
         module = str(frame.f_globals.get("__name__", ""))
         if module == "sparkstorm.blobs.topology_code":
             return None  # unpickling

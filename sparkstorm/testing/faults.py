@@ -1,4 +1,5 @@
-"""Faults of a simulated cluster as data: drawn from a seed, each by itself, so that some can be left out and the rest stays.
+"""Faults of a simulated cluster as data: drawn from a seed, each by itself, so that some can be
+left out and the rest stays.
 
 A fault strikes at a moment, at a commit, or at a write of Nimbus or of a slot to the state store.
 """
@@ -24,7 +25,9 @@ class Trigger(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of fault: when it strikes, how often it is drawn, and the greatest size (milliseconds, mostly)."""
+    """A kind of fault: when it strikes, how often it is drawn, and the greatest size (milliseconds,
+    mostly).
+    """
 
     name: str
     trigger: Trigger
@@ -79,7 +82,9 @@ KIND_BY_NAME = {kind.name: kind for kind in KINDS}
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault: `at` counts what its kind's trigger says, `pick` chooses among what is there, `size` is how long or how many."""
+    """One fault: `at` counts what its kind's trigger says, `pick` chooses among what is there,
+    `size` is how long or how many.
+    """
 
     kind: Kind
     at: int
@@ -109,12 +114,19 @@ class Scale:
         }[trigger]
 
 
-def draw_faults(seed: int, scale: Scale, kinds: Sequence[Kind] = KINDS, most: int = 8) -> tuple[Fault, ...]:
+def draw_faults(
+    seed: int, scale: Scale, kinds: Sequence[Kind] = KINDS, most: int = 8
+) -> tuple[Fault, ...]:
     """One to `most` faults of a seed."""
     chance = random.Random(seed)
     drawn = chance.choices(kinds, [kind.weight for kind in kinds], k=chance.randint(1, most))
     return tuple(
-        Fault(kind, chance.randint(1, max(1, scale.most(kind.trigger))), chance.getrandbits(16), chance.randint(0, kind.longest))
+        Fault(
+            kind,
+            chance.randint(1, max(1, scale.most(kind.trigger))),
+            chance.getrandbits(16),
+            chance.randint(0, kind.longest),
+        )
         for kind in drawn
     )
 
@@ -123,5 +135,7 @@ def kinds_named(names: Iterable[str]) -> tuple[Kind, ...]:
     """Return kinds by their names; ValueError names an unknown one and lists all."""
     listed = tuple(names)
     if unknown := [name for name in listed if name not in KIND_BY_NAME]:
-        raise ValueError(f"{unknown[0]!r} is no kind of fault; there are {', '.join(sorted(KIND_BY_NAME))}")
+        raise ValueError(
+            f"{unknown[0]!r} is no kind of fault; there are {', '.join(sorted(KIND_BY_NAME))}"
+        )
     return tuple(KIND_BY_NAME[name] for name in listed)

@@ -1,4 +1,6 @@
-"""A simulated cluster that suffers faults: it carries each out at its place, undoes it when its time is over, and counts places."""
+"""A simulated cluster that suffers faults: it carries each out at its place, undoes it when its
+time is over, and counts places.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ from sparkstorm.testing.simulated_time import SimulatedDeath
 from sparkstorm.transport.local import LocalStore
 
 SESSION_MS = 3_000
-_YIELDS_ONE_IN = 4  # with 1 no write of Nimbus would follow another directly; with 100 hardly anything comes between
+# with 1 no write of Nimbus would follow another directly; with 100 hardly anything comes between
+_YIELDS_ONE_IN = 4
 QUICK = {
     "nimbus.task.timeout.secs": 5,
     "nimbus.task.launch.secs": 8,
@@ -46,9 +49,18 @@ QUICK = {
 
 
 class FaultyCluster(LocalCluster):
-    """A cluster under faults; `log` says what was done, in order, and `count` how often each trigger has come."""
+    """A cluster under faults; `log` says what was done, in order, and `count` how often each
+    trigger has come.
+    """
 
-    def __init__(self, seed: int, faults: Sequence[Fault], conf: Mapping[str, Any], supervisors: int = 3, slots: int = 2) -> None:
+    def __init__(
+        self,
+        seed: int,
+        faults: Sequence[Fault],
+        conf: Mapping[str, Any],
+        supervisors: int = 3,
+        slots: int = 2,
+    ) -> None:
         self.log: list[str] = []
         self.struck: list[Fault] = []  # so far, in order
         self.count: dict[Trigger, int] = defaultdict(int)
@@ -60,7 +72,13 @@ class FaultyCluster(LocalCluster):
         self._commit_fault = CommitFault.NONE
         self._delay_ms = 0
         super().__init__(
-            supervisors, slots, seed=seed, conf={**QUICK, **conf}, make_transport=self._transport, is_lively=True, poll_ms=1_000
+            supervisors,
+            slots,
+            seed=seed,
+            conf={**QUICK, **conf},
+            make_transport=self._transport,
+            is_lively=True,
+            poll_ms=1_000,
         )
         self._fate = Duty(self.simulation, self._step_fate, lambda: False)
         self.simulation.add(self._fate, has_threads=False)
@@ -70,7 +88,7 @@ class FaultyCluster(LocalCluster):
             elif hasattr(self, f"_{fault.kind.name.lower()}"):
                 self.after(fault.at, lambda fault=fault: self._strike(fault))  # type: ignore[misc]
 
-    # -- places ----------------------------------------------------------------------------------------------------
+    # -- places ------------------------------------------------------------------------------------
 
     def after(self, ms: int, do: Callable[[], None]) -> None:
         """Have something done so many milliseconds from now."""
@@ -113,11 +131,13 @@ class FaultyCluster(LocalCluster):
         done = getattr(self, f"_{fault.kind.name.lower()}")(fault)
         self.say(f"{fault}: {done}")
 
-    # -- around commits and writes ---------------------------------------------------------------------------------
+    # -- around commits and writes -----------------------------------------------------------------
 
     def _transport(self, worker: InProcessWorker) -> FaultyTransport:
         node = next(node for node in self.nodes if worker.place.startswith(f"{node.name}:"))
-        return FaultyTransport(worker, self._choose, self._take_delay, lambda: node.is_cut(self.now_ms))
+        return FaultyTransport(
+            worker, self._choose, self._take_delay, lambda: node.is_cut(self.now_ms)
+        )
 
     def _choose(self) -> CommitFault:
         fault = self._take(Trigger.COMMIT)
@@ -129,7 +149,8 @@ class FaultyCluster(LocalCluster):
         return CommitFault[fault.kind.name]
 
     def _take_delay(self) -> int:
-        delay_ms, self._delay_ms = self._delay_ms, 0
+        delay_ms = self._delay_ms
+        self._delay_ms = 0
         if delay_ms:
             self.after(delay_ms, lambda: None)  # time must not leap over the arrival
         return delay_ms
@@ -146,7 +167,9 @@ class FaultyCluster(LocalCluster):
         return fault.kind.name
 
     def _step_others(self) -> None:
-        """Let slots take a turn before a write of Nimbus, now and then: they are other processes."""
+        """Let slots take a turn before a write of Nimbus, now and then: they are other
+        processes.
+        """
         simulation = self.simulation
         for slot in self.slots:
             for thread in slot.threads if simulation.random.randrange(_YIELDS_ONE_IN) == 0 else ():
@@ -166,7 +189,8 @@ class FaultyCluster(LocalCluster):
         for duty in self.nimbus_duties:
             self.simulation.discard(duty)
         self.nimbus_duties = []
-        left, self.nimbus_store = self.nimbus_store, None
+        left = self.nimbus_store
+        self.nimbus_store = None
         self._leave_session(left)
         self.after(restart_ms, self.start_nimbus)
 
@@ -177,10 +201,14 @@ class FaultyCluster(LocalCluster):
             self._sessions.remove(session)
             self.after(SESSION_MS, session.close)
 
-    # -- timed faults; each returns what it did --------------------------------------------------------------------
+    # -- timed faults; each returns what it did ----------------------------------------------------
 
     def _pick_slot(self, fault: Fault, is_working: bool = False) -> SimSlot | None:
-        slots = [slot for slot in self.slots if slot.is_up and (slot.worker is not None or not is_working)]
+        slots = [
+            slot
+            for slot in self.slots
+            if slot.is_up and (slot.worker is not None or not is_working)
+        ]
         return slots[fault.pick % len(slots)] if slots else None
 
     def _kill_worker(self, fault: Fault) -> str:
@@ -320,7 +348,9 @@ class FaultyCluster(LocalCluster):
         return ""
 
     def _restore_tree(self, kept: LocalStateTree.Checkpoint | None) -> None:
-        """Put the tree back: all sessions begin anew, and nodes of those that the copy knows last until their time is over."""
+        """Put the tree back: all sessions begin anew, and nodes of those that the copy knows last
+        until their time is over.
+        """
         known = self.tree.restore(kept)
         for session in self._sessions:
             session.inner.renew_session()
@@ -365,7 +395,9 @@ class FaultyCluster(LocalCluster):
         return ""
 
     def _restore_later(self, *times_ms: int) -> None:
-        """Put the data of all topologies back to those of now, once for each of these times from now."""
+        """Put the data of all topologies back to those of now, once for each of these times from
+        now.
+        """
         kept = [(data, data.store.checkpoint()) for data in self.data_plane.all().values()]
 
         def go_back() -> None:

@@ -1,4 +1,6 @@
-"""Session on the simulated state store that faults may meet: cut off, or with writes that are refused or lose their answers."""
+"""Session on the simulated state store that faults may meet: cut off, or with writes that are
+refused or lose their answers.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,16 @@ from sparkstorm.testing.simulated_time import SimulatedDeath
 
 
 class FaultySession:
-    """One session on the tree, which may be cut off, and whose writes may be refused or lose their answers."""
+    """One session on the tree, which may be cut off, and whose writes may be refused or lose their
+    answers.
+    """
 
-    def __init__(self, inner: LocalStateStore, who: str, on_write: Callable[[FaultySession], str]) -> None:
-        self.inner, self.who, self._on_write = inner, who, on_write
+    def __init__(
+        self, inner: LocalStateStore, who: str, on_write: Callable[[FaultySession], str]
+    ) -> None:
+        self.inner = inner
+        self.who = who
+        self._on_write = on_write
         self.is_cut = False
         self.is_dead = False
 

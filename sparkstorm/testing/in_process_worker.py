@@ -1,4 +1,6 @@
-"""A worker process inside the simulation: the real worker, stepped under simulated time, with its slot at the other end."""
+"""A worker process inside the simulation: the real worker, stepped under simulated time, with its
+slot at the other end.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,8 @@ from sparkstorm.worker.tasks.live_shadows import LiveShadows
 from sparkstorm.worker.tasks.worker_plan import WorkerPlan
 from sparkstorm.worker.worker import Worker
 
-STEP_MS = 1  # what an epoch with work in it costs: without a price an endless source would stop time
+# what an epoch with work in it costs: without a price an endless source would stop time
+STEP_MS = 1
 _pids = itertools.count(1000)
 
 
@@ -64,7 +67,9 @@ class WorkerServices(Protocol):
 
 
 class DrawnBudget(Budget):
-    """A budget that is cut short by chance: any division of the work into epochs and batches must give the same results."""
+    """A budget that is cut short by chance: any division of the work into epochs and batches must
+    give the same results.
+    """
 
     def __init__(self, settings: EpochSettings, chance: random.Random) -> None:
         super().__init__(settings)
@@ -72,19 +77,29 @@ class DrawnBudget(Budget):
         self._chance = chance
 
     def begin(self, now_ms: int) -> None:
-        """An epoch begins: one in two takes what the settings allow, the others one to some dozens of rows."""
+        """An epoch begins: one in two takes what the settings allow, the others one to some dozens
+        of rows.
+        """
         super().begin(now_ms)
         drawn = self._chance.random()
-        self.rows = self._most_rows if drawn < 0.5 else min(self._most_rows, int(64 ** (2 * drawn - 1)))
+        self.rows = (
+            self._most_rows if drawn < 0.5 else min(self._most_rows, int(64 ** (2 * drawn - 1)))
+        )
 
     def pace(self, pace: int, done: int, took_ms: int, most: int, sent_bytes: int) -> int:
         """Return how much to do between two looks."""
         adapted = super().pace(pace, done, took_ms, most, sent_bytes)
-        return adapted if self._chance.random() < 0.5 else self._chance.randint(1, max(1, min(adapted, 16)))
+        return (
+            adapted
+            if self._chance.random() < 0.5
+            else self._chance.randint(1, max(1, min(adapted, 16)))
+        )
 
 
 class _Reporter(SlotReporter):
-    """Reports of a simulated worker: all errors are kept for the test, those that are not throttled go to the slot."""
+    """Reports of a simulated worker: all errors are kept for the test, those that are not throttled
+    go to the slot.
+    """
 
     def error(self, failure: Failure) -> None:
         """User code raised, or an input was parked."""
@@ -93,12 +108,20 @@ class _Reporter(SlotReporter):
 
 
 class InProcessWorker:
-    """A WorkerProcess whose process is this one; also the actor that the simulation steps, and its own line to the slot."""
+    """A WorkerProcess whose process is this one; also the actor that the simulation steps, and its
+    own line to the slot.
+    """
 
     def __init__(
-        self, around: WorkerServices, place: str, on_news: Callable[[], None], read_code: Callable[[Path], bytes | None]
+        self,
+        around: WorkerServices,
+        place: str,
+        on_news: Callable[[], None],
+        read_code: Callable[[Path], bytes | None],
     ) -> None:
-        self._around, self._on_news, self._read_code = around, on_news, read_code
+        self._around = around
+        self._on_news = on_news
+        self._read_code = read_code
         self.place = place  # "node:port"
         self.pid = next(_pids)
         self.clock = WorkerClock(around.simulation.clock)
@@ -126,7 +149,7 @@ class InProcessWorker:
         """The runtime inside; none before its start and after its end."""
         return self.run.worker if self.run is not None and self.exit_code is None else None
 
-    # -- as its slot sees it ---------------------------------------------------------------------------------------
+    # -- as its slot sees it -----------------------------------------------------------------------
 
     def filenos(self) -> list[int]:
         """None: the simulation wakes the slot."""
@@ -134,10 +157,20 @@ class InProcessWorker:
 
     def give(self, spec: WorkerSpec) -> None:
         """Turn a spare into the worker of that spec."""
-        self.spec, self.data = spec, self._around.data_plane.at(spec.redis.name).of(spec.topology_id)
+        self.spec, self.data = (
+            spec,
+            self._around.data_plane.at(spec.redis.name).of(spec.topology_id),
+        )
         self._tasks = tuple(spec.tasks())
         shadows = LiveShadows(spec, self.clock.now_ms, self._read_code, is_threaded=False)
-        self.run = WorkerRun(spec, self, self.clock, Beats(self, self.clock), lambda: self._start(spec), shadows=shadows)
+        self.run = WorkerRun(
+            spec,
+            self,
+            self.clock,
+            Beats(self, self.clock),
+            lambda: self._start(spec),
+            shadows=shadows,
+        )
         self._around.simulation.add(self)
 
     def order(self, command: WorkerCommand) -> None:
@@ -146,11 +179,14 @@ class InProcessWorker:
         self._around.simulation.wake(self)
 
     def poll_reports(self) -> list[WorkerReport]:
-        """Return what the worker has said; one that is neither busy nor paused beats whenever it is asked."""
+        """Return what the worker has said; one that is neither busy nor paused beats whenever it is
+        asked.
+        """
         is_responsive = self.exit_code is None and not self.clock.is_busy and not self.is_paused
         if self.run is not None and is_responsive:
             self.run.beat()
-        taken, self._reports = self._reports, []
+        taken = self._reports
+        self._reports = []
         return taken
 
     def poll_exit(self) -> int | None:
@@ -185,11 +221,12 @@ class InProcessWorker:
         """There is no log."""
         return []
 
-    # -- as its own runtime sees the slot --------------------------------------------------------------------------
+    # -- as its own runtime sees the slot ----------------------------------------------------------
 
     def poll(self) -> list[WorkerCommand]:
         """Commands since the last call."""
-        taken, self._commands = self._commands, []
+        taken = self._commands
+        self._commands = []
         return taken
 
     def send(self, report: WorkerReport) -> None:
@@ -202,7 +239,7 @@ class InProcessWorker:
         """None."""
         return -1
 
-    # -- as an actor -----------------------------------------------------------------------------------------------
+    # -- as an actor -------------------------------------------------------------------------------
 
     @property
     def is_obedient(self) -> bool:
@@ -234,7 +271,8 @@ class InProcessWorker:
         if due_ms is not None and due_ms <= self.clock.now_ms() and self._has_begun:
             self.clock.spend(STEP_MS)
             return self.clock.busy_until_ms
-        return None if due_ms is None else math.ceil(due_ms)  # simulated time has whole milliseconds
+        # simulated time has whole milliseconds
+        return None if due_ms is None else math.ceil(due_ms)
 
     def is_woken(self) -> bool:
         """Return whether frames have come, or a thread has posted something."""
@@ -243,7 +281,9 @@ class InProcessWorker:
         return self._post.is_set() or self._newest() != self._seen
 
     def wait_for_threads(self) -> bool:
-        """Wait until a blocking bolt's thread has posted what it did, or the patience is at its end."""
+        """Wait until a blocking bolt's thread has posted what it did, or the patience is at its
+        end.
+        """
         deadline = time.monotonic() + self._around.patience_secs
         while self._has_busy_thread() and not self._post.is_set():
             if not self._post.wait(max(0.0, deadline - time.monotonic())):
@@ -252,7 +292,9 @@ class InProcessWorker:
 
     def end(self, code: int, reason: str) -> None:
         """End the process with its memory and its threads."""
-        worker, self.exit_code, self.end_reason = self.worker, int(code), reason
+        worker = self.worker
+        self.exit_code = int(code)
+        self.end_reason = reason
         if self.run is not None:
             self.run.close()
         if worker is not None and code != ExitCode.STOPPED:
@@ -261,7 +303,9 @@ class InProcessWorker:
         self._on_news()
 
     def leave(self) -> None:
-        """Let the slot take it for dead while it goes on: it is a zombie until the store turns it away."""
+        """Let the slot take it for dead while it goes on: it is a zombie until the store turns it
+        away.
+        """
         self.is_zombie = True
         self._on_news()
 
@@ -272,21 +316,40 @@ class InProcessWorker:
         return any(self.data.store.task(task).fence != token for task, token in tokens.items())
 
     def _start(self, spec: WorkerSpec) -> Worker:
-        settings, simulation = WorkerSettings.of(spec.conf), self._around.simulation
-        reporter = _Reporter(self, self.clock, settings.error_interval_ms, settings.errors_per_interval)
+        settings = WorkerSettings.of(spec.conf)
+        simulation = self._around.simulation
+        reporter = _Reporter(
+            self, self.clock, settings.error_interval_ms, settings.errors_per_interval
+        )
         make = self._around.make_transport
-        transport = make(self) if make is not None else SimTransport(self.data.store, self.clock, self.data.arrivals)
+        transport = (
+            make(self)
+            if make is not None
+            else SimTransport(self.data.store, self.clock, self.data.arrivals)
+        )
         ids = RandomIds(simulation.random.getrandbits(63))
         budget = self._make_budget if self._around.draws_epochs else Budget
-        return start_worker(lambda: WorkerParts(self._plan(spec), transport, self.clock, ids, reporter, self._post.set), budget)
+        return start_worker(
+            lambda: WorkerParts(
+                self._plan(spec), transport, self.clock, ids, reporter, self._post.set
+            ),
+            budget,
+        )
 
     def _plan(self, spec: WorkerSpec) -> WorkerPlan:
-        """The plan of a real worker, save that values are checked at every emit, as on the way to another process."""
+        """The plan of a real worker, save that values are checked at every emit, as on the way to
+        another process.
+        """
         code = self._read_code(Path(spec.code_path))
         if code is None:
             raise WorkerFailedError(f"the code of {spec.topology_id} is gone from this machine")
         opened = self._around.data_plane.open(code, spec.code_key)
-        return replace(plan_of(spec, *opened), codec=self.data.codec, is_strict=True, lazy_keys=self._around.lazy_keys)
+        return replace(
+            plan_of(spec, *opened),
+            codec=self.data.codec,
+            is_strict=True,
+            lazy_keys=self._around.lazy_keys,
+        )
 
     def _make_budget(self, settings: EpochSettings) -> Budget:
         return DrawnBudget(settings, random.Random(self._around.simulation.random.getrandbits(32)))
@@ -304,13 +367,18 @@ class InProcessWorker:
 
     def _fail(self, fault: SparkStormError) -> None:
         code = exit_code_of(fault)
-        if code in (ExitCode.FAILED_START, ExitCode.DAMAGED, ExitCode.CRASHED):  # another start finds the same
+        # another start finds the same
+        if code in (ExitCode.FAILED_START, ExitCode.DAMAGED, ExitCode.CRASHED):
             self.data.failure = fault
         self._reports.append(Exiting(int(code), str(fault)))
         self.end(code, str(fault))
 
     def _moved(self) -> tuple[int, int]:
-        counts = self.run.worker.progress.counts_by_task.values() if self.run is not None and self.run.worker is not None else ()
+        counts = (
+            self.run.worker.progress.counts_by_task.values()
+            if self.run is not None and self.run.worker is not None
+            else ()
+        )
         return sum(each.emitted for each in counts), self.data.arrivals.sent
 
     def _newest(self) -> int:
@@ -318,9 +386,15 @@ class InProcessWorker:
         return sum(self.data.arrivals.newest(task, now_ms) for task in self._tasks)
 
     def _has_busy_thread(self) -> bool:
-        """Return whether a thread has rows and has posted no outcome: outcomes wait while the store refuses the last commit."""
+        """Return whether a thread has rows and has posted no outcome: outcomes wait while the store
+        refuses the last commit.
+        """
         bolts = self.worker.task_set.bolts.values() if self.worker is not None else ()
-        runners = (b.runner for b in bolts if isinstance(b.runner.bolt, ThreadedBolt) and b.runner.bolt.is_busy)
+        runners = (
+            b.runner
+            for b in bolts
+            if isinstance(b.runner.bolt, ThreadedBolt) and b.runner.bolt.is_busy
+        )
         return any(isinstance(r, ManualRunner) and not r.has_posts for r in runners)
 
 

@@ -31,18 +31,34 @@ class WaitingRows:
         self._edge_by_frame: dict[bytes, tuple[int, str, int]] = {}
 
     def require_done(self, store: LocalStore, codec: Codec, acked: set[int]) -> None:
-        """AssertionError when a row of one of these trees waits; members of batches by their split roots."""
+        """AssertionError when a row of one of these trees waits; members of batches by their split
+        roots.
+        """
         for task, keys in store.task_keys.items() if acked else ():
             for at, (number, frame) in enumerate(keys.stream):
                 done = keys.cursor.row if at == 0 else 0
-                waiting = acked.intersection(split(root) for roots in self._roots(codec, frame)[done:] for root in each_root(roots))
-                assert not waiting, f"root {min(waiting)} is acked, and a row of it waits in entry {number} of task {task}"
+                waiting = acked.intersection(
+                    split(root)
+                    for roots in self._roots(codec, frame)[done:]
+                    for root in each_root(roots)
+                )
+                assert not waiting, (
+                    f"root {min(waiting)} is acked, and a row of it waits in entry {number} of task {task}"
+                )
             for key, held in keys.held.items():
-                waiting = acked.intersection(map(split, each_root(unpack_held(codec, key, held).roots)))
-                assert not waiting, f"root {min(waiting)} is acked, and input {key} of it is held by task {task}"
+                waiting = acked.intersection(
+                    map(split, each_root(unpack_held(codec, key, held).roots))
+                )
+                assert not waiting, (
+                    f"root {min(waiting)} is acked, and input {key} of it is held by task {task}"
+                )
 
-    def count(self, store: LocalStore, codec: Codec, component_by_task: Mapping[int, str]) -> Counter[Edge]:
-        """Return the rows that wait behind the cursors, by edge; those of replayed dead letters belong to none."""
+    def count(
+        self, store: LocalStore, codec: Codec, component_by_task: Mapping[int, str]
+    ) -> Counter[Edge]:
+        """Return the rows that wait behind the cursors, by edge; those of replayed dead letters
+        belong to none.
+        """
         found = Counter[Edge]()
         for task, keys in store.task_keys.items():
             for at, (_, frame) in enumerate(keys.stream):
@@ -60,7 +76,9 @@ class WaitingRows:
         found = self._roots_by_frame.get(frame)
         if found is None:
             decoded = decode(codec, frame) if kind_of(frame) == ROWS else None
-            found = self._roots_by_frame[frame] = _by_row(decoded) if isinstance(decoded, RowFrame) else []
+            found = self._roots_by_frame[frame] = (
+                _by_row(decoded) if isinstance(decoded, RowFrame) else []
+            )
         return found
 
 
@@ -70,7 +88,9 @@ def acked_roots(spout: SpoutTask) -> set[int]:
 
 
 def _edge(codec: Codec, frame: bytes) -> tuple[int, str, int]:
-    """Return a sender, the stream and the number of rows of a frame; no rows for messages to ackers and spouts."""
+    """Return a sender, the stream and the number of rows of a frame; no rows for messages to ackers
+    and spouts.
+    """
     decoded = decode(codec, frame) if kind_of(frame) == ROWS else None
     if not isinstance(decoded, RowFrame):
         return 0, "", 0
@@ -81,19 +101,27 @@ def _by_row(frame: RowFrame) -> list[Roots]:
     """Return the roots of each row; those of a batch are by run."""
     if frame.batch is None:
         return list(frame.roots)
-    return [roots for roots, length in zip(frame.roots, frame.lengths, strict=True) for _ in range(length)]
+    return [
+        roots
+        for roots, length in zip(frame.roots, frame.lengths, strict=True)
+        for _ in range(length)
+    ]
 
 
 class Invariants:
     """Call it after every step; AssertionError says what does not hold.
 
-    1. A commit is applied only of the owner that claimed its tasks last (checked by each simulated transport).
-    2. A root is in exactly one place: open at one spout task, or settled there, never both, never at two.
-    3. What a feeder has emitted is open, acked or failed: nothing is lost, nothing is counted twice. (Not where nothing is
-       tracked: under at-most-once.)
-    4. When a tree is acked, no row of it waits: neither in a stream behind its task's cursor nor as a held input.
-    5. On each edge, rows sent = rows consumed + rows that wait in Redis, in whatever state a crash or a claim has left it. (Not
-       where frames could not be decoded, nor after a hot deploy: the counts of the heir begin afresh.)
+    1. A commit is applied only of the owner that claimed its tasks last (checked by each simulated
+       transport).
+    2. A root is in exactly one place: open at one spout task, or settled there, never both, never
+       at two.
+    3. What a feeder has emitted is open, acked or failed: nothing is lost, nothing is counted
+       twice. (Not where nothing is tracked: under at-most-once.)
+    4. When a tree is acked, no row of it waits: neither in a stream behind its task's cursor nor as
+       a held input.
+    5. On each edge, rows sent = rows consumed + rows that wait in Redis, in whatever state a crash
+       or a claim has left it. (Not where frames could not be decoded, nor after a hot deploy: the
+       counts of the heir begin afresh.)
     """
 
     def __init__(self, cluster: LocalCluster) -> None:
@@ -119,7 +147,9 @@ class Invariants:
 
     def _check(self, data: TopologyData) -> None:
         processes = [slot.process for slot in self._cluster.slots if slot.process is not None]
-        live = [process for process in processes if process.data is data and self._is_settled(process)]
+        live = [
+            process for process in processes if process.data is data and self._is_settled(process)
+        ]
         self._rows.require_done(data.store, data.codec, self._check_roots(live))
         if not data.has_inherited:
             self._check_edges(data)
@@ -130,8 +160,11 @@ class Invariants:
                     self._check_feeder(data, task, spout)
 
     def _is_settled(self, process: InProcessWorker) -> bool:
-        """Return whether a worker's memory is what the store holds: no commit under way, and the store is not behind it."""
-        store, worker = process.data.store, process.worker
+        """Return whether a worker's memory is what the store holds: no commit under way, and the
+        store is not behind it.
+        """
+        store = process.data.store
+        worker = process.worker
         return (
             worker is not None
             and not process.is_zombie
@@ -149,7 +182,9 @@ class Invariants:
             for task, spout in process.worker.task_set.spouts.items():
                 opened, settled = spout.pending.snapshot()
                 for root in [*open_messages(opened), *(root for root, *_ in settled)]:
-                    assert root not in owner_by_root, f"root {root} is at tasks {owner_by_root[root]} and {task}"
+                    assert root not in owner_by_root, (
+                        f"root {root} is at tasks {owner_by_root[root]} and {task}"
+                    )
                     owner_by_root[root] = task
                 acked |= acked_roots(spout)
         return acked
@@ -171,7 +206,9 @@ class Invariants:
         waiting = self._rows.count(data.store, data.codec, self._components(data.id))
         for edge, flow in merged.edges.items():
             there = waiting.pop(edge, 0)
-            assert flow.sent == flow.consumed + there, f"{edge}: {flow.sent} sent, {flow.consumed} consumed, {there} wait"
+            assert flow.sent == flow.consumed + there, (
+                f"{edge}: {flow.sent} sent, {flow.consumed} consumed, {there} wait"
+            )
         assert not +waiting, f"rows wait that nobody has sent: {dict(waiting)}"
 
     def _components(self, topology_id: str) -> Mapping[int, str]:
@@ -180,13 +217,20 @@ class Invariants:
             with contextlib.suppress(StoreUnavailableError):
                 table = self._cluster.storm_state.read_tasks(topology_id)
                 if table is not None:
-                    self._component_by_task[topology_id] = {t: info.component_id for t, info in table.info_by_task.items()}
+                    self._component_by_task[topology_id] = {
+                        t: info.component_id for t, info in table.info_by_task.items()
+                    }
         return self._component_by_task.get(topology_id, {})
 
     def _check_feeder(self, data: TopologyData, task: int, spout: SpoutTask) -> None:
         if data.has_inherited or not isinstance(spout.spout, FeederSpout):
             return
         counts_by_owner = [record.counts_by_task.get(task) for record in self._progress(data)]
-        settled = sum(counts.acked + counts.failed for counts in counts_by_owner if counts is not None)
-        emitted, pending = spout.spout.emitted, len(spout.pending)
-        assert emitted == settled + pending, f"task {task} emitted {emitted}, but {settled} settled and {pending} open"
+        settled = sum(
+            counts.acked + counts.failed for counts in counts_by_owner if counts is not None
+        )
+        emitted = spout.spout.emitted
+        pending = len(spout.pending)
+        assert emitted == settled + pending, (
+            f"task {task} emitted {emitted}, but {settled} settled and {pending} open"
+        )

@@ -1,7 +1,7 @@
 """A cluster in one thread under simulated time, for tests of topologies; no server, no JVM.
 
-Nimbus, its service, supervisors, slots and workers are those of a real cluster, over stores in memory. The simulation steps them
-in an order that it draws from a seed, and moves time by hand.
+Nimbus, its service, supervisors, slots and workers are those of a real cluster, over stores in
+memory. The simulation steps them in an order that it draws from a seed, and moves time by hand.
 """
 
 from __future__ import annotations
@@ -27,7 +27,12 @@ from sparkstorm.cluster.base import StateStore
 from sparkstorm.cluster.local import LocalStateStore, LocalStateTree
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.config import merge
-from sparkstorm.errors import CheckpointError, NotAliveError, StoreUnavailableError, TopologyPausedError
+from sparkstorm.errors import (
+    CheckpointError,
+    NotAliveError,
+    StoreUnavailableError,
+    TopologyPausedError,
+)
 from sparkstorm.executor.state import merged_states
 from sparkstorm.model.dead_letter import DeadLetter
 from sparkstorm.model.failure import Failure, FailureGroup, group_failures
@@ -48,7 +53,8 @@ from sparkstorm.transport.local_reader import LocalReader, LocalSeeding
 from sparkstorm.transport.progress import TaskCounts
 
 _FIRST_PORT = 6700
-_QUIET_MS = 20  # longer than a spout's longest pause: a component that is silent for so long has nothing to do
+# longer than a spout's longest pause: a component that is silent for so long has nothing to do
+_QUIET_MS = 20
 _LIMIT_SECS = 3600.0
 _LIMIT_STEPS = 100_000
 _PLACED_MS = 300_000
@@ -72,9 +78,10 @@ class LocalCluster:
     >>> capture.values
     [('nathan',)]
 
-    Where epochs end, how large batches are and whether states are lazy (they are by odd seeds) is drawn from the seed, unless
-    `draws_epochs` is false. The control plane sleeps while it has nothing to do, so that hours of simulated time cost little,
-    unless `is_lively` is true. `stores` names its Redis servers, the home store's first.
+    Where epochs end, how large batches are and whether states are lazy (they are by odd seeds) is
+    drawn from the seed, unless `draws_epochs` is false. The control plane sleeps while it has
+    nothing to do, so that hours of simulated time cost little, unless `is_lively` is true. `stores`
+    names its Redis servers, the home store's first.
     """
 
     def __init__(
@@ -99,8 +106,12 @@ class LocalCluster:
         self.bytes_store: BytesStore = LocalBytesStore()
         self.tree = LocalStateTree()
         self.lazy_keys = random.Random(seed).choice((1, 4, 32)) if draws_epochs and seed % 2 else 0
-        self.draws_epochs, self.patience_secs, self.make_transport = draws_epochs, thread_patience_secs, make_transport
-        self._is_lively, self._is_resting, self.poll_ms = is_lively, False, poll_ms
+        self.draws_epochs = draws_epochs
+        self.patience_secs = thread_patience_secs
+        self.make_transport = make_transport
+        self._is_lively = is_lively
+        self._is_resting = False
+        self.poll_ms = poll_ms
         self.nimbus_duties: list[Duty] = []
         self._submitted: list[Topology] = []  # keeps alive what components made for tests refer to
         self._views: dict[str, LocalTopology] = {}
@@ -108,8 +119,12 @@ class LocalCluster:
         self.storm_state = StormState(self.store, KEY)
         self._data = self.data_plane.finder(self.storm_state)
         blobs = BlobStore(self.storm_state, self.bytes_store, KEY)
-        self.service = NimbusService(self.storm_state, blobs, self.conf, self.simulation.clock, self._run_until)
-        self.nodes = [SimNode(MemoryDisk(f"node{n}"), f"host-node{n}") for n in range(1, supervisors + 1)]
+        self.service = NimbusService(
+            self.storm_state, blobs, self.conf, self.simulation.clock, self._run_until
+        )
+        self.nodes = [
+            SimNode(MemoryDisk(f"node{n}"), f"host-node{n}") for n in range(1, supervisors + 1)
+        ]
         ports = range(_FIRST_PORT, _FIRST_PORT + slots)
         self.slots = [self._make_slot(node, port) for node in self.nodes for port in ports]
         for slot in self.slots:
@@ -128,7 +143,7 @@ class LocalCluster:
         """Simulated time in milliseconds."""
         return self.simulation.clock.now_ms()
 
-    # -- the control plane -----------------------------------------------------------------------------------------
+    # -- the control plane -------------------------------------------------------------------------
 
     def open_session(self, who: str) -> StateStore:
         """A new session on the cluster's tree."""
@@ -143,11 +158,15 @@ class LocalCluster:
         self.nimbus_store: StateStore | None = store
         state = StormState(store, KEY)
         data = self.data_plane
-        hooks = NimbusHooks(wake=self._wake_nimbus, retirement=data, home=data.name, other_stores=data.others)
+        hooks = NimbusHooks(
+            wake=self._wake_nimbus, retirement=data, home=data.name, other_stores=data.others
+        )
         blobs = BlobStore(state, self.bytes_store, KEY)
         self.nimbus = Nimbus(state, blobs, chosen_scheduler(self.conf), self.conf, "nimbus", hooks)
         self._nimbus_is_woken = True
-        self.nimbus_duties = [Duty(self.simulation, self._step_nimbus, lambda: self._nimbus_is_woken)]
+        self.nimbus_duties = [
+            Duty(self.simulation, self._step_nimbus, lambda: self._nimbus_is_woken)
+        ]
         self.simulation.add(self.nimbus_duties[0], has_threads=False)
 
     def _wake_nimbus(self) -> None:
@@ -161,38 +180,55 @@ class LocalCluster:
             return now_ms + _RETRY_MS
 
     def rest_or(self, due_ms: int) -> int | None:
-        """When a part of the control plane is due: none while the whole of it has nothing to do and may sleep."""
-        was_resting, self._is_resting = self._is_resting, not self._is_lively and self._is_calm()
+        """When a part of the control plane is due: none while the whole of it has nothing to do and
+        may sleep.
+        """
+        was_resting = self._is_resting
+        self._is_resting = not self._is_lively and self._is_calm()
         if was_resting is not self._is_resting:
             turn = self.simulation.rest if self._is_resting else self.simulation.wake
-            for duty in (*self.nimbus_duties, *(thread for slot in self.slots for thread in slot.threads)):
+            for duty in (
+                *self.nimbus_duties,
+                *(thread for slot in self.slots for thread in slot.threads),
+            ):
                 turn(duty)
         return None if self._is_resting else due_ms
 
     def _is_calm(self) -> bool:
         if any(slot.machine is None or not slot.machine.is_settled for slot in self.slots):
             return False
-        bases = [self.storm_state.read_base(topology_id) for topology_id in self.storm_state.topology_ids()]
+        bases = [
+            self.storm_state.read_base(topology_id)
+            for topology_id in self.storm_state.topology_ids()
+        ]
         if any(base is None or base.pending or base.status in _RESTLESS for base in bases):
             return False
         return not (self.storm_state.deploy_names() or self.storm_state.request_ids())
 
-    # -- topologies ------------------------------------------------------------------------------------------------
+    # -- topologies --------------------------------------------------------------------------------
 
     def submit(
-        self, topology: Topology, conf: Mapping[str, Any] | None = None, name: str = "test", from_checkpoint: Path | None = None
+        self,
+        topology: Topology,
+        conf: Mapping[str, Any] | None = None,
+        name: str = "test",
+        from_checkpoint: Path | None = None,
     ) -> str:
-        """Start a topology, from a checkpoint if one is given, and return its id once its workers run.
+        """Start a topology, from a checkpoint if one is given, and return its id once its workers
+        run.
 
         An exception of a component's `open` or `prepare` is raised here.
         """
-        own_conf, seeds = dict(conf or {}), None
+        own_conf = dict(conf or {})
+        seeds = None
         if from_checkpoint is not None:
             seeds = Seeds.of(read_checkpoint(from_checkpoint), topology)
             topology, own_conf[FROM_CHECKPOINT] = seeds.topology, str(from_checkpoint)
         self._submitted.append(topology)
         seed = None if seeds is None else partial(self._sow, seeds, own_conf)
-        topology_id = self.service.submit(name, topology, own_conf, pack_topology(topology), seed=seed)
+        topology_id = self.service.submit(
+            name, topology, own_conf, pack_topology(topology), seed=seed
+        )
         data = self._data(topology_id)
         self._settle(topology_id)
         if data.failure is not None:
@@ -200,17 +236,26 @@ class LocalCluster:
             raise data.failure
         return topology_id
 
-    def _sow(self, seeds: Seeds, own_conf: Mapping[str, Any], topology_id: str, component_by_task: Mapping[int, str]) -> None:
+    def _sow(
+        self,
+        seeds: Seeds,
+        own_conf: Mapping[str, Any],
+        topology_id: str,
+        component_by_task: Mapping[int, str],
+    ) -> None:
         conf = {**self.conf, **own_conf}
         data = self.data_plane.named_by(conf).of(topology_id)
         sow(seeds, LocalSeeding(data.store), conf, component_by_task)
 
     def kill(self, name: str | None = None, wait_secs: float | None = None) -> None:
-        """End a topology as Storm does: spouts rest, the message timeout passes, workers stop, its data go."""
+        """End a topology as Storm does: spouts rest, the message timeout passes, workers stop, its
+        data go.
+        """
         topology = self.topology(name)
         self.service.kill(topology.name, wait_secs)
         is_gone = self._run_until(
-            lambda: topology.id not in self.storm_state.topology_ids() and topology.is_placed(), _PLACED_MS * 20
+            lambda: topology.id not in self.storm_state.topology_ids() and topology.is_placed(),
+            _PLACED_MS * 20,
         )
         assert is_gone, f"topology {topology.name} was killed and is still there"
         self._views.pop(topology.id, None)
@@ -238,24 +283,35 @@ class LocalCluster:
         executors: Mapping[str, int] | None = None,
         reassign: bool = False,
     ) -> None:
-        """Change the number of workers or executors; workers whose tasks move are stopped and started again."""
+        """Change the number of workers or executors; workers whose tasks move are stopped and
+        started again.
+        """
         topology = self.topology(name)
-        self.service.rebalance(topology.name, RebalanceOptions(workers, dict(executors or {}), reassign=reassign), 0)
+        self.service.rebalance(
+            topology.name, RebalanceOptions(workers, dict(executors or {}), reassign=reassign), 0
+        )
         self._run_until(lambda: not self._is_pending(topology.id), _PLACED_MS)
         self._settle(topology.id)
 
     def upgrade(self, topology: Topology, conf: Mapping[str, Any], name: str | None = None) -> None:
         """Begin a gray upgrade to new code; `service` continues, completes and takes it back."""
         self._submitted.append(topology)
-        self.service.carry_out(self.service.upgrade_request(self.topology(name).name, topology, conf, pack_topology(topology)))
+        self.service.carry_out(
+            self.service.upgrade_request(
+                self.topology(name).name, topology, conf, pack_topology(topology)
+            )
+        )
 
     def _is_pending(self, topology_id: str) -> bool:
         base = self.storm_state.read_base(topology_id)
         return base is not None and base.pending is not None
 
     def _settle(self, topology_id: str) -> None:
-        """Run until the slots have what the assignment wants of them, or a component cannot be started."""
-        view, data = self._view(topology_id), self._data(topology_id)
+        """Run until the slots have what the assignment wants of them, or a component cannot be
+        started.
+        """
+        view = self._view(topology_id)
+        data = self._data(topology_id)
         self._run_until(lambda: view.is_placed() or data.failure is not None, _PLACED_MS)
 
     def close(self) -> None:
@@ -266,9 +322,12 @@ class LocalCluster:
             node.disk.close()
 
     def savepoint(self, folder: Path, name: str | None = None, overwrite: bool = False) -> None:
-        """Write a savepoint as a handle's `savepoint` does; CheckpointError says what is still under way after a minute."""
+        """Write a savepoint as a handle's `savepoint` does; CheckpointError says what is still
+        under way after a minute.
+        """
         topology = self.topology(name)
-        was_active, reasons = topology.is_active, [""]
+        was_active = topology.is_active
+        reasons = [""]
         self.deactivate(topology.name)
 
         def is_written() -> bool:
@@ -283,7 +342,7 @@ class LocalCluster:
             if was_active:
                 self.activate(topology.name)
 
-    # -- time ------------------------------------------------------------------------------------------------------
+    # -- time --------------------------------------------------------------------------------------
 
     def advance(self, seconds: float = 0.0, *, ms: int = 0) -> None:
         """Let simulated time pass; everything that falls due in it is done."""
@@ -291,14 +350,17 @@ class LocalCluster:
         self.simulation.advance(round(seconds * 1000) + ms)
         self._raise_failure()
 
-    def run_until_idle(self, limit_secs: float = _LIMIT_SECS, limit_steps: int = _LIMIT_STEPS) -> None:
+    def run_until_idle(
+        self, limit_secs: float = _LIMIT_SECS, limit_steps: int = _LIMIT_STEPS
+    ) -> None:
         """Run until every tree is done and nothing waits; TimeoutError lists what still waits.
 
-        If a worker cannot be started again, its error is raised, and so is that of a row that a FeederSpout was given and its
-        stream refuses; TopologyPausedError if most inputs of a bolt fail
-        (topology.failure.pause.share).
+        If a worker cannot be started again, its error is raised, and so is that of a row that a
+        FeederSpout was given and its stream refuses; TopologyPausedError if most inputs of a bolt
+        fail (topology.failure.pause.share).
 
-        Time advances as far as needed (retries, time-outs), at most by `limit_secs` of simulated time.
+        Time advances as far as needed (retries, time-outs), at most by `limit_secs` of simulated
+        time.
         """
         until_ms = self.now_ms + round(limit_secs * 1000)
         last_step = self.simulation.steps + limit_steps
@@ -316,21 +378,33 @@ class LocalCluster:
                 self.simulation.leap(until_ms)
 
     def _raise_paused(self) -> None:
-        """Raise TopologyPausedError when most inputs of a component have failed: nothing more will come of waiting."""
+        """Raise TopologyPausedError when most inputs of a component have failed: nothing more will
+        come of waiting.
+        """
         for slot in self.slots:
-            worker = slot.process.run.worker if slot.process is not None and slot.process.run is not None else None
+            worker = (
+                slot.process.run.worker
+                if slot.process is not None and slot.process.run is not None
+                else None
+            )
             if worker is not None and (sentences := worker.summary().get("paused")):
                 raise TopologyPausedError(sentences[0])
 
     def run_until(self, condition: Callable[[], bool], timeout_secs: float = 60.0) -> None:
-        """Run until a condition holds; TimeoutError after `timeout_secs` of real time (for components with threads)."""
+        """Run until a condition holds; TimeoutError after `timeout_secs` of real time (for
+        components with threads).
+        """
         deadline = time.monotonic() + timeout_secs
         self.wake_workers()
         while not condition():
             self._raise_failure()
             if time.monotonic() > deadline:
-                raise TimeoutError(f"the condition was not true within {timeout_secs:g} s: {self._complaint()}")
-            if not self.simulation.run_round() and not self.simulation.leap(self.now_ms + _QUIET_MS):
+                raise TimeoutError(
+                    f"the condition was not true within {timeout_secs:g} s: {self._complaint()}"
+                )
+            if not self.simulation.run_round() and not self.simulation.leap(
+                self.now_ms + _QUIET_MS
+            ):
                 self.wake_workers()
 
     def _run_until(self, condition: Callable[[], bool], timeout_ms: int) -> bool:
@@ -342,10 +416,13 @@ class LocalCluster:
         return True
 
     def _raise_failure(self) -> None:
-        """Raise what a worker has died of, when every other start would come to the same end, or of a fed row that is refused."""
+        """Raise what a worker has died of, when every other start would come to the same end, or of
+        a fed row that is refused.
+        """
         for data in self.data_plane.all().values():
             if data.failure is not None and not self._is_lively:
-                failure, data.failure = data.failure, None
+                failure = data.failure
+                data.failure = None
                 raise failure
         for spout in [spout.instance for topology in self._submitted for spout in topology.spouts]:
             if isinstance(spout, FeederSpout):
@@ -357,16 +434,18 @@ class LocalCluster:
             if slot.process is not None:
                 self.simulation.wake(slot.process)
 
-    # -- faults ----------------------------------------------------------------------------------------------------
+    # -- faults ------------------------------------------------------------------------------------
 
     def kill_worker(self, which: int | str = 0, name: str | None = None) -> SimSlot:
-        """Kill a worker as kill -9 does: the n-th by slot, or the one that runs a component's first task."""
+        """Kill a worker as kill -9 does: the n-th by slot, or the one that runs a component's first
+        task.
+        """
         topology = self.topology(name)
         slot = topology.workers[which] if isinstance(which, int) else topology.worker_of(which)
         slot.kill()
         return slot
 
-    # -- reading ---------------------------------------------------------------------------------------------------
+    # -- reading -----------------------------------------------------------------------------------
 
     def topology(self, name: str | None = None) -> LocalTopology:
         """A running topology; the name may be left out when there is one."""
@@ -381,7 +460,9 @@ class LocalCluster:
         found = self._views.get(topology_id)
         if found is None:
             name = topology_id.rsplit("-", 2)[0]
-            found = self._views[topology_id] = LocalTopology(topology_id, name, self.storm_state, self._data, self.slots)
+            found = self._views[topology_id] = LocalTopology(
+                topology_id, name, self.storm_state, self._data, self.slots
+            )
         return found
 
     def _topologies(self) -> list[LocalTopology]:
@@ -399,7 +480,9 @@ class LocalCluster:
         return self.topology(name).states(component)
 
     def counts(self, component: str, name: str | None = None) -> TaskCounts:
-        """Return a component's counts (emitted, executed, acked, failed, ...) over all its tasks, as committed."""
+        """Return a component's counts (emitted, executed, acked, failed, ...) over all its tasks,
+        as committed.
+        """
         return self.topology(name).counts(component)
 
     def metrics(self, component: str, name: str | None = None) -> dict[str, MetricValue]:
@@ -425,21 +508,27 @@ class LocalCluster:
     def source(self, is_read_only: bool = False) -> StoreSource:
         """Return what a sampler (`insight.Sampler`) reads this cluster from."""
         clock = self.simulation.clock
-        return StoreSource(self.storm_state, self.service, self._reader, self.slot_conf, clock, is_read_only)
+        return StoreSource(
+            self.storm_state, self.service, self._reader, self.slot_conf, clock, is_read_only
+        )
 
     def _reader(self, topology_id: str) -> MomentReader:
         return MomentReader(self._data(topology_id).store)
 
-    # -- inside ----------------------------------------------------------------------------------------------------
+    # -- inside ------------------------------------------------------------------------------------
 
     def _run_a_while(self, last_step: int) -> bool:
         """Run what is due now and shortly after; return whether any data moved."""
         before = self._activity()
         until_ms = self.now_ms + _QUIET_MS
-        while self.simulation.steps < last_step and (self.simulation.run_round() or self.simulation.leap(until_ms)):
+        while self.simulation.steps < last_step and (
+            self.simulation.run_round() or self.simulation.leap(until_ms)
+        ):
             pass
         processes = [slot.process for slot in self.slots if slot.worker is not None]
-        return before != self._activity() or any(process is not None and process.clock.is_busy for process in processes)
+        return before != self._activity() or any(
+            process is not None and process.clock.is_busy for process in processes
+        )
 
     def _activity(self) -> list[int]:
         return [topology.activity for topology in self._topologies()]
@@ -449,4 +538,7 @@ class LocalCluster:
         return [phrase for topology in self._topologies() for phrase in topology.waiting()]
 
     def _complaint(self) -> str:
-        return "; ".join(self.waiting()[:8]) or "a spout never stops emitting: give it an is_exhausted, or use advance()"
+        return (
+            "; ".join(self.waiting()[:8])
+            or "a spout never stops emitting: give it an is_exhausted, or use advance()"
+        )

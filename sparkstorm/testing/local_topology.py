@@ -1,4 +1,6 @@
-"""A running topology of a simulated cluster, to look at: its workers, states, counts, and what is not done yet."""
+"""A running topology of a simulated cluster, to look at: its workers, states, counts, and what is
+not done yet.
+"""
 
 from __future__ import annotations
 
@@ -42,14 +44,23 @@ class LocalTopology:
     """View of one topology of a simulated cluster."""
 
     def __init__(
-        self, topology_id: str, name: str, state: StormState, data: Callable[[str], TopologyData], slots: Sequence[SimSlot]
+        self,
+        topology_id: str,
+        name: str,
+        state: StormState,
+        data: Callable[[str], TopologyData],
+        slots: Sequence[SimSlot],
     ) -> None:
         self.id = topology_id
         self.name = name
-        self._state, self._data, self.slots = state, data, slots
+        self._state = state
+        self._data = data
+        self.slots = slots
         table = state.read_tasks(topology_id)
         self.info_by_task: Mapping[int, TaskInfo] = table.info_by_task if table else {}
-        self.component_by_task = {task: info.component_id for task, info in self.info_by_task.items()}
+        self.component_by_task = {
+            task: info.component_id for task, info in self.info_by_task.items()
+        }
 
     @property
     def data(self) -> TopologyData:
@@ -80,7 +91,11 @@ class LocalTopology:
     def is_active(self) -> bool:
         """Return whether its spouts may emit."""
         base = self._state.read_base(self.id)
-        return base is not None and base.status in (TopologyStatus.ACTIVE, TopologyStatus.UPGRADING, TopologyStatus.ROLLBACK)
+        return base is not None and base.status in (
+            TopologyStatus.ACTIVE,
+            TopologyStatus.UPGRADING,
+            TopologyStatus.ROLLBACK,
+        )
 
     @property
     def workers(self) -> list[SimSlot]:
@@ -90,12 +105,19 @@ class LocalTopology:
         return [slot for slot in self.slots if slot.slot in wanted]
 
     def is_placed(self) -> bool:
-        """Return whether every slot runs what the assignment wants of it, and no other slot has a worker of this topology."""
+        """Return whether every slot runs what the assignment wants of it, and no other slot has a
+        worker of this topology.
+        """
         assignment = self._state.read_assignment(self.id)
-        return all(self._has_what_is_wanted(slot, part_of(assignment, slot.slot) if assignment else None) for slot in self.slots)
+        return all(
+            self._has_what_is_wanted(slot, part_of(assignment, slot.slot) if assignment else None)
+            for slot in self.slots
+        )
 
     def _has_what_is_wanted(self, slot: SimSlot, wanted: LocalAssignment | None) -> bool:
-        machine, sync, process = slot.machine, slot.sync, slot.process
+        machine = slot.machine
+        sync = slot.sync
+        process = slot.process
         if wanted is None:
             return slot.worker is None or slot.topology_id != self.id
         if machine is None or sync is None or process is None or sync.is_woken:
@@ -114,13 +136,19 @@ class LocalTopology:
         tasks = tasks_by_component(self.component_by_task)
         if component not in tasks:
             raise KeyError(f"there is no component '{component}', only {', '.join(tasks)}")
-        found = next((slot for slot in self.workers if tasks[component][0] in self.tasks_at(slot)), None)
+        found = next(
+            (slot for slot in self.workers if tasks[component][0] in self.tasks_at(slot)), None
+        )
         if found is None:
-            raise NotAliveError(f"topology {self.name}: task {tasks[component][0]} of '{component}' has no slot now")
+            raise NotAliveError(
+                f"topology {self.name}: task {tasks[component][0]} of '{component}' has no slot now"
+            )
         return found
 
     def states(self, component: str) -> dict[int, dict[Any, Any]]:
-        """Return the key-value state of each of a component's tasks; KeyError when there is no such component."""
+        """Return the key-value state of each of a component's tasks; KeyError when there is no such
+        component.
+        """
         tasks = tasks_by_component(self.component_by_task)
         if component not in tasks:
             raise KeyError(f"there is no component '{component}', only {', '.join(tasks)}")
@@ -130,7 +158,11 @@ class LocalTopology:
             if slot.worker is not None and slot.topology_id == self.id
             for task, bolt in slot.worker.task_set.bolts.items()
         ]
-        return {task: dict(b.state.items()) for task, b in sorted(bolts) if b.component == component and b.state is not None}
+        return {
+            task: dict(b.state.items())
+            for task, b in sorted(bolts)
+            if b.component == component and b.state is not None
+        }
 
     def counts(self, component: str) -> TaskCounts:
         """A component's counts over all tasks, as committed."""
@@ -142,9 +174,15 @@ class LocalTopology:
         return total
 
     def metrics(self, component: str) -> dict[str, MetricValue]:
-        """Return metrics of a component's code by name, over all tasks, as committed; of gauges the last task's."""
+        """Return metrics of a component's code by name, over all tasks, as committed; of gauges the
+        last task's.
+        """
         progress = self.progress()
-        own = sorted(task for task, counts in progress.counts_by_task.items() if counts.component == component)
+        own = sorted(
+            task
+            for task, counts in progress.counts_by_task.items()
+            if counts.component == component
+        )
         return merged_metrics(progress.metrics_by_task.get(task, {}) for task in own)
 
     def progress(self) -> Progress:
@@ -153,21 +191,30 @@ class LocalTopology:
 
     def dead_letters(self) -> list[DeadLetter]:
         """Inputs that were given up."""
-        return [DeadLetter.decode(self.data.codec, data) for _, data in LocalReader(self.store).parked(10_000)]
+        return [
+            DeadLetter.decode(self.data.codec, data)
+            for _, data in LocalReader(self.store).parked(10_000)
+        ]
 
     def waiting(self) -> list[str]:
         """Return what is not done yet, a phrase each."""
         found = [] if self.is_placed() else ["the control plane: a slot has not what it is to have"]
         found += [phrase for slot in self.workers for phrase in _waiting_in(slot)]
         return found + [
-            f"{len(keys.stream)} frames in the stream of task {task}" for task, keys in self.store.task_keys.items() if keys.stream
+            f"{len(keys.stream)} frames in the stream of task {task}"
+            for task, keys in self.store.task_keys.items()
+            if keys.stream
         ]
 
 
 def _inputs_of(bolt: BoltTask) -> str:
     held = len(bolt.held) - len(bolt.retries)
     name = f"{bolt.component}#{bolt.task}"
-    return f"{counted(held, 'input')} of {name} that it has neither acked nor failed" if held > 0 else f"inputs of {name}"
+    return (
+        f"{counted(held, 'input')} of {name} that it has neither acked nor failed"
+        if held > 0
+        else f"inputs of {name}"
+    )
 
 
 def _waiting_in(slot: SimSlot) -> list[str]:
@@ -178,6 +225,10 @@ def _waiting_in(slot: SimSlot) -> list[str]:
         return [f"worker {slot.slot} is down" + (f": {cause}" if cause else "")]
     task_set = worker.task_set
     found = [] if worker.is_settled else [f"a commit of {slot.slot}"]
-    found += [f"{counted(len(s.pending), 'tree')} of {s.component}#{t}" for t, s in task_set.spouts.items() if not s.pending.idle]
+    found += [
+        f"{counted(len(s.pending), 'tree')} of {s.component}#{t}"
+        for t, s in task_set.spouts.items()
+        if not s.pending.idle
+    ]
     found += [_inputs_of(bolt) for bolt in task_set.bolts.values() if bolt.is_waiting]
     return found + [f"frames for task {t}" for t, inbox in task_set.inboxes.items() if inbox.chunks]

@@ -1,7 +1,8 @@
 """Shared: a value that stays one object when a topology is pickled and opened in this process.
 
-LocalCluster pickles components as a real cluster does, so that a component that cannot be pickled is found early. An
-object that the test reads afterwards must not be copied by that: it is pickled as a number.
+LocalCluster pickles components as a real cluster does, so that a component that cannot be pickled
+is found early. An object that the test reads afterwards must not be copied by that: it is pickled
+as a number.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ _numbers = itertools.count(1)
 
 
 class ByReference:
-    """Base class of objects that are pickled as a reference, which is valid in this process only."""
+    """Base class of objects that are pickled as a reference, which is valid in this process
+    only.
+    """
 
     _by_number: ClassVar[WeakValueDictionary[int, ByReference]] = WeakValueDictionary()
 
@@ -41,5 +44,7 @@ class Shared(ByReference, Generic[ValueT]):
 def _find(process: int, number: int) -> ByReference:
     found = ByReference._by_number.get(number) if process == os.getpid() else None
     if found is None:
-        raise WorkerFailedError("a test component's memory lives in the test's process alone, for as long as the test holds it")
+        raise WorkerFailedError(
+            "a test component's memory lives in the test's process alone, for as long as the test holds it"
+        )
     return found

@@ -1,4 +1,6 @@
-"""Data of one topology in a simulated cluster: what Redis would hold, frames on their way, and what its workers have reported."""
+"""Data of one topology in a simulated cluster: what Redis would hold, frames on their way, and what
+its workers have reported.
+"""
 
 from __future__ import annotations
 
@@ -29,17 +31,20 @@ class TopologyData:
         self.failure: Exception | None = None  # of a worker, that another start would find again
         self.activity = 0  # grows with every step in which anything was emitted or sent
         self.codec = Codec()
-        self.has_inherited = False  # its predecessor's counts are gone, its spouts' positions are not
+        # its predecessor's counts are gone, its spouts' positions are not
+        self.has_inherited = False
 
 
 class DataPlane:
     """The data of all topologies in the home store; it is also what Nimbus retires topologies with.
 
-    `others` are the stores beside it by name, each a plane of its own: what lies in one is not seen in another.
+    `others` are the stores beside it by name, each a plane of its own: what lies in one is not seen
+    in another.
     """
 
     def __init__(self, max_bytes: int | None = None, name: str = "", *others: str) -> None:
-        self.name, self.others = name, {each: DataPlane(max_bytes, each) for each in others}
+        self.name = name
+        self.others = {each: DataPlane(max_bytes, each) for each in others}
         self._max_bytes = max_bytes
         self._by_id: dict[str, TopologyData] = {}
         self._opened: dict[str, Opened] = {}
@@ -59,7 +64,9 @@ class DataPlane:
         return self.others.get(store, self)
 
     def named_by(self, conf: Mapping[str, Any]) -> DataPlane:
-        """Return the plane of the store that a topology's configuration names, else the home store's."""
+        """Return the plane of the store that a topology's configuration names, else the home
+        store's.
+        """
         return self.at(SubmissionSettings.of(conf).store or "")
 
     def finder(self, state: StormState) -> Callable[[str], TopologyData]:
@@ -73,11 +80,17 @@ class DataPlane:
 
     def all(self) -> Mapping[str, TopologyData]:
         """Data by topology id, in all stores."""
-        return {each: data for plane in (self, *self.others.values()) for each, data in plane._by_id.items()}
+        return {
+            each: data
+            for plane in (self, *self.others.values())
+            for each, data in plane._by_id.items()
+        }
 
     def stores_of(self, topology_id: str) -> list[str]:
         """Return the names of the stores that hold data of a topology."""
-        return [plane.name for plane in (self, *self.others.values()) if topology_id in plane._by_id]
+        return [
+            plane.name for plane in (self, *self.others.values()) if topology_id in plane._by_id
+        ]
 
     def open(self, code: bytes, key: str) -> Opened:
         """A topology's code; instances are made afresh, the topology itself is read once."""
@@ -86,13 +99,17 @@ class DataPlane:
         return self._opened[key]
 
     def repeat_ends(self) -> None:
-        """Carry out once more all ends so far, as a leader does that was deposed in the middle of one and goes on late."""
+        """Carry out once more all ends so far, as a leader does that was deposed in the middle of
+        one and goes on late.
+        """
         self._ends, calls = [], self._ends
         for call in calls:
             call()
 
     def retire(self, topology_id: str) -> None:
-        """Delete what a topology left; zombies of it keep their own reference, to a store that has ended."""
+        """Delete what a topology left; zombies of it keep their own reference, to a store that has
+        ended.
+        """
         self._ends.append(lambda: self.retire(topology_id))
         self._ended.add(topology_id)
         data = self._by_id.pop(topology_id, None)
@@ -101,23 +118,32 @@ class DataPlane:
 
     def unended(self) -> dict[str, int]:
         """Count the tasks of each topology that workers have claimed and that has not ended."""
-        found = {each: sum(bool(keys.fence) for keys in data.store.task_keys.values()) for each, data in self._by_id.items()}
-        return {each: claimed for each, claimed in found.items() if claimed and each not in self._ended}
+        found = {
+            each: sum(bool(keys.fence) for keys in data.store.task_keys.values())
+            for each, data in self._by_id.items()
+        }
+        return {
+            each: claimed for each, claimed in found.items() if claimed and each not in self._ended
+        }
 
     def ended(self, topology_ids: Collection[str]) -> set[str]:
         """Return those of these ids that have ended."""
         return self._ended & {*topology_ids}
 
     def hand_over(self, old_id: str, new_id: str) -> None:
-        """Give streams, cursors, journals and held inputs to the successor; what belongs to processes is dropped."""
+        """Give streams, cursors, journals and held inputs to the successor; what belongs to
+        processes is dropped.
+        """
         self._ends.append(lambda: self.hand_over(old_id, new_id))
         if old_id in self._ended:
             return  # a hand-over that is repeated, maybe late and by a deposed leader
-        old, new = self.of(old_id), self.of(new_id)
+        old = self.of(old_id)
+        new = self.of(new_id)
         self._ended.add(old_id)
         del self._by_id[old_id]
         for task, keys in old.store.task_keys.items():
-            keys.fence, keys.owner = 0, ""
+            keys.fence = 0
+            keys.owner = ""
             new.store.task_keys[task] = keys
         new.store.dead_letters += old.store.dead_letters
         new.store.letters_so_far = old.store.letters_so_far

@@ -1,4 +1,6 @@
-"""Nodes and slots of a simulated cluster: the real slot, sync and supervisor over a tree and storage in memory."""
+"""Nodes and slots of a simulated cluster: the real slot, sync and supervisor over a tree and
+storage in memory.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ class ControlPlane(WorkerServices, Protocol):
         """A new session on the cluster's tree."""
 
     def rest_or(self, due_ms: int, /) -> int | None:
-        """When a part of the control plane is due: none while the whole of it has nothing to do and may sleep."""
+        """When a part of the control plane is due: none while the whole of it has nothing to do and
+        may sleep.
+        """
 
 
 @dataclass(slots=True)
@@ -72,22 +76,36 @@ class SimProbe:
     """The way of a node to Redis."""
 
     def __init__(self, node: SimNode, now_ms: Callable[[], int]) -> None:
-        self._node, self._now_ms = node, now_ms
+        self._node = node
+        self._now_ms = now_ms
 
     def away(self) -> tuple[int, str]:
         """Return for how many milliseconds it has been cut, and why."""
         now_ms = self._now_ms()
-        return (max(1, now_ms - self._node.cut_ms.start), "the network is cut") if self._node.is_cut(now_ms) else (0, "")
+        return (
+            (max(1, now_ms - self._node.cut_ms.start), "the network is cut")
+            if self._node.is_cut(now_ms)
+            else (0, "")
+        )
 
     def close(self) -> None:
         """There is nothing to end."""
 
 
 class Duty:
-    """An actor made of one step function, such as a thread of a slot; it can be paused, as by SIGSTOP."""
+    """An actor made of one step function, such as a thread of a slot; it can be paused, as by
+    SIGSTOP.
+    """
 
-    def __init__(self, simulation: Simulation, step: Callable[[int], int | None], is_woken: Callable[[], bool]) -> None:
-        self._simulation, self._step, self._is_woken = simulation, step, is_woken
+    def __init__(
+        self,
+        simulation: Simulation,
+        step: Callable[[int], int | None],
+        is_woken: Callable[[], bool],
+    ) -> None:
+        self._simulation = simulation
+        self._step = step
+        self._is_woken = is_woken
         self.paused_until_ms = 0
 
     def step(self, now_ms: int) -> int | None:
@@ -107,7 +125,8 @@ class SimSlot:
     """One (node, port): the slot process that holds it, and the worker of the moment."""
 
     def __init__(self, around: ControlPlane, node: SimNode, port: int) -> None:
-        self._around, self.node = around, node
+        self._around = around
+        self.node = node
         self.slot = WorkerSlot(node.name, port)
         self.deaths: list[str] = []  # of its workers, why
         self.process: InProcessWorker | None = None
@@ -119,7 +138,7 @@ class SimSlot:
         self._storage: MemoryNodeDir | None = None
         self.threads: list[Duty] = []
 
-    # -- life and death of the slot process ------------------------------------------------------------------------
+    # -- life and death of the slot process --------------------------------------------------------
 
     @property
     def is_up(self) -> bool:
@@ -132,10 +151,21 @@ class SimSlot:
         claim = storage.try_claim(self.slot.port)
         assert claim is not None, f"{self.slot} is taken"
         plane = self._around.data_plane
-        home, *others = (RedisAddress("memory", 0, name=name) for name in (plane.name, *plane.others))
-        spec = SlotSpec(StateAddress("memory"), home, "", "", conf=self._around.slot_conf, other_redis=tuple(others))
+        home, *others = (
+            RedisAddress("memory", 0, name=name) for name in (plane.name, *plane.others)
+        )
+        spec = SlotSpec(
+            StateAddress("memory"),
+            home,
+            "",
+            "",
+            conf=self._around.slot_conf,
+            other_redis=tuple(others),
+        )
         sync = self.sync = SlotSync(self.slot, storage, lambda: self._connect(storage))
-        self.machine = Slot(spec, Place(self.slot, self.node.host, storage, claim), sync, self._spawn)
+        self.machine = Slot(
+            spec, Place(self.slot, self.node.host, storage, claim), sync, self._spawn
+        )
         simulation = self._around.simulation
         thread = Duty(simulation, self._step_machine, lambda: False)
         syncing = Duty(simulation, self._step_sync, lambda: sync.is_woken)
@@ -145,7 +175,9 @@ class SimSlot:
             simulation.add(duty, has_threads=False)
 
     def die(self) -> StateStore | None:
-        """End the slot process without a word: its worker dies with it; its session is returned and lasts until it is closed."""
+        """End the slot process without a word: its worker dies with it; its session is returned and
+        lasts until it is closed.
+        """
         for duty in self.threads:
             self._around.simulation.discard(duty)
         if self._storage is not None:
@@ -153,7 +185,8 @@ class SimSlot:
         self.machine = self.sync = None
         if self.process is not None:
             self.process.kill()
-        left, self.store = self.store, None
+        left = self.store
+        self.store = None
         return left
 
     def close(self) -> None:
@@ -169,7 +202,7 @@ class SimSlot:
         """Let the slot's main thread do nothing for so long."""
         self._held_until_ms = self._around.simulation.clock.now_ms() + ms
 
-    # -- its worker ------------------------------------------------------------------------------------------------
+    # -- its worker --------------------------------------------------------------------------------
 
     @property
     def host(self) -> Any:
@@ -190,12 +223,20 @@ class SimSlot:
     @property
     def tasks(self) -> list[int]:
         """The tasks of its last worker."""
-        return self.process.spec.tasks() if self.process is not None and self.process.spec is not None else []
+        return (
+            self.process.spec.tasks()
+            if self.process is not None and self.process.spec is not None
+            else []
+        )
 
     @property
     def topology_id(self) -> str:
         """The topology that its last worker belongs to."""
-        return self.process.spec.topology_id if self.process is not None and self.process.spec is not None else ""
+        return (
+            self.process.spec.topology_id
+            if self.process is not None and self.process.spec is not None
+            else ""
+        )
 
     def kill(self) -> None:
         """Kill the worker as kill -9 does; the slot starts the next one."""
@@ -203,7 +244,11 @@ class SimSlot:
 
     def bury(self, code: int, reason: str, restart_ms: int = 0) -> None:
         """End the worker with an exit code; the slot does not hear of it for a while."""
-        if self.process is not None and self.process.exit_code is None and not self.process.is_zombie:
+        if (
+            self.process is not None
+            and self.process.exit_code is None
+            and not self.process.is_zombie
+        ):
             self.hold(restart_ms)
             self.process.end(code, reason)
 
@@ -216,13 +261,18 @@ class SimSlot:
         process.leave()
         return process
 
-    # -- its threads -----------------------------------------------------------------------------------------------
+    # -- its threads -------------------------------------------------------------------------------
 
     def _spawn(self) -> InProcessWorker:
         process: InProcessWorker | None = None
 
         def on_news() -> None:
-            if process is not None and process.exit_code not in (None, 0) and process.end_reason and process is self.process:
+            if (
+                process is not None
+                and process.exit_code not in (None, 0)
+                and process.end_reason
+                and process is self.process
+            ):
                 self._note_death(process)
             if self.threads:
                 self._around.simulation.wake(self.threads[0])
@@ -243,7 +293,9 @@ class SimSlot:
         due_ms = self.machine.step(now_ms)
         is_wait_of_its_own = self.machine.due_ms > now_ms
         return self._around.rest_or(
-            min(self.machine.due_ms, now_ms + _LOOK_MS) if is_wait_of_its_own else max(due_ms, now_ms + _LOOK_MS)
+            min(self.machine.due_ms, now_ms + _LOOK_MS)
+            if is_wait_of_its_own
+            else max(due_ms, now_ms + _LOOK_MS)
         )
 
     def _step_sync(self, now_ms: int) -> int | None:
@@ -253,7 +305,9 @@ class SimSlot:
 
     def _connect(self, storage: MemoryNodeDir) -> SlotStores:
         self.store = self._around.open_session(str(self.slot))
-        state = StormState(WatchedStore(self.store, self._around.simulation.clock.now_ms, str(self.slot)), KEY)
+        state = StormState(
+            WatchedStore(self.store, self._around.simulation.clock.now_ms, str(self.slot)), KEY
+        )
         settings = SupervisorSettings.of(self._around.conf)
         duties = SupervisorDuties(
             host=self.node.host,
@@ -265,7 +319,9 @@ class SimSlot:
         )
         probe = SimProbe(self.node, self._around.simulation.clock.now_ms)
         others = self._around.data_plane.others
-        supervisor = Supervisor(duties, storage, state, probe=probe, other_probes=dict.fromkeys(others, probe))
+        supervisor = Supervisor(
+            duties, storage, state, probe=probe, other_probes=dict.fromkeys(others, probe)
+        )
         master = TopologyMaster(state, settings.task_heartbeat_ms)
         blobs = BlobStore(state, self._around.bytes_store, KEY)
         return SlotStores(state, blobs, supervisor, master=master, has_several=bool(others))

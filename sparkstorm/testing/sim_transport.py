@@ -1,4 +1,6 @@
-"""Transports with simulated delays (a frame of a busy sender or a slow network can be read later) and with faults of commits."""
+"""Transports with simulated delays (a frame of a busy sender or a slow network can be read later)
+and with faults of commits.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from sparkstorm.transport.local import LocalStore, LocalTransport
 
 
 class Arrivals:
-    """Frames on their way, by task; what is behind one that has not arrived is not readable either."""
+    """Frames on their way, by task; what is behind one that has not arrived is not readable
+    either.
+    """
 
     def __init__(self, store: LocalStore) -> None:
         self.sent = 0  # commits with frames in them, so far
@@ -41,31 +45,44 @@ class Arrivals:
             self._token_by_task[task] = max(token, self._token_by_task.get(task, 0))
 
     def check_owner(self, commit: Commit) -> None:
-        """AssertionError when a commit was applied whose owner is not the last that claimed each of its tasks."""
+        """AssertionError when a commit was applied whose owner is not the last that claimed each of
+        its tasks.
+        """
         if self._restores != self._store.restores:
-            self._restores, self._token_by_task = self._store.restores, {}  # the store has forgotten the newest claims
+            # the store has forgotten the newest claims
+            self._restores = self._store.restores
+            self._token_by_task = {}
         for task, token in commit.token_by_task.items():
             last = self._token_by_task.get(task, token)
-            assert token >= last, f"{commit.owner} has committed with token {token} after token {last} had claimed task {task}"
+            assert token >= last, (
+                f"{commit.owner} has committed with token {token} after token {last} had claimed task {task}"
+            )
 
     def follow(self, other: Arrivals) -> None:
         """Take over the frames that are on their way to the tasks of another topology."""
-        self._on_the_way, other._on_the_way = other._on_the_way, {}
+        self._on_the_way = other._on_the_way
+        other._on_the_way = {}
 
     def next_ms(self) -> int | None:
         """When the next frame arrives."""
-        return min((waiting[0][1] for waiting in self._on_the_way.values() if waiting), default=None)
+        return min(
+            (waiting[0][1] for waiting in self._on_the_way.values() if waiting), default=None
+        )
 
 
 class SimTransport(LocalTransport):
-    """A LocalTransport whose commits can be read at the moment to which their owner's clock has come."""
+    """A LocalTransport whose commits can be read at the moment to which their owner's clock has
+    come.
+    """
 
     def __init__(self, store: LocalStore, clock: WorkerClock, arrivals: Arrivals) -> None:
         super().__init__(store)
         self.arrivals = arrivals
         self.clock = clock
 
-    def claim(self, owner: str, token_by_task: Mapping[int, int], expected: Expected | None = None) -> Claim:
+    def claim(
+        self, owner: str, token_by_task: Mapping[int, int], expected: Expected | None = None
+    ) -> Claim:
         found = super().claim(owner, token_by_task, expected)
         self.arrivals.note_claim(token_by_task)
         return found
@@ -91,7 +108,8 @@ class SimTransport(LocalTransport):
         found = super().poll({}, count)  # asks whether the store is behind its owner
         now_ms = self.clock.now_ms()
         for task, entry in after.items():
-            newest, read = self.arrivals.newest(task, now_ms), int(entry.partition("-")[0])
+            newest = self.arrivals.newest(task, now_ms)
+            read = int(entry.partition("-")[0])
             arrived = sum(read < number <= newest for number, _ in self._store.task(task).stream)
             if arrived:
                 found += super().poll({task: entry}, min(count, arrived))
@@ -133,10 +151,13 @@ class FaultyTransport(SimTransport):
     ) -> None:
         super().__init__(worker.host.store, worker.clock, worker.host.arrivals)
         self._choose = choose
-        self._delay_ms, self._is_cut = delay_ms, is_cut
+        self._delay_ms = delay_ms
+        self._is_cut = is_cut
         self._sent_again = -1
 
-    def claim(self, owner: str, token_by_task: Mapping[int, int], expected: Expected | None = None) -> Claim:
+    def claim(
+        self, owner: str, token_by_task: Mapping[int, int], expected: Expected | None = None
+    ) -> Claim:
         self._reach()
         return super().claim(owner, token_by_task, expected)
 
@@ -171,4 +192,5 @@ class FaultyTransport(SimTransport):
 
     def _come_again(self, commit: Commit, fault: CommitFault) -> None:
         self._sent_again = commit.seq
-        raise StoreFullError(fault.value)  # the one error after which a worker sends the same commit once more
+        # the one error after which a worker sends the same commit once more
+        raise StoreFullError(fault.value)

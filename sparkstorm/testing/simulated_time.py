@@ -1,4 +1,6 @@
-"""Simulated time of workers: a worker's clock may be ahead of the simulation's while the worker is busy."""
+"""Simulated time of workers: a worker's clock may be ahead of the simulation's while the worker is
+busy.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ _stepping: list[WorkerClock] = []
 
 
 class SimulatedDeath(BaseException):
-    """Raised in a component (die()): its worker's process is gone at once, as after a segfault or a kill -9."""
+    """Raised in a component (die()): its worker's process is gone at once, as after a segfault or a
+    kill -9.
+    """
 
 
 class WorkerClock:

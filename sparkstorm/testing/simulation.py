@@ -1,7 +1,7 @@
 """Simulation: steps actors in one thread in a seeded order and advances time to the next due step.
 
-After trio's autojump clock and timely's `step`. Equal seeds give equal runs: no actor reads a real clock or unseeded
-random numbers.
+After trio's autojump clock and timely's `step`. Equal seeds give equal runs: no actor reads a real
+clock or unseeded random numbers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ START_MS = 1_767_225_600_000  # 2026-01-01T00:00:00Z
 
 
 class Actor(Protocol):
-    """Something that is stepped. `step` never sleeps; its result None means that only a wake-up makes it due again."""
+    """Something that is stepped. `step` never sleeps; its result None means that only a wake-up
+    makes it due again.
+    """
 
     def step(self, now_ms: int) -> int | None:
         """Do what is due; return when to be called again."""
@@ -29,7 +31,9 @@ class Actor(Protocol):
 
 
 class Simulation:
-    """Clock, random numbers and actors; `watchers` are called after every step to check invariants."""
+    """Clock, random numbers and actors; `watchers` are called after every step to check
+    invariants.
+    """
 
     def __init__(self, seed: int = 0, start_ms: int = START_MS) -> None:
         self.clock = SimClock(start_ms)
@@ -47,7 +51,9 @@ class Simulation:
         return tuple(self._due_ms)
 
     def add(self, actor: Actor, has_threads: bool = True) -> None:
-        """Let an actor take part, from now on; one without threads of its own is never asked for them."""
+        """Let an actor take part, from now on; one without threads of its own is never asked for
+        them.
+        """
         self._due_ms[actor] = self.clock.now_ms()
         if has_threads:
             self._threaded[actor] = None
@@ -63,7 +69,9 @@ class Simulation:
             self._due_ms[actor] = self.clock.now_ms()
 
     def rest(self, actor: Actor) -> None:
-        """Step it when it is woken, not before; one that is due now or was woken already is stepped first."""
+        """Step it when it is woken, not before; one that is due now or was woken already is stepped
+        first.
+        """
         due_ms = self._due_ms.get(actor)
         if due_ms is not None and due_ms > self.clock.now_ms():
             self._due_ms[actor] = None
@@ -78,9 +86,15 @@ class Simulation:
         return min((due for due in self._due_ms.values() if due is not None), default=None)
 
     def run_round(self) -> bool:
-        """Step every actor that is due or woken once, in random order; return whether there was any."""
+        """Step every actor that is due or woken once, in random order; return whether there was
+        any.
+        """
         now_ms = self.clock.now_ms()
-        ready = [a for a, due in self._due_ms.items() if (due is not None and due <= now_ms) or a.is_woken()]
+        ready = [
+            a
+            for a, due in self._due_ms.items()
+            if (due is not None and due <= now_ms) or a.is_woken()
+        ]
         self.random.shuffle(ready)
         for actor in ready:
             self.step(actor)
@@ -92,7 +106,9 @@ class Simulation:
             return
         self.steps += 1
         if self.most_steps is not None and self.steps > self.most_steps:
-            raise TimeoutError(f"the simulation has not come to its end after {self.most_steps} steps")
+            raise TimeoutError(
+                f"the simulation has not come to its end after {self.most_steps} steps"
+            )
         due_ms = actor.step(self.clock.now_ms())
         if actor in self._due_ms:
             self._due_ms[actor] = due_ms
@@ -106,11 +122,15 @@ class Simulation:
             pass
 
     def leap(self, until_ms: int) -> bool:
-        """Move time on to what is due next, at most to a limit; whether there is anything to do before the limit."""
+        """Move time on to what is due next, at most to a limit; whether there is anything to do
+        before the limit.
+        """
         posted = [actor.wait_for_threads() for actor in self._threaded]  # everybody gets the chance
         if any(posted):
             return True
         due_ms = self.next_due_ms()
         is_over = due_ms is None or due_ms > until_ms
-        self.clock.advance(max(0, (until_ms if due_ms is None or is_over else due_ms) - self.clock.now_ms()))
+        self.clock.advance(
+            max(0, (until_ms if due_ms is None or is_over else due_ms) - self.clock.now_ms())
+        )
         return not is_over

@@ -1,4 +1,6 @@
-"""One run of a topology on a simulated cluster under faults: requests, rows over time, recovery, and the checks at the end."""
+"""One run of a topology on a simulated cluster under faults: requests, rows over time, recovery,
+and the checks at the end.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ from sparkstorm.testing.sim_slot import Duty
 from sparkstorm.windowing.settings import is_timed
 
 Rows = Sequence[Sequence[Any]]
-MAIN, OTHER = "main", "other"
+MAIN = "main"
+OTHER = "other"
 DURATION_MS = 8_000  # within which faults begin
 _FEED_MS = 5_000  # rows come spread over so long
 _SETTLE_MS = 240_000  # within which everything must settle once the last fault is over
@@ -35,12 +38,17 @@ _END_OF_TIME_MS = 2_000
 _MOST_STEPS = 60_000
 _SUBMITS = 20
 _MOST_BURSTS = 6
-_NEXT_OF_UPGRADE = (RequestKind.CONTINUE_UPGRADE, RequestKind.COMPLETE_UPGRADE, RequestKind.ROLLBACK_UPGRADE)
+_NEXT_OF_UPGRADE = (
+    RequestKind.CONTINUE_UPGRADE,
+    RequestKind.COMPLETE_UPGRADE,
+    RequestKind.ROLLBACK_UPGRADE,
+)
 
 
 @dataclass(frozen=True)
 class Subject:
-    """Subject of a simulation: `make` returns a fresh topology, whose spouts named in `sources` are fed those rows.
+    """Subject of a simulation: `make` returns a fresh topology, whose spouts named in `sources` are
+    fed those rows.
 
     `check` is called at the end of each run with the cluster and the name of the topology.
     """
@@ -53,21 +61,28 @@ class Subject:
 
 @dataclass(frozen=True)
 class Reference:
-    """Results of unharmed runs: states of the bolts that depend on no order, dead letters, and how far the triggers counted."""
+    """Results of unharmed runs: states of the bolts that depend on no order, dead letters, and how
+    far the triggers counted.
+    """
 
     states: Mapping[str, Mapping[str, list[str]]]
     num_dead_letters: int
     scale: Scale
-    targets: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # how often each row is in the target of each TargetSink
+    # how often each row is in the target of each TargetSink
+    targets: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     uncompared: tuple[str, ...] = ()  # bolts whose states differ between two runs without faults
-    failed: Mapping[str, frozenset[Any]] = field(default_factory=dict)  # messages by spout: those that bolts refuse
+    # messages by spout: those that bolts refuse
+    failed: Mapping[str, frozenset[Any]] = field(default_factory=dict)
 
 
 class Client:
-    """Makes requests without waiting for them; one in four dies right after, and its requests are carried out all the same."""
+    """Makes requests without waiting for them; one in four dies right after, and its requests are
+    carried out all the same.
+    """
 
     def __init__(self, cluster: FaultyCluster, chance: random.Random) -> None:
-        self._cluster, self._chance = cluster, chance
+        self._cluster = cluster
+        self._chance = chance
         self._open: dict[str, tuple[PendingRequest, str]] = {}
         self._orphans: dict[str, str] = {}
         self._duty = Duty(cluster.simulation, self._step, lambda: False)
@@ -75,9 +90,11 @@ class Client:
 
     def ask(self, make: Callable[[], Request], what: str) -> None:
         """Write a request; a refusal of the client itself ends it at once."""
-        number, dies = f"{self._chance.getrandbits(128):032x}", self._chance.random() < 0.25
+        number = f"{self._chance.getrandbits(128):032x}"
+        dies = self._chance.random() < 0.25
         try:
-            request = replace(make(), id=number)  # ids decide the order of requests of the same moment
+            # ids decide the order of requests of the same moment
+            request = replace(make(), id=number)
             pending = self._cluster.service.begin(request)
         except SparkStormError as refusal:
             self._cluster.say(f"{what}: {type(refusal).__name__}: {refusal}")
@@ -90,7 +107,8 @@ class Client:
 
     def unfinished(self) -> list[str]:
         """Requests that have not ended, a phrase each."""
-        state, found = self._cluster.storm_state, [f"the request of {what} has not ended" for _, what in self._open.values()]
+        state = self._cluster.storm_state
+        found = [f"the request of {what} has not ended" for _, what in self._open.values()]
         for number, what in self._orphans.items():
             outcome = state.read_outcome(number)
             if state.read_request(number) is not None and (outcome is None or not outcome.is_final):
@@ -113,7 +131,9 @@ class Client:
 
     def _is_known(self, pending: PendingRequest) -> bool:
         state = self._cluster.storm_state
-        return state.read_request(pending.id) is not None or state.read_outcome(pending.id) is not None
+        return (
+            state.read_request(pending.id) is not None or state.read_outcome(pending.id) is not None
+        )
 
     def _has_ended(self, pending: PendingRequest, what: str, now_ms: int) -> bool:
         outcome = pending.poll()
@@ -137,14 +157,24 @@ class Client:
 class Trial:
     """One run of a subject under the faults of one seed."""
 
-    def __init__(self, subject: Subject, seed: int, faults: Sequence[Fault], reference: Reference | None = None) -> None:
-        self._subject, self._reference = subject, reference
+    def __init__(
+        self,
+        subject: Subject,
+        seed: int,
+        faults: Sequence[Fault],
+        reference: Reference | None = None,
+    ) -> None:
+        self._subject = subject
+        self._reference = reference
         self._chance = random.Random(seed)
         self._conf = {**_drawn_conf(self._chance), **subject.conf}
         self.cluster = FaultyCluster(seed, faults, {})
         topology = subject.make()
-        self.feeders = {spout: FeederSpout(topology.components[spout].streams) for spout in subject.sources}
-        self._main, self._other = _fed(topology, self.feeders), _other_topology()
+        self.feeders = {
+            spout: FeederSpout(topology.components[spout].streams) for spout in subject.sources
+        }
+        self._main = _fed(topology, self.feeders)
+        self._other = _other_topology()
         self._client = Client(self.cluster, self._chance)
         self._anew = False  # ZooKeeper lost the topology, which Nimbus's problems said
         self.final_states: dict[str, dict[str, list[str]]] = {}
@@ -165,7 +195,10 @@ class Trial:
         cluster.simulation.advance(max(0, ends_ms - cluster.now_ms))
         self._recover()
         self._check()
-        self.final_states, self.num_dead_letters = self._states(), len(cluster.topology(MAIN).dead_letters())
+        self.final_states, self.num_dead_letters = (
+            self._states(),
+            len(cluster.topology(MAIN).dead_letters()),
+        )
         self.failed = {spout: frozenset(feeder.failed) for spout, feeder in self.feeders.items()}
         cluster.close()
 
@@ -203,53 +236,84 @@ class Trial:
     def _names(self) -> list[str]:
         return [each.rsplit("-", 2)[0] for each in self.cluster.storm_state.topology_ids()]
 
-    # -- requests, by the kinds of faults --------------------------------------------------------------------------
+    # -- requests, by the kinds of faults ----------------------------------------------------------
 
     def _deactivate(self, fault: Fault) -> None:
         service = self.cluster.service
         self._client.ask(lambda: service.new_request(RequestKind.DEACTIVATE, MAIN), str(fault))
         self.cluster.after(
-            fault.size, lambda: self._client.ask(lambda: service.new_request(RequestKind.ACTIVATE, MAIN), f"the end of {fault}")
+            fault.size,
+            lambda: self._client.ask(
+                lambda: service.new_request(RequestKind.ACTIVATE, MAIN), f"the end of {fault}"
+            ),
         )
 
     def _rebalance(self, fault: Fault) -> None:
         options = RebalanceOptions(1 + fault.pick % 4, {}, reassign=fault.pick % 3 == 0)
         wait_secs = fault.size / 1000
-        self._client.ask(lambda: self.cluster.service.rebalance_request(MAIN, options, wait_secs), str(fault))
+        self._client.ask(
+            lambda: self.cluster.service.rebalance_request(MAIN, options, wait_secs), str(fault)
+        )
 
     def _update(self, fault: Fault) -> None:
         code = pack_topology(self._main)
-        self._client.ask(lambda: self.cluster.service.update_request(MAIN, self._main, self._conf, code), str(fault))
+        self._client.ask(
+            lambda: self.cluster.service.update_request(MAIN, self._main, self._conf, code),
+            str(fault),
+        )
 
     def _gray_upgrade(self, fault: Fault) -> None:
-        """Begin a gray upgrade to the same code with another configuration; continue it, complete it or take it back later."""
-        service, code, number = self.cluster.service, pack_topology(self._main), 1 + fault.pick % 3
+        """Begin a gray upgrade to the same code with another configuration; continue it, complete
+        it or take it back later.
+        """
+        service = self.cluster.service
+        code = pack_topology(self._main)
+        number = 1 + fault.pick % 3
         conf = {**self._conf, "app.upgrade": fault.pick, "topology.upgrade.worker.num": number}
         self._client.ask(lambda: service.upgrade_request(MAIN, self._main, conf, code), str(fault))
         kind = _NEXT_OF_UPGRADE[fault.pick % len(_NEXT_OF_UPGRADE)]
-        options = UpgradeOptions(worker_num=number) if kind is RequestKind.CONTINUE_UPGRADE else None
+        options = (
+            UpgradeOptions(worker_num=number) if kind is RequestKind.CONTINUE_UPGRADE else None
+        )
         self.cluster.after(
-            fault.size, lambda: self._client.ask(lambda: service.new_request(kind, MAIN, upgrade=options), f"the end of {fault}")
+            fault.size,
+            lambda: self._client.ask(
+                lambda: service.new_request(kind, MAIN, upgrade=options), f"the end of {fault}"
+            ),
         )
 
     def _restart_worker(self, fault: Fault) -> None:
         slots = [slot.slot for slot in self.cluster.slots]
         slot = None if fault.pick % 3 == 0 else slots[fault.pick % len(slots)]
-        self._client.ask(lambda: self.cluster.service.new_request(RequestKind.RESTART_WORKER, MAIN, slot=slot), str(fault))
+        self._client.ask(
+            lambda: self.cluster.service.new_request(RequestKind.RESTART_WORKER, MAIN, slot=slot),
+            str(fault),
+        )
 
     def _set_log_level(self, fault: Fault) -> None:
         levels = {"app": LogLevel("DEBUG", fault.size)}
-        self._client.ask(lambda: self.cluster.service.new_request(RequestKind.SET_LOG_LEVEL, MAIN, log_levels=levels), str(fault))
+        self._client.ask(
+            lambda: self.cluster.service.new_request(
+                RequestKind.SET_LOG_LEVEL, MAIN, log_levels=levels
+            ),
+            str(fault),
+        )
 
     def _submit_other(self, fault: Fault) -> None:
         code = pack_topology(self._other)
-        conf = {"topology.workers": 1 + fault.pick % 2, "topology.store.loss": "continue"}  # Redis may go back to before it
-        self._client.ask(lambda: self.cluster.service.submit_request(OTHER, self._other, conf, code), str(fault))
+        # Redis may go back to before it
+        conf = {"topology.workers": 1 + fault.pick % 2, "topology.store.loss": "continue"}
+        self._client.ask(
+            lambda: self.cluster.service.submit_request(OTHER, self._other, conf, code), str(fault)
+        )
 
     def _kill_other(self, fault: Fault) -> None:
-        self._client.ask(lambda: self.cluster.service.new_request(RequestKind.KILL, OTHER, wait_ms=fault.size), str(fault))
+        self._client.ask(
+            lambda: self.cluster.service.new_request(RequestKind.KILL, OTHER, wait_ms=fault.size),
+            str(fault),
+        )
 
-    # -- the end ---------------------------------------------------------------------------------------------------
+    # -- the end -----------------------------------------------------------------------------------
 
     def _recover(self) -> None:
         """Let all faults end, activate what rests, and wait until nothing waits."""
@@ -262,10 +326,13 @@ class Trial:
         for feeder in self.feeders.values():
             feeder.finish()
         cluster.wake_workers()
-        if any(map(is_timed, self._main)):  # event time runs to its end behind the last row: its last windows belong to no message
+        # event time runs to its end behind the last row: its last windows belong to no message
+        if any(map(is_timed, self._main)):
             cluster.simulation.advance(_END_OF_TIME_MS)
         while waiting := self._waiting():
-            assert cluster.now_ms < until_ms, f"not settled {_SETTLE_MS // 1000} s after the last fault: {'; '.join(waiting[:6])}"
+            assert cluster.now_ms < until_ms, (
+                f"not settled {_SETTLE_MS // 1000} s after the last fault: {'; '.join(waiting[:6])}"
+            )
             cluster.simulation.advance(_LOOK_MS)
 
     def _waiting(self) -> list[str]:
@@ -276,14 +343,31 @@ class Trial:
 
     def _unfinished_spouts(self) -> list[str]:
         if DeliverySettings.of(self._conf).is_tracked:
-            return [f"messages of spout {spout} are open" for spout, feeder in self.feeders.items() if feeder.num_open]
-        workers = [slot.worker for slot in self.cluster.topology(MAIN).workers if slot.worker is not None]
-        spouts = [(each.component, each.spout) for worker in workers for each in worker.task_set.spouts.values()]
-        return [f"rows of spout {name} are not emitted" for name, spout in spouts if not spout.is_exhausted()]
+            return [
+                f"messages of spout {spout} are open"
+                for spout, feeder in self.feeders.items()
+                if feeder.num_open
+            ]
+        workers = [
+            slot.worker for slot in self.cluster.topology(MAIN).workers if slot.worker is not None
+        ]
+        spouts = [
+            (each.component, each.spout)
+            for worker in workers
+            for each in worker.task_set.spouts.values()
+        ]
+        return [
+            f"rows of spout {name} are not emitted"
+            for name, spout in spouts
+            if not spout.is_exhausted()
+        ]
 
     def _operate(self) -> list[str]:
-        """Do what an operator does after ZooKeeper went back: end what Nimbus's problems name, and submit anew."""
-        service, nimbus = self.cluster.service, self.cluster.nimbus
+        """Do what an operator does after ZooKeeper went back: end what Nimbus's problems name, and
+        submit anew.
+        """
+        service = self.cluster.service
+        nimbus = self.cluster.nimbus
         if not has_zookeeper_gone_back(self.cluster) or not nimbus.is_leading:
             return []
         named = {*nimbus.duties.cleanup.forgotten, *nimbus.duties.cleanup.revived}
@@ -294,13 +378,16 @@ class Trial:
             self._client.ask(kill, f"kill {each}")
         if not named and MAIN not in self._names():
             code = pack_topology(self._main)
-            self._client.ask(lambda: service.submit_request(MAIN, self._main, self._conf, code), "submit anew")
+            self._client.ask(
+                lambda: service.submit_request(MAIN, self._main, self._conf, code), "submit anew"
+            )
         return [f"{each} is named among Nimbus's problems" for each in sorted(named)]
 
     def _unsettled_control(self) -> list[str]:
         if named := self._operate():
             return named
-        cluster, state = self.cluster, self.cluster.storm_state
+        cluster = self.cluster
+        state = self.cluster.storm_state
         ids = state.topology_ids()
         if MAIN not in self._names():
             return [f"topology {MAIN} is gone"]
@@ -320,18 +407,31 @@ class Trial:
             base = state.read_base(each)
             if base is not None and base.status is TopologyStatus.ACTIVE:
                 upgrade = state.upgrade_state(each)
-                found += [f"{each} has left traces of an upgrade"] if upgrade != UpgradeState(None) else []
+                found += (
+                    [f"{each} has left traces of an upgrade"]
+                    if upgrade != UpgradeState(None)
+                    else []
+                )
             if base is None or base.pending or base.status is not TopologyStatus.ACTIVE:
                 found.append(f"{each} is {base.status if base else 'gone'}")
-                if base is not None and base.status is TopologyStatus.INACTIVE:  # the request that was to activate it was refused
-                    self._client.ask(lambda: cluster.service.new_request(RequestKind.ACTIVATE, MAIN), "activate at the end")
-                if base is not None and base.status is TopologyStatus.UPGRADING:  # it waits for its next batch
-                    self._client.ask(lambda: cluster.service.new_request(RequestKind.COMPLETE_UPGRADE, MAIN), "complete at the end")
+                # the request that was to activate it was refused
+                if base is not None and base.status is TopologyStatus.INACTIVE:
+                    self._client.ask(
+                        lambda: cluster.service.new_request(RequestKind.ACTIVATE, MAIN),
+                        "activate at the end",
+                    )
+                # it waits for its next batch
+                if base is not None and base.status is TopologyStatus.UPGRADING:
+                    self._client.ask(
+                        lambda: cluster.service.new_request(RequestKind.COMPLETE_UPGRADE, MAIN),
+                        "complete at the end",
+                    )
         return found
 
     def _check(self) -> None:
         """Compare with what unharmed runs gave."""
-        reference, topology = self._reference, self.cluster.topology(MAIN)
+        reference = self._reference
+        topology = self.cluster.topology(MAIN)
         if self._subject.check is not None:
             self._subject.check(self.cluster, MAIN)
         if reference is None or not DeliverySettings.of(self._conf).is_exactly_once:
@@ -341,45 +441,74 @@ class Trial:
             missing = sorted(feeder.fed_ids - set(feeder.acked) - refused, key=repr)
             assert not missing, f"spout {spout}: messages {missing[:10]} were not acked"
             strange = sorted(refused ^ set(feeder.failed), key=repr)
-            assert not strange, f"spout {spout}: messages {strange[:10]} failed in this run or in an unharmed one, not in both"
+            assert not strange, (
+                f"spout {spout}: messages {strange[:10]} failed in this run or in an unharmed one, not in both"
+            )
             both = sorted(refused & set(feeder.acked), key=repr)
-            assert not both, f"spout {spout}: messages {both[:10]} were acked, though a bolt refuses them"
+            assert not both, (
+                f"spout {spout}: messages {both[:10]} were acked, though a bolt refuses them"
+            )
         for component, found in self._states().items():
             wanted = reference.states.get(component, found)
             assert found == wanted, f"state of '{component}': {_difference(found, wanted)}"
         self._check_targets(reference)
         letters = len(topology.dead_letters())
-        assert letters == reference.num_dead_letters, f"{letters} dead letters, {reference.num_dead_letters} in an unharmed run"
+        assert letters == reference.num_dead_letters, (
+            f"{letters} dead letters, {reference.num_dead_letters} in an unharmed run"
+        )
         assert not topology.store.quarantine, "frames were put into quarantine"
-        assert not any(keys.held for keys in topology.store.task_keys.values()), "inputs are held that nobody waits for"
+        assert not any(keys.held for keys in topology.store.task_keys.values()), (
+            "inputs are held that nobody waits for"
+        )
 
     def _check_targets(self, reference: Reference) -> None:
-        """No row is missing in a target, and none is there twice, unless Redis has lost data and that was said."""
+        """No row is missing in a target, and none is there twice, unless Redis has lost data and
+        that was said.
+        """
         for component, found in self.targets().items():
             wanted = Counter(reference.targets.get(component, found))
-            lost, doubled = wanted - found, found - wanted
-            assert not lost, f"{lost.total()} rows are missing in the target of '{component}': {sorted(lost)[:4]}"
+            lost = wanted - found
+            doubled = found - wanted
+            assert not lost, (
+                f"{lost.total()} rows are missing in the target of '{component}': {sorted(lost)[:4]}"
+            )
             if doubled:
                 if self._anew:  # it began anew after Nimbus's problems had named what was lost
                     continue
                 where = f"{doubled.total()} rows too many in the target of '{component}': {sorted(doubled)[:4]}"
-                assert any(fault.kind.name.startswith("REDIS_") for fault in self.cluster.struck), where
-                said = [error.text for data in self.cluster.data_plane.all().values() for error in data.errors]
-                assert any("Redis has lost" in text for text in said), f"{where}, and nothing was said"
+                assert any(fault.kind.name.startswith("REDIS_") for fault in self.cluster.struck), (
+                    where
+                )
+                said = [
+                    error.text
+                    for data in self.cluster.data_plane.all().values()
+                    for error in data.errors
+                ]
+                assert any("Redis has lost" in text for text in said), (
+                    f"{where}, and nothing was said"
+                )
 
     def targets(self) -> dict[str, Counter[str]]:
         """Return how often each row is in the target of each TargetSink."""
-        sinks = {each.id: each.instance for each in self._main if isinstance(each.instance, TargetSink)}
+        sinks = {
+            each.id: each.instance for each in self._main if isinstance(each.instance, TargetSink)
+        }
         return {name: Counter(map(repr, sink.rows)) for name, sink in sinks.items()}
 
 
 def has_zookeeper_gone_back(cluster: FaultyCluster) -> bool:
-    """Return whether ZooKeeper has lost what it knew: requests too may be lost then, and their outcomes."""
-    return any(fault.kind.name in ("ZOOKEEPER_BACK", "ZOOKEEPER_EMPTIED") for fault in cluster.struck)
+    """Return whether ZooKeeper has lost what it knew: requests too may be lost then, and their
+    outcomes.
+    """
+    return any(
+        fault.kind.name in ("ZOOKEEPER_BACK", "ZOOKEEPER_EMPTIED") for fault in cluster.struck
+    )
 
 
 def _drawn_conf(chance: random.Random) -> dict[str, Any]:
-    """Settings that must change nothing about the results; those of the subject come before them."""
+    """Settings that must change nothing about the results; those of the subject come before
+    them.
+    """
     return {
         "topology.message.timeout.secs": 3600,
         "topology.workers": chance.randint(1, 4),
@@ -395,7 +524,10 @@ def _drawn_conf(chance: random.Random) -> dict[str, Any]:
 
 def _fed(topology: Topology, feeders: Mapping[str, FeederSpout]) -> Topology:
     return Topology(
-        {each.id: replace(each, instance=feeders[each.id]) if each.id in feeders else each for each in topology.components.values()}
+        {
+            each.id: replace(each, instance=feeders[each.id]) if each.id in feeders else each
+            for each in topology.components.values()
+        }
     )
 
 

@@ -1,4 +1,6 @@
-"""Many runs of a topology on a simulated cluster, each under faults of its seed: nothing may be lost, doubled or left open."""
+"""Many runs of a topology on a simulated cluster, each under faults of its seed: nothing may be
+lost, doubled or left open.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +19,16 @@ from sparkstorm.testing.trial import DURATION_MS, Reference, Rows, Subject, Tria
 
 
 class SimulationError(AssertionError):
-    """A run under faults lost, doubled or left something; the message ends with the line that runs it again."""
+    """A run under faults lost, doubled or left something; the message ends with the line that runs
+    it again.
+    """
 
 
 @dataclass(frozen=True)
 class Report:
-    """Counts of one `simulate`; `uncompared` names bolts whose states differ between runs without faults."""
+    """Counts of one `simulate`; `uncompared` names bolts whose states differ between runs without
+    faults.
+    """
 
     runs: int
     faults: int
@@ -32,7 +38,11 @@ class Report:
     def __str__(self) -> str:
         said = f"{self.runs} seeds, {self.faults} faults, nothing lost, doubled or left open; {self.seconds:.1f} s"
         names = ", ".join(self.uncompared)
-        return f"{said}; not compared, as it differs between two runs without faults: the state of {names}" if names else said
+        return (
+            f"{said}; not compared, as it differs between two runs without faults: the state of {names}"
+            if names
+            else said
+        )
 
 
 def simulate(
@@ -47,17 +57,26 @@ def simulate(
     processes: int = 1,
     name: str = "",
 ) -> Report:
-    """Run a topology once per seed, each time under the faults of that seed, and check that nothing was lost or doubled.
+    """Run a topology once per seed, each time under the faults of that seed, and check that nothing
+    was lost or doubled.
 
-    Spouts in `sources` are fed these rows. The first seed that fails is shrunk to the fewest faults that still fail, and
-    SimulationError ends with one line that runs it again (`only`: numbers of the faults to keep). `kinds` names the kinds of
-    faults; all when left out. ValueError names an argument that cannot be used.
+    Spouts in `sources` are fed these rows. The first seed that fails is shrunk to the fewest faults
+    that still fail, and SimulationError ends with one line that runs it again (`only`: numbers of
+    the faults to keep). `kinds` names the kinds of faults; all when left out. ValueError names an
+    argument that cannot be used.
     """
-    subject = topology if isinstance(topology, Subject) else Subject(_maker(topology), sources or {}, conf or {})
-    began, listed = time.monotonic(), list(seeds)
+    subject = (
+        topology
+        if isinstance(topology, Subject)
+        else Subject(_maker(topology), sources or {}, conf or {})
+    )
+    began = time.monotonic()
+    listed = list(seeds)
     _check(subject, listed)
     with quietly():
-        trials = Trials(subject, tuple(KINDS) if kinds is None else kinds_named(kinds), most_faults, only)
+        trials = Trials(
+            subject, tuple(KINDS) if kinds is None else kinds_named(kinds), most_faults, only
+        )
         failed = _first_failure(trials, listed, processes)
         if failed is not None:
             raise SimulationError(trials.explain(failed, name))
@@ -70,14 +89,24 @@ def _check(subject: Subject, seeds: Sequence[int]) -> None:
         raise ValueError(f"seeds: expected whole numbers, got {strange[0]!r:.60}")
     made: object = subject.make()
     if not isinstance(made, Topology):
-        raise ValueError(f"topology: expected a function that returns a Topology, it returned a {type(made).__name__}")
+        raise ValueError(
+            f"topology: expected a function that returns a Topology, it returned a {type(made).__name__}"
+        )
     spouts = {spout.id: spout for spout in made.spouts}
     for spout, rows in subject.sources.items():
         if spout not in spouts:
-            raise ValueError(f"sources: '{spout}' is no spout; there are {', '.join(sorted(spouts))}")
+            raise ValueError(
+                f"sources: '{spout}' is no spout; there are {', '.join(sorted(spouts))}"
+            )
         declared = spouts[spout].streams.get(DEFAULT_STREAM)
-        if declared and (bad := next((row for row in rows if len(row) != len(declared.fields)), None)) is not None:
-            raise ValueError(f"sources: a row of '{spout}' has {len(declared.fields)} fields, not {len(bad)} as in {bad!r:.60}")
+        if (
+            declared
+            and (bad := next((row for row in rows if len(row) != len(declared.fields)), None))
+            is not None
+        ):
+            raise ValueError(
+                f"sources: a row of '{spout}' has {len(declared.fields)} fields, not {len(bad)} as in {bad!r:.60}"
+            )
 
 
 def _maker(topology: Topology | Callable[[], Topology]) -> Callable[[], Topology]:
@@ -88,9 +117,16 @@ class Trials:
     """The runs of one subject."""
 
     def __init__(
-        self, subject: Subject, kinds: Sequence[Kind] = KINDS, most_faults: int = 8, only: Sequence[int] | None = None
+        self,
+        subject: Subject,
+        kinds: Sequence[Kind] = KINDS,
+        most_faults: int = 8,
+        only: Sequence[int] | None = None,
     ) -> None:
-        self.subject, self._kinds, self._most, self._only = subject, kinds, most_faults, only
+        self.subject = subject
+        self._kinds = kinds
+        self._most = most_faults
+        self._only = only
         self.reference = _reference(subject)
 
     def faults(self, seed: int) -> tuple[Fault, ...]:
@@ -99,12 +135,16 @@ class Trials:
         if self._only is None:
             return drawn
         if strange := [number for number in self._only if not 0 <= number < len(drawn)]:
-            raise ValueError(f"only: seed {seed} has no fault {strange[0]}, its {len(drawn)} faults are numbered from 0")
+            raise ValueError(
+                f"only: seed {seed} has no fault {strange[0]}, its {len(drawn)} faults are numbered from 0"
+            )
         return tuple(drawn[number] for number in self._only)
 
     def problem(self, seed: int, faults: Sequence[Fault] | None = None) -> str:
         """Run a seed; what went wrong, or nothing."""
-        trial = Trial(self.subject, seed, self.faults(seed) if faults is None else faults, self.reference)
+        trial = Trial(
+            self.subject, seed, self.faults(seed) if faults is None else faults, self.reference
+        )
         try:
             trial.run()
         except Exception as error:  # whatever a run raises is what it has found
@@ -112,7 +152,9 @@ class Trials:
         return ""
 
     def shrink(self, seed: int) -> list[int]:
-        """Numbers of the fewest faults of a failing seed that still fail: leave out halves, then quarters, then single ones."""
+        """Numbers of the fewest faults of a failing seed that still fail: leave out halves, then
+        quarters, then single ones.
+        """
         drawn = self.faults(seed)
         kept = list(range(len(drawn)))
         size = max(1, len(kept) // 2)
@@ -142,16 +184,22 @@ class Trials:
 
 
 def _reference(subject: Subject) -> Reference:
-    """Run without faults under two seeds; states that differ depend on the order of rows, and are not compared."""
+    """Run without faults under two seeds; states that differ depend on the order of rows, and are
+    not compared.
+    """
     trials = [Trial(subject, seed, ()) for seed in (0, 1)]
     for trial in trials:
         try:
             trial.run()
         except Exception as error:  # whatever a run raises is what it has found
-            said = "\n".join([f"a run without faults fails: {type(error).__name__}: {error}", *trial.cluster.log])
+            said = "\n".join(
+                [f"a run without faults fails: {type(error).__name__}: {error}", *trial.cluster.log]
+            )
             raise SimulationError(said) from error
     count = trials[0].cluster.count
-    scale = Scale(DURATION_MS, count[Trigger.COMMIT], count[Trigger.NIMBUS_WRITE], count[Trigger.SLOT_WRITE])
+    scale = Scale(
+        DURATION_MS, count[Trigger.COMMIT], count[Trigger.NIMBUS_WRITE], count[Trigger.SLOT_WRITE]
+    )
     one, other = (trial.final_states for trial in trials)
     same = {component: state for component, state in one.items() if state == other[component]}
     uncompared = tuple(sorted(one.keys() - same.keys()))
@@ -159,7 +207,7 @@ def _reference(subject: Subject) -> Reference:
     return Reference(same, first.num_dead_letters, scale, first.targets(), uncompared, first.failed)
 
 
-# -- many processes ------------------------------------------------------------------------------------------------
+# -- many processes --------------------------------------------------------------------------------
 
 _shared: dict[str, Trials] = {}
 
@@ -181,8 +229,11 @@ def _first_failure(trials: Trials, seeds: Sequence[int], processes: int) -> int 
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """Log nothing, because faults are what runs are made of; collect garbage in larger lots, since each run is one cycle."""
-    thresholds, level = gc.get_threshold(), logging.root.manager.disable
+    """Log nothing, because faults are what runs are made of; collect garbage in larger lots, since
+    each run is one cycle.
+    """
+    thresholds = gc.get_threshold()
+    level = logging.root.manager.disable
     gc.freeze()
     gc.set_threshold(200_000, 5, 5)
     logging.disable(logging.CRITICAL)

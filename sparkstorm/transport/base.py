@@ -1,33 +1,42 @@
-"""Protocols and records of the data plane: commits of epochs, claims of owners, and the laws of both.
+"""Protocols and records of the data plane: commits of epochs, claims of owners, and the laws of
+both.
 
 Laws of every Transport (tests/contracts/test_transport.py runs them against each):
-1. A commit is applied wholly or not at all, and at most once: the same (owner, seq) sent again changes nothing.
-2. A commit is refused (FencedError) when a newer token is stored for any of its tasks, or none; whatever else it holds.
-3. A commit is refused (StoreRolledBackError) when the store may be behind its owner: another generation, a seq that is
-   not one more than the stored one, a token older than the owner's, or a frame that the owner has read and not consumed
-   and the store no longer has. Whoever finds the store behind raises the generation, so that all owners claim anew.
-4. Frames of one sender for one task are read in the order they were committed, and kept until the cursor passed them.
+1. A commit is applied wholly or not at all, and at most once: the same (owner, seq) sent again
+   changes nothing.
+2. A commit is refused (FencedError) when a newer token is stored for any of its tasks, or none;
+   whatever else it holds.
+3. A commit is refused (StoreRolledBackError) when the store may be behind its owner: another
+   generation, a seq that is not one more than the stored one, a token older than the owner's, or a
+   frame that the owner has read and not consumed and the store no longer has. Whoever finds the
+   store behind raises the generation, so that all owners claim anew.
+4. Frames of one sender for one task are read in the order they were committed, and kept until the
+   cursor passed them.
 5. `poll` never blocks; `wait` returns no data. `claim` forgets what was read before it.
-6. A commit refused for lack of memory (StoreFullError) changed nothing. One that sends no more bytes of rows than it
-   consumes, or is urgent, is never refused for that (acks and states are how a full store gets drained), nor is a claim;
-   `release` frees what stored cursors have passed.
-7. A topology that has ended (`Reader.delete`, TopologyRetirement) leaves a tombstone: no task of it can be claimed or sown,
-   no commit is applied, and nothing that was handed over is handed over again (FencedError), for as long as it is kept.
-8. A store whose disk is full refuses every write, claims and `release` included (StoreFullError), and keeps nothing of
-   it; once there is room again, the same calls go through.
-9. `read_state` and `scan_state` give what the commits so far have written to a task's base. They change nothing and ask for no
-   fence: whoever acts on what a newer owner has written cannot commit.
-10. A store that lacks writes which the claimer's mark knows is a new incarnation, with a new random id and a greater generation,
-   so that all owners claim anew. One that lacks more than its tail (a write up to the mark's
-   floor, or all writes, at any time) is refused (StoreLostError), and nothing is changed, unless the claimer accepts the
-   loss; once one has, marks of former incarnations are no witness against it.
-   Until then a claimer that knows more than the first one after the loss is refused, or says the loss, all the same.
+6. A commit refused for lack of memory (StoreFullError) changed nothing. One that sends no more
+   bytes of rows than it consumes, or is urgent, is never refused for that (acks and states are how
+   a full store gets drained), nor is a claim; `release` frees what stored cursors have passed.
+7. A topology that has ended (`Reader.delete`, TopologyRetirement) leaves a tombstone: no task of it
+   can be claimed or sown, no commit is applied, and nothing that was handed over is handed over
+   again (FencedError), for as long as it is kept.
+8. A store whose disk is full refuses every write, claims and `release` included (StoreFullError),
+   and keeps nothing of it; once there is room again, the same calls go through.
+9. `read_state` and `scan_state` give what the commits so far have written to a task's base. They
+   change nothing and ask for no fence: whoever acts on what a newer owner has written cannot
+   commit.
+10. A store that lacks writes which the claimer's mark knows is a new incarnation, with a new random
+   id and a greater generation, so that all owners claim anew. One that lacks more than its tail (a
+   write up to the mark's floor, or all writes, at any time) is refused (StoreLostError), and
+   nothing is changed, unless the claimer accepts the loss; once one has, marks of former
+   incarnations are no witness against it. Until then a claimer that knows more than the first one
+   after the loss is refused, or says the loss, all the same.
 
-Left out: barriers in the streams and one snapshot of all tasks, as in Flink. Here every commit is a consistent cut of its
-worker, so a crash repeats one epoch of one worker and not the time since the last snapshot of all. Left out too: an ack
-per tuple with nothing stored, as in Storm, which repeats tuples and counts them twice.
-Sources: tokens and sequence numbers do what producer epochs and sequences do in Kafka's transactions; decisions 1 to 8, 46
-and 48 in docs/decisions say what was tried.
+Left out: barriers in the streams and one snapshot of all tasks, as in Flink. Here every commit is a
+consistent cut of its worker, so a crash repeats one epoch of one worker and not the time since the
+last snapshot of all. Left out too: an ack per tuple with nothing stored, as in Storm, which repeats
+tuples and counts them twice. Sources: tokens and sequence numbers do what producer epochs and
+sequences do in Kafka's transactions; decisions 1 to 8, 46 and 48 in docs/decisions say what was
+tried.
 """
 
 from __future__ import annotations
@@ -43,7 +52,9 @@ from sparkstorm.model.worker_spec import StoreMark
 
 
 class Cursor(NamedTuple):
-    """Position of a task in its stream: the last consumed entry, and the consumed rows of the next one."""
+    """Position of a task in its stream: the last consumed entry, and the consumed rows of the next
+    one.
+    """
 
     entry: str
     row: int
@@ -74,7 +85,9 @@ TAP_MS = 10_000
 # brings back after the weekend. Kept for ever, they would fill a store that runs many short
 # topologies.
 TOMBSTONE_MS = 7 * 24 * 3_600_000
-"""Time for which Redis keeps the tombstone of a topology: longer than any worker of it can go on while cut off from its slot."""
+"""Time for which Redis keeps the tombstone of a topology: longer than any worker of it can go on
+while cut off from its slot.
+"""
 
 
 # Bounded: ids never come back, so that a cache of all of them would grow as long as the worker
@@ -88,12 +101,16 @@ def entry_order(entry: str) -> tuple[int, int]:
 
 def ended_error(topology_id: str) -> FencedError:
     """Return the refusal of a claim on a topology that has ended."""
-    return FencedError(f"{topology_id} has ended; this worker belongs to a slot that has not heard of it yet")
+    return FencedError(
+        f"{topology_id} has ended; this worker belongs to a slot that has not heard of it yet"
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """Expectation of a claim: the mark of the store (None: unknown), and whether a loss beyond the tail is accepted."""
+    """Expectation of a claim: the mark of the store (None: unknown), and whether a loss beyond the
+    tail is accepted.
+    """
 
     mark: StoreMark | None = None
     accepts_loss: bool = False
@@ -108,7 +125,8 @@ class Entry(NamedTuple):
     task: int
     id: str
     data: bytes
-    sent_ms: int | None = None  # when the store took it, by the store's clock; None: the store keeps no time
+    # when the store took it, by the store's clock; None: the store keeps no time
+    sent_ms: int | None = None
 
 
 @dataclass(slots=True)
@@ -119,26 +137,33 @@ class Commit:
     token_by_task: Mapping[int, int]
     generation: int
     seq: int
-    frames: list[tuple[int, bytes, int]] = field(default_factory=list)  # (task, frame, bytes that count as backlog)
+    # (task, frame, bytes that count as backlog)
+    frames: list[tuple[int, bytes, int]] = field(default_factory=list)
     cursors: dict[int, Cursor] = field(default_factory=dict)
     drained_bytes: dict[int, int] = field(default_factory=dict)
     # A frame counts as freed only when all of its rows are consumed. Commits that consume parts of
     # frames would be refused by a full store for ever, which is how one locked up before.
-    consumed_bytes: int = 0  # of rows done with, also where the frame they lie in is not done with as a whole
+    # of rows done with, also where the frame they lie in is not done with as a whole
+    consumed_bytes: int = 0
     journal: list[tuple[int, bytes]] = field(default_factory=list)
-    dropped: dict[int, int] = field(default_factory=dict)  # how many of a journal's oldest entries go
-    state: list[tuple[int, bytes, bytes | None]] = field(default_factory=list)  # (task, key, value or none: deleted) of bases
+    # how many of a journal's oldest entries go
+    dropped: dict[int, int] = field(default_factory=dict)
+    # (task, key, value or none: deleted) of bases
+    state: list[tuple[int, bytes, bytes | None]] = field(default_factory=list)
     held: list[tuple[int, str, bytes]] = field(default_factory=list)
     released: list[tuple[int, str]] = field(default_factory=list)
     parked: list[bytes] = field(default_factory=list)
     quarantined: list[bytes] = field(default_factory=list)
-    is_urgent: bool = False  # has been refused for long: only by going through can the rows it consumed be freed
+    # has been refused for long: only by going through can the rows it consumed be freed
+    is_urgent: bool = False
     progress: bytes = b""
     low_ms: int | None = None
     watched: Sequence[int] = ()  # tasks whose backlog the owner wants to know
 
     def frees(self, passed_bytes: int) -> bool:
-        """Return whether it sends on no more bytes of rows than it consumes, given the bytes of whole frames that it passes."""
+        """Return whether it sends on no more bytes of rows than it consumes, given the bytes of
+        whole frames that it passes.
+        """
         # Acker messages do not count: refusing acks would keep every tree, and with it all that
         # waits for them, in the full store.
         sent = sum(len(data) for _, data, counted in self.frames if counted)
@@ -166,12 +191,15 @@ class TaskRecord:
     cursor: Cursor
     journal: list[bytes]
     held: dict[str, bytes]
-    last_entry: str = "0-0"  # newest frame in the stream: up to it, frames of former owners may lie there
+    # newest frame in the stream: up to it, frames of former owners may lie there
+    last_entry: str = "0-0"
 
 
 @dataclass(frozen=True, slots=True)
 class TaskInputs:
-    """Inputs that wait for one task: its cursor, the inputs that it holds, and the oldest entries of its stream."""
+    """Inputs that wait for one task: its cursor, the inputs that it holds, and the oldest entries
+    of its stream.
+    """
 
     cursor: Cursor
     held: Mapping[str, bytes]
@@ -188,13 +216,16 @@ class Claim:
     record_by_task: Mapping[int, TaskRecord]
     incarnation: str = ""
     step: int = 0  # number of the claim among the store's writes
-    origin: str = ""  # topology id under which the data began: others before and after a hot deploy have it in common
+    # topology id under which the data began: others before and after a hot deploy have it in common
+    origin: str = ""
     loss: str = ""  # what the store has lost beyond its tail, which the claimer has accepted
 
 
 @dataclass(frozen=True, slots=True)
 class Pressure:
-    """Causes of back-pressure: backlog of the watched tasks in bytes, and fullness of the store (0..1)."""
+    """Causes of back-pressure: backlog of the watched tasks in bytes, and fullness of the store
+    (0..1).
+    """
 
     backlog_by_task: Mapping[int, int]
     fullness: float = 0.0
@@ -204,7 +235,9 @@ class Pressure:
 class Transport(Protocol):
     """One owner's way to the store."""
 
-    def claim(self, owner: str, token_by_task: Mapping[int, int], expected: Expected | None = None) -> Claim:
+    def claim(
+        self, owner: str, token_by_task: Mapping[int, int], expected: Expected | None = None
+    ) -> Claim:
         """Fence off former owners of these tasks, then read what they left.
 
         FencedError if a newer owner exists; StoreLostError when the store lacks more than its tail.
@@ -216,23 +249,31 @@ class Transport(Protocol):
     def poll(self, after: Mapping[int, str], count: int) -> list[Entry]:
         """Entries behind the given ids, at most `count` per task; empty when there is none now.
 
-        Raises StoreRolledBackError or FencedError when a lost connection showed that this owner must claim anew.
+        Raises StoreRolledBackError or FencedError when a lost connection showed that this owner
+        must claim anew.
         """
 
     def ask(self, after: Mapping[int, str], count: int) -> None:
-        """Let the next commit or `wait` look for entries behind these ids; the `poll` after it returns them."""
+        """Let the next commit or `wait` look for entries behind these ids; the `poll` after it
+        returns them.
+        """
 
     def wait(self, timeout_ms: float, wake_fds: Sequence[int] = ()) -> bool:
-        """Block until entries may be there, a file descriptor is readable, or the time is over; False: only time has passed."""
+        """Block until entries may be there, a file descriptor is readable, or the time is over;
+        False: only time has passed.
+        """
 
     def release(self) -> None:
-        """Free what stored cursors have passed, without a commit (a full store refuses those); StoreFullError by law 8."""
+        """Free what stored cursors have passed, without a commit (a full store refuses those);
+        StoreFullError by law 8.
+        """
 
     def oldest_waiting_ms(self, also: Sequence[int] = (), floor_ms: int = 0) -> int | None:
         """Birth of the oldest root that waits, everywhere at one moment; None when nothing does.
 
-        Looked at: every frame of tasks with a backlog and of these tasks, and the watermarks that owners have committed
-        for what waits outside the streams. Once something not younger than the floor is found, that is the answer.
+        Looked at: every frame of tasks with a backlog and of these tasks, and the watermarks that
+        owners have committed for what waits outside the streams. Once something not younger than
+        the floor is found, that is the answer.
         """
 
     def read_state(self, task: int, keys: Sequence[bytes]) -> list[bytes | None]:
@@ -245,7 +286,9 @@ class Transport(Protocol):
         """Return which of these taps ("component:stream") a client has open."""
 
     def show(self, samples: Mapping[str, Sequence[bytes]]) -> None:
-        """Append samples to the streams of taps, of which the newest are kept; no part of any guarantee."""
+        """Append samples to the streams of taps, of which the newest are kept; no part of any
+        guarantee.
+        """
 
     def close(self) -> None:
         """Let go of connections."""
@@ -270,16 +313,20 @@ class Reader(Protocol):
         """Return what waits for a task, of its stream at most `limit` entries, the oldest."""
 
     def parked(self, limit: int, after: str = "0") -> list[tuple[str, bytes]]:
-        """Return the oldest dead letters with ids greater than `after`, with their ids; ids only grow."""
+        """Return the oldest dead letters with ids greater than `after`, with their ids; ids only
+        grow.
+        """
 
     def letters(self, ids: Sequence[str]) -> dict[str, bytes]:
         """Return dead letters by id; those that are not there (any more) are left out."""
 
     def put_back(self, letters: Sequence[tuple[str, int, bytes]]) -> list[str]:
-        """Take letters, each (id, task, frame), off and append their frames to the tasks' streams, all in one step.
+        """Take letters, each (id, task, frame), off and append their frames to the tasks' streams,
+        all in one step.
 
-        Returns the ids that were there; the others change nothing. NotAliveError when no owner has claimed one of the tasks:
-        nothing is changed then. What is sent again after a cut is applied once.
+        Returns the ids that were there; the others change nothing. NotAliveError when no owner has
+        claimed one of the tasks: nothing is changed then. What is sent again after a cut is applied
+        once.
         """
 
     def count_dead_letters(self) -> int:
@@ -298,4 +345,6 @@ class Reader(Protocol):
         """Return a tap's samples with ids greater than `after`, with their ids."""
 
     def delete(self) -> None:
-        """End the topology: leave a tombstone, delete all but the dead letters, which stay until they are dropped."""
+        """End the topology: leave a tombstone, delete all but the dead letters, which stay until
+        they are dropped.
+        """

@@ -1,7 +1,9 @@
-"""Bytes of Arrow columns in a frame: a type of a closed set and its buffers, without Arrow's own messages.
+"""Bytes of Arrow columns in a frame: a type of a closed set and its buffers, without Arrow's own
+messages.
 
-Laws: what is read is checked in full (sizes of buffers, offsets, UTF-8) before anybody sees it; nothing is decompressed, so a
-frame never takes more memory than it has bytes. Arrow is imported where the first batch is.
+Laws: what is read is checked in full (sizes of buffers, offsets, UTF-8) before anybody sees it;
+nothing is decompressed, so a frame never takes more memory than it has bytes. Arrow is imported
+where the first batch is.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ def _kinds() -> dict[str, Any]:
 
 
 def plain_batch(batch: Any, fields: Sequence[str]) -> Any:
-    """Return a batch with columns of the closed set under these names; None when a column has no place there.
+    """Return a batch with columns of the closed set under these names; None when a column has no
+    place there.
 
     ArrowInvalid (a ValueError) for damaged columns.
     """
@@ -89,7 +92,9 @@ def _held_bytes(column: Any) -> int:
 
 
 def unpack_columns(packed: Any, count: int, fields: Sequence[str] | None = None) -> Any:
-    """Return the checked batch of so many rows; MalformedFrameError or ValueError when it is none."""
+    """Return the checked batch of so many rows; MalformedFrameError or ValueError when it is
+    none.
+    """
     import pyarrow as pa
 
     if type(packed) is not list or not packed:
@@ -101,7 +106,12 @@ def unpack_columns(packed: Any, count: int, fields: Sequence[str] | None = None)
 def _unpacked(column: Any, count: int) -> Any:
     import pyarrow as pa
 
-    if type(column) is not list or len(column) != 2 or type(column[0]) is not str or type(column[1]) is not list:
+    if (
+        type(column) is not list
+        or len(column) != 2
+        or type(column[0]) is not str
+        or type(column[1]) is not list
+    ):
         raise MalformedFrameError("a column of a batch is not a type and its buffers")
     name, buffers = column
     if len(buffers) != _BUFFERS.get(name):
@@ -112,7 +122,9 @@ def _unpacked(column: Any, count: int) -> Any:
     # null.
     if any(buffer is None for buffer in buffers[1:]):
         raise MalformedFrameError("a column without values")
-    made = pa.Array.from_buffers(_kinds()[name], count, [None if b is None else pa.py_buffer(b) for b in buffers])
+    made = pa.Array.from_buffers(
+        _kinds()[name], count, [None if b is None else pa.py_buffer(b) for b in buffers]
+    )
     # In full: the cheap check looks at lengths only, and offsets out of order or text that is no
     # UTF-8 would end the process later, in user code.
     made.validate(full=True)

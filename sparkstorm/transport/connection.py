@@ -1,9 +1,11 @@
-"""Connections to Redis: opening, requests and replies, repeated sending of requests that are safe to repeat, errors.
+"""Connections to Redis: opening, requests and replies, repeated sending of requests that are safe
+to repeat, errors.
 
-Law: connections here never retry by themselves, and every error is one of ours. Who asks knows whether a request may be sent
-twice: `insist` and `ask` send until they are answered, `ask_once` gives up at the first trouble.
-Left out: redis-py's client with its pool, which repeats a request whose answer was lost, and would double a commit (decision 1).
-Its connection and hiredis' parser are used as they are; a protocol of our own would be code for nothing.
+Law: connections here never retry by themselves, and every error is one of ours. Who asks knows
+whether a request may be sent twice: `insist` and `ask` send until they are answered, `ask_once`
+gives up at the first trouble. Left out: redis-py's client with its pool, which repeats a request
+whose answer was lost, and would double a commit (decision 1). Its connection and hiredis' parser
+are used as they are; a protocol of our own would be code for nothing.
 """
 
 from __future__ import annotations
@@ -36,12 +38,17 @@ Packed = Sequence[bytes]
 # Told apart from a server that is away: a wrong password stays wrong, and a worker that went on
 # trying would look as if it waited for Redis.
 _REFUSED = (redis.AuthenticationError, redis.exceptions.AuthorizationError)
-# codes of replies that a little patience may mend; inside a script's error they stand anywhere in the text
+# codes of replies that a little patience may mend; inside a script's error they stand anywhere in
+# the text
 _PASSING = ("LOADING", "BUSY ", "TRYAGAIN", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "NOREPLICAS")
 MISCONF = "MISCONF"  # the code of Redis for a server that cannot write its files
-_MEND_BY_CODE = {"OOM ": " (raise its maxmemory, or delete what fills it)", MISCONF: " (make room on its disk)"}
+_MEND_BY_CODE = {
+    "OOM ": " (raise its maxmemory, or delete what fills it)",
+    MISCONF: " (make room on its disk)",
+}
 _FULL = tuple(_MEND_BY_CODE)
-_DAMAGED = re.compile(r"DAMAGED\[(.*?)\]\[(.*?)\]", re.DOTALL)  # what a script says of a value that is no number
+# what a script says of a value that is no number
+_DAMAGED = re.compile(r"DAMAGED\[(.*?)\]\[(.*?)\]", re.DOTALL)
 # A restarted Redis is used at most this long after it answers. Half would ask a server that loads
 # its file eight times a second for each worker; a second would add itself to every fail-over.
 _LONGEST_PAUSE_S = 0.25
@@ -92,22 +99,31 @@ def open_connection(address: RedisAddress, timeout_s: float = 10.0) -> Connectio
         raise _refusal(address, error) from error
     except (*LOST, redis.RedisError) as error:
         connection.disconnect()  # type: ignore[no-untyped-call]
-        raise StoreUnavailableError(f"Redis at {address.host}:{address.port} cannot be reached: {error}") from error
+        raise StoreUnavailableError(
+            f"Redis at {address.host}:{address.port} cannot be reached: {error}"
+        ) from error
     return connection
 
 
 def _refusal(address: RedisAddress, error: Exception) -> AccessRefusedError:
     """Return the error of a server that does not let us in, the same for every version.
 
-    Without a password, Redis 6.2, 7.2 and Valkey refuse the client's greeting (CLIENT SETINFO). Redis 7.0 does not know
-    that greeting, answers "unknown subcommand", which redis-py ignores, and refuses only the first real request.
+    Without a password, Redis 6.2, 7.2 and Valkey refuse the client's greeting (CLIENT SETINFO).
+    Redis 7.0 does not know that greeting, answers "unknown subcommand", which redis-py ignores, and
+    refuses only the first real request.
     """
-    fault = "refuses our password" if address.password else "wants a password and none is set (sparkstorm.redis.password)"
+    fault = (
+        "refuses our password"
+        if address.password
+        else "wants a password and none is set (sparkstorm.redis.password)"
+    )
     return AccessRefusedError(f"Redis at {address.host}:{address.port} {fault}: {error}")
 
 
 def connect(connection: Connection) -> None:
-    """Connect and greet; the kernel keeps the time-out then, where Python would ask `poll` before every send and receive."""
+    """Connect and greet; the kernel keeps the time-out then, where Python would ask `poll` before
+    every send and receive.
+    """
     connection.connect()  # type: ignore[no-untyped-call]
     socket: Any = connection._sock
     if type(socket) is Socket and sys.platform == "linux" and (timeout_s := socket.gettimeout()):
@@ -132,20 +148,28 @@ def send(connection: Connection, packed: Packed) -> None:
 
 
 def pack(*words: Any) -> Packed:
-    """Return a command as the parts to send; large words are parts of their own, which nothing copies."""
+    """Return a command as the parts to send; large words are parts of their own, which nothing
+    copies.
+    """
     return pack_words([*words])
 
 
 def pack_words(head: list[Any], commands: list[tuple[Any, ...]] | None = None) -> Packed:
-    """Return the same for one request of these words and of these commands, each behind its length."""
+    """Return the same for one request of these words and of these commands, each behind its
+    length.
+    """
     # The compiled core packs a request in one call; the loop below is its twin where no compiler
     # was.
-    if core is not None and (packed := core.pack_words(head, commands or [], _LARGE_WORD)) is not None:
+    if (
+        core is not None
+        and (packed := core.pack_words(head, commands or [], _LARGE_WORD)) is not None
+    ):
         return [packed]
     words = [*head, *(word for command in commands or () for word in (len(command), *command))]
     if not any(type(word) is bytes and len(word) >= _LARGE_WORD for word in words):
         return [hiredis.pack_command(tuple(words))]
-    parts, small = list[bytes](), [b"*%d\r\n" % len(words)]
+    parts = list[bytes]()
+    small = [b"*%d\r\n" % len(words)]
     for word in words:
         data = word if type(word) is bytes else str(word).encode()
         small.append(b"$%d\r\n" % len(data))
@@ -163,9 +187,11 @@ def text(data: Any) -> str:
 
 
 class Link:
-    """One request-reply connection that is made again when lost; what may be sent twice is the caller's to know.
+    """One request-reply connection that is made again when lost; what may be sent twice is the
+    caller's to know.
 
-    `on_wait` is called with the problem before every new try. Only a link that may write looks after the append-only file.
+    `on_wait` is called with the problem before every new try. Only a link that may write looks
+    after the append-only file.
     """
 
     def __init__(
@@ -182,7 +208,8 @@ class Link:
         # from memory, which is right.
         self._may_write = may_write
         self._connection: Connection | None = None
-        self.number = 0  # of the present connection: another number may mean another, restarted, server
+        # of the present connection: another number may mean another, restarted, server
+        self.number = 0
 
     def close(self) -> None:
         """Let go of the connection; the next request makes a new one."""
@@ -191,9 +218,11 @@ class Link:
             self._connection = None
 
     def insist(self, make: Callable[[], Packed], replies: int = 1) -> list[Any]:
-        """Send until answered, for requests that may be applied twice; `make` packs the request for each try.
+        """Send until answered, for requests that may be applied twice; `make` packs the request for
+        each try.
 
-        Error replies are returned as values. StoreUnavailableError when patience is over, or access is refused.
+        Error replies are returned as values. StoreUnavailableError when patience is over, or access
+        is refused.
         """
         # The request is made anew for each try, because what it must say depends on the connection:
         # on a new one a commit names the frames that it has read (law 3).
@@ -225,19 +254,25 @@ class Link:
             pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
 
     def ask_once(self, *commands: tuple[Any, ...]) -> list[Any]:
-        """Answers of commands that are not worth waiting for: StoreUnavailableError at the first trouble."""
+        """Answers of commands that are not worth waiting for: StoreUnavailableError at the first
+        trouble.
+        """
         packed = [part for command in commands for part in pack(*command)]
         try:
             answers = self._exchange(lambda: packed, len(commands))
         except LOST as error:
-            raise StoreUnavailableError(f"Redis at {self._address.host}:{self._address.port} does not answer: {error}") from error
+            raise StoreUnavailableError(
+                f"Redis at {self._address.host}:{self._address.port} does not answer: {error}"
+            ) from error
         for answer in answers:
             if isinstance(answer, Exception):
                 raise translated(answer) from answer
         return answers
 
     def ask(self, *commands: tuple[Any, ...]) -> list[Any]:
-        """Answers of commands that may be applied twice, in one round trip; the first error reply is raised."""
+        """Answers of commands that may be applied twice, in one round trip; the first error reply
+        is raised.
+        """
         packed = [part for command in commands for part in pack(*command)]
         answers = self.insist(lambda: packed, len(commands))
         for answer in answers:
@@ -263,7 +298,9 @@ class Link:
             raise
 
     def _make_log_whole(self, connection: Connection) -> None:
-        """Another connection may mean a restarted server, whose file may end in half a transaction."""
+        """Another connection may mean a restarted server, whose file may end in half a
+        transaction.
+        """
         if not self._may_write:
             return
         try:
@@ -274,7 +311,9 @@ class Link:
 
 
 class Script:
-    """A script kept on the server under its hash, loaded again whenever the server has forgotten it."""
+    """A script kept on the server under its hash, loaded again whenever the server has forgotten
+    it.
+    """
 
     def __init__(self, file: str, link: Link) -> None:
         self._source = files("sparkstorm.transport").joinpath(file).read_bytes()
@@ -282,13 +321,20 @@ class Script:
         self._sha = b""
 
     def call(self, prefix: str, make: Callable[[], list[Any]]) -> list[Any]:
-        """The script's answer; `make` gives the arguments of each try. Refusals are raised as errors of ours."""
+        """The script's answer; `make` gives the arguments of each try. Refusals are raised as
+        errors of ours.
+        """
         return list(self.call_with(prefix, make)[0])
 
     def call_with(
-        self, prefix: str, make: Callable[[], list[Any]], commands: list[tuple[Any, ...]] | None = None, then: Packed = ()
+        self,
+        prefix: str,
+        make: Callable[[], list[Any]],
+        commands: list[tuple[Any, ...]] | None = None,
+        then: Packed = (),
     ) -> list[Any]:
-        """The script's answer, and that of a packed request that may be applied twice, sent behind it in the same round trip.
+        """The script's answer, and that of a packed request that may be applied twice, sent behind
+        it in the same round trip.
 
         `commands` follow the arguments, each behind its length.
         """
@@ -314,7 +360,10 @@ def translated(error: Exception) -> Exception:
     message = str(error)
     if match := _DAMAGED.search(message):
         return damaged(match[1], match[2])
-    if code := next((code for code in _FULL if code in message), "OOM " if isinstance(error, OutOfMemoryError) else None):
+    if code := next(
+        (code for code in _FULL if code in message),
+        "OOM " if isinstance(error, OutOfMemoryError) else None,
+    ):
         told = message[max(0, message.find(code)) :]  # without the script's name and line
         return StoreFullError(f"Redis refuses writes: {told}{_MEND_BY_CODE[code]}")
     if isinstance(error, _REFUSED) or "NOAUTH" in message or "WRONGPASS" in message:

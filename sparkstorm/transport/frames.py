@@ -1,15 +1,16 @@
 """Byte form of an entry of a task's stream: a block of tuples, or acker messages.
 
-Laws: a frame is read completely checked or not at all (MalformedFrameError); sizes are capped before anything is
-allocated; nothing in it is ever executed. Layout: b"SF", version, kind, birth of the oldest root in it (8 bytes, ms),
-then msgpack; ids and roots are columns of little-endian 64-bit integers, values are one list per field. `oldest.lua`
-reads the birth where it stands.
+Laws: a frame is read completely checked or not at all (MalformedFrameError); sizes are capped
+before anything is allocated; nothing in it is ever executed. Layout: b"SF", version, kind, birth of
+the oldest root in it (8 bytes, ms), then msgpack; ids and roots are columns of little-endian 64-bit
+integers, values are one list per field. `oldest.lua` reads the birth where it stands.
 
-A block has the rows of one channel (component and stream) for one task: their senders, roots as runs (a root, or
-several, and their rows), and one edge id, which stands for the block in the value of each root that is tracked (a batch of
-trees has one, model/roots.py) until the last row of that root is consumed.
-Left out: pickle and Storm's Kryo, which make objects of what they read; Arrow for all rows, whose schema takes more bytes than
-a row; an edge id per row (decision 6); one entry for the tasks of a worker (decision 7).
+A block has the rows of one channel (component and stream) for one task: their senders, roots as
+runs (a root, or several, and their rows), and one edge id, which stands for the block in the value
+of each root that is tracked (a batch of trees has one, model/roots.py) until the last row of that
+root is consumed. Left out: pickle and Storm's Kryo, which make objects of what they read; Arrow for
+all rows, whose schema takes more bytes than a row; an edge id per row (decision 6); one entry for
+the tasks of a worker (decision 7).
 """
 
 from __future__ import annotations
@@ -46,7 +47,11 @@ DrawEdge = Callable[[Collection[int]], int]
 # of two versions side by side would need both readers for ever; a run is finished with the version
 # that began it.
 VERSION = 3
-ROWS, MESSAGES, SETTLED, REPLAYED = 1, 2, 3, 4  # REPLAYED: one row of a dead letter, put back by people
+# REPLAYED: one row of a dead letter, put back by people
+ROWS = 1
+MESSAGES = 2
+SETTLED = 3
+REPLAYED = 4
 # Entries are cut at 256 kB, so that only one large row comes near. It bounds what a reader takes in
 # before it can check anything. Half refuses rows that are allowed.
 MAX_FRAME_BYTES = 64 << 20
@@ -93,10 +98,15 @@ class RootRuns:
                 # Hardly any neighbours share a root: each row as a run of its own costs less than
                 # finding the runs that there are, and says the same.
                 if 4 * len(starts) > 3 * len(roots):
-                    return cls(roots, _ONES[: len(roots)] if len(roots) <= len(_ONES) else [1] * len(roots))
+                    return cls(
+                        roots, _ONES[: len(roots)] if len(roots) <= len(_ONES) else [1] * len(roots)
+                    )
                 bounds = np.concatenate((_ZERO, starts, (len(roots),)))
                 return cls(column[bounds[:-1]].tolist(), np.diff(bounds).tolist())
-        runs = [(group[0], len(group)) for group in (list(each) for _, each in groupby(roots, key=_same))]
+        runs = [
+            (group[0], len(group))
+            for group in (list(each) for _, each in groupby(roots, key=_same))
+        ]
         return cls([root for root, _ in runs], [length for _, length in runs])
 
     def distinct(self) -> Collection[int]:
@@ -104,7 +114,9 @@ class RootRuns:
         return self._last_rows()
 
     def ends(self) -> Ends:
-        """Return each distinct tracked root with the place of its last row; 0, which is no root, is left out."""
+        """Return each distinct tracked root with the place of its last row; 0, which is no root, is
+        left out.
+        """
         return sorted(self._last_rows().items(), key=itemgetter(1))
 
     def _last_rows(self) -> dict[int, int]:
@@ -121,18 +133,23 @@ class RootRuns:
 
 @dataclass(frozen=True, slots=True)
 class RowFrame:
-    """A block: tuples of one channel for one task, from any number of tasks of the sending component."""
+    """A block: tuples of one channel for one task, from any number of tasks of the sending
+    component.
+    """
 
     senders: list[int]  # task of each row, or the one of all rows
     stream: str
-    oldest_ms: int  # birth of the oldest root among the rows: what still waits here cannot have timed out
+    # birth of the oldest root among the rows: what still waits here cannot have timed out
+    oldest_ms: int
     values: list[tuple[Any, ...]]
     roots: list[Roots]
     edge: int = 0  # 0: nothing is tracked
     root_runs: RootRuns | None = None  # as they came; None: nothing is tracked
     origin: int = 0  # of the worker process that has written it
-    is_replayed: bool = False  # a dead letter that was put back: its sender has not sent it now, and does not count it
-    batch: Any = None  # the values as an Arrow batch, in place of `values`; roots are by run then, with their lengths
+    # a dead letter that was put back: its sender has not sent it now, and does not count it
+    is_replayed: bool = False
+    # the values as an Arrow batch, in place of `values`; roots are by run then, with their lengths
+    batch: Any = None
     lengths: list[int] = field(default_factory=list)
 
     def __len__(self) -> int:
@@ -141,7 +158,9 @@ class RowFrame:
 
 @dataclass(slots=True)
 class AckerMessages:
-    """Messages to ackers of one epoch, combined per root (streams __ack_init, __ack_ack, __ack_fail, __ack_reset_timeout)."""
+    """Messages to ackers of one epoch, combined per root (streams __ack_init, __ack_ack,
+    __ack_fail, __ack_reset_timeout).
+    """
 
     init_roots: Sequence[int] = ()
     init_values: Sequence[int] = ()
@@ -150,7 +169,8 @@ class AckerMessages:
     ack_values: Sequence[int] = ()
     failures: dict[int, Failure] = field(default_factory=dict)
     renewed: Sequence[int] = ()  # roots whose time-out begins anew
-    oldest_ms: int = 0  # no root in here was born before: while this frame waits, none of them may time out
+    # no root in here was born before: while this frame waits, none of them may time out
+    oldest_ms: int = 0
 
     def __len__(self) -> int:
         return len(self.init_roots) + len(self.ack_roots) + len(self.failures) + len(self.renewed)
@@ -158,13 +178,16 @@ class AckerMessages:
 
 @dataclass(frozen=True, slots=True)
 class SettledRoots:
-    """Message of an acker to a spout task: trees and batches fully processed, and trees that failed and why."""
+    """Message of an acker to a spout task: trees and batches fully processed, and trees that failed
+    and why.
+    """
 
     acked: list[int]
     failed: dict[int, Failure]
     oldest_ms: int = 0  # as in AckerMessages
     renewed: list[int] = field(default_factory=list)
-    kept: list[int] = field(default_factory=list)  # split roots of acked batches: not acked with these
+    # split roots of acked batches: not acked with these
+    kept: list[int] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.acked) + len(self.failed) + len(self.renewed)
@@ -177,7 +200,12 @@ def kind_of(data: bytes) -> int:
     """Kind of a frame by its first bytes; control frames (acks) never count as backlog."""
     if len(data) > MAX_FRAME_BYTES:
         raise MalformedFrameError(f"a frame of {len(data)} bytes; the limit is {MAX_FRAME_BYTES}")
-    if len(data) < _HEADER.size or data[:2] != _MAGIC or data[2] != VERSION or data[3] not in _DECODERS:
+    if (
+        len(data) < _HEADER.size
+        or data[:2] != _MAGIC
+        or data[2] != VERSION
+        or data[3] not in _DECODERS
+    ):
         raise MalformedFrameError(f"not a frame of version {VERSION}: begins with {data[:4]!r}")
     return data[3]
 
@@ -199,10 +227,14 @@ def encode_rows(
     draw_edge: DrawEdge | None = None,
     origin: int = 0,
 ) -> bytes:
-    """Bytes of a block; `draw_edge` is given its roots and returns its edge id; None: nothing is tracked."""
+    """Bytes of a block; `draw_edge` is given its roots and returns its edge id; None: nothing is
+    tracked.
+    """
     if core is not None and (found := core.split(rows)) is not None:
         columns, roots, is_one = found
-        senders = ([rows[0][2].task], b"") if is_one else _senders_of([source for _, _, source in rows])
+        senders = (
+            ([rows[0][2].task], b"") if is_one else _senders_of([source for _, _, source in rows])
+        )
     else:
         values, roots, sources = zip(*rows, strict=True)
         columns = [list(column) for column in zip(*values, strict=True)]
@@ -219,17 +251,25 @@ def encode_pieces(
     draw_edge: DrawEdge | None = None,
     origin: int = 0,
 ) -> bytes:
-    """Bytes of a block of pieces (Arrow batches of the same columns in place of values), as `encode_rows`."""
+    """Bytes of a block of pieces (Arrow batches of the same columns in place of values), as
+    `encode_rows`.
+    """
     import pyarrow as pa
 
     sizes = [batch.num_rows for batch, _, _ in pieces]  # type: ignore[attr-defined]
-    whole = pieces[0][0] if len(pieces) == 1 else pa.concat_batches([batch for batch, _, _ in pieces])
+    whole = (
+        pieces[0][0] if len(pieces) == 1 else pa.concat_batches([batch for batch, _, _ in pieces])
+    )
     senders, numbers = _senders_of([source for _, _, source in pieces])
     if numbers:
-        numbers = np.repeat(np.frombuffer(numbers, np.uint8 if len(senders) <= 256 else "<u2"), sizes).tobytes()
+        numbers = np.repeat(
+            np.frombuffer(numbers, np.uint8 if len(senders) <= 256 else "<u2"), sizes
+        ).tobytes()
     runs = None if draw_edge is None else RootRuns([roots for _, roots, _ in pieces], sizes)
     columns = {"arrow": pack_columns(whole)}
-    return _encoded(codec, stream, oldest_ms, (senders, numbers), sum(sizes), columns, runs, draw_edge, origin)
+    return _encoded(
+        codec, stream, oldest_ms, (senders, numbers), sum(sizes), columns, runs, draw_edge, origin
+    )
 
 
 def _encoded(
@@ -244,29 +284,45 @@ def _encoded(
     origin: int,
 ) -> bytes:
     # Rows without a tree, and rows of topologies without ackers, pay no byte for tracking.
-    edge, head = 0, _NO_ROOTS
+    edge = 0
+    head = _NO_ROOTS
     if runs is not None and draw_edge is not None and (distinct := runs.distinct()):
-        edge, head = draw_edge(distinct), _packed_roots(runs, count)
-    return _framed(ROWS, oldest_ms, codec.pack([origin, edge, stream, *senders, count, columns, *head]))
+        edge = draw_edge(distinct)
+        head = _packed_roots(runs, count)
+    return _framed(
+        ROWS, oldest_ms, codec.pack([origin, edge, stream, *senders, count, columns, *head])
+    )
 
 
 def _senders_of(sources: Sequence[Source]) -> tuple[list[int], bytes]:
-    """Sender tasks, and the number of each row's among them (one byte, or two from 257 senders on); none for one sender."""
+    """Sender tasks, and the number of each row's among them (one byte, or two from 257 senders on);
+    none for one sender.
+    """
     if sources.count(sources[0]) == len(sources):
         return [sources[0].task], b""
     tasks = [source.task for source in sources]
     number = {task: n for n, task in enumerate(dict.fromkeys(tasks))}
     numbers = map(number.__getitem__, tasks)
     # A byte a row where it is enough: a component rarely has 257 tasks in one worker.
-    return list(number), bytes(numbers) if len(number) <= 256 else np.fromiter(numbers, "<u2", len(tasks)).tobytes()
+    return list(number), bytes(numbers) if len(number) <= 256 else np.fromiter(
+        numbers, "<u2", len(tasks)
+    ).tobytes()
 
 
 def _packed_roots(runs: RootRuns, count: int) -> tuple[bytes, bytes, dict[int, bytes] | None]:
-    """Roots and lengths of runs as columns (no lengths: each is one row), and the runs of several roots by place."""
+    """Roots and lengths of runs as columns (no lengths: each is one row), and the runs of several
+    roots by place.
+    """
     # Apart from the column of single roots, since nearly all rows have one root: the column stays
     # eight bytes a run, and reading it is one call.
-    several = {n: _column(roots) for n, roots in enumerate(runs.roots) if type(roots) is tuple} if _has_tuple(runs.roots) else None
-    single = [0 if type(roots) is tuple else roots for roots in runs.roots] if several else runs.roots
+    several = (
+        {n: _column(roots) for n, roots in enumerate(runs.roots) if type(roots) is tuple}
+        if _has_tuple(runs.roots)
+        else None
+    )
+    single = (
+        [0 if type(roots) is tuple else roots for roots in runs.roots] if several else runs.roots
+    )
     lengths = b"" if len(runs.roots) == count else np.array(runs.lengths, "<u4").tobytes()
     return _column(single), lengths, several
 
@@ -280,14 +336,20 @@ def _has_tuple(roots: Iterable[Roots]) -> bool:
     return tuple in set(map(type, roots))
 
 
-def encode_replayed(codec: Codec, source_task: int, stream: str, born_ms: int, values: Sequence[Any]) -> bytes:
-    """Bytes of one row that a dead letter keeps: of no tree, since the tree that it belonged to has failed."""
+def encode_replayed(
+    codec: Codec, source_task: int, stream: str, born_ms: int, values: Sequence[Any]
+) -> bytes:
+    """Bytes of one row that a dead letter keeps: of no tree, since the tree that it belonged to has
+    failed.
+    """
     body = [0, 0, stream, [source_task], b"", 1, [[value] for value in values], b"", b"", None]
     return _framed(REPLAYED, born_ms, codec.pack(body))
 
 
 def travelled(codec: Codec, rows: Sequence[Row]) -> list[Row]:
-    """Rows as they would come out of a frame: what one receiver does to its values, no other sees."""
+    """Rows as they would come out of a frame: what one receiver does to its values, no other
+    sees.
+    """
     if any(type(row[0]) is not tuple for row in rows):
         return [row if type(row[0]) is not tuple else travelled(codec, [row])[0] for row in rows]
     # The codec's own way there and back, so that a local hop and one through Redis give a bolt
@@ -313,12 +375,19 @@ def encode_messages(codec: Codec, messages: AckerMessages) -> bytes:
 
 def encode_settled(codec: Codec, settled: SettledRoots) -> bytes:
     """Bytes of an acker's verdicts for one spout task."""
-    body = [_column(settled.acked), pack_failures(settled.failed), _column(settled.renewed), _column(settled.kept)]
+    body = [
+        _column(settled.acked),
+        pack_failures(settled.failed),
+        _column(settled.renewed),
+        _column(settled.kept),
+    ]
     return _framed(SETTLED, settled.oldest_ms, codec.pack(body))
 
 
 def decode(codec: Codec, data: bytes, kind: int = 0) -> Frame:
-    """Check and open a frame; MalformedFrameError says what is wrong with it. `kind`: as `kind_of` has found it, 0: not asked."""
+    """Check and open a frame; MalformedFrameError says what is wrong with it. `kind`: as `kind_of`
+    has found it, 0: not asked.
+    """
     kind = kind or kind_of(data)
     oldest_ms = _HEADER.unpack_from(data)[3]
     # Weighed before it is unpacked: 60 MB of nones became 567 MB, and texts of one letter more than
@@ -338,23 +407,44 @@ def _decode_rows(body: list[Any], oldest_ms: int) -> RowFrame:
     _check(type(edge) is int and 0 <= edge < ID_LIMIT, "an edge id is not between 0 and 2**63 - 1")
     _check(type(count) is int and 0 < count <= MAX_ROWS, f"it claims {count!r:.40} rows")
     senders = _checked_senders(tasks, numbers, count)
-    batch, values = None, list[tuple[Any, ...]]()
+    batch = None
+    values = list[tuple[Any, ...]]()
     if type(columns) is dict:
         batch = _unpacked(columns, count)
     else:
-        _check(type(columns) is list and all(type(c) is list and len(c) == count for c in columns), "uneven columns")
+        _check(
+            type(columns) is list and all(type(c) is list and len(c) == count for c in columns),
+            "uneven columns",
+        )
         values = list(zip(*columns, strict=True)) if columns else [()] * count
     # A frame with one and not the other would leave a tree that never ends, or end one too early.
     _check(bool(edge) == bool(roots), "an edge without roots, or roots without an edge")
     if not edge:
         _check(lengths == b"" and several is None, "anchors without an edge")
         none: list[Roots] = [0] if batch is not None else [0] * count
-        return RowFrame(senders, stream, oldest_ms, values, none, origin=origin, batch=batch, lengths=[count])
+        return RowFrame(
+            senders, stream, oldest_ms, values, none, origin=origin, batch=batch, lengths=[count]
+        )
     of_rows = _checked_roots(roots, lengths, several, count)
     if batch is not None:
         sizes = list(of_rows.lengths)
-        return RowFrame(senders, stream, oldest_ms, values, list(of_rows.roots), edge, of_rows, origin, batch=batch, lengths=sizes)
-    row_roots = of_rows.roots if lengths == b"" else chain.from_iterable(map(repeat, of_rows.roots, of_rows.lengths))
+        return RowFrame(
+            senders,
+            stream,
+            oldest_ms,
+            values,
+            list(of_rows.roots),
+            edge,
+            of_rows,
+            origin,
+            batch=batch,
+            lengths=sizes,
+        )
+    row_roots = (
+        of_rows.roots
+        if lengths == b""
+        else chain.from_iterable(map(repeat, of_rows.roots, of_rows.lengths))
+    )
     return RowFrame(senders, stream, oldest_ms, values, list(row_roots), edge, of_rows, origin)
 
 
@@ -365,23 +455,38 @@ def _unpacked(columns: dict[Any, Any], count: int) -> Any:
 
 def _checked_senders(tasks: Any, numbers: Any, count: int) -> list[int]:
     """Task of each row's sender; a single one is that of all rows."""
-    _check(type(tasks) is list and type(numbers) is bytes and all(type(t) is int for t in tasks), "its senders are not tasks")
+    _check(
+        type(tasks) is list and type(numbers) is bytes and all(type(t) is int for t in tasks),
+        "its senders are not tasks",
+    )
     if len(tasks) == 1:
         _check(not numbers, "numbers of senders, of which there is one")
         return [*tasks]
-    _check(len(tasks) <= 256 or len(numbers) % 2 == 0, "numbers of senders are not bytes of 16-bit integers")
+    _check(
+        len(tasks) <= 256 or len(numbers) % 2 == 0,
+        "numbers of senders are not bytes of 16-bit integers",
+    )
     # numpy reads two bytes a row; of one byte a row, bytes are the column already.
     column: Any = numbers if len(tasks) <= 256 else np.frombuffer(numbers, "<u2").tolist()
-    _check(len(column) == count and max(column) < len(tasks), "its rows have other senders than it names")
+    _check(
+        len(column) == count and max(column) < len(tasks),
+        "its rows have other senders than it names",
+    )
     return list(map(tasks.__getitem__, column))
 
 
 def _checked_roots(roots: Any, lengths: Any, several: Any, count: int) -> RootRuns:
     found: list[Roots] = _ids(roots, 0, "a root")
-    _check(type(lengths) is bytes and len(lengths) % 4 == 0, "lengths of runs are not bytes of 32-bit integers")
+    _check(
+        type(lengths) is bytes and len(lengths) % 4 == 0,
+        "lengths of runs are not bytes of 32-bit integers",
+    )
     sizes: list[int] = np.frombuffer(lengths, "<u4").tolist() if lengths else [1] * len(found)
     # A run of no rows would have no last row: its root's edge would never leave the tree's value.
-    _check(len(sizes) == len(found) and 0 not in sizes and sum(sizes) == count, "runs of roots have other rows than it claims")
+    _check(
+        len(sizes) == len(found) and 0 not in sizes and sum(sizes) == count,
+        "runs of roots have other rows than it claims",
+    )
     _check(several is None or type(several) is dict, "anchors are not a mapping")
     for run, many in (several or {}).items():
         _check(type(run) is int and 0 <= run < len(found), "an anchor points outside the rows")
@@ -400,7 +505,9 @@ def _decode_messages(body: list[Any], oldest_ms: int) -> AckerMessages:
     # The acker's table keeps tasks in 32 bits; a larger one was refused there, and killed the
     # worker, before it was refused here.
     _check(not tasks or max(tasks) < TASK_LIMIT, "a spout task is above 2**31 - 1")
-    return AckerMessages(roots, values, tasks, acked, edges, unpack_failures(failures, ID_LIMIT), reset, oldest_ms)
+    return AckerMessages(
+        roots, values, tasks, acked, edges, unpack_failures(failures, ID_LIMIT), reset, oldest_ms
+    )
 
 
 def _decode_settled(body: list[Any], oldest_ms: int) -> SettledRoots:
@@ -411,7 +518,10 @@ def _decode_settled(body: list[Any], oldest_ms: int) -> SettledRoots:
 
 def _decode_replayed(body: list[Any], oldest_ms: int) -> RowFrame:
     frame = _decode_rows(body, oldest_ms)
-    _check(len(frame.values) == 1 and not frame.edge, "a replayed dead letter is not one row of no tree")
+    _check(
+        len(frame.values) == 1 and not frame.edge,
+        "a replayed dead letter is not one row of no tree",
+    )
     return replace(frame, is_replayed=True)
 
 
@@ -435,7 +545,10 @@ def _column(numbers: Sequence[Any]) -> bytes:
 
 def _ids(data: Any, least: int, name: str) -> list[Any]:
     """Checked ids of a column; of 2**63 or more is one that is negative here."""
-    _check(type(data) is bytes and len(data) % 8 == 0, "a column of ids is not bytes of 64-bit integers")
+    _check(
+        type(data) is bytes and len(data) % 8 == 0,
+        "a column of ids is not bytes of 64-bit integers",
+    )
     # Signed, so that one comparison with the least finds ids of 2**63 and more too.
     found = list(struct.unpack(f"<{len(data) // 8}q", data))
     _check(not found or min(found) >= least, f"{name} is not between {least} and 2**63 - 1")

@@ -1,9 +1,10 @@
 """Writer of initial journals into Redis, from which the tasks of a new topology start.
 
-Laws, the same for LocalSeeding: a task's journal is there wholly or not at all; the same one again changes nothing; once a
-task of the topology was ever claimed, or it has ended, nothing is sown any more (FencedError).
-Left out: workers that read the checkpoint's files at their first start. Every host would need these files, and each start
-would have to find out whether it is the first. A base is written in its place, without the journal that says it is whole.
+Laws, the same for LocalSeeding: a task's journal is there wholly or not at all; the same one again
+changes nothing; once a task of the topology was ever claimed, or it has ended, nothing is sown any
+more (FencedError). Left out: workers that read the checkpoint's files at their first start. Every
+host would need these files, and each start would have to find out whether it is the first. A base
+is written in its place, without the journal that says it is whole.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ _BYTES_AT_ONCE = 4 << 20
 
 
 class RedisSeeding:
-    """Sows one topology's journals: entry by entry beside their place, then all of a task at once into it."""
+    """Sows one topology's journals: entry by entry beside their place, then all of a task at once
+    into it.
+    """
 
     def __init__(self, address: RedisAddress, topology_id: str, patience_s: float = 10.0) -> None:
         self._keys = Keys(topology_id)
@@ -46,13 +49,22 @@ class RedisSeeding:
         self._write(task, "end", ())
 
     def clear_base(self, task: int) -> None:
-        """Empty the base of a task's lazy state; nothing happens to that of a task that has its journal, here and below."""
+        """Empty the base of a task's lazy state; nothing happens to that of a task that has its
+        journal, here and below.
+        """
         self._write(task, "clear", [b"%d" % RANGES])
 
     def add_base(self, task: int, pairs: Sequence[tuple[bytes, bytes | None]]) -> None:
         """Write packed keys and values, some thousand at the most."""
         self._write(
-            task, "base", [word for key, value in pairs if value is not None for word in (b"%d" % range_of(key), key, value)]
+            task,
+            "base",
+            [
+                word
+                for key, value in pairs
+                if value is not None
+                for word in (b"%d" % range_of(key), key, value)
+            ],
         )
 
     def base_size(self, task: int) -> int:
@@ -63,7 +75,9 @@ class RedisSeeding:
         # In a script because of its condition: a task may be claimed between a look and a write.
         answer = self._script.call(self._keys.prefix, lambda: [task, what, *entries])
         if answer[0] != b"OK":
-            raise FencedError(f"{self._topology_id} has run or ended already: what its tasks have is newer than any checkpoint")
+            raise FencedError(
+                f"{self._topology_id} has run or ended already: what its tasks have is newer than any checkpoint"
+            )
         return answer
 
     def close(self) -> None:

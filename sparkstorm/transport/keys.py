@@ -1,7 +1,8 @@
 """Names of a topology's keys in Redis, and the checked reading of what lies there (docs/keys.md).
 
-Law: every key of a topology begins with its id in braces, and what is read from one is checked, however sure it is that we
-wrote it. Left out: one hash for each task, which a claim could read at once; a list and a stream cannot be fields of one.
+Law: every key of a topology begins with its id in braces, and what is read from one is checked,
+however sure it is that we wrote it. Left out: one hash for each task, which a claim could read at
+once; a list and a stream cannot be fields of one.
 """
 
 from __future__ import annotations
@@ -54,11 +55,15 @@ def tap_name(component: str, stream: str) -> str:
 
 
 TRACE_BITS = (0, 4, 8, 12, 16)
-"""Shares of messages that can be traced: one in 2**bits. A client takes the one that its topology's rate asks for."""
+"""Shares of messages that can be traced: one in 2**bits. A client takes the one that its topology's
+rate asks for.
+"""
 
 
 def trace_name(bits: int) -> str:
-    """Return the name of the tap of traces of one message in 2**bits; no component has it, since users' names do not begin so."""
+    """Return the name of the tap of traces of one message in 2**bits; no component has it, since
+    users' names do not begin so.
+    """
     return tap_name("__trace", str(bits))
 
 
@@ -68,7 +73,9 @@ def stacks_name(slot: str) -> str:
 
 
 def read_cursor(stored: bytes | None, key: str) -> Cursor:
-    """A stored cursor, START when there is none; StoreInconsistentError names the key when it holds something else."""
+    """A stored cursor, START when there is none; StoreInconsistentError names the key when it holds
+    something else.
+    """
     if stored is None:
         return START
     # Read as strictly as it is written. A damaged cursor that were taken for the beginning would

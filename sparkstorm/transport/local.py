@@ -1,7 +1,9 @@
-"""In-process twin of the Redis transport: the same laws over plain dicts, for simulation and LocalCluster.
+"""In-process twin of the Redis transport: the same laws over plain dicts, for simulation and
+LocalCluster.
 
-Law: whatever tests/contracts asks of Redis, the twin does too, refusals and losses included; a simulation is worth as much
-as that. Left out: a fake Redis below redis.py, which would test our knowledge of Redis and need its scripts carried out.
+Law: whatever tests/contracts asks of Redis, the twin does too, refusals and losses included; a
+simulation is worth as much as that. Left out: a fake Redis below redis.py, which would test our
+knowledge of Redis and need its scripts carried out.
 """
 
 from __future__ import annotations
@@ -45,7 +47,9 @@ class TaskKeys:
 
 
 class LocalStore:
-    """Stored data of one topology, as Redis would hold it; shared by every LocalTransport of that topology."""
+    """Stored data of one topology, as Redis would hold it; shared by every LocalTransport of that
+    topology.
+    """
 
     def __init__(self, max_bytes: int | None = None, topology_id: str = "") -> None:
         self.topology_id = topology_id
@@ -54,7 +58,8 @@ class LocalStore:
         self.incarnation = ""
         self.origin = ""
         # What claim.lua keeps as took: and left: beside the incarnation.
-        self.former: dict[str, int | None] = {}  # incarnations that this one follows: their last write left, None once accepted
+        # incarnations that this one follows: their last write left, None once accepted
+        self.former: dict[str, int | None] = {}
         self.step = 0  # number of the newest write
         self.seq_by_owner: dict[str, int] = {}
         self.progress_by_owner: dict[str, bytes] = {}
@@ -69,7 +74,8 @@ class LocalStore:
         # In place of a connection that is made anew: it tells owners that they have to look for
         # what they have read.
         self.restores = 0
-        self.taps: dict[str, list[tuple[int, bytes]]] = {}  # samples by open tap, numbered from 1; no time closes one
+        # samples by open tap, numbered from 1; no time closes one
+        self.taps: dict[str, list[tuple[int, bytes]]] = {}
         self.has_ended = False  # the tombstone; no time takes it away
 
     def task(self, task: int) -> TaskKeys:
@@ -91,18 +97,28 @@ class LocalStore:
 
     def holds_data(self) -> bool:
         """Return whether anything but dead letters and tombstone is stored."""
-        return bool(self.seq_by_owner or self.progress_by_owner or any(keys != TaskKeys() for keys in self.task_keys.values()))
+        return bool(
+            self.seq_by_owner
+            or self.progress_by_owner
+            or any(keys != TaskKeys() for keys in self.task_keys.values())
+        )
 
     def end(self) -> None:
         """Become empty but for the dead letters, for good."""
-        letters, so_far = self.dead_letters, self.letters_so_far
+        letters = self.dead_letters
+        so_far = self.letters_so_far
         self.__init__(self.max_bytes, self.topology_id)  # type: ignore[misc]
-        self.dead_letters, self.letters_so_far, self.has_ended = letters, so_far, True
+        self.dead_letters = letters
+        self.letters_so_far = so_far
+        self.has_ended = True
 
     def follow(self, other: LocalStore) -> None:
         """Go on as the incarnation that another topology's data were."""
-        self.incarnation, self.origin, self.former = other.incarnation, other.origin, other.former
-        self.generation, self.step = other.generation, other.step
+        self.incarnation = other.incarnation
+        self.origin = other.origin
+        self.former = other.former
+        self.generation = other.generation
+        self.step = other.step
 
     def checkpoint(self) -> dict[str, object]:
         """A copy to go back to, as a store that loses its tail would."""
@@ -111,9 +127,10 @@ class LocalStore:
         return copy.deepcopy(self.__dict__)
 
     def restore(self, checkpoint: dict[str, object]) -> None:
-        """Become what the store was at a checkpoint, save that no entry id is given twice (in Redis they follow the
-        clock)."""
-        restores, last_numbers = self.restores, {task: keys.last_number for task, keys in self.task_keys.items()}
+        """Become what the store was at a checkpoint, save that no entry id is given twice (in Redis
+        they follow the clock)."""
+        restores = self.restores
+        last_numbers = {task: keys.last_number for task, keys in self.task_keys.items()}
         self.__dict__.update(copy.deepcopy(checkpoint))
         self.restores = restores + 1
         # Ids in Redis begin with its clock. A number given twice would make a frame that was lost
@@ -133,10 +150,13 @@ class LocalTransport:
         # As a Redis transport keeps it, to ask with it whether the store still stands where this
         # owner left it.
         self._standing = Commit("", {}, 0, 0)  # the last commit known to stand
-        self._brought: dict[int, deque[tuple[int, int]]] = {}  # frames read and not consumed: (number, bytes)
+        # frames read and not consumed: (number, bytes)
+        self._brought: dict[int, deque[tuple[int, int]]] = {}
         self._restores = store.restores
 
-    def claim(self, owner: str, token_by_task: Mapping[int, int], expected: Expected | None = None) -> Claim:
+    def claim(
+        self, owner: str, token_by_task: Mapping[int, int], expected: Expected | None = None
+    ) -> Claim:
         """Fence, then read."""
         store = self._store
         store.refuse_without_disk()
@@ -160,7 +180,16 @@ class LocalTransport:
         self._restores = store.restores
         records = {t: record_of(store.task(t)) for t in token_by_task}
         progress = store.progress_by_owner.get(owner, b"")
-        return Claim(store.generation, seq, progress, records, store.incarnation, store.step, store.origin, loss)
+        return Claim(
+            store.generation,
+            seq,
+            progress,
+            records,
+            store.incarnation,
+            store.step,
+            store.origin,
+            loss,
+        )
 
     def commit(self, commit: Commit) -> Pressure:
         """Check, then apply; nothing can fail in between."""
@@ -184,7 +213,9 @@ class LocalTransport:
         return Pressure({t: store.task(t).backlog for t in commit.watched}, fullness, store.step)
 
     def in_doubt(self) -> InDoubt:
-        """Return what this owner knows of its last commit, and the entries that it has read and not consumed."""
+        """Return what this owner knows of its last commit, and the entries that it has read and not
+        consumed.
+        """
         # Copied: what the owner reads next must not change what it knew when the answer was lost.
         return self._standing, {task: deque(brought) for task, brought in self._brought.items()}
 
@@ -202,7 +233,9 @@ class LocalTransport:
             self._restores = self._store.restores
         found = []
         for task, entry in after.items():
-            behind = [(n, data) for n, data in self._store.task(task).stream if n > _number(entry)][:count]
+            behind = [(n, data) for n, data in self._store.task(task).stream if n > _number(entry)][
+                :count
+            ]
             found += [Entry(task, f"{n}-0", data) for n, data in behind]
             self._brought[task] += [(n, len(data)) for n, data in behind]
         return found
@@ -251,9 +284,15 @@ class LocalTransport:
         """Nothing to let go of."""
 
     def _recognise(self, expected: Expected) -> str:
-        """Law 10: compare the store with what its claimer knows; return what it has lost beyond its tail."""
-        store, known, loss = self._store, expected.mark, ""
-        is_behind, is_lost, left = False, False, store.step
+        """Law 10: compare the store with what its claimer knows; return what it has lost beyond its
+        tail.
+        """
+        store = self._store
+        known = expected.mark
+        loss = ""
+        is_behind = False
+        is_lost = False
+        left = store.step
         if known is not None and store.incarnation == known.incarnation:
             is_behind = store.step < known.step or store.generation < known.generation
             is_lost = store.step < known.floor
@@ -262,16 +301,21 @@ class LocalTransport:
             # first seconds left no mark with a floor and passed for a lost tail, and sources read
             # again from their beginning.
             left = store.step if known.generation else 0  # 0: emptied, see claim.lua
-            is_behind, is_lost = True, not left or known.floor > 0
+            is_behind = True
+            is_lost = not left or known.floor > 0
         elif known is not None and (found := store.former[known.incarnation]) is not None:
-            is_lost, left = found < known.floor, found  # a claimer that knew less has taken the loss for a tail
+            # a claimer that knew less has taken the loss for a tail
+            is_lost = found < known.floor
+            left = found
         if known is not None and is_lost:
             if not expected.accepts_loss:
                 raise lost_error(store.topology_id, known, left, 0)
             loss = loss_text(store.topology_id, known, left, 0)
             store.former = {**store.former, known.incarnation: None}
         if known is not None and is_behind:
-            store.former = store.former | dict.fromkeys((known.incarnation, store.incarnation), None if is_lost else store.step)
+            store.former = store.former | dict.fromkeys(
+                (known.incarnation, store.incarnation), None if is_lost else store.step
+            )
             # Behind the newest known write, so that no mark of the former incarnation accuses the
             # new one.
             store.step = max(store.step, known.step)
@@ -282,7 +326,9 @@ class LocalTransport:
         return loss
 
     def _require_standing(self, commit: Commit, stored: Sequence[int]) -> None:
-        """Laws 2 and 3 but for lost frames: the owner's tokens, generation and seq are those of the store."""
+        """Laws 2 and 3 but for lost frames: the owner's tokens, generation and seq are those of the
+        store.
+        """
         store = self._store
         for task, token in commit.token_by_task.items():
             fence = store.task(task).fence
@@ -303,7 +349,9 @@ class LocalTransport:
         # away who have claimed anew.
         if is_store_behind and store.generation == commit.generation:
             store.generation += 1
-        raise StoreRolledBackError(f"commit {commit.seq} of {commit.owner} in generation {commit.generation} found {found}")
+        raise StoreRolledBackError(
+            f"commit {commit.seq} of {commit.owner} in generation {commit.generation} found {found}"
+        )
 
     def _refuse_lost_frames(self, commit: Commit) -> None:
         if self._restores == self._store.restores:
@@ -317,7 +365,10 @@ class LocalTransport:
         if store.max_bytes is None or store.used_bytes() < store.max_bytes:
             return
         freed = sum(
-            size for task, cursor in commit.cursors.items() for n, size in self._brought.get(task, ()) if n <= _number(cursor.entry)
+            size
+            for task, cursor in commit.cursors.items()
+            for n, size in self._brought.get(task, ())
+            if n <= _number(cursor.entry)
         )
         if not commit.frees(freed):
             raise StoreFullError("the store has reached its limit")

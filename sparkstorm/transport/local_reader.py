@@ -1,7 +1,9 @@
-"""In-process twins of the Redis reader and of the writer of initial journals, over the dicts of a LocalStore.
+"""In-process twins of the Redis reader and of the writer of initial journals, over the dicts of a
+LocalStore.
 
-Law: no call here takes part in a claim or commit; what Redis does in one script is one call. A tap that was opened stays open
-and a tombstone stays for good, since a simulation that looks at nothing but its own time has no use for their expiry.
+Law: no call here takes part in a claim or commit; what Redis does in one script is one call. A tap
+that was opened stays open and a tombstone stays for good, since a simulation that looks at nothing
+but its own time has no use for their expiry.
 """
 
 from __future__ import annotations
@@ -37,14 +39,17 @@ class LocalReader:
 
     def inputs(self, task: int, limit: int) -> TaskInputs:
         """Return what waits for a task."""
-        keys, record = self._store.task(task), self.record(task)
+        keys = self._store.task(task)
+        record = self.record(task)
         entries = [(f"{number}-0", data) for number, data in keys.stream[:limit]]
         return TaskInputs(record.cursor, record.held, entries)
 
     def parked(self, limit: int, after: str = "0") -> list[tuple[str, bytes]]:
         """Return the oldest dead letters with ids greater than `after`, with their ids."""
         behind = int(after.partition("-")[0])
-        return [(f"{number}-0", data) for number, data in self._store.dead_letters if number > behind][:limit]
+        return [
+            (f"{number}-0", data) for number, data in self._store.dead_letters if number > behind
+        ][:limit]
 
     def letters(self, ids: Sequence[str]) -> dict[str, bytes]:
         """Return dead letters by id."""
@@ -52,11 +57,15 @@ class LocalReader:
         return {id: kept[id] for id in ids if id in kept}
 
     def put_back(self, letters: Sequence[tuple[str, int, bytes]]) -> list[str]:
-        """Move dead letters, as frames, into the streams of their tasks; return the ids that were there."""
+        """Move dead letters, as frames, into the streams of their tasks; return the ids that were
+        there.
+        """
         # All first: a letter that cannot go back must not keep others from being where they were.
         for _, task, _ in letters:
             if not self._store.task(task).fence:
-                raise NotAliveError(f"no worker has claimed task {task} yet; replay its dead letters later")
+                raise NotAliveError(
+                    f"no worker has claimed task {task} yet; replay its dead letters later"
+                )
         self._store.refuse_without_disk()
         return [id for id, task, frame in letters if self._moved(id, self._store.task(task), frame)]
 
@@ -96,7 +105,11 @@ class LocalReader:
     def samples(self, name: str, after: str) -> list[tuple[str, bytes]]:
         """Return a tap's samples with ids greater than `after`, with their ids."""
         behind = int(after.partition("-")[0])
-        return [(f"{number}-0", data) for number, data in self._store.taps.get(name, ()) if number > behind]
+        return [
+            (f"{number}-0", data)
+            for number, data in self._store.taps.get(name, ())
+            if number > behind
+        ]
 
     def delete(self) -> None:
         """Forget everything but the dead letters, and leave a tombstone."""
@@ -129,5 +142,7 @@ class LocalSeeding:
 
     def _unclaimed(self, task: int) -> TaskKeys:
         if self._store.has_ended or any(keys.fence for keys in self._store.task_keys.values()):
-            raise FencedError("the topology has run or ended already: what its tasks have is newer than any checkpoint")
+            raise FencedError(
+                "the topology has run or ended already: what its tasks have is newer than any checkpoint"
+            )
         return self._store.task(task)

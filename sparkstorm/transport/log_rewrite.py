@@ -1,12 +1,14 @@
-"""The one rewrite of Redis' append-only file that a restarted server needs before anything is written to it.
+"""The one rewrite of Redis' append-only file that a restarted server needs before anything is
+written to it.
 
-A server that is killed may leave half a transaction at the end of its file. With `aof-load-truncated yes` it cuts the
-file behind the last whole command and not before the transaction's MULTI (aof.c, loadSingleAppendOnlyFile). Its memory
-is right then, but its file still ends in an open MULTI: at the next load, all that was written since is taken into that
-half transaction. BGREWRITEAOF replaces the file by what is in memory. One rewrite in a server's life is enough, and the
-server itself says whether there was one; so no process has to remember it.
-Left out: `aof-load-truncated no`, with which the server does not start after a power cut, and repairing the file from
-here, which would need its host (decision 33).
+A server that is killed may leave half a transaction at the end of its file. With
+`aof-load-truncated yes` it cuts the file behind the last whole command and not before the
+transaction's MULTI (aof.c, loadSingleAppendOnlyFile). Its memory is right then, but its file still
+ends in an open MULTI: at the next load, all that was written since is taken into that half
+transaction. BGREWRITEAOF replaces the file by what is in memory. One rewrite in a server's life is
+enough, and the server itself says whether there was one; so no process has to remember it. Left
+out: `aof-load-truncated no`, with which the server does not start after a power cut, and repairing
+the file from here, which would need its host (decision 33).
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ from sparkstorm.errors import StoreFullError, StoreUnavailableError
 _LOG = logging.getLogger(__name__)
 # The rewrite of a small file takes some milliseconds, and each start of a worker after that of a
 # server waits for it; of a large one it takes minutes, for which ten looks a second are enough.
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.005, 0.1
+_FIRST_PAUSE_S = 0.005
+_LONGEST_PAUSE_S = 0.1
 # After a rewrite that failed. Asked at every look, a server that cannot write its file would fork
 # ten times a second for nothing.
 _RETRY_EVERY_S = 1.0
@@ -47,13 +50,21 @@ _said: set[str] = set()
 class LogRewrite:
     """The wait of one connection for that rewrite.
 
-    `patience_s` bounds the tries of a rewrite that fails; `on_wait` is called with the reason before every new look.
+    `patience_s` bounds the tries of a rewrite that fails; `on_wait` is called with the reason
+    before every new look.
     """
 
-    def __init__(self, connection: Connection, patience_s: float, on_wait: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        patience_s: float,
+        on_wait: Callable[[str], None] = lambda _: None,
+    ) -> None:
         self._connection = connection
         self._on_wait = on_wait
-        self._where = f"Redis at {getattr(connection, 'host', '?')}:{getattr(connection, 'port', '?')}"
+        self._where = (
+            f"Redis at {getattr(connection, 'host', '?')}:{getattr(connection, 'port', '?')}"
+        )
         self._began = time.monotonic()
         self._patience_s = patience_s
         self._problem = ""
@@ -61,10 +72,12 @@ class LogRewrite:
         self._say_due = self._began + _SAY_EVERY_S
 
     def finish(self) -> None:
-        """Return when the file is whole, or when this server cannot rewrite it (said once in a process).
+        """Return when the file is whole, or when this server cannot rewrite it (said once in a
+        process).
 
-        StoreUnavailableError while the server still loads its file, or when a rewrite takes longer than 15 minutes;
-        StoreFullError while the server cannot write its file and refuses every write, as it does on a full disk.
+        StoreUnavailableError while the server still loads its file, or when a rewrite takes longer
+        than 15 minutes; StoreFullError while the server cannot write its file and refuses every
+        write, as it does on a full disk.
         """
         pause_s = _FIRST_PAUSE_S
         while not self._is_over(self._state()):
@@ -76,13 +89,19 @@ class LogRewrite:
         now = time.monotonic()
         if state.get(b"aof_enabled", b"0") == b"0" or _is_rewritten(state):
             return True
-        if any(state.get(name, b"0") != b"0" for name in (b"aof_rewrite_in_progress", b"aof_rewrite_scheduled")):
+        if any(
+            state.get(name, b"0") != b"0"
+            for name in (b"aof_rewrite_in_progress", b"aof_rewrite_scheduled")
+        ):
             self._say_progress(now)
             return False
         # Before the rewrite is asked for: on a full disk it cannot end. The wait said so in place
         # of MISCONF, and the worker could not be stopped meanwhile.
-        if state.get(b"aof_last_write_status", b"ok") != b"ok":  # the server tries again by itself, once a second
-            raise StoreFullError(f"{self._where} refuses writes (MISCONF): it cannot write its append-only file; is its disk full?")
+        # the server tries again by itself, once a second
+        if state.get(b"aof_last_write_status", b"ok") != b"ok":
+            raise StoreFullError(
+                f"{self._where} refuses writes (MISCONF): it cannot write its append-only file; is its disk full?"
+            )
         # Going on with a warning and not refusing: half a commit in the file is found by the counts
         # of {p}:steps (decision 33), so what is risked is a stopped topology, not a wrong one.
         if self._problem and now - self._began > self._patience_s:
@@ -93,13 +112,21 @@ class LogRewrite:
         """Ask for the rewrite; True when this user may not."""
         answer = self._exchange("BGREWRITEAOF")
         if not isinstance(answer, Exception):  # the next look says whether it ended well
-            self._problem, self._ask_due = "the rewrite failed; the server's log says why", now + _RETRY_EVERY_S
+            self._problem, self._ask_due = (
+                "the rewrite failed; the server's log says why",
+                now + _RETRY_EVERY_S,
+            )
             return False
         message = str(answer)
         if "in progress" in message:  # another worker was faster
             return False
         self._problem, self._ask_due = message, now + _RETRY_EVERY_S
-        return self._give_up() if isinstance(answer, redis.exceptions.NoPermissionError) or "unknown command" in message else False
+        return (
+            self._give_up()
+            if isinstance(answer, redis.exceptions.NoPermissionError)
+            or "unknown command" in message
+            else False
+        )
 
     def _give_up(self) -> bool:
         warning = f"{self._where} cannot rewrite its append-only file (BGREWRITEAOF: {self._problem}): {_RISK}"
@@ -110,7 +137,9 @@ class LogRewrite:
 
     def _say_progress(self, now: float) -> None:
         if now - self._began > _LONGEST_REWRITE_S:
-            raise StoreUnavailableError(f"{self._where} has not rewritten its append-only file within {_LONGEST_REWRITE_S:g} s")
+            raise StoreUnavailableError(
+                f"{self._where} has not rewritten its append-only file within {_LONGEST_REWRITE_S:g} s"
+            )
         if now >= self._say_due:
             self._say_due = now + _SAY_EVERY_S
             _LOG.warning(
@@ -120,7 +149,9 @@ class LogRewrite:
             )
 
     def _state(self) -> dict[bytes, bytes]:
-        """The server's section on persistence; while it loads its file, it says nothing of use there."""
+        """The server's section on persistence; while it loads its file, it says nothing of use
+        there.
+        """
         answer = self._exchange("INFO", "persistence")
         if isinstance(answer, Exception):
             self._problem = str(answer)
@@ -143,4 +174,7 @@ class LogRewrite:
 
 def _is_rewritten(state: dict[bytes, bytes]) -> bool:
     """Return whether a rewrite has ended well since the server was started (-1: there was none)."""
-    return not state.get(b"aof_last_rewrite_time_sec", b"-1").startswith(b"-") and state.get(b"aof_last_bgrewrite_status") == b"ok"
+    return (
+        not state.get(b"aof_last_rewrite_time_sec", b"-1").startswith(b"-")
+        and state.get(b"aof_last_bgrewrite_status") == b"ok"
+    )

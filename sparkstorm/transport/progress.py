@@ -1,8 +1,11 @@
-"""Exact counts that a worker commits with each epoch: they are part of the commit, so they survive crashes.
+"""Exact counts that a worker commits with each epoch: they are part of the commit, so they survive
+crashes.
 
-Law: a count moves with the data that it counts, in the same commit, so counts of a drained topology add up to the last tuple.
-Left out: Storm's way, which counts one tuple in twenty (`topology.stats.sample.rate`) in the worker's memory and begins at zero
-after a crash; and increments per field in Redis, which would be a command for each. A worker writes its record as a whole.
+Law: a count moves with the data that it counts, in the same commit, so counts of a drained topology
+add up to the last tuple. Left out: Storm's way, which counts one tuple in twenty
+(`topology.stats.sample.rate`) in the worker's memory and begins at zero after a crash; and
+increments per field in Redis, which would be a command for each. A worker writes its record as a
+whole.
 """
 
 from __future__ import annotations
@@ -26,9 +29,11 @@ BUSY, COMMIT, READ, IDLE, PENDING, BACKLOG, STORE, INACTIVE = range(8)
 STATES = ("busy", "commit", "read", "idle", "pending", "backlog", "store", "inactive")
 """Names of a loop's states, in the order of their numbers and in which they are stored.
 
-busy: spouts and bolts run. commit: blocks, journals and counts are written, or a sink's target is waited for. read: input is
-decoded. idle: nothing has come. The others are pauses by cause: topology.max.spout.pending, full receivers, a full store, an
-inactive topology (Flink's backPressuredTime, Storm's skipped-max-spout-ms, skipped-backpressure-ms and skipped-inactive-ms)."""
+busy: spouts and bolts run. commit: blocks, journals and counts are written, or a sink's target is
+waited for. read: input is decoded. idle: nothing has come. The others are pauses by cause:
+topology.max.spout.pending, full receivers, a full store, an inactive topology (Flink's
+backPressuredTime, Storm's skipped-max-spout-ms, skipped-backpressure-ms and skipped-inactive-ms).
+"""
 PAUSES = STATES[PENDING:]
 # Of one worker, which writes them with every commit.
 # The sentence of an error may hold a value of the tuple, so that each failure is a cause of its
@@ -47,7 +52,9 @@ BUCKETS = 20 * _PER_OCTAVE  # the last one
 
 @dataclass(slots=True)
 class TaskCounts:
-    """One task's counts since the topology began (Storm's built-in metrics, unsampled), and a spout's gauges."""
+    """One task's counts since the topology began (Storm's built-in metrics, unsampled), and a
+    spout's gauges.
+    """
 
     component: str
     token: int = 0
@@ -66,12 +73,14 @@ class TaskCounts:
     retried: int = 0  # tries that failed and are made again
     bad: int = 0  # rows emitted to the stream `bad`
     held: int = 0  # inputs that a bolt's code has neither acked nor failed
-    replayed: int = 0  # dead letters that were put back and executed; one that is given up again is parked again
+    # dead letters that were put back and executed; one that is given up again is parked again
+    replayed: int = 0
     busy_us: int = 0  # in its code; a blocking component's on its own thread
     pending_us: int = 0  # held back: as many trees are open as topology.max.spout.pending allows
     backlog_us: int = 0  # held back: too much waits for a task that it feeds
     store_us: int = 0  # held back: the store is nearly full
-    inactive_us: int = 0  # held back: the topology is inactive, or its component is paused by failures
+    # held back: the topology is inactive, or its component is paused by failures
+    inactive_us: int = 0
 
     def add_times(self, busy_us: int, paused_us: Mapping[int, int]) -> None:
         """Count time in its code, and pauses by the numbers of their causes (`PAUSES`)."""
@@ -94,7 +103,8 @@ class EdgeCounts:
     """Rows and entries from a component's stream to a component, since the topology began."""
 
     sent: int = 0  # rows that a commit has written for it, and rows handed over within a worker
-    consumed: int = 0  # rows that its tasks have taken in, also those that they hold, try again or have parked
+    # rows that its tasks have taken in, also those that they hold, try again or have parked
+    consumed: int = 0
     entries: int = 0  # written to Redis
     bytes: int = 0  # of these entries
 
@@ -112,12 +122,14 @@ class Progress:
     quarantined: int = 0
     started_ms: int = 0
     now_ms: int = 0
-    failures: dict[Cause, int] = field(default_factory=dict)  # failed calls, reports and time-outs by cause
+    # failed calls, reports and time-outs by cause
+    failures: dict[Cause, int] = field(default_factory=dict)
     loop_us: list[int] = field(default_factory=lambda: [0] * len(STATES))  # by state (`STATES`)
     commits: int = 0
     commit_bytes: int = 0  # of entries, acker messages and journals
     edges: dict[Edge, EdgeCounts] = field(default_factory=dict)
-    metrics_by_task: dict[int, dict[str, MetricValue]] = field(default_factory=dict)  # of user code, by name
+    # of user code, by name
+    metrics_by_task: dict[int, dict[str, MetricValue]] = field(default_factory=dict)
 
     def count_failure(self, failure: Failure, count: int = 1) -> None:
         """Count failures of one cause; what was given up has been counted when it failed."""
@@ -142,7 +154,10 @@ class Progress:
     def encode(self) -> bytes:
         """Bytes for the commit."""
         tasks = {task: _values(counts) for task, counts in self.counts_by_task.items()}
-        failures = [[cause.component, cause.error, cause.place, count] for cause, count in self.failures.items()]
+        failures = [
+            [cause.component, cause.error, cause.place, count]
+            for cause, count in self.failures.items()
+        ]
         # Positions and not names: it is written with every commit. What is new goes to the end, so
         # that an older record is one that lacks it.
         return ormsgpack.packb(
@@ -178,26 +193,37 @@ class Progress:
             if any([type(part) for part in row] != [str, str, str, int] for row in failures):
                 raise ValueError("its failures are no counts by cause")
             causes = {Cause(*row[:3]): row[3] for row in failures}
-            found = cls(counts, dict(buckets), int(quarantined), int(started_ms), int(now_ms), causes)
+            found = cls(
+                counts, dict(buckets), int(quarantined), int(started_ms), int(now_ms), causes
+            )
             # Counts must go on over an update of SparkStorm, so records of older versions are read.
             if later:  # an older version has written none of these
                 found._take_loop(*later)
             return found
         except (ValueError, TypeError, AttributeError, OverflowError) as error:
-            raise StoreInconsistentError(f"a progress record is not one of ours: {error}") from error
+            raise StoreInconsistentError(
+                f"a progress record is not one of ours: {error}"
+            ) from error
 
     def _take_loop(self, loop: Any, edges: Any, metrics: Any = None) -> None:
         loop_us, commits, commit_bytes = loop
-        if [type(each) for each in loop_us] != [int] * len(STATES) or [type(commits), type(commit_bytes)] != [int, int]:
+        if [type(each) for each in loop_us] != [int] * len(STATES) or [
+            type(commits),
+            type(commit_bytes),
+        ] != [int, int]:
             raise ValueError("its times are no numbers")
         if any([type(part) for part in row] != _EDGE_KINDS for row in edges):
             raise ValueError("its edges are no counts by stream and receiver")
-        self.loop_us, self.commits, self.commit_bytes = list(loop_us), commits, commit_bytes
+        self.loop_us = list(loop_us)
+        self.commits = commits
+        self.commit_bytes = commit_bytes
         self.edges = {(row[0], row[1], row[2]): EdgeCounts(*row[3:]) for row in edges}
         for task, values in (metrics or {}).items():
             if type(task) is not int or any(type(name) is not str for name in values):
                 raise ValueError("its metrics have no names by task")
-            self.metrics_by_task[task] = {name: MetricValue.of_list(parts) for name, parts in values.items()}
+            self.metrics_by_task[task] = {
+                name: MetricValue.of_list(parts) for name, parts in values.items()
+            }
 
 
 _NAMES = tuple(TaskCounts.__slots__)
@@ -242,8 +268,11 @@ def percentile_ms(buckets: Mapping[int, int], share: float) -> float | None:
 
 
 def merge(records: Iterable[Progress]) -> Progress:
-    """All owners' progress as one; gauges are taken from each task's newest owner, counts are summed."""
-    merged, metrics = Progress(), dict[int, list[tuple[int, dict[str, MetricValue]]]]()
+    """All owners' progress as one; gauges are taken from each task's newest owner, counts are
+    summed.
+    """
+    merged = Progress()
+    metrics = dict[int, list[tuple[int, dict[str, MetricValue]]]]()
     for record in records:
         for task, values in record.metrics_by_task.items():
             # A gauge has no sum: the value of the owner with the newest token is the present one.
@@ -259,7 +288,9 @@ def merge(records: Iterable[Progress]) -> Progress:
         for cause, count in record.failures.items():
             merged.failures[cause] = merged.failures.get(cause, 0) + count
         merged.now_ms = max(merged.now_ms, record.now_ms)
-        merged.loop_us = [mine + its for mine, its in zip(merged.loop_us, record.loop_us, strict=True)]
+        merged.loop_us = [
+            mine + its for mine, its in zip(merged.loop_us, record.loop_us, strict=True)
+        ]
         merged.commits += record.commits
         merged.commit_bytes += record.commit_bytes
         for edge, flow in record.edges.items():

@@ -1,8 +1,9 @@
 """Access of drivers, clients and notebooks to a topology's keys in Redis: reads, and a few changes.
 
-Law: nothing here needs a fence, and nothing here can be taken for a commit: a client may die at any call. What must be one
-step (a dead letter goes back, a topology ends) is a script; all else may be seen half done.
-Left out: questions to the workers themselves, which would need a port on every host and would be silent when a worker hangs.
+Law: nothing here needs a fence, and nothing here can be taken for a commit: a client may die at any
+call. What must be one step (a dead letter goes back, a topology ends) is a script; all else may be
+seen half done. Left out: questions to the workers themselves, which would need a port on every host
+and would be silent when a worker hangs.
 """
 
 from __future__ import annotations
@@ -28,8 +29,11 @@ _ENTRY = re.compile(r"[0-9]{1,20}-[0-9]{1,20}")
 
 
 def is_kept_in(address: RedisAddress, topology_id: str, patience_s: float = 5.0) -> bool:
-    """Return whether a Redis keeps something of a topology that has ended: dead letters, or its tombstone."""
-    keys, link = Keys(topology_id), Link(address, patience_s, may_write=False)
+    """Return whether a Redis keeps something of a topology that has ended: dead letters, or its
+    tombstone.
+    """
+    keys = Keys(topology_id)
+    link = Link(address, patience_s, may_write=False)
     try:
         return any(link.ask(*(("EXISTS", keys(each)) for each in ("dead", "ended", "fence"))))
     finally:
@@ -39,7 +43,13 @@ def is_kept_in(address: RedisAddress, topology_id: str, patience_s: float = 5.0)
 class RedisReader:
     """One topology's keys, seen from outside its workers."""
 
-    def __init__(self, address: RedisAddress, topology_id: str, patience_s: float = 10.0, may_write: bool = True) -> None:
+    def __init__(
+        self,
+        address: RedisAddress,
+        topology_id: str,
+        patience_s: float = 10.0,
+        may_write: bool = True,
+    ) -> None:
         self._keys = Keys(topology_id)
         self._topology_id = topology_id
         # The patience is a sixth of a worker's: a person waits for the answer.
@@ -58,17 +68,23 @@ class RedisReader:
     def progress_and_backlog(self) -> tuple[dict[str, bytes], dict[int, int]]:
         """Return both as of one moment: no commit lies between them.
 
-        The number of the last commit is read before and behind them, which a viewer may do; MULTI it may not. Redis carries
-        the four requests out together as a rule. StoreUnavailableError when commits came between them every time.
+        The number of the last commit is read before and behind them, which a viewer may do; MULTI
+        it may not. Redis carries the four requests out together as a rule. StoreUnavailableError
+        when commits came between them every time.
         """
         # Two looks at different moments would make what a commit has moved from one task to the
         # next look lost, or counted twice. MULTI is no way: a viewer's rights are reads.
-        steps, key = ("HGET", self._keys("steps"), "ended"), self._keys("backlog")
+        steps = ("HGET", self._keys("steps"), "ended")
+        key = self._keys("backlog")
         for _ in range(_LOOKS):
-            began, progress, backlog, ended = self._link.ask(steps, ("HGETALL", self._keys("progress")), ("HGETALL", key), steps)
+            began, progress, backlog, ended = self._link.ask(
+                steps, ("HGETALL", self._keys("progress")), ("HGETALL", key), steps
+            )
             if began == ended:
                 return _by_owner(progress), _by_task(backlog, key)
-        raise StoreUnavailableError(f"{self._topology_id} commits faster than its counts can be read: look again")
+        raise StoreUnavailableError(
+            f"{self._topology_id} commits faster than its counts can be read: look again"
+        )
 
     def record(self, task: int) -> TaskRecord:
         """Return what the store keeps of a task."""
@@ -79,10 +95,14 @@ class RedisReader:
         return StateReading(self._link, self._keys).scan(task)
 
     def inputs(self, task: int, limit: int) -> TaskInputs:
-        """Return what waits for a task; its stream is trimmed at its cursor, so the oldest entries are what waits."""
+        """Return what waits for a task; its stream is trimmed at its cursor, so the oldest entries
+        are what waits.
+        """
         k = self._keys
         stream = ("XRANGE", k.stream(task), "-", "+", "COUNT", limit)
-        cursor, held, entries = self._link.ask(("HGET", k("cursor"), task), ("HGETALL", k("held", task)), stream)
+        cursor, held, entries = self._link.ask(
+            ("HGET", k("cursor"), task), ("HGETALL", k("held", task)), stream
+        )
         pairs = zip(held[::2], held[1::2], strict=True)
         return TaskInputs(
             read_cursor(cursor, k("cursor")),
@@ -92,19 +112,29 @@ class RedisReader:
 
     def parked(self, limit: int, after: str = "0") -> list[tuple[str, bytes]]:
         """Return the oldest dead letters with ids greater than `after`, with their ids."""
-        entries = self._link.ask(("XRANGE", self._keys("dead"), f"({after}", "+", "COUNT", limit))[0]
+        entries = self._link.ask(("XRANGE", self._keys("dead"), f"({after}", "+", "COUNT", limit))[
+            0
+        ]
         return [(text(id), fields[1]) for id, fields in entries]
 
     def letters(self, ids: Sequence[str]) -> dict[str, bytes]:
-        """Return dead letters by id, in one round trip; those that are not there (any more) are left out."""
+        """Return dead letters by id, in one round trip; those that are not there (any more) are
+        left out.
+        """
         # Ids come from people. XRANGE has words of its own, "-" and "+" among them, which would
         # answer with all letters.
         asked = [id for id in ids if _ENTRY.fullmatch(id)]
-        answers = self._link.ask(*[("XRANGE", self._keys("dead"), id, id) for id in asked]) if asked else []
+        answers = (
+            self._link.ask(*[("XRANGE", self._keys("dead"), id, id) for id in asked])
+            if asked
+            else []
+        )
         return {id: found[0][1][1] for id, found in zip(asked, answers, strict=True) if found}
 
     def put_back(self, letters: Sequence[tuple[str, int, bytes]]) -> list[str]:
-        """Take dead letters off and deliver their frames, (id, task, frame) each, in one step; return the ids that were there."""
+        """Take dead letters off and deliver their frames, (id, task, frame) each, in one step;
+        return the ids that were there.
+        """
         # A token of the call, the same for each try: a call that is sent again after a cut finds
         # its own token in the store and changes nothing.
         arguments = [uuid.uuid4().hex, *(word for letter in letters for word in letter)]
@@ -115,7 +145,9 @@ class RedisReader:
             )
         if answer[0] in (b"HALF", b"BROKEN"):
             found = " ".join(map(text, answer[1:]))
-            raise StoreInconsistentError(f"the data of {self._topology_id} in Redis cannot be trusted any more ({found})")
+            raise StoreInconsistentError(
+                f"the data of {self._topology_id} in Redis cannot be trusted any more ({found})"
+            )
         return [text(id) for id in answer[1:]]
 
     def count_dead_letters(self) -> int:
@@ -124,7 +156,9 @@ class RedisReader:
 
     def drop_dead_letter(self, id: str) -> bool:
         """Delete one dead letter; False when it is not there."""
-        return bool(_ENTRY.fullmatch(id)) and self._link.ask(("XDEL", self._keys("dead"), id))[0] == 1
+        return (
+            bool(_ENTRY.fullmatch(id)) and self._link.ask(("XDEL", self._keys("dead"), id))[0] == 1
+        )
 
     def drop_dead_letters(self) -> int:
         """Delete the topology's dead letters; return how many there were."""
@@ -137,14 +171,17 @@ class RedisReader:
         return sorted(name.removeprefix(prefix) for name in names_of(self._link, prefix))
 
     def log(self, slot: str, after: str = "0") -> list[tuple[str, bytes]]:
-        """Return the kept parts of one worker's log with ids greater than `after`, with their ids."""
+        """Return the kept parts of one worker's log with ids greater than `after`, with their
+        ids.
+        """
         entries = self._link.ask(("XRANGE", self._keys.log(slot), f"({after}", "+"))[0]
         return [(text(id), fields[1]) for id, fields in entries]
 
     def open_tap(self, name: str) -> str:
         """Write the mark that workers look for; return the id of the newest sample."""
         _, newest = self._link.ask(
-            ("SET", self._keys.tap(name), "1", "PX", TAP_MS), ("XREVRANGE", self._keys.samples(name), "+", "-", "COUNT", 1)
+            ("SET", self._keys.tap(name), "1", "PX", TAP_MS),
+            ("XREVRANGE", self._keys.samples(name), "+", "-", "COUNT", 1),
         )
         return text(newest[0][0]) if newest else START.entry
 
@@ -154,12 +191,16 @@ class RedisReader:
         return [(text(id), fields[1]) for id, fields in entries]
 
     def delete(self) -> None:
-        """Leave a tombstone, then delete everything but the dead letters, in steps that do not block the server."""
+        """Leave a tombstone, then delete everything but the dead letters, in steps that do not
+        block the server.
+        """
         end(self._link, self._keys, "")
         # Dead letters are asked for when a run is over and its topology gone; they stay until a
         # person drops them.
         staying = (self._keys("dead"), self._keys("ended"))
-        names = [name for name in names_of(self._link, f"{self._keys.prefix}:") if name not in staying]
+        names = [
+            name for name in names_of(self._link, f"{self._keys.prefix}:") if name not in staying
+        ]
         for at in range(0, len(names), _NAMES_AT_ONCE):
             # UNLINK frees memory on a thread of the server; DEL of a state of millions of keys
             # would stop all topologies that share it.
@@ -171,7 +212,9 @@ class RedisReader:
 
 
 def end(link: Link, k: Keys, heir: str) -> str:
-    """Fence all processes of a topology off for good; return what its tombstone says: the heir, or "" when no data is to move."""
+    """Fence all processes of a topology off for good; return what its tombstone says: the heir, or
+    "" when no data is to move.
+    """
     return text(Script("end.lua", link).call(k.prefix, lambda: [TOMBSTONE_MS, heir])[0])
 
 
@@ -214,4 +257,7 @@ def _by_owner(pairs: Sequence[bytes]) -> dict[str, bytes]:
 
 
 def _by_task(pairs: Sequence[bytes], key: str) -> dict[int, int]:
-    return {read_number(task, key): read_number(number, key) for task, number in zip(pairs[::2], pairs[1::2], strict=True)}
+    return {
+        read_number(task, key): read_number(number, key)
+        for task, number in zip(pairs[::2], pairs[1::2], strict=True)
+    }

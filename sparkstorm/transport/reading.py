@@ -1,11 +1,13 @@
-"""The reading side of a worker's transport: questions to Redis, their answers, and which frames are read but not consumed.
+"""The reading side of a worker's transport: questions to Redis, their answers, and which frames are
+read but not consumed.
 
-Laws: at most one question is open, and none while an answer waits to be taken, so that no frame is read twice; after a
-lost connection nothing is read before the store was asked whether it is behind (`Phase.LOST`).
-What happens when is in one table, `NEXT`. Ten flags said the same before, and which of their combinations could be was
-nowhere written. A read travels with a commit where one is made anyway, since that costs no round trip of its own; a
-blocking question on a connection of its own is for a worker that waits. One connection for both would have to cut off
-the open question before each commit, which Redis can only do by closing the connection.
+Laws: at most one question is open, and none while an answer waits to be taken, so that no frame is
+read twice; after a lost connection nothing is read before the store was asked whether it is behind
+(`Phase.LOST`). What happens when is in one table, `NEXT`. Ten flags said the same before, and which
+of their combinations could be was nowhere written. A read travels with a commit where one is made
+anyway, since that costs no round trip of its own; a blocking question on a connection of its own is
+for a worker that waits. One connection for both would have to cut off the open question before each
+commit, which Redis can only do by closing the connection.
 """
 
 from __future__ import annotations
@@ -90,7 +92,8 @@ NEXT: Mapping[tuple[Phase, Event], Phase] = {
     # first stream that gets one; asked when a step begins, it is answered with all of them. Asking
     # ahead made small epochs: 0.6 to 0.8 of the words per second with 64 tasks (commit a844fbdc).
     (Phase.ANSWERED, Event.TAKE): Phase.FREE,
-    # A commit that was sent while the connection broke may still answer; what it brings is read again once proven.
+    # A commit that was sent while the connection broke may still answer; what it brings is read
+    # again once proven.
     (Phase.LOST, Event.FIND): Phase.LOST,
     (Phase.LOST, Event.MISS): Phase.LOST,
     (Phase.LOST, Event.TAKE): Phase.LOST,
@@ -113,7 +116,10 @@ class Unconsumed:
         self._stream_by_task = stream_by_task
         # Sizes and not frames: the entries are with the tasks, and both together would hold all
         # input twice.
-        self._brought: dict[int, deque[tuple[str, int]]] = {task: deque() for task in stream_by_task}  # (entry, bytes)
+        # (entry, bytes)
+        self._brought: dict[int, deque[tuple[str, int]]] = {
+            task: deque() for task in stream_by_task
+        }
 
     def add(self, entries: Sequence[Entry]) -> None:
         """Note frames that were read."""
@@ -143,18 +149,24 @@ class Unconsumed:
     def words(self) -> list[Any]:
         """Return stream and id of every frame, one after the other."""
         return [
-            word for task, brought in self._brought.items() for entry, _ in brought for word in (self._stream_by_task[task], entry)
+            word
+            for task, brought in self._brought.items()
+            for entry, _ in brought
+            for word in (self._stream_by_task[task], entry)
         ]
 
 
 class Reading:
-    """The reading connection, with at most one question open, and which frames it has brought that are not consumed."""
+    """The reading connection, with at most one question open, and which frames it has brought that
+    are not consumed.
+    """
 
     def __init__(self, address: RedisAddress, keys: Keys) -> None:
         self._address = address
         self._keys = keys
         self.phase = Phase.FREE
-        self.wanted: tuple[Mapping[int, str], int] | None = None  # to be asked by the next commit, or before the next wait
+        # to be asked by the next commit, or before the next wait
+        self.wanted: tuple[Mapping[int, str], int] | None = None
         self._connection: Connection | None = None
         self._asked: Mapping[int, str] = {}  # of the open question, or of the answer that waits
         self._answer: Any = None
@@ -167,7 +179,9 @@ class Reading:
         self.phase = NEXT[self.phase, event]
 
     def forget(self, tasks: Sequence[int]) -> None:
-        """Discard what was read or asked before for these tasks; a claim has just looked at the store."""
+        """Discard what was read or asked before for these tasks; a claim has just looked at the
+        store.
+        """
         self.drop()
         self._stream_by_task = {task: self._keys.stream(task).encode() for task in tasks}
         self._task_by_stream = {name: task for task, name in self._stream_by_task.items()}
@@ -181,7 +195,10 @@ class Reading:
             # Redis has no word that takes back a blocking question; only the end of its connection
             # does.
             self._connection.disconnect()  # type: ignore[no-untyped-call]
-        self._connection, self._asked, self._answer, self.wanted = None, {}, None, None
+        self._connection = None
+        self._asked = {}
+        self._answer = None
+        self.wanted = None
         self._go(Event.CUT if is_open else Event.RESET)
 
     @property
@@ -195,7 +212,9 @@ class Reading:
             self._go(Event.PROVE)
 
     def poll(self, after: Mapping[int, str], count: int) -> list[Entry]:
-        """Return the answer that is here; ask when none is, no question is open and no commit has looked just now."""
+        """Return the answer that is here; ask when none is, no question is open and no commit has
+        looked just now.
+        """
         # Not in LOOKED: a commit has asked in its own round trip, a moment ago, and found nothing.
         if self.phase is Phase.FREE:
             self._open_question(after, count)
@@ -203,9 +222,11 @@ class Reading:
             self._read_answer()
         except (*LOST, StoreUnavailableError):
             self.drop()
-        asked, answer = self._asked, self._answer
+        asked = self._asked
+        answer = self._answer
         if has_answer := self.phase is Phase.ANSWERED:
-            self._asked, self._answer = {}, None
+            self._asked = {}
+            self._answer = None
         self._go(Event.TAKE)
         if isinstance(answer, Exception):
             raise translated(answer) from answer
@@ -214,7 +235,8 @@ class Reading:
             task = self._task_by_stream[name]
             # The answer is to a question of some time ago. A task that has read on since would get
             # the same entries a second time.
-            if asked[task] == after.get(task):  # else it has been read otherwise, or there is no room for it
+            # else it has been read otherwise, or there is no room for it
+            if asked[task] == after.get(task):
                 found += [_entry(task, id.decode(), fields[1]) for id, fields in entries]
         self.unconsumed.add(found)
         return found
@@ -225,34 +247,49 @@ class Reading:
         return self.phase is Phase.ANSWERED
 
     def request(self) -> Packed:
-        """Return the request that travels with a commit; none while a question is open, whose answer would be the same."""
+        """Return the request that travels with a commit; none while a question is open, whose
+        answer would be the same.
+        """
         # With a commit of 1,000 tuples/s over three hops this halves the steps and takes 15 % of
         # the CPU off: a step of its own after each commit mostly found nothing (commit 5c13ed24).
-        return self._read_command(*self.wanted) if self.wanted is not None and self.phase in _MAY_ASK else ()
+        return (
+            self._read_command(*self.wanted)
+            if self.wanted is not None and self.phase in _MAY_ASK
+            else ()
+        )
 
     def note_read(self, replies: Sequence[Any]) -> None:
         """Keep the answer to the request that travelled with a commit."""
         for reply in replies:
             if self.phase in _MAY_ASK and self.wanted is not None and reply is not None:
-                self._asked, self._answer = self.wanted[0], reply
+                self._asked = self.wanted[0]
+                self._answer = reply
                 self._go(Event.FIND)
             else:
                 self._go(Event.MISS)
 
     def wait(self, timeout_ms: float, wake_fds: Sequence[int]) -> bool:
-        """Until an answer can be read, a descriptor is readable, or the time is over; return False if only time has passed."""
+        """Until an answer can be read, a descriptor is readable, or the time is over; return False
+        if only time has passed.
+        """
         if self.phase is Phase.ANSWERED:
             return True
         # Only a question about all tasks may block, so nothing is asked here while one of them has
         # no room.
-        if self.phase in _MAY_ASK and self.wanted is not None and len(self.wanted[0]) == len(self._stream_by_task):
+        if (
+            self.phase in _MAY_ASK
+            and self.wanted is not None
+            and len(self.wanted[0]) == len(self._stream_by_task)
+        ):
             self._open_question(*self.wanted)
         is_asked = self.phase in (Phase.ASKED, Phase.COME)
         socket: Any = self._connection._sock if is_asked and self._connection is not None else None
         if socket is None:
             timeout_ms = min(timeout_ms, _UNASKED_WAIT_MS)
         try:
-            ready = select.select([*([] if socket is None else [socket]), *wake_fds], [], [], timeout_ms / 1000)[0]
+            ready = select.select(
+                [*([] if socket is None else [socket]), *wake_fds], [], [], timeout_ms / 1000
+            )[0]
         # A socket that was closed under our hands has the descriptor -1, which is a ValueError to
         # select.
         except (OSError, ValueError):
@@ -277,7 +314,8 @@ class Reading:
     def _ask(self, after: Mapping[int, str], count: int) -> None:
         if self._connection is None:
             self._connection = open_connection(self._address, _READ_TIMEOUT_S)
-        # a question that leaves tasks out must not stay open: they could not be asked for until it is answered
+        # a question that leaves tasks out must not stay open: they could not be asked for until it
+        # is answered
         blocking = ("BLOCK", _BLOCK_MS) if len(after) == len(self._stream_by_task) else ()
         send(self._connection, self._read_command(after, count, *blocking))
         self._asked = dict(after)

@@ -1,11 +1,13 @@
-"""Data plane on Redis streams: one stream per task, one script per commit, every key below {topology-id}.
+"""Data plane on Redis streams: one stream per task, one script per commit, every key below
+{topology-id}.
 
-Why a script and not MULTI/EXEC: fence, generation and seq are compared on the server, so that sending the very same
-commit again after a cut connection is always safe, and no state (WATCH) hangs on a connection that may be gone.
-A commit's first write is one that Redis refuses when memory is full, so a refused commit changed nothing; a commit
-that sends no more rows than it consumes is let through, or a full store could never be drained.
-A server that was restarted may have lost its tail: on a new connection a commit also says which frames its owner has
-read but not consumed, and is refused when one of them is gone. docs/keys.md lists the keys.
+Why a script and not MULTI/EXEC: fence, generation and seq are compared on the server, so that
+sending the very same commit again after a cut connection is always safe, and no state (WATCH) hangs
+on a connection that may be gone. A commit's first write is one that Redis refuses when memory is
+full, so a refused commit changed nothing; a commit that sends no more rows than it consumes is let
+through, or a full store could never be drained. A server that was restarted may have lost its tail:
+on a new connection a commit also says which frames its owner has read but not consumed, and is
+refused when one of them is gone. docs/keys.md lists the keys.
 """
 
 from __future__ import annotations
@@ -67,10 +69,16 @@ _PROVEN = -1  # in place of the number of frames in doubt
 
 
 class RedisTransport:
-    """Transport of one owner: a connection for commits, one for reading; `on_wait` is called with the reason of each retry."""
+    """Transport of one owner: a connection for commits, one for reading; `on_wait` is called with
+    the reason of each retry.
+    """
 
     def __init__(
-        self, address: RedisAddress, topology_id: str, patience_s: float = 60.0, on_wait: Callable[[str], None] = lambda _: None
+        self,
+        address: RedisAddress,
+        topology_id: str,
+        patience_s: float = 60.0,
+        on_wait: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._keys = Keys(topology_id)
         self._topology_id = topology_id
@@ -81,25 +89,38 @@ class RedisTransport:
         # A connection of its own: a blocking XREAD holds up everything behind it.
         self._reading = Reading(address, self._keys)
         self._commit_script = Script("commit.lua", self._link)
-        self._may_have_gap = False  # the append-only file: the server's disk was full, and no rewrite was asked for since
+        # the append-only file: the server's disk was full, and no rewrite was asked for since
+        self._may_have_gap = False
         self._ask_again_s = 0.0
         self._claim_script = Script("claim.lua", self._link)
         self._oldest_script = Script("oldest.lua", self._link)
         self._states = StateReading(self._link, self._keys)
         self._standing = Commit("", {}, 0, 0)  # the last commit known to stand, without its changes
-        self._proven = 0  # number of the connection on which the store is known to hold what this owner has read
+        # number of the connection on which the store is known to hold what this owner has read
+        self._proven = 0
         self._fullness = 0.0
         self._fullness_due = 0.0
 
-    def claim(self, owner: str, token_by_task: Mapping[int, int], expected: Expected | None = None) -> Claim:
-        """Write the tokens, then read what is kept of every task; frames read before are forgotten."""
+    def claim(
+        self, owner: str, token_by_task: Mapping[int, int], expected: Expected | None = None
+    ) -> Claim:
+        """Write the tokens, then read what is kept of every task; frames read before are
+        forgotten.
+        """
         tasks = sorted(token_by_task)
         self._reading.forget(tasks)
         expected = expected or Expected()
         known = expected.mark or StoreMark("", 0, 0, 0)
         mark = [known.incarnation, known.generation, known.step, known.floor]
         accepts = "1" if expected.accepts_loss else ""
-        arguments = [owner, *mark, accepts, expected.new_incarnation, *tasks, *(token_by_task[t] for t in tasks)]
+        arguments = [
+            owner,
+            *mark,
+            accepts,
+            expected.new_incarnation,
+            *tasks,
+            *(token_by_task[t] for t in tasks),
+        ]
         # Sent again after a cut without a number of its own: claiming twice with the same tokens
         # fences nobody but former owners.
         answer = self._claim_script.call(self._keys.prefix, lambda: arguments)
@@ -112,7 +133,9 @@ class RedisTransport:
         # Only now, and not in the script: what is read before the tokens are written may still be
         # changed by the former owner. A large journal would also stop the server while it is
         # copied.
-        stored, seq, progress = self._link.ask(("GET", k("generation")), ("HGET", k("seq"), owner), ("HGET", k("progress"), owner))
+        stored, seq, progress = self._link.ask(
+            ("GET", k("generation")), ("HGET", k("seq"), owner), ("HGET", k("progress"), owner)
+        )
         _, incarnation, origin, step, is_lost, left, left_s = answer
         claim = Claim(
             self._generation(owner, stored),
@@ -124,7 +147,8 @@ class RedisTransport:
             text(origin),
             loss_text(self._topology_id, known, int(left), 1000 * int(left_s)) if is_lost else "",
         )
-        self._standing, self._proven = Commit(owner, dict(token_by_task), claim.generation, claim.seq), proven
+        self._standing = Commit(owner, dict(token_by_task), claim.generation, claim.seq)
+        self._proven = proven
         return claim
 
     def _require_granted(self, known: StoreMark, answer: list[Any]) -> None:
@@ -151,16 +175,22 @@ class RedisTransport:
         # Said by the owner and not found by the script: the server would have to read the frames to
         # know how many bytes they hand on.
         frees = commit.frees(self._reading.unconsumed.bytes_passed(commit.cursors))
-        step, *backlog = self._send(commit, self._commands(commit), "free" if frees else "grow", self._reading.request())
+        step, *backlog = self._send(
+            commit, self._commands(commit), "free" if frees else "grow", self._reading.request()
+        )
         # After the answer, not before: until then a poll must ask about the commit before.
         self._standing.generation, self._standing.seq = commit.generation, commit.seq
         self._reading.unconsumed.pass_(commit.cursors)
         key = self._keys("backlog")
-        sizes = {task: read_number(size, key) for task, size in zip(commit.watched, backlog, strict=True)}
+        sizes = {
+            task: read_number(size, key) for task, size in zip(commit.watched, backlog, strict=True)
+        }
         return Pressure(sizes, self._current_fullness(), int(step))
 
     def poll(self, after: Mapping[int, str], count: int) -> list[Entry]:
-        """Ask once, and answer when the answer is there; after a lost connection, first whether the store is behind."""
+        """Ask once, and answer when the answer is there; after a lost connection, first whether the
+        store is behind.
+        """
         if self._reading.was_lost and after:
             try:
                 self._send(self._standing, [], "ask")
@@ -173,7 +203,9 @@ class RedisTransport:
         return self._reading.poll(after, count)
 
     def ask(self, after: Mapping[int, str], count: int) -> None:
-        """Read along with the next commit, in its round trip, or ask the server to say when something comes."""
+        """Read along with the next commit, in its round trip, or ask the server to say when
+        something comes.
+        """
         self._reading.wanted = (dict(after), count) if after else None
 
     def wait(self, timeout_ms: float, wake_fds: Sequence[int] = ()) -> bool:
@@ -190,11 +222,15 @@ class RedisTransport:
         for task in self._standing.token_by_task:
             # The stored one, not the one in memory: a commit that was refused has not passed its
             # entries.
-            cursor = read_cursor(self._link.ask(("HGET", self._keys("cursor"), task))[0], self._keys("cursor"))
+            cursor = read_cursor(
+                self._link.ask(("HGET", self._keys("cursor"), task))[0], self._keys("cursor")
+            )
             self._link.ask(_trim(self._keys, task, cursor))
 
     def oldest_waiting_ms(self, also: Sequence[int] = (), floor_ms: int = 0) -> int | None:
-        """The least of all frames' births and all owners' watermarks, found by the server; a commit trims what it consumes."""
+        """The least of all frames' births and all owners' watermarks, found by the server; a commit
+        trims what it consumes.
+        """
         found = self._oldest_script.call(self._keys.prefix, lambda: [floor_ms, *also])[0]
         return int(found) if found else None
 
@@ -230,13 +266,27 @@ class RedisTransport:
         self._link.close()
         self._reading.drop()
 
-    def _send(self, commit: Commit, commands: list[tuple[Any, ...]], mode: str, read: Packed = ()) -> list[Any]:
-        """The script's answer without its 'OK'; on a connection not proven yet the script also checks the frames read so far.
+    def _send(
+        self, commit: Commit, commands: list[tuple[Any, ...]], mode: str, read: Packed = ()
+    ) -> list[Any]:
+        """The script's answer without its 'OK'; on a connection not proven yet the script also
+        checks the frames read so far.
 
         `read` is a request to read, which travels behind the script; its answer is kept for `poll`.
         """
-        tokens, watched = commit.token_by_task, commit.watched
-        head = [commit.owner, commit.generation, commit.seq, mode, len(tokens), *tokens, *tokens.values(), len(watched), *watched]
+        tokens = commit.token_by_task
+        watched = commit.watched
+        head = [
+            commit.owner,
+            commit.generation,
+            commit.seq,
+            mode,
+            len(tokens),
+            *tokens,
+            *tokens.values(),
+            len(watched),
+            *watched,
+        ]
 
         def arguments() -> list[Any]:
             # A commit on a proven connection names no frames. With all of them, each commit would
@@ -250,7 +300,9 @@ class RedisTransport:
         # The read travels behind the script and not inside it: what it answers may be lost, and
         # asked for again, which a commit may not.
         try:
-            answer, *entries = self._commit_script.call_with(self._keys.prefix, arguments, commands, read)
+            answer, *entries = self._commit_script.call_with(
+                self._keys.prefix, arguments, commands, read
+            )
         except StoreFullError as error:
             self._may_have_gap |= MISCONF in str(error)
             raise
@@ -271,10 +323,12 @@ class RedisTransport:
         return list(answer[1:])
 
     def _ask_for_rewrite(self) -> None:
-        """Have the server replace its append-only file, which may have a gap since its disk was full.
+        """Have the server replace its append-only file, which may have a gap since its disk was
+        full.
 
-        Redis 7 and newer, and Valkey, cannot load a file with a gap (embedded/append_only_file.py); a rewrite leaves it out.
-        A server that is killed before the rewrite has ended still has the gap.
+        Redis 7 and newer, and Valkey, cannot load a file with a gap (embedded/append_only_file.py);
+        a rewrite leaves it out. A server that is killed before the rewrite has ended still has the
+        gap.
         """
         now = time.monotonic()
         if now < self._ask_again_s:
@@ -286,7 +340,10 @@ class RedisTransport:
             if "in progress" in str(refusal):
                 self._ask_again_s = now + _REWRITE_EVERY_S
                 return
-            _LOG.warning("Redis cannot rewrite its append-only file, which may have a gap since its disk was full: %s", refusal)
+            _LOG.warning(
+                "Redis cannot rewrite its append-only file, which may have a gap since its disk was full: %s",
+                refusal,
+            )
         self._may_have_gap = False
 
     def _require_whole(self, owner: str, answer: list[Any]) -> None:
@@ -336,7 +393,9 @@ class RedisTransport:
         found += [("RPUSH", k("journal", task), delta) for task, delta in commit.journal]
         # By number from the front, and after the pushes: a sweep's parts stand behind what they
         # replace.
-        found += [("LTRIM", k("journal", task), count, -1) for task, count in commit.dropped.items()]
+        found += [
+            ("LTRIM", k("journal", task), count, -1) for task, count in commit.dropped.items()
+        ]
         found += write_commands(k, commit.state)
         found += self._outcomes(commit)
         if commit.progress:
@@ -378,7 +437,9 @@ def _some(tasks: Collection[int]) -> Iterable[Collection[int]]:
         return (tasks,) if tasks else ()
     # Nearly never reached: a worker with more than 1,000 tasks.
     listed = list(tasks)
-    return [listed[start : start + _TASKS_AT_ONCE] for start in range(0, len(listed), _TASKS_AT_ONCE)]
+    return [
+        listed[start : start + _TASKS_AT_ONCE] for start in range(0, len(listed), _TASKS_AT_ONCE)
+    ]
 
 
 def _trim(keys: Keys, task: int, cursor: Cursor) -> tuple[Any, ...]:

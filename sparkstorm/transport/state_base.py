@@ -1,9 +1,11 @@
-"""Bases of states in Redis: the keys of a task, packed, in one hash per range of their hashes, so that small hashes stay compact.
+"""Bases of states in Redis: the keys of a task, packed, in one hash per range of their hashes, so
+that small hashes stay compact.
 
-Redis keeps a hash of up to 512 short fields as one list of bytes (hash-max-listpack-entries, before 7 hash-max-ziplist-entries): a
-key costs little more than its bytes there, and about 90 bytes more in a large hash. Empty ranges have no key.
-Left out: a string per key, which costs a key of Redis each, and a base that is dealt to other tasks by ranges: the tasks of a
-topology are fixed (decision 5).
+Redis keeps a hash of up to 512 short fields as one list of bytes (hash-max-listpack-entries, before
+7 hash-max-ziplist-entries): a key costs little more than its bytes there, and about 90 bytes more
+in a large hash. Empty ranges have no key. Left out: a string per key, which costs a key of Redis
+each, and a base that is dealt to other tasks by ranges: the tasks of a topology are fixed (decision
+5).
 """
 
 from __future__ import annotations
@@ -19,11 +21,14 @@ from sparkstorm.transport.keys import Keys, read_number
 # Twice as many would keep twice the keys compact, at the price of more keys of Redis for a task
 # with few; half would make hashes large, and dear, from four million keys on.
 RANGES = 1 << 14
-"""Ranges of a task: fixed, since they say where a key lies. Compact up to some 8 million keys of a task."""
+"""Ranges of a task: fixed, since they say where a key lies. Compact up to some 8 million keys of a
+task.
+"""
 # The server runs nothing else while it gathers them. Half doubles the round trips of a savepoint;
 # double, the time for which commits wait. Not measured.
 _PAIRS_OF_A_SCAN = 5000
-_READ, _WRITE = Struct("<HI"), Struct("<HII")
+_READ = Struct("<HI")
+_WRITE = Struct("<HII")
 State = Iterable[tuple[int, bytes, bytes | None]]
 
 
@@ -35,7 +40,9 @@ def range_of(key: bytes) -> int:
 
 
 def write_commands(k: Keys, state: State) -> Iterator[tuple[Any, ...]]:
-    """Yield the commands of a commit that write and delete these keys; STATE is one of commit.lua's."""
+    """Yield the commands of a commit that write and delete these keys; STATE is one of
+    commit.lua's.
+    """
     # One word for all changes of a task: a command per key cost 31 us of CPU for each new key, this
     # 6 (commit d48c856f).
     words: dict[int, list[bytes]] = {}
@@ -55,13 +62,16 @@ class StateReading:
 
     def __init__(self, link: Link, k: Keys) -> None:
         self._keys = k
-        self._read, self._scan = Script("read_state.lua", link), Script("scan_state.lua", link)
+        self._read = Script("read_state.lua", link)
+        self._scan = Script("scan_state.lua", link)
 
     def read(self, task: int, keys: Sequence[bytes]) -> list[bytes | None]:
         """Return the values of packed keys, in one round trip."""
         if not keys:
             return []
-        wanted = b"".join([word for key in keys for word in (_READ.pack(range_of(key), len(key)), key)])
+        wanted = b"".join(
+            [word for key in keys for word in (_READ.pack(range_of(key), len(key)), key)]
+        )
         data = self._read.call(self._keys.prefix, lambda: [task, wanted])[0]
         found: list[bytes | None] = []
         at = 0
@@ -75,7 +85,8 @@ class StateReading:
         """Yield a task's base, some ranges at a time."""
         first = 0
         while first < RANGES:
-            begin, numbers = first, [task, first, RANGES, _PAIRS_OF_A_SCAN]
+            begin = first
+            numbers = [task, first, RANGES, _PAIRS_OF_A_SCAN]
             answer = self._scan.call(self._keys.prefix, lambda: numbers)  # noqa: B023 - called before the next turn
             first = read_number(answer[0], self._keys("state", task))
             pairs = list(zip(answer[1::2], answer[2::2], strict=True))

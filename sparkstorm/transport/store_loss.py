@@ -1,6 +1,7 @@
 """Sentences about a store that has lost data.
 
-Here and not where they are raised: worker, twin and Redis say the same, and a console finds them again by their beginning.
+Here and not where they are raised: worker, twin and Redis say the same, and a console finds them
+again by their beginning.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ LOST = "Redis has lost"
 """Beginning of every sentence about a loss."""
 
 
-def lost_error(topology_id: str, known: StoreMark, found_step: int, found_ms: int) -> StoreLostError:
+def lost_error(
+    topology_id: str, known: StoreMark, found_step: int, found_ms: int
+) -> StoreLostError:
     """Return the refusal of a store that has lost more than its tail."""
     loss = loss_text(topology_id, known, found_step, found_ms)
     return StoreLostError(stop_text(topology_id, loss), loss)

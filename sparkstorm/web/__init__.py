@@ -1,1 +1,3 @@
-"""Web process of a cluster: the page, Storm's REST interface and our own, and metrics. Needs the extra `web`."""
+"""Web process of a cluster: the page, Storm's REST interface and our own, and metrics. Needs the
+extra `web`.
+"""

@@ -1,4 +1,6 @@
-"""Changes that the page asks for: each with its plan, its command line, and the request that carries it out."""
+"""Changes that the page asks for: each with its plan, its command line, and the request that
+carries it out.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,10 @@ def plan(cluster: Cluster, verb: str, body: Body) -> dict[str, Any]:
         found["workers"] = [len(set(made.before.values())), made.given_workers, made.wanted_workers]
         found["shortfall"] = made.shortfall
         found["stay"] = len(movement.stayed)
-        found["move"] = [[named(each), str(before or "new"), str(after)] for each, before, after in movement.moved]
+        found["move"] = [
+            [named(each), str(before or "new"), str(after)]
+            for each, before, after in movement.moved
+        ]
         found["end"] = [[named(each), str(slot)] for each, slot in movement.dropped]
     return found
 
@@ -65,7 +70,9 @@ def _known(verb: str) -> str:
 def _text(body: Body, key: str) -> str:
     value = body.get(key)
     if not isinstance(value, str) or not 0 < len(value) <= 500:
-        raise InvalidConfigError(f"{key}: expected a text of 1 to 500 characters, got {value!r:.60}")
+        raise InvalidConfigError(
+            f"{key}: expected a text of 1 to 500 characters, got {value!r:.60}"
+        )
     return value
 
 
@@ -80,14 +87,24 @@ def _number(body: Body, key: str, least: int = 0) -> int | None:
 
 def _rebalance_options(body: Body) -> RebalanceOptions:
     executors = body.get("executors") or {}
-    if not isinstance(executors, Mapping) or not all(type(n) is int and 0 < n <= 100_000 for n in executors.values()):
-        raise InvalidConfigError(f"executors: expected numbers of executors by component, got {executors!r:.80}")
-    return RebalanceOptions(_number(body, "workers", 1), dict(executors), {}, reassign=body.get("reassign") is True)
+    if not isinstance(executors, Mapping) or not all(
+        type(n) is int and 0 < n <= 100_000 for n in executors.values()
+    ):
+        raise InvalidConfigError(
+            f"executors: expected numbers of executors by component, got {executors!r:.80}"
+        )
+    return RebalanceOptions(
+        _number(body, "workers", 1), dict(executors), {}, reassign=body.get("reassign") is True
+    )
 
 
 def _ids(body: Body) -> list[str]:
     ids = body.get("ids")
-    if not isinstance(ids, list) or not 0 < len(ids) <= _MOST_IDS or not all(isinstance(each, str) for each in ids):
+    if (
+        not isinstance(ids, list)
+        or not 0 < len(ids) <= _MOST_IDS
+        or not all(isinstance(each, str) for each in ids)
+    ):
         raise InvalidConfigError(f"ids: expected a list of 1 to {_MOST_IDS} ids of dead letters")
     return ids
 
@@ -121,13 +138,17 @@ def _restart(handle: TopologyHandle, body: Body) -> str:
         handle.restart(None if slot is None else WorkerSlot.parse(slot))
     except ValueError as error:
         raise InvalidConfigError(f"worker {slot!r:.80}: {error}") from None
-    return f"{f'worker {slot}' if slot else 'every worker'} of {handle.topology_id} is being restarted"
+    return (
+        f"{f'worker {slot}' if slot else 'every worker'} of {handle.topology_id} is being restarted"
+    )
 
 
 def _log_level(handle: TopologyHandle, body: Body) -> str:
     level = body.get("level")
     if level not in (*LOG_LEVELS, ""):
-        raise InvalidConfigError(f"level: expected one of {', '.join(LOG_LEVELS)} or nothing, got {level!r:.40}")
+        raise InvalidConfigError(
+            f"level: expected one of {', '.join(LOG_LEVELS)} or nothing, got {level!r:.40}"
+        )
     logger = str(body.get("logger") or "")
     handle.set_log_level({logger: LogLevel(str(level), 1_000 * (_number(body, "secs") or 0))})
     return f"the workers of {handle.topology_id} take the level over"
@@ -182,7 +203,9 @@ def _level_words(body: Body) -> list[str]:
 
 
 def _upgrade_words(body: Body) -> list[str]:
-    number = ["--num", str(_number(body, "workers", 1) or 1)] if body.get("step") == "continue" else []
+    number = (
+        ["--num", str(_number(body, "workers", 1) or 1)] if body.get("step") == "continue" else []
+    )
     return ["upgrade", str(body.get("step")), _text(body, "topology"), *number]
 
 
@@ -191,7 +214,11 @@ _COMMANDS: Mapping[str, Callable[[Body], list[str]]] = {
     "deactivate": lambda body: ["deactivate", _text(body, "topology")],
     "kill": _kill_words,
     "rebalance": _rebalance_words,
-    "restart": lambda body: ["restart", _text(body, "topology"), *(["--worker", body["worker"]] if body.get("worker") else [])],
+    "restart": lambda body: [
+        "restart",
+        _text(body, "topology"),
+        *(["--worker", body["worker"]] if body.get("worker") else []),
+    ],
     "log-level": _level_words,
     "upgrade": _upgrade_words,
     "replay": lambda body: ["dead-letters", "replay", _text(body, "topology"), *_ids(body)],

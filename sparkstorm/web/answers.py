@@ -1,4 +1,6 @@
-"""Answers of the REST interfaces: JSON, and errors as one sentence. Every body is hostile until checked."""
+"""Answers of the REST interfaces: JSON, and errors as one sentence. Every body is hostile until
+checked.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,13 @@ _STATUS = {
     IllegalTransitionError: 409,
     StoreUnavailableError: 503,
 }
-_REASONS = {400: "Bad Request", 403: "Forbidden", 404: "Not Found", 409: "Conflict", 413: "Content Too Large"}
+_REASONS = {
+    400: "Bad Request",
+    403: "Forbidden",
+    404: "Not Found",
+    409: "Conflict",
+    413: "Content Too Large",
+}
 _REASONS |= {500: "Internal Server Error", 503: "Service Unavailable"}
 _LOG = logging.getLogger("sparkstorm.web")
 
@@ -43,14 +51,18 @@ Act = Callable[[Request, Any], Any]
 
 def json_response(value: Any, status: int = 200) -> Response:
     """Return a JSON answer that nobody keeps."""
-    body = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode("utf-8", "replace")
+    body = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode(
+        "utf-8", "replace"
+    )
     headers = {"Cache-Control": "no-cache, no-store", "X-Content-Type-Options": "nosniff"}
     return Response(body, status, headers, "application/json;charset=utf-8")
 
 
 def error_response(status: int, sentence: str) -> Response:
     """Return an error as Storm's REST does."""
-    return json_response({"error": f"{status} {_REASONS.get(status, 'Error')}", "errorMessage": sentence}, status)
+    return json_response(
+        {"error": f"{status} {_REASONS.get(status, 'Error')}", "errorMessage": sentence}, status
+    )
 
 
 def reading(answer: Answer) -> Callable[[Request], Awaitable[Response]]:
@@ -64,7 +76,9 @@ def reading(answer: Answer) -> Callable[[Request], Awaitable[Response]]:
 
 
 def acting(act: Act) -> Callable[[Request], Awaitable[Response]]:
-    """Return an endpoint for what asks Nimbus or a store, on a thread; the body, if any, is an object."""
+    """Return an endpoint for what asks Nimbus or a store, on a thread; the body, if any, is an
+    object.
+    """
 
     async def endpoint(request: Request) -> Response:
         try:
@@ -86,7 +100,9 @@ def guarded(answer: Callable[[], Response]) -> Response:
         return error_response(status, str(error).partition("\n")[0])
     except Exception:
         _LOG.exception("an answer could not be made")
-        return error_response(500, "this answer could not be made; the log of the web process says why")
+        return error_response(
+            500, "this answer could not be made; the log of the web process says why"
+        )
 
 
 async def _body(request: Request) -> dict[str, Any]:
@@ -114,10 +130,14 @@ def _is_flat(value: Any, depth: int = 0) -> bool:
 
 
 def path_name(request: Request, name: str) -> str:
-    """Return a part of the path that names something; NotAliveError when nothing can have that name."""
+    """Return a part of the path that names something; NotAliveError when nothing can have that
+    name.
+    """
     found = str(request.path_params[name])
     if not found or len(found) > MOST_NAME_CHARS or not found.isprintable():
-        raise NotAliveError(f"{name} in the path: expected a name of at most {MOST_NAME_CHARS} printable characters")
+        raise NotAliveError(
+            f"{name} in the path: expected a name of at most {MOST_NAME_CHARS} printable characters"
+        )
     return found
 
 

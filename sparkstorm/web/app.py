@@ -1,4 +1,6 @@
-"""Starlette application of the web server, made from lists of routes: the page's, and those of the REST interfaces."""
+"""Starlette application of the web server, made from lists of routes: the page's, and those of the
+REST interfaces.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,12 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute
 
-from sparkstorm.errors import NotAliveError, ReadOnlyConnectionError, SparkStormError, StoreUnavailableError
+from sparkstorm.errors import (
+    NotAliveError,
+    ReadOnlyConnectionError,
+    SparkStormError,
+    StoreUnavailableError,
+)
 from sparkstorm.web.security import Access, Guard
 
 _STATUS: Sequence[tuple[type[SparkStormError], int]] = (
@@ -25,7 +32,11 @@ _STATUS: Sequence[tuple[type[SparkStormError], int]] = (
 def make_app(routes: Sequence[BaseRoute], access: Access) -> Guard:
     """Return the application, guarded."""
     handlers = {SparkStormError: _refused, HTTPException: _http}
-    app = Starlette(routes=list(routes), middleware=[Middleware(GZipMiddleware, 1_000)], exception_handlers=handlers)
+    app = Starlette(
+        routes=list(routes),
+        middleware=[Middleware(GZipMiddleware, 1_000)],
+        exception_handlers=handlers,
+    )
     return Guard(app, access)
 
 

@@ -1,4 +1,6 @@
-"""A Grafana board and alert rules for Prometheus over /metrics: `python -m sparkstorm.web.boards conf/monitoring`. PURE."""
+"""A Grafana board and alert rules for Prometheus over /metrics: `python -m sparkstorm.web.boards
+conf/monitoring`. PURE.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,8 @@ from typing import Any, NamedTuple
 
 import yaml
 
-BOARD, RULES = "grafana.json", "alerts.yaml"
+BOARD = "grafana.json"
+RULES = "alerts.yaml"
 _SOURCE = {"type": "prometheus", "uid": "${source}"}
 _TOPOLOGY = 'topology=~"$topology"'
 _WIDE = 24
@@ -29,25 +32,51 @@ class Chart(NamedTuple):
 ROWS: Mapping[str, tuple[Chart, ...]] = {
     "Does it keep up?": (
         Chart(
-            "executed", "ops", {"{{component}}": f"sum by (component) (rate(sparkstorm_tuples_executed_total{{{_TOPOLOGY}}}[1m]))"}
+            "executed",
+            "ops",
+            {
+                "{{component}}": f"sum by (component) (rate(sparkstorm_tuples_executed_total{{{_TOPOLOGY}}}[1m]))"
+            },
         ),
-        Chart("complete latency", "s", {f"p{share}": _LATENCY.replace("SHARE", str(share)) for share in (50, 99)}),
+        Chart(
+            "complete latency",
+            "s",
+            {f"p{share}": _LATENCY.replace("SHARE", str(share)) for share in (50, 99)},
+        ),
         Chart(
             "busy",
             "percentunit",
-            {"{{component}}": f"max by (component) (sparkstorm_component_busy_ratio{{{_TOPOLOGY}}})"},
+            {
+                "{{component}}": f"max by (component) (sparkstorm_component_busy_ratio{{{_TOPOLOGY}}})"
+            },
             "Share of the last minute in user code, of the busiest task.",
         ),
         Chart(
             "held back",
             "percentunit",
-            {"{{component}} {{cause}}": f"max by (component, cause) (sparkstorm_component_paused_ratio{{{_TOPOLOGY}}})"},
+            {
+                "{{component}} {{cause}}": f"max by (component, cause) (sparkstorm_component_paused_ratio{{{_TOPOLOGY}}})"
+            },
         ),
     ),
     "What waits, what fails?": (
-        Chart("open trees", "short", {"{{component}}": f"sum by (component) (sparkstorm_trees_pending{{{_TOPOLOGY}}})"}),
-        Chart("backlog", "bytes", {"{{component}}": f"sum by (component) (sparkstorm_backlog_bytes{{{_TOPOLOGY}}})"}),
-        Chart("age of the backlog", "s", {"{{component}}": f"max by (component) (sparkstorm_backlog_age_seconds{{{_TOPOLOGY}}})"}),
+        Chart(
+            "open trees",
+            "short",
+            {"{{component}}": f"sum by (component) (sparkstorm_trees_pending{{{_TOPOLOGY}}})"},
+        ),
+        Chart(
+            "backlog",
+            "bytes",
+            {"{{component}}": f"sum by (component) (sparkstorm_backlog_bytes{{{_TOPOLOGY}}})"},
+        ),
+        Chart(
+            "age of the backlog",
+            "s",
+            {
+                "{{component}}": f"max by (component) (sparkstorm_backlog_age_seconds{{{_TOPOLOGY}}})"
+            },
+        ),
         Chart(
             "failed and given up",
             "ops",
@@ -62,20 +91,32 @@ ROWS: Mapping[str, tuple[Chart, ...]] = {
         Chart(
             "loop time",
             "percentunit",
-            {"{{state}}": f"avg by (state) (rate(sparkstorm_worker_time_seconds_total{{{_TOPOLOGY}}}[1m]))"},
+            {
+                "{{state}}": f"avg by (state) (rate(sparkstorm_worker_time_seconds_total{{{_TOPOLOGY}}}[1m]))"
+            },
             "Mean over the workers.",
         ),
         Chart("memory", "bytes", {"{{worker}}": f"sparkstorm_worker_memory_bytes{{{_TOPOLOGY}}}"}),
         Chart("CPU", "percentunit", {"{{worker}}": f"sparkstorm_worker_cpu_ratio{{{_TOPOLOGY}}}"}),
-        Chart("commits", "ops", {"{{worker}}": f"rate(sparkstorm_worker_commits_total{{{_TOPOLOGY}}}[1m])"}),
+        Chart(
+            "commits",
+            "ops",
+            {"{{worker}}": f"rate(sparkstorm_worker_commits_total{{{_TOPOLOGY}}}[1m])"},
+        ),
     ),
     "User code": (
         Chart(
             "counters",
             "ops",
-            {"{{component}} {{name}}": f"sum by (component, name) (rate(sparkstorm_user_counter_total{{{_TOPOLOGY}}}[1m]))"},
+            {
+                "{{component}} {{name}}": f"sum by (component, name) (rate(sparkstorm_user_counter_total{{{_TOPOLOGY}}}[1m]))"
+            },
         ),
-        Chart("gauges", "short", {"{{component}}#{{task}} {{name}}": f"sparkstorm_user_gauge{{{_TOPOLOGY}}}"}),
+        Chart(
+            "gauges",
+            "short",
+            {"{{component}}#{{task}} {{name}}": f"sparkstorm_user_gauge{{{_TOPOLOGY}}}"},
+        ),
         Chart(
             "histograms, p99",
             "short",
@@ -86,7 +127,9 @@ ROWS: Mapping[str, tuple[Chart, ...]] = {
         ),
     ),
     "Cluster": (
-        Chart("slots", "short", {"used": "sum(sparkstorm_slots_used)", "all": "sum(sparkstorm_slots)"}),
+        Chart(
+            "slots", "short", {"used": "sum(sparkstorm_slots_used)", "all": "sum(sparkstorm_slots)"}
+        ),
         Chart("Redis's memory", "percentunit", {"full": "sparkstorm_store_fullness_ratio"}),
         Chart("dead letters", "short", {"{{topology}}": f"sparkstorm_dead_letters{{{_TOPOLOGY}}}"}),
     ),
@@ -94,7 +137,9 @@ ROWS: Mapping[str, tuple[Chart, ...]] = {
 
 
 class Alert(NamedTuple):
-    """An alert rule: name, expression, how long it must hold, how grave it is, and a sentence for people."""
+    """An alert rule: name, expression, how long it must hold, how grave it is, and a sentence for
+    people.
+    """
 
     name: str
     expr: str
@@ -146,9 +191,27 @@ ALERTS = (
         "critical",
         "Redis is at {{ $value | humanizePercentage }} of its memory: spouts stop at 60 %",
     ),
-    Alert("SparkStormStoreAway", "sparkstorm_store_up == 0", "30s", "critical", "Redis does not answer"),
-    Alert("SparkStormZooKeeperAway", "sparkstorm_zookeeper_up == 0", "30s", "critical", "ZooKeeper does not answer"),
-    Alert("SparkStormNoLeader", "sum(sparkstorm_nimbus_leader) < 1", "30s", "critical", "no driver's Nimbus leads"),
+    Alert(
+        "SparkStormStoreAway",
+        "sparkstorm_store_up == 0",
+        "30s",
+        "critical",
+        "Redis does not answer",
+    ),
+    Alert(
+        "SparkStormZooKeeperAway",
+        "sparkstorm_zookeeper_up == 0",
+        "30s",
+        "critical",
+        "ZooKeeper does not answer",
+    ),
+    Alert(
+        "SparkStormNoLeader",
+        "sum(sparkstorm_nimbus_leader) < 1",
+        "30s",
+        "critical",
+        "no driver's Nimbus leads",
+    ),
     Alert(
         "SparkStormFiguresAreOld",
         "max by (topology) (sparkstorm_scrape_age_seconds) > 60",
@@ -165,7 +228,13 @@ def board() -> dict[str, Any]:
     y = 0
     for title, charts in ROWS.items():
         panels.append(
-            {"id": len(panels) + 1, "type": "row", "title": title, "gridPos": {"x": 0, "y": y, "w": _WIDE, "h": 1}, "panels": []}
+            {
+                "id": len(panels) + 1,
+                "type": "row",
+                "title": title,
+                "gridPos": {"x": 0, "y": y, "w": _WIDE, "h": 1},
+                "panels": [],
+            }
         )
         wide = _WIDE // len(charts)
         for place, chart in enumerate(charts):
@@ -176,7 +245,10 @@ def board() -> dict[str, Any]:
         "name": "topology",
         "type": "query",
         "datasource": _SOURCE,
-        "query": {"query": "label_values(sparkstorm_topology_info, topology)", "refId": "topologies"},
+        "query": {
+            "query": "label_values(sparkstorm_topology_info, topology)",
+            "refId": "topologies",
+        },
         "refresh": 2,
         "multi": True,
         "includeAll": True,
@@ -198,7 +270,12 @@ def board() -> dict[str, Any]:
 
 def _panel(number: int, chart: Chart, at: Mapping[str, int]) -> dict[str, Any]:
     targets = [
-        {"refId": chr(ord("A") + place), "expr": expr, "legendFormat": legend, "datasource": _SOURCE}
+        {
+            "refId": chr(ord("A") + place),
+            "expr": expr,
+            "legendFormat": legend,
+            "datasource": _SOURCE,
+        }
         for place, (legend, expr) in enumerate(chart.lines.items())
     ]
     return {
@@ -232,7 +309,8 @@ def texts() -> dict[str, str]:
     """Return both files by name."""
     return {
         BOARD: json.dumps(board(), indent=1) + "\n",
-        RULES: "# made by `python -m sparkstorm.web.boards`\n" + yaml.safe_dump(rules(), sort_keys=False, width=140),
+        RULES: "# made by `python -m sparkstorm.web.boards`\n"
+        + yaml.safe_dump(rules(), sort_keys=False, width=140),
     }
 
 

@@ -1,4 +1,6 @@
-"""Connections of the web server beside the sampler's, and the requests to Nimbus that are made by them."""
+"""Connections of the web server beside the sampler's, and the requests to Nimbus that are made by
+them.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +24,10 @@ _LONGEST_WAIT_S = 20.0
 class Connections:
     """Connections to the cluster, opened when they are needed.
 
-    A connection's replies come in the order of its questions, so no two threads may ask by one: what is read on demand
-    shares one under a lock, and an action, which may wait for minutes, opens one for itself. Both are bounded, so that a
-    store which hangs takes neither all threads of the server nor all connections of the store.
+    A connection's replies come in the order of its questions, so no two threads may ask by one:
+    what is read on demand shares one under a lock, and an action, which may wait for minutes, opens
+    one for itself. Both are bounded, so that a store which hangs takes neither all threads of the
+    server nor all connections of the store.
     """
 
     def __init__(self, opened: Callable[[], ClusterClient]) -> None:
@@ -35,12 +38,18 @@ class Connections:
         self._actors = threading.BoundedSemaphore(_MOST_ACTING)
 
     def read(self, ask: Callable[[ClusterClient], Answer]) -> Answer:
-        """Read on demand, one question after the other; StoreUnavailableError where too many wait already."""
+        """Read on demand, one question after the other; StoreUnavailableError where too many wait
+        already.
+        """
         if not self._readers.acquire(blocking=False):
-            raise StoreUnavailableError(f"{_MOST_READING} questions wait for the stores already: try again in a moment")
+            raise StoreUnavailableError(
+                f"{_MOST_READING} questions wait for the stores already: try again in a moment"
+            )
         try:
             if not self._lock.acquire(timeout=_LONGEST_WAIT_S):
-                raise StoreUnavailableError(f"the stores have not answered another question for {_LONGEST_WAIT_S:g} s")
+                raise StoreUnavailableError(
+                    f"the stores have not answered another question for {_LONGEST_WAIT_S:g} s"
+                )
             try:
                 if self._client is None:
                     self._client = self._opened()
@@ -51,9 +60,13 @@ class Connections:
             self._readers.release()
 
     def act(self, ask: Callable[[ClusterClient], Answer]) -> Answer:
-        """Carry out a request by a connection of its own; StoreUnavailableError while too many are under way."""
+        """Carry out a request by a connection of its own; StoreUnavailableError while too many are
+        under way.
+        """
         if not self._actors.acquire(blocking=False):
-            raise StoreUnavailableError(f"{_MOST_ACTING} actions are under way already: wait for one of them")
+            raise StoreUnavailableError(
+                f"{_MOST_ACTING} actions are under way already: wait for one of them"
+            )
         try:
             with self._opened() as client:
                 return ask(client)
@@ -67,13 +80,15 @@ class Connections:
 
 
 class Commands:
-    """Commands of REST clients; each raises ReadOnlyConnectionError with a connection that may only read.
+    """Commands of REST clients; each raises ReadOnlyConnectionError with a connection that may only
+    read.
 
     Topologies are named by name and id, so that a command never meets a later run of the same name.
     """
 
     def __init__(self, connections: Connections, is_read_only: bool = False) -> None:
-        self._at, self.is_read_only = connections, is_read_only
+        self._at = connections
+        self.is_read_only = is_read_only
 
     def _write(self, ask: Callable[[NimbusService], Answer]) -> Answer:
         if self.is_read_only:
@@ -94,15 +109,23 @@ class Commands:
         """Begin to end it; returns when Nimbus has taken the request, its wait goes on."""
         self._write(lambda service: service.kill(name, wait_secs, topology_id))
 
-    def rebalance(self, name: str, topology_id: str, options: RebalanceOptions, wait_secs: float | None) -> None:
-        """Ask for a rebalance; its options are checked here, and its wait and change go on without the caller."""
+    def rebalance(
+        self, name: str, topology_id: str, options: RebalanceOptions, wait_secs: float | None
+    ) -> None:
+        """Ask for a rebalance; its options are checked here, and its wait and change go on without
+        the caller.
+        """
 
         def begin(service: NimbusService) -> None:
-            service.begin(service.rebalance_request(name, options, wait_secs, topology_id=topology_id))
+            service.begin(
+                service.rebalance_request(name, options, wait_secs, topology_id=topology_id)
+            )
 
         self._write(begin)
 
-    def plan_rebalance(self, name: str, topology_id: str, options: RebalanceOptions) -> RebalancePlan:
+    def plan_rebalance(
+        self, name: str, topology_id: str, options: RebalanceOptions
+    ) -> RebalancePlan:
         """Return what a rebalance would do."""
         return self._write(lambda service: service.plan_rebalance(name, options, topology_id))
 
@@ -131,8 +154,12 @@ class Commands:
     def log(self, topology_id: str, slot: str) -> bytes:
         """Return what is kept of a worker's log."""
         self._require_logs()
-        return self._at.read(lambda client: b"".join(data for _, data in client.topology(topology_id).log(slot)))
+        return self._at.read(
+            lambda client: b"".join(data for _, data in client.topology(topology_id).log(slot))
+        )
 
     def _require_logs(self) -> None:
         if self.is_read_only:
-            raise ReadOnlyConnectionError("logs may hold secrets, and this server was started with a read-only connection file")
+            raise ReadOnlyConnectionError(
+                "logs may hold secrets, and this server was started with a read-only connection file"
+            )

@@ -21,9 +21,13 @@ def cluster_record(view: ClusterView) -> dict[str, Any]:
 
 
 def topology_record(view: TopologyView, window: str, component: str = "") -> dict[str, Any]:
-    """Return a topology as plain JSON: one window, and the tasks of one component, so that 1,000 tasks cost nothing."""
+    """Return a topology as plain JSON: one window, and the tasks of one component, so that 1,000
+    tasks cost nothing.
+    """
     components = {
-        name: replace(each, tasks=each.tasks if name == component else {}, windows=_one(each.windows, window))
+        name: replace(
+            each, tasks=each.tasks if name == component else {}, windows=_one(each.windows, window)
+        )
         for name, each in view.components.items()
     }
     shown = replace(
@@ -31,7 +35,9 @@ def topology_record(view: TopologyView, window: str, component: str = "") -> dic
         components=components,
         edges={key: replace(edge, sent_per_s={}) for key, edge in view.edges.items()},
         windows=_one(view.windows, window),
-        user_metrics=tuple(replace(each, buckets={}) for each in view.user_metrics if each.component == component),
+        user_metrics=tuple(
+            replace(each, buckets={}) for each in view.user_metrics if each.component == component
+        ),
         latency_buckets={},
         conf={},
     )
@@ -57,10 +63,13 @@ def _one(windows: Mapping[str, Window], window: str) -> Mapping[str, Window]:
 
 
 class Shared(Generic[Key, Made]):
-    """The last values that were made, by key, so that pages which look at the same thing cost what one does; for any thread."""
+    """The last values that were made, by key, so that pages which look at the same thing cost what
+    one does; for any thread.
+    """
 
     def __init__(self, most: int) -> None:
-        self._most, self._lock = most, threading.Lock()
+        self._most = most
+        self._lock = threading.Lock()
         self._made: dict[Key, Made] = {}
 
     def get(self, key: Key, make: Callable[[], Made]) -> Made:
@@ -77,7 +86,8 @@ class Shared(Generic[Key, Made]):
 
 
 def delta(old: Any, new: Any) -> dict[str, Any] | None:
-    """Return what turns one object into another: `set` new or changed values, `sub` objects that changed within, `del` keys.
+    """Return what turns one object into another: `set` new or changed values, `sub` objects that
+    changed within, `del` keys.
 
     None when they are equal. Lists are values: what they hold has no key that stays.
     """
@@ -90,5 +100,7 @@ def delta(old: Any, new: Any) -> dict[str, Any] | None:
         elif key not in old or old[key] != value:
             changed[key] = value
     gone = [key for key in old if key not in new]
-    found = {name: part for name, part in (("set", changed), ("sub", within), ("del", gone)) if part}
+    found = {
+        name: part for name, part in (("set", changed), ("sub", within), ("del", gone)) if part
+    }
     return found or None

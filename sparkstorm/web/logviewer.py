@@ -1,7 +1,9 @@
-"""Storm's log viewer under /api/v1, over the kept ends of workers' logs in Redis: no route of it opens a file.
+"""Storm's log viewer under /api/v1, over the kept ends of workers' logs in Redis: no route of it
+opens a file.
 
-A file is named `TOPOLOGY/NODE:PORT/worker.log`, or `TOPOLOGY/PORT/worker.log` where one worker only has that port. The
-names are parts of a key, each compared with those that there are, so that a path leads nowhere.
+A file is named `TOPOLOGY/NODE:PORT/worker.log`, or `TOPOLOGY/PORT/worker.log` where one worker only
+has that port. The names are parts of a key, each compared with those that there are, so that a path
+leads nowhere.
 """
 
 from __future__ import annotations
@@ -53,10 +55,14 @@ def log_routes(model: ReadModel, commands: Commands, base: str) -> list[Route]:
 
 class _Logs:
     def __init__(self, model: ReadModel, commands: Commands, base: str) -> None:
-        self._model, self._commands, self._base = model, commands, base
+        self._model = model
+        self._commands = commands
+        self._base = base
 
     def page(self, request: Request) -> Response:
-        """Return a part of a log as a page: the last `length` bytes, or those from `start` on, or lines that hold `grep`."""
+        """Return a part of a log as a page: the last `length` bytes, or those from `start` on, or
+        lines that hold `grep`.
+        """
         file, data = self._read(request)
         length = min(_MOST_LENGTH, _number(request, "length", _LENGTH, 1))
         start = min(len(data), _number(request, "start", max(0, len(data) - length), 0))
@@ -65,11 +71,23 @@ class _Logs:
         text = "\n".join(shown(line) for line in lines if wanted in line)
 
         def link(words: str, at: int) -> str:
-            asked = {"file": file, "start": at, "length": length, **({"grep": wanted} if wanted else {})}
+            asked = {
+                "file": file,
+                "start": at,
+                "length": length,
+                **({"grep": wanted} if wanted else {}),
+            }
             return f'<a href="{html.escape(f"{self._base}/log?{urlencode(asked)}")}">{words}</a>'
 
-        places = {"first": 0, "previous": max(0, start - length), "next": start + length, "last": max(0, len(data) - length)}
-        links = [link(words, at) for words, at in places.items() if words != "next" or at < len(data)]
+        places = {
+            "first": 0,
+            "previous": max(0, start - length),
+            "next": start + length,
+            "last": max(0, len(data) - length),
+        }
+        links = [
+            link(words, at) for words, at in places.items() if words != "next" or at < len(data)
+        ]
         whole = html.escape(f"{self._base}/download?{urlencode([('file', file)])}")
         links.append(f'<a href="{whole}">download</a>')
         name = html.escape(file)
@@ -84,7 +102,13 @@ class _Logs:
     def download(self, request: Request) -> Response:
         """Return all that is kept of a log."""
         file, data = self._read(request)
-        name = "".join(each if each.isascii() and each.isalnum() else "-" for each in file.removesuffix(".log")) + ".log"
+        name = (
+            "".join(
+                each if each.isascii() and each.isalnum() else "-"
+                for each in file.removesuffix(".log")
+            )
+            + ".log"
+        )
         headers = {"content-disposition": f'attachment; filename="{name}"'}
         return Response(data, media_type="text/plain; charset=utf-8", headers=headers)
 
@@ -96,29 +120,47 @@ class _Logs:
         return {"file": file, "isDaemon": "no", **found}
 
     def deep_search(self, request: Request, _: Any) -> Any:
-        """Return the first matches of a text in the logs of a topology, or of its workers on one port."""
+        """Return the first matches of a text in the logs of a topology, or of its workers on one
+        port.
+        """
         wanted, most = _search_of(request)
-        view, port = self._view(path_name(request, "topology")), request.query_params.get("port", "*")
-        slots = [each for each in self._slots(view) if port == "*" or each.rpartition(":")[2] == port]
+        view = self._view(path_name(request, "topology"))
+        port = request.query_params.get("port", "*")
+        slots = [
+            each for each in self._slots(view) if port == "*" or each.rpartition(":")[2] == port
+        ]
         offset = _number(request, "start-file-offset", 0, 0)
-        left, at_byte, found = most, _number(request, "start-byte-offset", 0, 0), []
+        left = most
+        at_byte = _number(request, "start-byte-offset", 0, 0)
+        found = []
         for place, slot in enumerate(slots[offset:], offset):
             file = f"{view.id}/{slot}/{FILE}"
             each = self._matches(file, self._commands.log(view.id, slot), wanted, at_byte, left)
-            offset, at_byte = place, 0
+            offset = place
+            at_byte = 0
             if each["matches"]:
                 left -= len(each["matches"])
-                found.append({**each, "fileName": file, "port": slot.rpartition(":")[2], "isDaemon": "no"})
+                found.append(
+                    {**each, "fileName": file, "port": slot.rpartition(":")[2], "isDaemon": "no"}
+                )
             if left <= 0:
                 break
-        return {"fileOffset": offset, "searchString": wanted, "numberOfMatches": most - left, "matches": found}
+        return {
+            "fileOffset": offset,
+            "searchString": wanted,
+            "numberOfMatches": most - left,
+            "matches": found,
+        }
 
     def files(self, request: Request, _: Any) -> Any:
         """Return the names of the logs of a topology, or of all, on a port or on all."""
-        topology, port = request.query_params.get("topoId", ""), request.query_params.get("port", "")
+        topology = request.query_params.get("topoId", "")
+        port = request.query_params.get("port", "")
         ids = [self._view(topology).id] if topology else [*self._model.cluster().topologies]
         names = [(id, slot) for id in ids for slot in self._slots(self._model.topology(id))]
-        return [f"{id}/{slot}/{FILE}" for id, slot in names if port in ("", slot.rpartition(":")[2])]
+        return [
+            f"{id}/{slot}/{FILE}" for id, slot in names if port in ("", slot.rpartition(":")[2])
+        ]
 
     def _view(self, topology_id: str) -> TopologyView:
         view = self._model.topology(topology_id)
@@ -134,16 +176,25 @@ class _Logs:
         asked = request.query_params.get("file", "")
         parts = asked.split("/")
         if len(parts) != 3 or parts[2] != FILE:
-            raise NotAliveError(f"there is no log {asked!r:.120}: logs are named TOPOLOGY/NODE:PORT/{FILE}")
-        view, place = self._view(parts[0]), parts[1]
+            raise NotAliveError(
+                f"there is no log {asked!r:.120}: logs are named TOPOLOGY/NODE:PORT/{FILE}"
+            )
+        view = self._view(parts[0])
+        place = parts[1]
         slots = self._slots(view)
         found = [each for each in slots if place in (each, each.rpartition(":")[2])]
         if len(found) != 1:
-            raise NotAliveError(f"topology {view.name} has no log of a worker {place!r:.80}, only of {', '.join(slots) or 'none'}")
+            raise NotAliveError(
+                f"topology {view.name} has no log of a worker {place!r:.80}, only of {', '.join(slots) or 'none'}"
+            )
         return f"{view.id}/{found[0]}/{FILE}", self._commands.log(view.id, found[0])
 
-    def _matches(self, file: str, data: bytes, wanted: str, start: int, most: int) -> dict[str, Any]:
-        sought, found, at = wanted.encode(), list[dict[str, Any]](), data.find(wanted.encode(), start)
+    def _matches(
+        self, file: str, data: bytes, wanted: str, start: int, most: int
+    ) -> dict[str, Any]:
+        sought = wanted.encode()
+        found = list[dict[str, Any]]()
+        at = data.find(wanted.encode(), start)
         while at >= 0 and len(found) < most:
             end = at + len(sought)
             link = urlencode({"file": file, "start": max(0, at - _LENGTH // 2), "length": _LENGTH})
@@ -157,14 +208,21 @@ class _Logs:
                 }
             )
             at = data.find(sought, end)
-        answer = {"searchString": wanted, "startByteOffset": start, "numMatches": len(found), "matches": found}
+        answer = {
+            "searchString": wanted,
+            "startByteOffset": start,
+            "numMatches": len(found),
+            "matches": found,
+        }
         return answer if at < 0 else {**answer, "nextByteOffset": at}
 
 
 def _search_of(request: Request) -> tuple[str, int]:
     wanted = request.query_params.get("search-string", "")
     if not 0 < len(wanted.encode("utf-8", "replace")) <= _MOST_SEARCH_BYTES:
-        raise InvalidConfigError(f"search-string: expected a text of 1 to {_MOST_SEARCH_BYTES:,} bytes")
+        raise InvalidConfigError(
+            f"search-string: expected a text of 1 to {_MOST_SEARCH_BYTES:,} bytes"
+        )
     return wanted, min(_MOST_MATCHES, _number(request, "num-matches", 10, 1))
 
 

@@ -42,7 +42,9 @@ class Family:
 
 _COUNTERS = {
     "emitted": Family("tuples_emitted", "counter", "Tuples emitted by a component."),
-    "transferred": Family("tuples_transferred", "counter", "Tuples emitted, times the tasks that receive them."),
+    "transferred": Family(
+        "tuples_transferred", "counter", "Tuples emitted, times the tasks that receive them."
+    ),
     "executed": Family("tuples_executed", "counter", "Inputs executed by a bolt."),
     "acked": Family("tuples_acked", "counter", "Inputs acked by a bolt."),
     "failed": Family("tuples_failed", "counter", "Inputs failed by a bolt."),
@@ -50,7 +52,9 @@ _COUNTERS = {
     "parked": Family("tuples_parked", "counter", "Inputs given up after their tries."),
     "late": Family("tuples_late", "counter", "Tuples that came too late for their windows."),
     "bad": Family("tuples_bad", "counter", "Records that no tuple can carry."),
-    "replayed": Family("tuples_replayed", "counter", "Dead letters that were put back and executed."),
+    "replayed": Family(
+        "tuples_replayed", "counter", "Dead letters that were put back and executed."
+    ),
 }
 _TREES = {
     "acked": Family("trees_completed", "counter", "Trees of a spout that are done."),
@@ -59,7 +63,9 @@ _TREES = {
 _STATUS = Family("topology_status", "gauge", "1 for the status that a topology has.")
 _INFO = Family("topology_info", "gauge", "1; its labels tell what the topology is.")
 _UP = Family("topology_uptime_seconds", "gauge", "Time since the submission.", "seconds")
-_WELL = Family("topology_well", "gauge", "1 while nothing is lost, failing or late and no problem is known.")
+_WELL = Family(
+    "topology_well", "gauge", "1 while nothing is lost, failing or late and no problem is known."
+)
 _SIZES = {
     "workers": Family("topology_workers", "gauge", "Workers that the topology has."),
     "wanted": Family("topology_workers_wanted", "gauge", "Workers that the topology wants."),
@@ -68,12 +74,28 @@ _SIZES = {
 }
 _PENDING = Family("trees_pending", "gauge", "Trees of a spout that are neither acked nor failed.")
 _HELD = Family("tuples_held", "gauge", "Inputs that a bolt has neither acked nor failed.")
-_LATENCY = Family("complete_latency_seconds", "histogram", "Time from the emit of a tree to its end.", "seconds")
-_BUSY = Family("component_busy_ratio", "gauge", "Share of the last minute in user code, of the busiest task.", "ratio")
-_PAUSED = Family("component_paused_ratio", "gauge", "Share of the last minute held back, by cause, of the task held most.", "ratio")
-_BACKLOG = Family("backlog_bytes", "gauge", "Bytes that wait in the streams of a component.", "bytes")
+_LATENCY = Family(
+    "complete_latency_seconds", "histogram", "Time from the emit of a tree to its end.", "seconds"
+)
+_BUSY = Family(
+    "component_busy_ratio",
+    "gauge",
+    "Share of the last minute in user code, of the busiest task.",
+    "ratio",
+)
+_PAUSED = Family(
+    "component_paused_ratio",
+    "gauge",
+    "Share of the last minute held back, by cause, of the task held most.",
+    "ratio",
+)
+_BACKLOG = Family(
+    "backlog_bytes", "gauge", "Bytes that wait in the streams of a component.", "bytes"
+)
 _QUEUED = Family("backlog_tuples", "gauge", "Tuples read and not executed yet, from heartbeats.")
-_AGE = Family("backlog_age_seconds", "gauge", "Age of the oldest tree of which a tuple waits.", "seconds")
+_AGE = Family(
+    "backlog_age_seconds", "gauge", "Age of the oldest tree of which a tuple waits.", "seconds"
+)
 _EDGE = Family("edge_tuples_sent", "counter", "Tuples sent from a stream to a component.")
 _CONSUMED = Family("edge_tuples_consumed", "counter", "Tuples taken in by the receiver of an edge.")
 _FAILURES = Family("failures", "counter", "Failed calls, reports and time-outs by cause.")
@@ -81,32 +103,77 @@ _LETTERS = Family("dead_letters", "gauge", "Dead letters that are kept.")
 _USER = {
     "counter": Family("user_counter", "counter", "Counters of user code, exact across crashes."),
     "gauge": Family("user_gauge", "gauge", "Gauges of user code, by task, as of the last commit."),
-    "histogram": Family("user_histogram", "histogram", "Histograms of user code, exact across crashes."),
+    "histogram": Family(
+        "user_histogram", "histogram", "Histograms of user code, exact across crashes."
+    ),
 }
 _LOOP = Family("worker_time_seconds", "counter", "Time of a worker's loop by state.", "seconds")
 _COMMITS = Family("worker_commits", "counter", "Commits of a worker.")
-_COMMIT_BYTES = Family("worker_commit_bytes", "counter", "Bytes of entries, messages and journals committed by a worker.", "bytes")
+_COMMIT_BYTES = Family(
+    "worker_commit_bytes",
+    "counter",
+    "Bytes of entries, messages and journals committed by a worker.",
+    "bytes",
+)
 _WORKER_UP = Family("worker_up", "gauge", "1 while the worker runs and its slot sends heartbeats.")
 _DEATHS = Family("worker_restarts", "gauge", "Deaths of a worker under its present assignment.")
 _MEMORY = Family("worker_memory_bytes", "gauge", "Resident memory of a worker.", "bytes")
-_CPU = Family("worker_cpu_ratio", "gauge", "CPU time of a worker by time; 1 is a whole core.", "ratio")
+_CPU = Family(
+    "worker_cpu_ratio", "gauge", "CPU time of a worker by time; 1 is a whole core.", "ratio"
+)
 _SLOTS = Family("slots", "gauge", "Slots of a node.")
 _USED = Family("slots_used", "gauge", "Slots of a node that have a worker.")
 _SUPERVISORS = Family("supervisors", "gauge", "Nodes that are alive.")
 _LEADER = Family("nimbus_leader", "gauge", "1 while a driver's Nimbus leads.")
 _STORE_UP = Family("store_up", "gauge", "1 while Redis answers.")
-_FULLNESS = Family("store_fullness_ratio", "gauge", "Share of Redis's memory limit in use, as workers see it.", "ratio")
+_FULLNESS = Family(
+    "store_fullness_ratio",
+    "gauge",
+    "Share of Redis's memory limit in use, as workers see it.",
+    "ratio",
+)
 _AWAY = Family("zookeeper_up", "gauge", "1 while ZooKeeper answers.")
 _SCRAPED = Family(
-    "scrape_age_seconds", "gauge", "Age of the figures when they were asked for, by the time of the newest.", "seconds"
+    "scrape_age_seconds",
+    "gauge",
+    "Age of the figures when they were asked for, by the time of the newest.",
+    "seconds",
 )
 FAMILIES = (
     *_COUNTERS.values(),
     *_TREES.values(),
     *_SIZES.values(),
     *_USER.values(),
-    *(_STATUS, _INFO, _UP, _WELL, _PENDING, _HELD, _LATENCY, _BUSY, _PAUSED, _BACKLOG, _QUEUED, _AGE, _EDGE, _CONSUMED),
-    *(_FAILURES, _LETTERS, _LOOP, _COMMITS, _COMMIT_BYTES, _WORKER_UP, _DEATHS, _MEMORY, _CPU, _SLOTS, _USED, _SUPERVISORS),
+    *(
+        _STATUS,
+        _INFO,
+        _UP,
+        _WELL,
+        _PENDING,
+        _HELD,
+        _LATENCY,
+        _BUSY,
+        _PAUSED,
+        _BACKLOG,
+        _QUEUED,
+        _AGE,
+        _EDGE,
+        _CONSUMED,
+    ),
+    *(
+        _FAILURES,
+        _LETTERS,
+        _LOOP,
+        _COMMITS,
+        _COMMIT_BYTES,
+        _WORKER_UP,
+        _DEATHS,
+        _MEMORY,
+        _CPU,
+        _SLOTS,
+        _USED,
+        _SUPERVISORS,
+    ),
     *(_LEADER, _STORE_UP, _FULLNESS, _AWAY, _SCRAPED),
 )
 """Every metric that there is; documents, boards and alert rules may name no other."""
@@ -124,7 +191,9 @@ def metrics_routes(model: ReadModel) -> list[Route]:
             text = "# TYPE sparkstorm_zookeeper_up gauge\nsparkstorm_zookeeper_up 0\n# EOF\n"
         else:
             text = metrics_text(cluster, views)
-        return Response(text, media_type=MEDIA_TYPE, headers={"Cache-Control": "no-cache, no-store"})
+        return Response(
+            text, media_type=MEDIA_TYPE, headers={"Cache-Control": "no-cache, no-store"}
+        )
 
     return [Route("/metrics", metrics, methods=["GET"])]
 
@@ -137,11 +206,15 @@ def metrics_text(cluster: ClusterView, views: list[TopologyView]) -> str:
         lines += [f"# TYPE {name} {family.kind}", f"# HELP {name} {family.help}"]
         if family.unit:
             lines.insert(len(lines) - 1, f"# UNIT {name} {family.unit}")
-        lines += [f"{name}{suffix}{_labels(labels)} {_value(value)}" for suffix, labels, value in found]
+        lines += [
+            f"{name}{suffix}{_labels(labels)} {_value(value)}" for suffix, labels, value in found
+        ]
     return "\n".join([*lines, "# EOF", ""])
 
 
-def samples_by_family(cluster: ClusterView, views: list[TopologyView]) -> list[tuple[Family, list[Sample]]]:
+def samples_by_family(
+    cluster: ClusterView, views: list[TopologyView]
+) -> list[tuple[Family, list[Sample]]]:
     """Return the samples of each metric that has some, in the order of FAMILIES."""
     samples: dict[str, list[Sample]] = {}
     for family, suffix, labels, value in _all(cluster, views):
@@ -174,7 +247,12 @@ def _all(cluster: ClusterView, views: list[TopologyView]) -> Found:
             yield _USED, "", labels, node.slots_used
     yield _SUPERVISORS, "", {}, sum(len(host.nodes) for host in cluster.hosts.values())
     for driver in cluster.drivers.values():
-        yield _LEADER, "", {"driver": str(driver.number), "host": driver.host}, int(driver.is_leader)
+        yield (
+            _LEADER,
+            "",
+            {"driver": str(driver.number), "host": driver.host},
+            int(driver.is_leader),
+        )
     yield _STORE_UP, "", {}, int(cluster.store.is_up)
     if cluster.store.fullness is not None:
         yield _FULLNESS, "", {}, cluster.store.fullness
@@ -191,7 +269,12 @@ def _topology(view: TopologyView, now_ms: int) -> Found:
     yield _UP, "", labels, max(0, now_ms - view.launch_ms) / 1000
     yield _WELL, "", labels, int(view.is_well)
     tasks = sum(len(each.tasks) for each in view.components.values())
-    sizes = {"workers": view.workers_given, "wanted": view.workers_wanted, "executors": view.executors, "tasks": tasks}
+    sizes = {
+        "workers": view.workers_given,
+        "wanted": view.workers_wanted,
+        "executors": view.executors,
+        "tasks": tasks,
+    }
     for name, size in sizes.items():
         if size is not None:
             yield _SIZES[name], "", labels, size
@@ -201,7 +284,12 @@ def _topology(view: TopologyView, now_ms: int) -> Found:
         cause = {"component": each.component, "error": each.error, "place": each.place}
         yield _FAILURES, "_total", {**labels, **cause}, each.count
     for edge in view.edges.values():
-        between = {**labels, "sender": edge.sender, "stream": edge.stream, "receiver": edge.receiver}
+        between = {
+            **labels,
+            "sender": edge.sender,
+            "stream": edge.stream,
+            "receiver": edge.receiver,
+        }
         yield _EDGE, "_total", between, edge.sent
         yield _CONSUMED, "_total", between, edge.consumed
     yield from _histogram(view, labels)
@@ -216,7 +304,8 @@ def _user(metric: UserMetricView, labels: Labels) -> Found:
     elif metric.kind == "gauge":
         yield family, "", {**labels, "task": str(metric.task)}, metric.value
     else:
-        seen, buckets = 0, sorted(metric.buckets.items())
+        seen = 0
+        buckets = sorted(metric.buckets.items())
         for power in _POWERS:
             while buckets and buckets[0][0] <= power * PER_OCTAVE:
                 seen += buckets.pop(0)[1]
@@ -232,7 +321,12 @@ def _histogram(view: TopologyView, labels: Labels) -> Found:
     for bucket in range(BUCKETS):
         seen += view.latency_buckets.get(bucket, 0)
         if bucket % _EVERY == _EVERY - 1:
-            yield _LATENCY, "_bucket", {**labels, "le": repr(round(bucket_bound_ms(bucket) / 1000, 9))}, seen
+            yield (
+                _LATENCY,
+                "_bucket",
+                {**labels, "le": repr(round(bucket_bound_ms(bucket) / 1000, 9))},
+                seen,
+            )
     yield _LATENCY, "_bucket", {**labels, "le": "+Inf"}, view.complete.count
     yield _LATENCY, "_count", labels, view.complete.count
     yield _LATENCY, "_sum", labels, (view.complete.mean_ms or 0.0) * view.complete.count / 1000

@@ -1,4 +1,6 @@
-"""OpenAPI 3.1 description of our REST interface: its schemas are made from the records themselves."""
+"""OpenAPI 3.1 description of our REST interface: its schemas are made from the records
+themselves.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ def schema_of(hint: Any, known: dict[str, Any]) -> dict[str, Any]:
         return {}
     if hint in _PLAIN:
         return {"type": _PLAIN[hint]}
-    origin, parts = get_origin(hint), get_args(hint)
+    origin = get_origin(hint)
+    parts = get_args(hint)
     if origin in (Union, types.UnionType):
         return {"anyOf": [schema_of(each, known) for each in parts]}
     if origin is tuple or origin is list:
@@ -49,7 +52,12 @@ def schema_of(hint: Any, known: dict[str, Any]) -> dict[str, Any]:
 
 
 _QUERIES: Mapping[str, dict[str, Any]] = {
-    "at": {"type": "integer", "minimum": 0, "maximum": 10**15 - 1, "description": "a moment of the last 24 hours, in milliseconds"},
+    "at": {
+        "type": "integer",
+        "minimum": 0,
+        "maximum": 10**15 - 1,
+        "description": "a moment of the last 24 hours, in milliseconds",
+    },
     "window": {"enum": [*records.WINDOWS_S]},
     "component": {"type": "string"},
 }
@@ -57,7 +65,9 @@ _QUERIES: Mapping[str, dict[str, Any]] = {
 
 
 def openapi(routes: Mapping[str, tuple[str, Any, tuple[str, ...]]]) -> dict[str, Any]:
-    """Return the description of routes: path -> (summary, type of the answer, names of its queries), all of them GET."""
+    """Return the description of routes: path -> (summary, type of the answer, names of its
+    queries), all of them GET.
+    """
     known: dict[str, Any] = {"Error": ERROR}
     paths = {}
     for path, (summary, hint, queries) in routes.items():
@@ -66,12 +76,18 @@ def openapi(routes: Mapping[str, tuple[str, Any, tuple[str, ...]]]) -> dict[str,
             "description": "refused or failed",
             "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
         }
-        done = {"description": "done", "content": {"application/json": {"schema": schema_of(hint, known)}}}
+        done = {
+            "description": "done",
+            "content": {"application/json": {"schema": schema_of(hint, known)}},
+        }
         paths[path] = {
             "get": {
                 "summary": summary,
                 "parameters": [
-                    *({"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names),
+                    *(
+                        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+                        for name in names
+                    ),
                     *({"name": name, "in": "query", "schema": _QUERIES[name]} for name in queries),
                 ],
                 "responses": {"200": done, "default": failed},

@@ -1,10 +1,13 @@
-"""Push of the metrics by OTLP over HTTP: the samples of `/metrics`, every ten seconds, to a collector of OpenTelemetry.
+"""Push of the metrics by OTLP over HTTP: the samples of `/metrics`, every ten seconds, to a
+collector of OpenTelemetry.
 
-The SDK's exporter sends and tries again; its instruments are left out. They count by themselves, while our counts are exact
-already and go on across restarts of this process: a counter's time of start is its topology's launch.
+The SDK's exporter sends and tries again; its instruments are left out. They count by themselves,
+while our counts are exact already and go on across restarts of this process: a counter's time of
+start is its topology's launch.
 
-Law: a collector that is away, slow or wrong changes nothing of the page. Its headers, which may hold a key, are read from the
-environment by the SDK (OTEL_EXPORTER_OTLP_HEADERS), so that no command line has them.
+Law: a collector that is away, slow or wrong changes nothing of the page. Its headers, which may
+hold a key, are read from the environment by the SDK (OTEL_EXPORTER_OTLP_HEADERS), so that no
+command line has them.
 """
 
 from __future__ import annotations
@@ -14,9 +17,9 @@ import threading
 from collections.abc import Callable, Iterable
 from itertools import pairwise
 
-from opentelemetry.exporter.otlp.proto.http import Compression
-from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
-from opentelemetry.sdk.metrics.export import (
+from opentelemetry.exporter.otlp.proto.http import Compression  # type: ignore[import-not-found]
+from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter  # type: ignore[import-not-found]
+from opentelemetry.sdk.metrics.export import (  # type: ignore[import-not-found]
     AggregationTemporality,
     Gauge,
     Histogram,
@@ -29,8 +32,8 @@ from opentelemetry.sdk.metrics.export import (
     ScopeMetrics,
     Sum,
 )
-from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.sdk.resources import Resource  # type: ignore[import-not-found]
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope  # type: ignore[import-not-found]
 
 from sparkstorm import __version__
 from sparkstorm.errors import InvalidConfigError, StoreUnavailableError
@@ -49,22 +52,32 @@ class OtlpPush:
     """Pushes to one collector on a thread."""
 
     def __init__(
-        self, model: ReadModel, endpoint: str, period_s: float = PERIOD_S, say: Callable[[str], None] = _LOG.warning
+        self,
+        model: ReadModel,
+        endpoint: str,
+        period_s: float = PERIOD_S,
+        say: Callable[[str], None] = _LOG.warning,
     ) -> None:
         if not endpoint.startswith(("http://", "https://")):
             raise InvalidConfigError(
                 f"--otlp: expected the address of a collector, http://HOST:4318 as a rule, got {endpoint!r:.80}"
             )
         address = f"{endpoint.rstrip('/')}/v1/metrics"
-        self._model, self._address, self._period_s, self._say = model, address, period_s, say
-        self._exporter = OTLPMetricExporter(endpoint=address, timeout=_TIMEOUT_S, compression=Compression.Gzip)
+        self._model = model
+        self._address = address
+        self._period_s = period_s
+        self._say = say
+        self._exporter = OTLPMetricExporter(
+            endpoint=address, timeout=_TIMEOUT_S, compression=Compression.Gzip
+        )
         self._stopping = threading.Event()
         self._is_away = False
         self._thread = threading.Thread(target=self._run, name="otlp", daemon=True)
 
     def start(self) -> None:
         """Push now, and then every period."""
-        # The exporter says each failed try in a line and a traceback; one sentence for a change is enough.
+        # The exporter says each failed try in a line and a traceback; one sentence for a change is
+        # enough.
         logging.getLogger("opentelemetry.exporter").setLevel(logging.CRITICAL)
         self._thread.start()
 
@@ -92,37 +105,59 @@ class OtlpPush:
                 _LOG.debug("push to %s failed", self._address, exc_info=error)
             if is_taken == self._is_away and not self._stopping.is_set():
                 self._is_away = not is_taken
-                self._say(f"{self._address} {'takes metrics again' if is_taken else 'does not take metrics; trying again'}")
+                self._say(
+                    f"{self._address} {'takes metrics again' if is_taken else 'does not take metrics; trying again'}"
+                )
             self._stopping.wait(self._period_s)
 
 
 def metrics_data(cluster: ClusterView, views: list[TopologyView]) -> MetricsData:
-    """Return all figures as OTLP's records; the names are those of `/metrics`, without the suffixes that text needs."""
+    """Return all figures as OTLP's records; the names are those of `/metrics`, without the suffixes
+    that text needs.
+    """
     now_ns = cluster.time_ms * _NS_PER_MS
     begin_by_name = {view.name: view.launch_ms * _NS_PER_MS for view in views}
-    metrics = [_metric(family, found, begin_by_name, now_ns) for family, found in samples_by_family(cluster, views)]
+    metrics = [
+        _metric(family, found, begin_by_name, now_ns)
+        for family, found in samples_by_family(cluster, views)
+    ]
     scope = ScopeMetrics(InstrumentationScope("sparkstorm", __version__), metrics, "")
     resource = Resource.create({"service.name": "sparkstorm", "service.version": __version__})
     return MetricsData([ResourceMetrics(resource, [scope], "")])
 
 
-def _metric(family: Family, found: Iterable[Sample], begin_by_name: dict[str, int], now_ns: int) -> Metric:
-    name, unit = f"sparkstorm.{family.name}", _UNITS.get(family.unit, "1")
+def _metric(
+    family: Family, found: Iterable[Sample], begin_by_name: dict[str, int], now_ns: int
+) -> Metric:
+    name = f"sparkstorm.{family.name}"
+    unit = _UNITS.get(family.unit, "1")
 
     def began_ns(labels: Labels) -> int:
         return begin_by_name.get(labels.get("topology", ""), 0)
 
     if family.kind == "histogram":
-        rows = [_histogram(labels, parts, began_ns(labels), now_ns) for labels, parts in _by_labels(found)]
+        rows = [
+            _histogram(labels, parts, began_ns(labels), now_ns)
+            for labels, parts in _by_labels(found)
+        ]
         return Metric(name, family.help, unit, Histogram(rows, AggregationTemporality.CUMULATIVE))
-    points = [NumberDataPoint(dict(labels), began_ns(labels), now_ns, value) for _, labels, value in found]
+    points = [
+        NumberDataPoint(dict(labels), began_ns(labels), now_ns, value) for _, labels, value in found
+    ]
     if family.kind == "counter":
-        return Metric(name, family.help, unit, Sum(points, AggregationTemporality.CUMULATIVE, is_monotonic=True))
+        return Metric(
+            name,
+            family.help,
+            unit,
+            Sum(points, AggregationTemporality.CUMULATIVE, is_monotonic=True),
+        )
     return Metric(name, family.help, unit, Gauge(points))
 
 
 def _by_labels(found: Iterable[Sample]) -> list[tuple[Labels, dict[str, float]]]:
-    """Return histograms by their labels: the parts are "_count", "_sum" and the upper bounds of buckets."""
+    """Return histograms by their labels: the parts are "_count", "_sum" and the upper bounds of
+    buckets.
+    """
     rows: dict[tuple[tuple[str, str], ...], dict[str, float]] = {}
     for suffix, labels, value in found:
         key = tuple((name, text) for name, text in labels.items() if name != "le")
@@ -130,12 +165,22 @@ def _by_labels(found: Iterable[Sample]) -> list[tuple[Labels, dict[str, float]]]
     return [(dict(key), parts) for key, parts in rows.items()]
 
 
-def _histogram(labels: Labels, parts: dict[str, float], begin_ns: int, now_ns: int) -> HistogramDataPoint:
+def _histogram(
+    labels: Labels, parts: dict[str, float], begin_ns: int, now_ns: int
+) -> HistogramDataPoint:
     """Return a histogram; OTLP counts each bucket for itself, OpenMetrics all up to its bound."""
     bounds = [name for name in parts if not name.startswith("_") and name != "+Inf"]
     upto = [0, *(int(parts[name]) for name in bounds), int(parts["+Inf"])]
     counts = [after - before for before, after in pairwise(upto)]
     nan = float("nan")  # OTLP's word for "not known"; the encoder leaves it out
     return HistogramDataPoint(
-        dict(labels), begin_ns, now_ns, int(parts["_count"]), parts["_sum"], counts, list(map(float, bounds)), nan, nan
+        dict(labels),
+        begin_ns,
+        now_ns,
+        int(parts["_count"]),
+        parts["_sum"],
+        counts,
+        list(map(float, bounds)),
+        nan,
+        nan,
     )

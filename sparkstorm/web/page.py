@@ -1,4 +1,6 @@
-"""Routes of the page: its files, the live stream, a moment of the past, and what is read on demand."""
+"""Routes of the page: its files, the live stream, a moment of the past, and what is read on
+demand.
+"""
 
 from __future__ import annotations
 
@@ -47,13 +49,22 @@ _BEAT_S = 4.0  # a line of comment this often: the page greys itself after 5 s w
 
 
 class Page:
-    """Handlers over one read model and, for what only the stores can say, connections beside the sampler's."""
+    """Handlers over one read model and, for what only the stores can say, connections beside the
+    sampler's.
+    """
 
-    def __init__(self, model: ReadModel, access: Access, connections: Connections, name: str) -> None:
-        self._model, self._access, self._at, self._name = model, access, connections, name
+    def __init__(
+        self, model: ReadModel, access: Access, connections: Connections, name: str
+    ) -> None:
+        self._model = model
+        self._access = access
+        self._at = connections
+        self._name = name
         self._records: Shared[tuple[int, str, str, str], dict[str, Any]] = Shared(_MOST_SHARED)
         # Both records are kept with their change: an id may come back once its record is gone.
-        self._changes: Shared[tuple[int, int], tuple[dict[str, Any], dict[str, Any], str]] = Shared(_MOST_SHARED)
+        self._changes: Shared[tuple[int, int], tuple[dict[str, Any], dict[str, Any], str]] = Shared(
+            _MOST_SHARED
+        )
 
     async def _read(self, read: Callable[[ClusterClient], Any]) -> Any:
         """Read on demand."""
@@ -94,16 +105,26 @@ class Page:
     async def session(self, request: Request) -> Response:
         """Return what the page must know of itself."""
         access = self._access
-        return JSONResponse({"csrf": access.csrf, "read_only": access.is_read_only, "name": self._name, "windows": [*WINDOWS_S]})
+        return JSONResponse(
+            {
+                "csrf": access.csrf,
+                "read_only": access.is_read_only,
+                "name": self._name,
+                "windows": [*WINDOWS_S],
+            }
+        )
 
     async def stream(self, request: Request) -> Response:
         """Send a snapshot, then what changes, after each sample."""
         topology, window, component = _look(request)
         events = self._events(lambda: self._record(topology, window, component))
-        return StreamingResponse(events, media_type="text/event-stream", headers={"x-accel-buffering": "no"})
+        return StreamingResponse(
+            events, media_type="text/event-stream", headers={"x-accel-buffering": "no"}
+        )
 
     async def _events(self, record: Callable[[], dict[str, Any]]) -> AsyncIterator[str]:
-        loop, woken = asyncio.get_running_loop(), asyncio.Event()
+        loop = asyncio.get_running_loop()
+        woken = asyncio.Event()
 
         def wake() -> None:
             loop.call_soon_threadsafe(woken.set)
@@ -127,7 +148,9 @@ class Page:
 
     def _change(self, last: dict[str, Any], now: dict[str, Any]) -> str:
         """Return what has changed as text; pages that show the same have the same two records."""
-        _, _, text = self._changes.get((id(last), id(now)), lambda: (last, now, _text(delta(last, now) or {})))
+        _, _, text = self._changes.get(
+            (id(last), id(now)), lambda: (last, now, _text(delta(last, now) or {}))
+        )
         return text
 
     def _record(self, topology: str, window: str, component: str) -> dict[str, Any]:
@@ -137,14 +160,19 @@ class Page:
         except Exception as error:  # before the first reading the page shows why
             return {"problem": str(error)}
         return self._records.get(
-            (cluster.number, topology, window, component), lambda: self._made(cluster, topology, window, component)
+            (cluster.number, topology, window, component),
+            lambda: self._made(cluster, topology, window, component),
         )
 
-    def _made(self, cluster: ClusterView, topology: str, window: str, component: str) -> dict[str, Any]:
+    def _made(
+        self, cluster: ClusterView, topology: str, window: str, component: str
+    ) -> dict[str, Any]:
         found: dict[str, Any] = {"cluster": cluster_record(cluster)}
         if topology:
             try:
-                found["topology"] = topology_record(self._model.topology(topology), window, component)
+                found["topology"] = topology_record(
+                    self._model.topology(topology), window, component
+                )
             except NotAliveError as error:
                 found["gone"] = str(error)
         return found
@@ -163,9 +191,12 @@ class Page:
 
     async def series(self, request: Request) -> Response:
         """Return time series for charts."""
-        name, component = request.path_params["topology"], request.query_params.get("component") or None
+        name = request.path_params["topology"]
+        component = request.query_params.get("component") or None
         window = request.query_params.get("window", "10m")
-        return JSONResponse(to_json(await run_in_threadpool(self._model.series, name, component, window)))
+        return JSONResponse(
+            to_json(await run_in_threadpool(self._model.series, name, component, window))
+        )
 
     async def conf(self, request: Request) -> Response:
         """Return a topology's configuration, without secrets."""
@@ -180,23 +211,30 @@ class Page:
         def read(client: ClusterClient) -> dict[str, Any]:
             store = client.topology(name).dead_letters
             kept = store.read(_MOST_LETTERS, after)
-            return {"count": store.count(), "letters": {id: _letter(each) for id, each in kept.items()}}
+            return {
+                "count": store.count(),
+                "letters": {id: _letter(each) for id, each in kept.items()},
+            }
 
         return JSONResponse(await self._read(read))
 
     async def capsule(self, request: Request) -> Response:
         """Return a dead letter as a capsule with its test, in one archive."""
         self._require_writer("tuples may hold secrets")
-        name, id = request.path_params["topology"], request.path_params["id"]
+        name = request.path_params["topology"]
+        id = request.path_params["id"]
         data = await self._read(lambda client: _archive(client.topology(name), id))
         disposition = f'attachment; filename="{re.sub(r"[^0-9A-Za-z-]", "-", id)}.zip"'
-        return Response(data, media_type="application/zip", headers={"content-disposition": disposition})
+        return Response(
+            data, media_type="application/zip", headers={"content-disposition": disposition}
+        )
 
     async def log(self, request: Request) -> Response:
         """Return the last lines of a worker's log that hold a text."""
         self._require_writer("logs may hold secrets")
         wanted = request.query_params.get("q", "")[:200].lower()
-        name, slot = request.path_params["topology"], request.path_params["slot"]
+        name = request.path_params["topology"]
+        slot = request.path_params["slot"]
         lines = await self._read(lambda client: last_lines(client.topology(name), slot, 1_000_000))
         found = [line[:_MOST_CHARS] for line in lines if wanted in line.lower()]
         return JSONResponse({"lines": found[-_MOST_LINES:], "found": len(found), "all": len(lines)})
@@ -204,12 +242,15 @@ class Page:
     async def upgrade(self, request: Request) -> Response:
         """Return the stage of a gray upgrade and the comparison of old and new code."""
         name = request.path_params["topology"]
-        return JSONResponse(to_json(await self._read(lambda client: client.topology(name).upgrade.status())))
+        return JSONResponse(
+            to_json(await self._read(lambda client: client.topology(name).upgrade.status()))
+        )
 
     async def journey(self, request: Request) -> Response:
         """Return where a message is, by its root or id; without one the oldest open messages."""
         self._require_writer("tuples may hold secrets")
-        name, message = request.path_params["topology"], request.query_params.get("message", "")[:200]
+        name = request.path_params["topology"]
+        message = request.query_params.get("message", "")[:200]
 
         def read(client: ClusterClient) -> dict[str, Any]:
             found = client.topology(name).journeys
@@ -223,12 +264,22 @@ class Page:
     async def traces(self, request: Request) -> Response:
         """Follow a sample of messages for some seconds; return the failed and the slowest."""
         self._require_writer("a tap is a key in the store")
-        name, seconds = request.path_params["topology"], _seconds(await _body(request))
+        name = request.path_params["topology"]
+        seconds = _seconds(await _body(request))
         view = self._model.topology(name)
-        rate = sum(each.windows["1m"].emitted_per_s or 0.0 for each in view.components.values() if each.kind == "spout")
+        rate = sum(
+            each.windows["1m"].emitted_per_s or 0.0
+            for each in view.components.values()
+            if each.kind == "spout"
+        )
         found = await self._ask(lambda client: client.topology(name).traces(seconds, rate))
         kept = [
-            {"root": each.root, "took_ms": each.took_us / 1000, "has_failed": each.has_failed, "events": spans(each)}
+            {
+                "root": each.root,
+                "took_ms": each.took_us / 1000,
+                "has_failed": each.has_failed,
+                "events": spans(each),
+            }
             for each in found[:_MOST_TRACES]
         ]
         return JSONResponse({"traces": to_json(kept), "count": len(found)})
@@ -236,16 +287,23 @@ class Page:
     async def stacks(self, request: Request) -> Response:
         """Sample a worker's stacks for some seconds; return the boxes of its flame graph."""
         self._require_writer("a tap is a key in the store")
-        name, slot, seconds = request.path_params["topology"], request.path_params["slot"], _seconds(await _body(request))
+        name = request.path_params["topology"]
+        slot = request.path_params["slot"]
+        seconds = _seconds(await _body(request))
         found = await self._ask(lambda client: client.topology(name).stacks(slot, seconds))
         drawn, idle = boxes(found.stacks, found.samples, found.seconds)
-        shown_boxes = [{**to_json(each), "title": figures(each, found.samples)} for each in drawn[:_MOST_BOXES]]
-        return JSONResponse({"samples": found.samples, "seconds": found.seconds, "boxes": shown_boxes, "idle": idle})
+        shown_boxes = [
+            {**to_json(each), "title": figures(each, found.samples)} for each in drawn[:_MOST_BOXES]
+        ]
+        return JSONResponse(
+            {"samples": found.samples, "seconds": found.seconds, "boxes": shown_boxes, "idle": idle}
+        )
 
     async def plan(self, request: Request) -> Response:
         """Return what an action would do, and its command line; nothing is changed."""
         self._require_writer("a plan is a request")
-        verb, body = request.path_params["verb"], await _body(request)
+        verb = request.path_params["verb"]
+        body = await _body(request)
         if verb != "rebalance":
             return JSONResponse({"command": actions.command(verb, body)})
         return JSONResponse(await self._ask(lambda client: actions.plan(client, verb, body)))
@@ -253,14 +311,19 @@ class Page:
     async def do(self, request: Request) -> Response:
         """Carry an action out, and answer when it is done."""
         self._require_writer("an action changes the cluster")
-        verb, body = request.path_params["verb"], await _body(request)
+        verb = request.path_params["verb"]
+        body = await _body(request)
         actions.command(verb, body)  # refuses wrong arguments before a connection is opened
-        return JSONResponse({"done": await self._ask(lambda client: actions.carry_out(client, verb, body))})
+        return JSONResponse(
+            {"done": await self._ask(lambda client: actions.carry_out(client, verb, body))}
+        )
 
     def _require_writer(self, why: str) -> None:
         """Refuse where the connection file may only look."""
         if self._access.is_read_only:
-            raise HTTPException(403, f"this server was started with a read-only connection file, and {why}")
+            raise HTTPException(
+                403, f"this server was started with a read-only connection file, and {why}"
+            )
 
 
 def _look(request: Request) -> tuple[str, str, str]:
@@ -268,7 +331,9 @@ def _look(request: Request) -> tuple[str, str, str]:
     query = request.query_params
     window = query.get("window", "1m")
     if window not in WINDOWS_S:
-        raise InvalidConfigError(f"window: expected one of {', '.join(WINDOWS_S)}, got {window!r:.40}")
+        raise InvalidConfigError(
+            f"window: expected one of {', '.join(WINDOWS_S)}, got {window!r:.40}"
+        )
     return query.get("topology", ""), window, query.get("component", "")
 
 
@@ -282,7 +347,9 @@ def _integer(request: Request, name: str) -> int:
 def _seconds(body: Mapping[str, Any]) -> float:
     seconds = body.get("seconds", 5)
     if type(seconds) is not int or not 1 <= seconds <= _LONGEST_LOOK_S:
-        raise InvalidConfigError(f"seconds: expected an integer from 1 to {_LONGEST_LOOK_S}, got {seconds!r:.40}")
+        raise InvalidConfigError(
+            f"seconds: expected an integer from 1 to {_LONGEST_LOOK_S}, got {seconds!r:.40}"
+        )
     return float(seconds)
 
 
@@ -302,7 +369,10 @@ def _text(record: Any) -> str:
 
 def _letter(letter: DeadLetter) -> dict[str, Any]:
     """Return a letter for the page; long values are cut, and the page says so."""
-    values = {name: shown(repr(value)[:300]) for name, value in zip(letter.fields, letter.values, strict=False)}
+    values = {
+        name: shown(repr(value)[:300])
+        for name, value in zip(letter.fields, letter.values, strict=False)
+    }
     failure = letter.failure
     return {
         "component": letter.component,
@@ -314,7 +384,9 @@ def _letter(letter: DeadLetter) -> dict[str, Any]:
         "traceback": "\n".join(shown(line) for line in failure.traceback.split("\n")),
         "cause": str(letter.cause),
         "values": values,
-        "state": None if letter.state is None else [shown(repr(pair)[:300]) for pair in letter.state[:20]],
+        "state": None
+        if letter.state is None
+        else [shown(repr(pair)[:300]) for pair in letter.state[:20]],
     }
 
 

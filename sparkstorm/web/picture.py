@@ -1,4 +1,6 @@
-"""Places of a topology's graph for the page: boxes, curves and labels in one coordinate system. PURE."""
+"""Places of a topology's graph for the page: boxes, curves and labels in one coordinate system.
+PURE.
+"""
 
 from __future__ import annotations
 
@@ -9,21 +11,42 @@ from sparkstorm.insight.records import TopologyView
 from sparkstorm.notebook.graph_layout import Layout, lay_out
 from sparkstorm.notebook.svg import cut
 
-WIDE, TALL = 168, 66  # of a box
-_GAP, _ROW, _EDGE = 118, 96, 24  # between layers; between the middles of two rows; margin
+# of a box
+WIDE = 168
+TALL = 66
+# between layers; between the middles of two rows; margin
+_GAP = 118
+_ROW = 96
+_EDGE = 24
 _LABEL = 60  # an edge is level where its label is
-_PORT = 17  # between the ends of two edges at a box: a line of a label, so that labels have lanes of their own
+# between the ends of two edges at a box: a line of a label, so that labels have lanes of their own
+_PORT = 17
 
 
 def graph(view: TopologyView) -> dict[str, Any]:
-    """Return size, boxes by component and edges of a topology's graph, in flow order, without the system's components."""
+    """Return size, boxes by component and edges of a topology's graph, in flow order, without the
+    system's components.
+    """
     names = [name for name in view.components if not name.startswith("__")]
-    links = [(edge.sender, edge.receiver) for edge in view.edges.values() if {edge.sender, edge.receiver} <= {*names}]
+    links = [
+        (edge.sender, edge.receiver)
+        for edge in view.edges.values()
+        if {edge.sender, edge.receiver} <= {*names}
+    ]
     layout = lay_out(names, links)
     names.sort(key=lambda name: (layout.layers[name], layout.heights[name]))
-    rows = max([*layout.heights.values(), *(height for path in layout.paths.values() for _, height in path)], default=0.0)
+    rows = max(
+        [
+            *layout.heights.values(),
+            *(height for path in layout.paths.values() for _, height in path),
+        ],
+        default=0.0,
+    )
     layers = max(layout.layers.values(), default=-1) + 1
-    boxes = {name: {"x": _x(layout.layers[name]), "y": round(_y(layout.heights[name]) - TALL / 2)} for name in names}
+    boxes = {
+        name: {"x": _x(layout.layers[name]), "y": round(_y(layout.heights[name]) - TALL / 2)}
+        for name in names
+    }
     return {
         "width": 2 * _EDGE + layers * (WIDE + _GAP) - _GAP if layers else 0,
         "height": round(2 * _EDGE + TALL + rows * _ROW) if layers else 0,
@@ -36,19 +59,25 @@ def graph(view: TopologyView) -> dict[str, Any]:
 
 
 def _edges(view: TopologyView, layout: Layout) -> dict[str, dict[str, Any]]:
-    """Return curve and label of each pair of components; streams between the same two are drawn as one."""
+    """Return curve and label of each pair of components; streams between the same two are drawn as
+    one.
+    """
     pairs: dict[tuple[str, str], list[str]] = defaultdict(list)
     for key, edge in view.edges.items():
         if (edge.sender, edge.receiver) in layout.paths:
             pairs[edge.sender, edge.receiver].append(key)
     into: dict[str, list[tuple[str, str]]] = defaultdict(list)
-    for pair in sorted(pairs, key=lambda pair: layout.paths[pair][-2][1] if layout.paths[pair] else 0.0):
+    for pair in sorted(
+        pairs, key=lambda pair: layout.paths[pair][-2][1] if layout.paths[pair] else 0.0
+    ):
         into[pair[1]].append(pair)
     found = {}
     for several in into.values():
         for number, pair in enumerate(several):
             port = (number - (len(several) - 1) / 2) * _PORT
-            d, x, y = _loop(pair[0], layout) if pair[0] == pair[1] else _through(layout.paths[pair], port)
+            d, x, y = (
+                _loop(pair[0], layout) if pair[0] == pair[1] else _through(layout.paths[pair], port)
+            )
             words = {_words(view, key) for key in pairs[pair]}
             found[f"{pair[0]}/{pair[1]}"] = {
                 "d": d,
@@ -78,24 +107,35 @@ def _y(height: float) -> float:
 
 
 def _through(path: tuple[tuple[int, float], ...], port: float) -> tuple[str, int, int]:
-    """Return the curve of an edge through its places, and where its label begins: before the receiver, on its own lane."""
+    """Return the curve of an edge through its places, and where its label begins: before the
+    receiver, on its own lane.
+    """
     is_forward = path[0][0] < path[-1][0]
     leaves, enters = (WIDE, 0) if is_forward else (0, WIDE)
-    x, y = _x(path[0][0]) + leaves, _y(path[0][1])
+    x = _x(path[0][0]) + leaves
+    y = _y(path[0][1])
     d = f"M{x} {y:.0f}"
     for layer, height in path[1:-1]:
         d += _bend(x, y, _x(layer) + enters, _y(height)) + f"H{_x(layer) + leaves}"
-        x, y = _x(layer) + leaves, _y(height)
-    end_x, end_y = _x(path[-1][0]) + enters, _y(path[-1][1]) + port
+        x = _x(layer) + leaves
+        y = _y(height)
+    end_x = _x(path[-1][0]) + enters
+    end_y = _y(path[-1][1]) + port
     label_x = end_x - 12 if is_forward else end_x + 12
     level_x = end_x - _LABEL if is_forward else end_x + _LABEL
     return d + _bend(x, y, level_x, end_y) + f"H{end_x}", label_x, round(end_y) - 5
 
 
 def _loop(name: str, layout: Layout) -> tuple[str, int, int]:
-    x, top = _x(layout.layers[name]), round(_y(layout.heights[name]) - TALL / 2)
-    right, left = x + WIDE - 30, x + 30
-    return f"M{right} {top}C{right} {top - 20} {left} {top - 20} {left} {top}", x + WIDE // 2, top - 4
+    x = _x(layout.layers[name])
+    top = round(_y(layout.heights[name]) - TALL / 2)
+    right = x + WIDE - 30
+    left = x + 30
+    return (
+        f"M{right} {top}C{right} {top - 20} {left} {top - 20} {left} {top}",
+        x + WIDE // 2,
+        top - 4,
+    )
 
 
 def _bend(x: float, y: float, to_x: float, to_y: float) -> str:

@@ -1,4 +1,6 @@
-"""Our REST interface under /api/sparkstorm/v1: the records as they are, time series, time travel, and a stream of events."""
+"""Our REST interface under /api/sparkstorm/v1: the records as they are, time series, time travel,
+and a stream of events.
+"""
 
 from __future__ import annotations
 
@@ -22,20 +24,32 @@ from sparkstorm.web.storm_rest import rebalance_options, storm_routes
 
 BASE = "/api/sparkstorm/v1"
 MOST_STREAMS = 100
-_HOST_VERBS = {"drain": RequestKind.DRAIN_HOST, "exclude": RequestKind.EXCLUDE_HOST, "include": RequestKind.INCLUDE_HOST}
+_HOST_VERBS = {
+    "drain": RequestKind.DRAIN_HOST,
+    "exclude": RequestKind.EXCLUDE_HOST,
+    "include": RequestKind.INCLUDE_HOST,
+}
 DESCRIBED: Mapping[str, tuple[str, Any, tuple[str, ...]]] = {
     f"{BASE}/cluster": ("the cluster", ClusterView, ("at",)),
     f"{BASE}/moments": ("times for which the past is kept", dict[str, list[int]], ()),
     f"{BASE}/topology/{{name}}": ("one topology, by name or id", TopologyView, ("at",)),
     f"{BASE}/topology/{{name}}/component/{{component}}": ("one component", ComponentView, ("at",)),
     f"{BASE}/topology/{{name}}/task/{{task}}": ("windows of one task", dict[str, Window], ("at",)),
-    f"{BASE}/topology/{{name}}/series": ("time series", dict[str, list[float | None]], ("window", "component")),
+    f"{BASE}/topology/{{name}}/series": (
+        "time series",
+        dict[str, list[float | None]],
+        ("window", "component"),
+    ),
 }
 """Routes that return records, with their types and queries: the source of /api/openapi.json."""
 
 
-def rest_routes(model: ReadModel, commands: Commands, conf: Mapping[str, Any] | None = None) -> list[Route]:
-    """Return all routes of both interfaces; `conf` is the cluster's configuration without secrets."""
+def rest_routes(
+    model: ReadModel, commands: Commands, conf: Mapping[str, Any] | None = None
+) -> list[Route]:
+    """Return all routes of both interfaces; `conf` is the cluster's configuration without
+    secrets.
+    """
     at = _Rest(model, commands)
     answer_by_path: dict[str, Callable[[Request], Any]] = {
         "/cluster": at.cluster,
@@ -49,8 +63,13 @@ def rest_routes(model: ReadModel, commands: Commands, conf: Mapping[str, Any] | 
         "/topology/{id}/plan-rebalance": at.plan_rebalance,
         "/host/{host}/{verb}": at.mark_host,
     }
-    found = [Route(BASE + path, reading(answer), methods=["GET"]) for path, answer in answer_by_path.items()]
-    found += [Route(BASE + path, acting(act), methods=["POST"]) for path, act in act_by_path.items()]
+    found = [
+        Route(BASE + path, reading(answer), methods=["GET"])
+        for path, answer in answer_by_path.items()
+    ]
+    found += [
+        Route(BASE + path, acting(act), methods=["POST"]) for path, act in act_by_path.items()
+    ]
     found.append(Route(f"{BASE}/stream", _Streams(model), methods=["GET"]))
     found.append(Route("/api/openapi.json", reading(lambda _: openapi(DESCRIBED)), methods=["GET"]))
     return storm_routes(model, commands, conf) + found
@@ -58,7 +77,8 @@ def rest_routes(model: ReadModel, commands: Commands, conf: Mapping[str, Any] | 
 
 class _Rest:
     def __init__(self, model: ReadModel, commands: Commands) -> None:
-        self._model, self._commands = model, commands
+        self._model = model
+        self._commands = commands
 
     def cluster(self, request: Request) -> Any:
         at_ms = moment(request)
@@ -68,7 +88,8 @@ class _Rest:
         return to_json(self._view(request))
 
     def _view(self, request: Request) -> TopologyView:
-        name, at_ms = path_name(request, "name"), moment(request)
+        name = path_name(request, "name")
+        at_ms = moment(request)
         if at_ms is None:
             return self._model.topology(name)
         views = self._model.at(at_ms)[1].values()
@@ -76,18 +97,23 @@ class _Rest:
         return found or self._model.topology(name)
 
     def component(self, request: Request) -> Any:
-        view, name = self._view(request), path_name(request, "component")
+        view = self._view(request)
+        name = path_name(request, "component")
         check_component(view, name)
         return to_json(view.components[name])
 
     def task(self, request: Request) -> Any:
-        view, text = self._view(request), path_name(request, "task")
+        view = self._view(request)
+        text = path_name(request, "task")
         if not any(text == str(task) for each in view.components.values() for task in each.tasks):
             raise NotAliveError(f"topology {view.name} has no task {text!r:.40}")
-        return to_json({window: self._model.task_window(view.id, int(text), window) for window in view.windows})
+        return to_json(
+            {window: self._model.task_window(view.id, int(text), window) for window in view.windows}
+        )
 
     def series(self, request: Request) -> Any:
-        window, component = request.query_params.get("window", "10m"), request.query_params.get("component")
+        window = request.query_params.get("window", "10m")
+        component = request.query_params.get("component")
         check_window(window)
         return to_json(self._model.series(path_name(request, "name"), component, window))
 
@@ -95,12 +121,18 @@ class _Rest:
         view = self._model.topology(path_name(request, "id"))
         plan = self._commands.plan_rebalance(view.name, view.id, rebalance_options(body))
         placed = {"before": plan.before, "after": plan.after}
-        return {which: {str(executor): str(slot) for executor, slot in of.items()} for which, of in placed.items()}
+        return {
+            which: {str(executor): str(slot) for executor, slot in of.items()}
+            for which, of in placed.items()
+        }
 
     def mark_host(self, request: Request, body: Any) -> Any:
-        host, verb = path_name(request, "host"), path_name(request, "verb")
+        host = path_name(request, "host")
+        verb = path_name(request, "verb")
         if verb not in _HOST_VERBS:
-            raise InvalidConfigError(f"a host can be marked by {', '.join(_HOST_VERBS)}, not {verb!r:.40}")
+            raise InvalidConfigError(
+                f"a host can be marked by {', '.join(_HOST_VERBS)}, not {verb!r:.40}"
+            )
         self._commands.mark_host(_HOST_VERBS[verb], host, checked(body, "reason", str, ""))
         return {"host": host, "verb": verb}
 
@@ -116,10 +148,12 @@ def moment(request: Request) -> int | None:
 
 
 class _Streams:
-    """GET /stream?topology=NAME: server-sent events, a snapshot and then what has changed in each sample.
+    """GET /stream?topology=NAME: server-sent events, a snapshot and then what has changed in each
+    sample.
 
-    An event's id is the number of its sample. `snapshot` has the records; `delta` lists `set`, pairs of a path and its new
-    value, and `gone`, paths that are no more. A stream that cannot keep up skips samples, never changes.
+    An event's id is the number of its sample. `snapshot` has the records; `delta` lists `set`,
+    pairs of a path and its new value, and `gone`, paths that are no more. A stream that cannot keep
+    up skips samples, never changes.
     """
 
     def __init__(self, model: ReadModel) -> None:
@@ -134,7 +168,11 @@ class _Streams:
             self._shown(request.query_params.get("topology"))
         except SparkStormError as error:
             return error_response(404, str(error))
-        headers = {"Cache-Control": "no-cache, no-store", "X-Accel-Buffering": "no", "X-Content-Type-Options": "nosniff"}
+        headers = {
+            "Cache-Control": "no-cache, no-store",
+            "X-Accel-Buffering": "no",
+            "X-Content-Type-Options": "nosniff",
+        }
         events = self._events(request.query_params.get("topology"))
         return StreamingResponse(events, media_type="text/event-stream", headers=headers)
 
@@ -146,7 +184,8 @@ class _Streams:
         return found
 
     async def _events(self, topology: str | None) -> AsyncIterator[str]:
-        news, loop = asyncio.Event(), asyncio.get_running_loop()
+        news = asyncio.Event()
+        loop = asyncio.get_running_loop()
 
         def wake() -> None:
             loop.call_soon_threadsafe(news.set)
@@ -177,13 +216,17 @@ def event(kind: str, number: int, data: Any) -> str:
 
 
 def delta(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Return what has changed between two JSON objects: `set` (path, value) pairs and `gone` paths."""
+    """Return what has changed between two JSON objects: `set` (path, value) pairs and `gone`
+    paths.
+    """
     found: dict[str, list[Any]] = {"set": [], "gone": []}
     _compare(old, new, [], found)
     return found
 
 
-def _compare(old: Mapping[str, Any], new: Mapping[str, Any], path: list[str], found: dict[str, list[Any]]) -> None:
+def _compare(
+    old: Mapping[str, Any], new: Mapping[str, Any], path: list[str], found: dict[str, list[Any]]
+) -> None:
     found["gone"] += [[*path, name] for name in old if name not in new]
     for name, value in new.items():
         former = old.get(name)

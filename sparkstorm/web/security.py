@@ -1,8 +1,9 @@
 """Guard of the web server: who may ask what, and which headers every answer has.
 
-Everybody on the host reaches a port on loopback, and so does every page in the user's browser. So a request needs the
-token of this start (or the cookie that the token was exchanged for), its Host must be one of ours (a foreign name that
-resolves to this address is DNS rebinding), its Origin too, and a change by cookie a value that only our page can read.
+Everybody on the host reaches a port on loopback, and so does every page in the user's browser. So a
+request needs the token of this start (or the cookie that the token was exchanged for), its Host
+must be one of ours (a foreign name that resolves to this address is DNS rebinding), its Origin too,
+and a change by cookie a value that only our page can read.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ HEADERS: Final = (
     (b"cross-origin-resource-policy", b"same-origin"),
 )
 NO_TOKEN: Final = (
-    "this page needs the token of the process that serves it: open the address that `sparkstorm web` printed when it started"
+    "this page needs the token of the process that serves it: "
+    "open the address that `sparkstorm web` printed when it started"
 )
 
 
@@ -49,7 +51,9 @@ def local_hosts(port: int) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Access to the server: its names, its token, and the session of that token; drawn at each start."""
+    """Access to the server: its names, its token, and the session of that token; drawn at each
+    start.
+    """
 
     hosts: frozenset[str]
     scheme: str = "http"
@@ -60,7 +64,9 @@ class Access:
 
     @property
     def cookie(self) -> str:
-        """Return the cookie's name. Cookies are kept by host and not by port, so two servers need two names."""
+        """Return the cookie's name. Cookies are kept by host and not by port, so two servers need
+        two names.
+        """
         ports = sorted(host.rpartition(":")[2] for host in self.hosts)
         return f"sparkstorm-{ports[0]}" if ports else "sparkstorm"
 
@@ -69,7 +75,9 @@ class Guard:
     """ASGI application around another one that lets only the requests through which may pass."""
 
     def __init__(self, app: App, access: Access, body_secs: float = BODY_SECS) -> None:
-        self._app, self._access, self._body_secs = app, access, body_secs
+        self._app = app
+        self._access = access
+        self._body_secs = body_secs
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Answer a request, or hand it on."""
@@ -92,10 +100,16 @@ class Guard:
             try:
                 body = await asyncio.wait_for(_body(receive), self._body_secs)
             except TimeoutError:
-                await _answer(send, 408, f"the body of the request did not arrive within {self._body_secs:g} s")
+                await _answer(
+                    send,
+                    408,
+                    f"the body of the request did not arrive within {self._body_secs:g} s",
+                )
                 return
             if body is None:
-                await _answer(send, 413, f"the body of the request has more than {BODY_BYTES:,} bytes")
+                await _answer(
+                    send, 413, f"the body of the request has more than {BODY_BYTES:,} bytes"
+                )
                 return
             receive = _replayed(body, receive)
         await self._app(scope, receive, send)
@@ -106,7 +120,9 @@ class Guard:
         if headers.get("host", "").lower() not in access.hosts:
             return 421, "the Host header names another server; allowed names are given by --name"
         origin = headers.get("origin")
-        if origin is not None and origin.lower() not in {f"{access.scheme}://{host}" for host in access.hosts}:
+        if origin is not None and origin.lower() not in {
+            f"{access.scheme}://{host}" for host in access.hosts
+        }:
             return 403, "requests from pages of another origin are refused"
         if scope["path"].startswith(_OPEN):
             return None
@@ -119,7 +135,10 @@ class Guard:
         if scope["method"] in _SAFE:
             return None
         if access.is_read_only:
-            return 403, "this server was started with a read-only connection file: it shows the cluster and changes nothing"
+            return (
+                403,
+                "this server was started with a read-only connection file: it shows the cluster and changes nothing",
+            )
         if not is_program and not _same(headers.get(CSRF_HEADER, ""), access.csrf):
             return 403, f"a change needs the header {CSRF_HEADER} with the value of /page/session"
         if not is_program and origin is None:
@@ -127,29 +146,48 @@ class Guard:
         return None
 
     def _is_exchange(self, scope: Message) -> bool:
-        """Return whether a request shows the token in its address, as a link from a terminal does."""
+        """Return whether a request shows the token in its address, as a link from a terminal
+        does.
+        """
         if scope["method"] != "GET":
             return False
-        return any(_same(value, self._access.token) for name, value in _query(scope) if name == "token")
+        return any(
+            _same(value, self._access.token) for name, value in _query(scope) if name == "token"
+        )
 
     async def _exchange(self, scope: Message, send: Send) -> None:
-        """Exchange the token for the cookie, and send the browser to the same address without it."""
+        """Exchange the token for the cookie, and send the browser to the same address without
+        it.
+        """
         access = self._access
         rest = urlencode([pair for pair in _query(scope) if pair[0] != "token"])
         secure = "; Secure" if access.scheme == "https" else ""
         cookie = f"{access.cookie}={access.session}; Path=/; HttpOnly; SameSite=Strict{secure}"
         # a path of two slashes would be another host's address
-        location = "/" + scope["raw_path"].decode("latin-1").partition("?")[0].lstrip("/\\") + (f"?{rest}" if rest else "")
+        location = (
+            "/"
+            + scope["raw_path"].decode("latin-1").partition("?")[0].lstrip("/\\")
+            + (f"?{rest}" if rest else "")
+        )
         headers = [(b"location", location.encode("latin-1")), (b"set-cookie", cookie.encode())]
-        await send({"type": "http.response.start", "status": 303, "headers": [*headers, (b"content-length", b"0")]})
+        await send(
+            {
+                "type": "http.response.start",
+                "status": 303,
+                "headers": [*headers, (b"content-length", b"0")],
+            }
+        )
         await send({"type": "http.response.body", "body": b""})
 
 
 def _headers(pairs: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
-    """Return headers by name; one that is given twice has both values, so that it equals none that is wanted."""
+    """Return headers by name; one that is given twice has both values, so that it equals none that
+    is wanted.
+    """
     found: dict[str, str] = {}
     for name, value in pairs:
-        key, text = name.decode("latin-1").lower(), value.decode("latin-1")
+        key = name.decode("latin-1").lower()
+        text = value.decode("latin-1")
         found[key] = f"{found[key]}; {text}" if key in found else text
     return found
 
@@ -202,7 +240,9 @@ def _with_headers(send: Send, is_kept: bool) -> Send:
 
     async def sent(message: Message) -> None:
         if message["type"] == "http.response.start":
-            known = [pair for pair in message.get("headers", ()) if pair[0].lower() not in dict(more)]
+            known = [
+                pair for pair in message.get("headers", ()) if pair[0].lower() not in dict(more)
+            ]
             message = {**message, "headers": [*known, *more]}
         await send(message)
 

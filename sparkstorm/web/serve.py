@@ -1,4 +1,6 @@
-"""Process of the web server: one connection, one sampler on a thread, uvicorn until it is told to stop."""
+"""Process of the web server: one connection, one sampler on a thread, uvicorn until it is told to
+stop.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ _KEEP_ALIVE_S = 15
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the server listens and by which names it is asked; a certificate and its key, or a proxy that has them."""
+    """Where the server listens and by which names it is asked; a certificate and its key, or a
+    proxy that has them.
+    """
 
     address: str = "127.0.0.1"
     port: int = 8080
@@ -51,14 +55,17 @@ class Place:
                 f"on {self.address} the token would cross the network in the clear: give --certificate and --key, or --behind-proxy"
             )
         if self.address not in _LOOPBACK and not self.names:
-            raise InvalidConfigError("another address than loopback needs --name HOST[:PORT], as browsers will ask for it")
+            raise InvalidConfigError(
+                "another address than loopback needs --name HOST[:PORT], as browsers will ask for it"
+            )
 
 
 class SamplerThread:
     """A sampler's steps on a thread; a page that comes while it rests wakes it."""
 
     def __init__(self, sampler: Sampler) -> None:
-        self._sampler, self._stopping = sampler, threading.Event()
+        self._sampler = sampler
+        self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
 
     def _run(self) -> None:
@@ -94,7 +101,9 @@ def options() -> dict[str, Any]:
 
 
 def serve(cluster: str | None, place: Place, say: Callable[[str], None], otlp: str = "") -> None:
-    """Serve the page of a cluster until SIGINT or SIGTERM; `otlp` is the address of a collector to which metrics are pushed."""
+    """Serve the page of a cluster until SIGINT or SIGTERM; `otlp` is the address of a collector to
+    which metrics are pushed.
+    """
     place.check()
     with connect(cluster) as client:
         sampler = Sampler(client.source())
@@ -107,15 +116,25 @@ def serve(cluster: str | None, place: Place, say: Callable[[str], None], otlp: s
         commands = Commands(connections, client.is_read_only)
         rest = rest_routes(sampler, commands, client.conf.without_secrets())
         app = make_app([*rest, *metrics_routes(sampler), *page.routes()], access)
-        tls: dict[str, Any] = {"ssl_certfile": place.certificate, "ssl_keyfile": place.key} if place.certificate else {}
+        tls: dict[str, Any] = (
+            {"ssl_certfile": place.certificate, "ssl_keyfile": place.key}
+            if place.certificate
+            else {}
+        )
         server = uvicorn.Server(uvicorn.Config(app, place.address, place.port, **options(), **tls))
         push = _push(sampler, otlp) if otlp else None
         thread = SamplerThread(sampler)
         thread.start()
         if push is not None:
             push.start()
-        say(f"{access.scheme}://{next(iter(place.names), f'{place.address}:{place.port}')}/?token={access.token}")
-        say("whoever has this address commands the cluster" if not client.is_read_only else "read-only: pages without actions")
+        say(
+            f"{access.scheme}://{next(iter(place.names), f'{place.address}:{place.port}')}/?token={access.token}"
+        )
+        say(
+            "whoever has this address commands the cluster"
+            if not client.is_read_only
+            else "read-only: pages without actions"
+        )
         try:
             with _quiet_interrupt():
                 server.run()
@@ -130,7 +149,9 @@ def _push(sampler: Sampler, endpoint: str) -> OtlpPush:
     try:
         from sparkstorm.web.otlp import OtlpPush
     except ModuleNotFoundError as error:
-        raise InvalidConfigError(f"--otlp needs two more packages ({error}): pip install 'sparkstorm[otel]'") from error
+        raise InvalidConfigError(
+            f"--otlp needs two more packages ({error}): pip install 'sparkstorm[otel]'"
+        ) from error
     return OtlpPush(sampler, endpoint)
 
 

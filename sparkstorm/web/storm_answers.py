@@ -1,4 +1,6 @@
-"""Answers of Storm's REST interface from the read model: its fields, its texts for numbers, its windows. PURE."""
+"""Answers of Storm's REST interface from the read model: its fields, its texts for numbers, its
+windows. PURE.
+"""
 
 from __future__ import annotations
 
@@ -55,8 +57,12 @@ def _uptime(since_ms: int | None, now_ms: int) -> dict[str, Any]:
 
 def cluster_summary(cluster: ClusterView) -> dict[str, Any]:
     """GET /cluster/summary."""
-    memory = sum(node.memory_mb or 0.0 for host in cluster.hosts.values() for node in host.nodes.values())
-    cpu = sum(node.cpu_percent or 0.0 for host in cluster.hosts.values() for node in host.nodes.values())
+    memory = sum(
+        node.memory_mb or 0.0 for host in cluster.hosts.values() for node in host.nodes.values()
+    )
+    cpu = sum(
+        node.cpu_percent or 0.0 for host in cluster.hosts.values() for node in host.nodes.values()
+    )
     info = {"version": __version__, "revision": "", "branch": "", "date": "", "srcChecksum": ""}
     return {
         "user": None,
@@ -106,8 +112,10 @@ def nimbus_summary(cluster: ClusterView) -> dict[str, Any]:
 
 def supervisor(node: NodeView, host: HostView) -> dict[str, Any]:
     """SUPERVISOR: the slots of one driver on a host."""
-    memory, cpu = node.memory_mb or 0.0, node.cpu_percent or 0.0
-    used_memory, used_cpu = node.memory_used_mb or 0.0, node.cpu_used_percent or 0.0
+    memory = node.memory_mb or 0.0
+    cpu = node.cpu_percent or 0.0
+    used_memory = node.memory_used_mb or 0.0
+    used_cpu = node.cpu_used_percent or 0.0
     return {
         "id": node.id,
         "host": node.host,
@@ -137,11 +145,15 @@ def _viewer() -> dict[str, Any]:
 
 def supervisor_summary(cluster: ClusterView) -> dict[str, Any]:
     """GET /supervisor/summary."""
-    found = [supervisor(node, host) for host in cluster.hosts.values() for node in host.nodes.values()]
+    found = [
+        supervisor(node, host) for host in cluster.hosts.values() for node in host.nodes.values()
+    ]
     return {**_viewer(), "supervisors": found}
 
 
-def supervisor_page(cluster: ClusterView, topologies: Mapping[str, TopologyView], node: str, host: str) -> dict[str, Any]:
+def supervisor_page(
+    cluster: ClusterView, topologies: Mapping[str, TopologyView], node: str, host: str
+) -> dict[str, Any]:
     """GET /supervisor: one by id, else all of a host."""
     found = [
         (each, at)
@@ -185,7 +197,14 @@ def log_link(topology_id: str, slot: str | None) -> str:
 
 
 def _owner(owner: str, lines: list[TopologyLine]) -> dict[str, Any]:
-    zeros = ("totalMemoryUsage", "totalCpuUsage", "totalReqOnHeapMem", "totalReqOffHeapMem", "totalReqMem", "totalReqCpu")
+    zeros = (
+        "totalMemoryUsage",
+        "totalCpuUsage",
+        "totalReqOnHeapMem",
+        "totalReqOffHeapMem",
+        "totalReqMem",
+        "totalReqCpu",
+    )
     return {
         "owner": owner,
         "totalTopologies": len(lines),
@@ -193,7 +212,15 @@ def _owner(owner: str, lines: list[TopologyLine]) -> dict[str, Any]:
         "totalWorkers": sum(each.workers for each in lines),
         "totalTasks": sum(each.tasks for each in lines),
         **dict.fromkeys((*zeros, "totalAssignedOnHeapMem", "totalAssignedOffHeapMem"), 0.0),
-        **dict.fromkeys(("memoryGuarantee", "cpuGuarantee", "memoryGuaranteeRemaining", "cpuGuaranteeRemaining"), "N/A"),
+        **dict.fromkeys(
+            (
+                "memoryGuarantee",
+                "cpuGuarantee",
+                "memoryGuaranteeRemaining",
+                "cpuGuaranteeRemaining",
+            ),
+            "N/A",
+        ),
         "isolatedNodes": -1,
     }
 
@@ -213,7 +240,11 @@ def owner_resources(cluster: ClusterView, owner: str | None = None) -> dict[str,
 def topology_line(line: TopologyLine | TopologyView, now_ms: int) -> dict[str, Any]:
     """TOPOLOGY: identity, size and resources."""
     is_line = isinstance(line, TopologyLine)
-    tasks = line.tasks if isinstance(line, TopologyLine) else sum(len(each.tasks) for each in line.components.values())
+    tasks = (
+        line.tasks
+        if isinstance(line, TopologyLine)
+        else sum(len(each.tasks) for each in line.components.values())
+    )
     return {
         "id": line.id,
         "encodedId": quote_plus(line.id),
@@ -284,7 +315,9 @@ def topology_page(view: TopologyView, window: str, is_sys: bool, now_ms: int) ->
         "central-log-url": None,
         "workers": [worker(each, view, now_ms) for each in view.workers.values()],
         "topologyStats": stats,
-        "spouts": [_spout(view, each, window, now_ms) for each in components if each.kind == "spout"],
+        "spouts": [
+            _spout(view, each, window, now_ms) for each in components if each.kind == "spout"
+        ],
         "bolts": [_bolt(view, each, window, now_ms) for each in components if each.kind != "spout"],
     }
 
@@ -305,7 +338,10 @@ def _common(view: TopologyView, each: ComponentView, window: Window, now_ms: int
     return {
         "executors": each.executors,
         "tasks": len(each.tasks),
-        **{name: getattr(window.counts, name) for name in ("emitted", "transferred", "acked", "failed")},
+        **{
+            name: getattr(window.counts, name)
+            for name in ("emitted", "transferred", "acked", "failed")
+        },
         **dict.fromkeys(("requestedMemOnHeap", "requestedMemOffHeap", "requestedCpu"), 0.0),
         "requestedGenericResourcesComp": "",
         "lastError": each.last_error.text[:ERROR_CHARS] if each.last_error else "",
@@ -315,7 +351,11 @@ def _common(view: TopologyView, each: ComponentView, window: Window, now_ms: int
 
 def _spout(view: TopologyView, each: ComponentView, window: str, now_ms: int) -> dict[str, Any]:
     of = each.windows[WINDOWS[window]]
-    found = {"spoutId": each.id, "encodedSpoutId": quote_plus(each.id), "completeLatency": number(of.complete.mean_ms)}
+    found = {
+        "spoutId": each.id,
+        "encodedSpoutId": quote_plus(each.id),
+        "completeLatency": number(of.complete.mean_ms),
+    }
     return {**found, **_common(view, each, of, now_ms)}
 
 
@@ -333,5 +373,7 @@ def _bolt(view: TopologyView, each: ComponentView, window: str, now_ms: int) -> 
 
 
 def process(process_us: Mapping[str, float], of: Window) -> str:
-    """Return the median from the execute to the ack, where it was measured, else the mean execute latency."""
+    """Return the median from the execute to the ack, where it was measured, else the mean execute
+    latency.
+    """
     return number(process_us["p50"] / 1000 if "p50" in process_us else of.execute_ms)

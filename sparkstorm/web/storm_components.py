@@ -1,4 +1,6 @@
-"""Answers of Storm's REST interface on a component, and of its visualisation, from the read model. PURE."""
+"""Answers of Storm's REST interface on a component, and of its visualisation, from the read model.
+PURE.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,17 @@ from typing import Any
 from urllib.parse import quote_plus
 
 from sparkstorm.insight.records import ComponentView, TaskView, TopologyView, Window
-from sparkstorm.web.storm_answers import ERROR_CHARS, WINDOWS, error_fields, log_link, number, pretty, process, shown, window_hint
+from sparkstorm.web.storm_answers import (
+    ERROR_CHARS,
+    WINDOWS,
+    error_fields,
+    log_link,
+    number,
+    pretty,
+    process,
+    shown,
+    window_hint,
+)
 
 _LAG = re.compile(r"lag\.(.+)/([0-9]+)\.(position|head)")
 _GROUPINGS = {
@@ -22,7 +34,9 @@ TaskWindow = Callable[[int, str], Window]
 """Gives a window of a task by its name."""
 
 
-def component_page(view: TopologyView, each: ComponentView, window: str, now_ms: int, task_window: TaskWindow) -> dict[str, Any]:
+def component_page(
+    view: TopologyView, each: ComponentView, window: str, now_ms: int, task_window: TaskWindow
+) -> dict[str, Any]:
     """GET /topology/{id}/component/{component}."""
     of = each.windows[WINDOWS[window]]
     is_spout = each.kind == "spout"
@@ -47,7 +61,9 @@ def component_page(view: TopologyView, each: ComponentView, window: str, now_ms:
         "profilingAndDebuggingCapable": False,
         "profileActionEnabled": False,
         "profilerActive": [],
-        "componentErrors": [{"error": each.last_error.text, **error_fields(view, each.last_error, now_ms)}]
+        "componentErrors": [
+            {"error": each.last_error.text, **error_fields(view, each.last_error, now_ms)}
+        ]
         if each.last_error
         else [],
         "executorStats": _executors(view, each, window, task_window),
@@ -55,12 +71,18 @@ def component_page(view: TopologyView, each: ComponentView, window: str, now_ms:
     }
     if is_spout:
         return {**found, "spoutSummary": [_spout_window(each, storm) for storm in WINDOWS]}
-    return {**found, "boltStats": [_bolt_window(each, storm) for storm in WINDOWS], "inputStats": _inputs(view, each, of)}
+    return {
+        **found,
+        "boltStats": [_bolt_window(each, storm) for storm in WINDOWS],
+        "inputStats": _inputs(view, each, of),
+    }
 
 
 def _spout_window(each: ComponentView, storm: str) -> dict[str, Any]:
     of = each.windows[WINDOWS[storm]]
-    counts = {name: getattr(of.counts, name) for name in ("emitted", "transferred", "acked", "failed")}
+    counts = {
+        name: getattr(of.counts, name) for name in ("emitted", "transferred", "acked", "failed")
+    }
     error = each.last_error.text[:ERROR_CHARS] if each.last_error else ""
     return {
         "window": storm,
@@ -73,7 +95,10 @@ def _spout_window(each: ComponentView, storm: str) -> dict[str, Any]:
 
 def _bolt_window(each: ComponentView, storm: str) -> dict[str, Any]:
     of = each.windows[WINDOWS[storm]]
-    counts = {name: getattr(of.counts, name) for name in ("emitted", "transferred", "acked", "failed", "executed")}
+    counts = {
+        name: getattr(of.counts, name)
+        for name in ("emitted", "transferred", "acked", "failed", "executed")
+    }
     return {
         "window": storm,
         "windowPretty": window_hint(storm),
@@ -102,21 +127,38 @@ def _inputs(view: TopologyView, each: ComponentView, of: Window) -> list[dict[st
     ]
 
 
-def _outputs(view: TopologyView, each: ComponentView, of: Window, is_spout: bool) -> list[dict[str, Any]]:
+def _outputs(
+    view: TopologyView, each: ComponentView, of: Window, is_spout: bool
+) -> list[dict[str, Any]]:
     """Return a row per declared stream; a stream that nobody reads is not counted apart."""
     streams = [name for name in each.streams if not name.startswith("__")]
     found = []
     for stream in streams:
-        sent = max((edge.sent for edge in view.edges.values() if (edge.sender, edge.stream) == (each.id, stream)), default=0)
-        emitted, transferred = (of.counts.emitted, of.counts.transferred) if len(streams) == 1 else (sent, sent)
+        sent = max(
+            (
+                edge.sent
+                for edge in view.edges.values()
+                if (edge.sender, edge.stream) == (each.id, stream)
+            ),
+            default=0,
+        )
+        emitted, transferred = (
+            (of.counts.emitted, of.counts.transferred) if len(streams) == 1 else (sent, sent)
+        )
         row: dict[str, Any] = {"stream": stream, "emitted": emitted, "transferred": transferred}
         if is_spout:
-            row |= {"completeLatency": number(of.complete.mean_ms), "acked": of.counts.acked, "failed": of.counts.failed}
+            row |= {
+                "completeLatency": number(of.complete.mean_ms),
+                "acked": of.counts.acked,
+                "failed": of.counts.failed,
+            }
         found.append(row)
     return found
 
 
-def _executors(view: TopologyView, each: ComponentView, window: str, task_window: TaskWindow) -> list[dict[str, Any]]:
+def _executors(
+    view: TopologyView, each: ComponentView, window: str, task_window: TaskWindow
+) -> list[dict[str, Any]]:
     groups: dict[str, list[TaskView]] = {}
     for task in each.tasks.values():
         groups.setdefault(task.executor, []).append(task)
@@ -124,7 +166,11 @@ def _executors(view: TopologyView, each: ComponentView, window: str, task_window
 
 
 def _executor(
-    view: TopologyView, each: ComponentView, tasks: list[TaskView], window: str, task_window: TaskWindow
+    view: TopologyView,
+    each: ComponentView,
+    tasks: list[TaskView],
+    window: str,
+    task_window: TaskWindow,
 ) -> dict[str, Any]:
     windows = [task_window(task.task, WINDOWS[window]) for task in tasks]
     first, _, port = tasks[0], *(tasks[0].slot or ":0").rpartition(":")[1:]
@@ -132,7 +178,10 @@ def _executor(
     executed = sum(of.counts.executed for of in windows)
     took = sum((of.execute_ms or 0.0) * of.counts.executed for of in windows)
     seconds = (first.uptime_ms or 0) // 1000
-    counts = {name: sum(getattr(of.counts, name) for of in windows) for name in ("emitted", "transferred", "acked", "failed")}
+    counts = {
+        name: sum(getattr(of.counts, name) for of in windows)
+        for name in ("emitted", "transferred", "acked", "failed")
+    }
     found = {
         "id": id,
         "encodedId": quote_plus(id),
@@ -147,7 +196,13 @@ def _executor(
         return {**found, "completeLatency": number(each.windows[WINDOWS[window]].complete.mean_ms)}
     busy = max((task_window(task.task, "10m").busy or 0.0 for task in tasks), default=0.0)
     execute = number(took / executed if executed else None)
-    return {**found, "capacity": number(busy), "executeLatency": execute, "executed": executed, "processLatency": execute}
+    return {
+        **found,
+        "capacity": number(busy),
+        "executeLatency": execute,
+        "executed": executed,
+        "processLatency": execute,
+    }
 
 
 def visualization(view: TopologyView, window: str, is_sys: bool) -> dict[str, Any]:
@@ -187,7 +242,9 @@ def visualization(view: TopologyView, window: str, is_sys: bool) -> dict[str, An
 
 
 def lag(view: TopologyView) -> dict[str, Any]:
-    """GET /topology/{id}/lag: spouts that read Kafka, by the gauges that they keep; a spout without them is left out."""
+    """GET /topology/{id}/lag: spouts that read Kafka, by the gauges that they keep; a spout without
+    them is left out.
+    """
     found: dict[str, Any] = {}
     ends: dict[tuple[str, str, str], dict[str, int]] = {}
     for metric in view.user_metrics:
@@ -197,7 +254,9 @@ def lag(view: TopologyView) -> dict[str, Any]:
             ends.setdefault((metric.component, topic, partition), {})[what] = int(metric.value)
     for (spout, topic, partition), both in ends.items():
         if both.keys() == {"position", "head"}:
-            row = found.setdefault(spout, {"spoutId": spout, "spoutType": "KAFKA", "spoutLagResult": {}})
+            row = found.setdefault(
+                spout, {"spoutId": spout, "spoutType": "KAFKA", "spoutLagResult": {}}
+            )
             row["spoutLagResult"].setdefault(topic, {})[partition] = {
                 "logHeadOffset": both["head"],
                 "consumerCommittedOffset": both["position"],
@@ -208,12 +267,17 @@ def lag(view: TopologyView) -> dict[str, Any]:
 
 def sanitised(stream: str) -> str:
     """Return a stream's name as Storm's page needs it for ids."""
-    found = "".join(each if each.isascii() and (each.isalnum() or each in "_-.") else "_" for each in stream)
+    found = "".join(
+        each if each.isascii() and (each.isalnum() or each in "_-.") else "_" for each in stream
+    )
     return found if found[:1].isalpha() else f"_s{found}"
 
 
 def streams_table(view: TopologyView) -> dict[str, Any]:
     """GET /topology/{id}/visualization-init: rows of four streams."""
     names = sorted({edge.stream for edge in view.edges.values()})
-    cells = [{"stream": name, "sani-stream": sanitised(name), "checked": not name.startswith("__")} for name in names]
+    cells = [
+        {"stream": name, "sani-stream": sanitised(name), "checked": not name.startswith("__")}
+        for name in names
+    ]
     return {"visualizationTable": [cells[n : n + 4] for n in range(0, len(cells), 4)]}

@@ -1,4 +1,6 @@
-"""Storm's REST interface under /api/v1, over the read model: a client written for Storm's UI works unchanged."""
+"""Storm's REST interface under /api/v1, over the read model: a client written for Storm's UI works
+unchanged.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ _ROOT = "ROOT"
 """Name that Storm's page has for the root logger."""
 
 
-def storm_routes(model: ReadModel, commands: Commands, conf: Mapping[str, Any] | None = None) -> list[Route]:
+def storm_routes(
+    model: ReadModel, commands: Commands, conf: Mapping[str, Any] | None = None
+) -> list[Route]:
     """Return the routes; `conf` is the cluster's configuration without secrets."""
     at = _Storm(model, commands, conf or {})
     looks: dict[str, Callable[[Request], Any]] = {
@@ -36,13 +40,17 @@ def storm_routes(model: ReadModel, commands: Commands, conf: Mapping[str, Any] |
         "/supervisor": at.supervisor,
         "/history/summary": lambda _: {"topo-history": list(model.cluster().topologies)},
         "/owner-resources": lambda _: answers.owner_resources(model.cluster()),
-        "/owner-resources/{owner}": lambda request: answers.owner_resources(model.cluster(), path_name(request, "owner")),
+        "/owner-resources/{owner}": lambda request: answers.owner_resources(
+            model.cluster(), path_name(request, "owner")
+        ),
         "/topology/summary": lambda _: answers.topology_summary(model.cluster()),
         "/topology/{id}": at.topology,
         "/topology/{id}/metrics": at.topology,
         "/topology/{id}/lag": at.lag,
         "/topology/{id}/visualization": at.visualization,
-        "/topology/{id}/visualization-init": lambda request: components.streams_table(at.view(request)),
+        "/topology/{id}/visualization-init": lambda request: components.streams_table(
+            at.view(request)
+        ),
         "/topology/{id}/component/{component}": at.component,
         "/topology-workers/{id}": at.workers,
     }
@@ -64,7 +72,9 @@ class _Storm:
     """Answers that need parameters."""
 
     def __init__(self, model: ReadModel, commands: Commands, conf: Mapping[str, Any]) -> None:
-        self.model, self.commands, self.conf = model, commands, conf
+        self.model = model
+        self.commands = commands
+        self.conf = conf
 
     def view(self, request: Request) -> TopologyView:
         """Return the topology of the path, by its id: a name would meet a later run."""
@@ -76,20 +86,26 @@ class _Storm:
 
     def supervisor(self, request: Request) -> Any:
         cluster = self.model.cluster()
-        node, host = request.query_params.get("id", ""), request.query_params.get("host", "")
+        node = request.query_params.get("id", "")
+        host = request.query_params.get("host", "")
         if not node and not host:
             raise InvalidConfigError("/supervisor: give id or host")
-        views = {topology_id: self.model.topology(topology_id) for topology_id in cluster.topologies}
+        views = {
+            topology_id: self.model.topology(topology_id) for topology_id in cluster.topologies
+        }
         return answers.supervisor_page(cluster, views, node, host)
 
     def topology(self, request: Request) -> Any:
-        return answers.topology_page(self.view(request), window_of(request), _is_sys(request), self.model.cluster().time_ms)
+        return answers.topology_page(
+            self.view(request), window_of(request), _is_sys(request), self.model.cluster().time_ms
+        )
 
     def visualization(self, request: Request) -> Any:
         return components.visualization(self.view(request), window_of(request), _is_sys(request))
 
     def component(self, request: Request) -> Any:
-        view, name = self.view(request), path_name(request, "component")
+        view = self.view(request)
+        name = path_name(request, "component")
         check_component(view, name)
         now_ms = self.model.cluster().time_ms
         return components.component_page(
@@ -106,7 +122,9 @@ class _Storm:
 
     def workers(self, request: Request) -> Any:
         workers = self.view(request).workers.values()
-        found = [{"host": each.host or "", "port": int(each.slot.rpartition(":")[2])} for each in workers]
+        found = [
+            {"host": each.host or "", "port": int(each.slot.rpartition(":")[2])} for each in workers
+        ]
         return {"hostPortList": found, "logviewerPort": 0, "logviewerScheme": "http"}
 
     # -- actions ---------------------------------------------------------------------------------
@@ -129,11 +147,14 @@ class _Storm:
     def rebalance(self, request: Request, body: Any) -> Any:
         view = self.view(request)
         wait = seconds(request.path_params["seconds"])
-        self.commands.rebalance(view.name, view.id, rebalance_options(checked(body, "rebalanceOptions", dict, {})), wait)
+        self.commands.rebalance(
+            view.name, view.id, rebalance_options(checked(body, "rebalanceOptions", dict, {})), wait
+        )
         return _done("rebalance", view)
 
     def restart(self, request: Request, _: Any) -> Any:
-        view, worker = self.view(request), path_name(request, "worker")
+        view = self.view(request)
+        worker = path_name(request, "worker")
         host, _sep, port = worker.rpartition(":")
         slots = [
             each.slot
@@ -141,7 +162,9 @@ class _Storm:
             if each.slot.endswith(f":{port}") and host in (each.host, each.slot.rpartition(":")[0])
         ]
         if not slots:
-            raise NotAliveError(f"topology {view.name} has no worker {worker!r:.80}, only {', '.join(view.workers)}")
+            raise NotAliveError(
+                f"topology {view.name} has no worker {worker!r:.80}, only {', '.join(view.workers)}"
+            )
         self.commands.restart(view.name, view.id, WorkerSlot.parse(slots[0]))
         return {"status": "ok", "id": worker}
 
@@ -154,8 +177,11 @@ class _Storm:
         levels = {}
         for name, each in checked(body, "namedLoggerLevels", dict, {}).items():
             if not isinstance(each, dict):
-                raise InvalidConfigError(f"namedLoggerLevels: {name!r:.60} must be an object with target_level and timeout")
-            level, timeout = checked(each, "target_level", str, None), checked(each, "timeout", int, 0)
+                raise InvalidConfigError(
+                    f"namedLoggerLevels: {name!r:.60} must be an object with target_level and timeout"
+                )
+            level = checked(each, "target_level", str, None)
+            timeout = checked(each, "timeout", int, 0)
             levels["" if name == _ROOT else name] = LogLevel(level or "", timeout * 1000)
         self.commands.set_log_levels(view.name, view.id, levels)
         return self.log_config(request, body)
@@ -165,7 +191,9 @@ def rebalance_options(body: Mapping[str, Any]) -> RebalanceOptions:
     """Return the options of a rebalance from Storm's body: numWorkers, executors."""
     unknown = sorted(set(body) - {"numWorkers", "executors", "reassign"})
     if unknown:
-        raise InvalidConfigError(f"rebalanceOptions: {unknown[0]!r:.60} is not known, only numWorkers, executors, reassign")
+        raise InvalidConfigError(
+            f"rebalanceOptions: {unknown[0]!r:.60} is not known, only numWorkers, executors, reassign"
+        )
     executors = checked(body, "executors", dict, {})
     if any(type(count) is not int for count in executors.values()):
         raise InvalidConfigError("rebalanceOptions: executors must map components to whole numbers")
@@ -177,7 +205,9 @@ def window_of(request: Request) -> str:
     """Return the window that was asked for, in Storm's words."""
     found = request.query_params.get("window", ":all-time")
     if found not in answers.WINDOWS:
-        raise InvalidConfigError(f"window: expected one of {', '.join(answers.WINDOWS)}, got {found!r:.40}")
+        raise InvalidConfigError(
+            f"window: expected one of {', '.join(answers.WINDOWS)}, got {found!r:.40}"
+        )
     return found
 
 
@@ -191,4 +221,9 @@ def _done(operation: str, view: TopologyView) -> dict[str, str]:
 
 def _level(each: LogLevel) -> dict[str, Any]:
     epoch_ms = each.until_ms
-    return {"target_level": each.level or None, "reset_level": None, "timeout": each.timeout_ms // 1000, "timeout_epoch": epoch_ms}
+    return {
+        "target_level": each.level or None,
+        "reset_level": None,
+        "timeout": each.timeout_ms // 1000,
+        "timeout_epoch": epoch_ms,
+    }

@@ -1,4 +1,5 @@
-"""Tumbling and sliding windows by count: the n-th tuple of a key has position n, and a window is due at every slide.
+"""Tumbling and sliding windows by count: the n-th tuple of a key has position n, and a window is
+due at every slide.
 
 Positions follow the order of arrival; a window that is not full when the input ends does not fire.
 """
@@ -16,7 +17,9 @@ from sparkstorm.windowing.windows import Firing
 class CountWindows:
     """Windows over the positions of tuples, per key."""
 
-    def __init__(self, layout: Layout, store: Store, contents: Contents, keeps_expired: bool = False) -> None:
+    def __init__(
+        self, layout: Layout, store: Store, contents: Contents, keeps_expired: bool = False
+    ) -> None:
         self._layout = layout
         self._store = store
         self._contents = contents
@@ -47,7 +50,11 @@ class CountWindows:
         layout = self._layout
         kept = layout.slide if self._keeps_expired else 0
         oldest = firing.end - layout.length - 2 * layout.slide
-        for start in range(oldest, firing.end - layout.length + layout.slide, layout.cell if layout.is_shared else layout.slide):
+        for start in range(
+            oldest,
+            firing.end - layout.length + layout.slide,
+            layout.cell if layout.is_shared else layout.slide,
+        ):
             ends = layout.ends_of(start)
             if not ends or ends[-1] + kept <= firing.end:
                 self._contents.drop(start, firing.key)
@@ -59,9 +66,12 @@ class CountWindows:
         """Do nothing: windows fire only when a tuple is added."""
 
     def _firing(self, end: int, key: Key) -> Firing:
-        layout, start = self._layout, end - self._layout.length
+        layout = self._layout
+        start = end - self._layout.length
         former = range(0)
         if self._keeps_expired:
             former = range(start - layout.slide, min(end - layout.slide, start), layout.cell)
-        content = self._contents.gather(layout.cells_in(end), key, max(start, end - layout.slide), former)
+        content = self._contents.gather(
+            layout.cells_in(end), key, max(start, end - layout.slide), former
+        )
         return Firing(key, max(start, 0), end, content)

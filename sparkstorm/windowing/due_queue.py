@@ -1,4 +1,6 @@
-"""Queue of keys by the time they are due, ordered by time and then by key, whatever the order of adding."""
+"""Queue of keys by the time they are due, ordered by time and then by key, whatever the order of
+adding.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +10,14 @@ from sparkstorm.windowing.store import Key, in_order, rank
 
 
 class DueQueue:
-    """A set of (time, key). Adding, reading and dropping cost O(log n), also while keys of the first time are handed out."""
+    """A set of (time, key). Adding, reading and dropping cost O(log n), also while keys of the
+    first time are handed out.
+    """
 
     def __init__(self) -> None:
         self._queue_by_time: dict[int, _Queue] = {}
-        self._times: list[int] = []  # a heap of their times; an empty one is dropped when it comes first
+        # a heap of their times; an empty one is dropped when it comes first
+        self._times: list[int] = []
 
     def add(self, at: int, key: Key) -> None:
         """Add a key to a time."""
@@ -55,7 +60,9 @@ class DueQueue:
 
 
 class _Queue:
-    """Keys of one time: sorted when the first is read; keys added later are in a heap beside them."""
+    """Keys of one time: sorted when the first is read; keys added later are in a heap beside
+    them.
+    """
 
     __slots__ = ("keys", "sorted", "added")
 

@@ -1,7 +1,7 @@
 """Buffer that orders a task's tuples by event time, then by sending task, then by arrival.
 
-A tuple leaves it when the watermark has passed its time: no older tuple and none of the same time can follow on time. So
-results depend neither on batching nor on races between senders.
+A tuple leaves it when the watermark has passed its time: no older tuple and none of the same time
+can follow on time. So results depend neither on batching nor on races between senders.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ class Reorder:
             task, number = self._queue.first_key()
             kept = self._store.get(("q", at_ms, task, number))
             if kept is not None:
-                return Row(at_ms, number, Tuple(tuple(kept[1:]), 0, self._find_source(task, kept[0])))
+                return Row(
+                    at_ms, number, Tuple(tuple(kept[1:]), 0, self._find_source(task, kept[0]))
+                )
             self._queue.drop_first()
         return None
 

@@ -1,13 +1,15 @@
 """Session windows: tuples of a key whose neighbours lie less than the gap apart form one window.
 
-A session of tuples from first to last is the window [first, last + gap); one more tuple can join two of them. The store has
-two entries per session: ("s", first, *key) holds [last, end when it last fired (0: never)], and ("a", first, *key) its
-accumulator, if there is one. Collected tuples lie in cells of the gap's length. Sessions of a key are at least the gap
-apart, so a cell holds tuples of one session only.
+A session of tuples from first to last is the window [first, last + gap); one more tuple can join
+two of them. The store has two entries per session: ("s", first, *key) holds [last, end when it last
+fired (0: never)], and ("a", first, *key) its accumulator, if there is one. Collected tuples lie in
+cells of the gap's length. Sessions of a key are at least the gap apart, so a cell holds tuples of
+one session only.
 
-The first times of each key's sessions are kept in memory, sorted. A tuple therefore costs a binary search and the entries of
-the sessions that it joins, however many its key has. The index may list sessions that are gone, since deleting them may be
-undone; a later search that meets them drops them.
+The first times of each key's sessions are kept in memory, sorted. A tuple therefore costs a binary
+search and the entries of the sessions that it joins, however many its key has. The index may list
+sessions that are gone, since deleting them may be undone; a later search that meets them drops
+them.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ Session = tuple[int, int, int]
 
 
 class Firsts:
-    """First times of one key's sessions, ascending, in `times` from `head` on: dropping the oldest moves no others."""
+    """First times of one key's sessions, ascending, in `times` from `head` on: dropping the oldest
+    moves no others.
+    """
 
     __slots__ = ("times", "head")
 
@@ -64,14 +68,17 @@ class Firsts:
 class Sessions:
     """Session windows over milliseconds."""
 
-    def __init__(self, gap: int, store: Store, contents: Collected | Fold, lateness: int = 0) -> None:
+    def __init__(
+        self, gap: int, store: Store, contents: Collected | Fold, lateness: int = 0
+    ) -> None:
         self._gap = gap
         self._store = store
         self._lateness = lateness
         self._fold = contents if isinstance(contents, Fold) else None
         self._collected = contents if isinstance(contents, Collected) else None
         self._firsts: dict[Key, Firsts] = {}
-        self._ends = DueQueue()  # for each session that is to fire a time of its span, from some tuple's end to its own
+        # for each session that is to fire a time of its span, from some tuple's end to its own
+        self._ends = DueQueue()
         self._expiries = DueQueue()  # the same of sessions that are to be forgotten
         self.fired_to: int = store.get(_FIRED_TO, NEVER)
         if self._collected is not None:
@@ -142,15 +149,26 @@ class Sessions:
     def pause(self) -> None:
         """Do nothing: each session's entry says whether it has fired."""
 
-    # -- sessions of a key -----------------------------------------------------------------------------------------
+    # -- sessions of a key -------------------------------------------------------------------------
 
     def _neighbours(self, firsts: Firsts, at: int, key: Key) -> list[Session]:
         """Return the sessions that a tuple joins, in the order of time: two at most."""
         place = self._drop_gone_before(firsts.place(at), firsts, key)
-        while place < len(firsts.times) and firsts.times[place] < at + self._gap and self._read(firsts.times[place], key) is None:
+        while (
+            place < len(firsts.times)
+            and firsts.times[place] < at + self._gap
+            and self._read(firsts.times[place], key) is None
+        ):
             place = firsts.drop(place, place + 1)
-        near = [self._read(first, key) for first in firsts.times[max(firsts.head, place - 1) : place + 1]]
-        return [each for each in near if each is not None and each[0] - self._gap < at < each[1] + self._gap]
+        near = [
+            self._read(first, key)
+            for first in firsts.times[max(firsts.head, place - 1) : place + 1]
+        ]
+        return [
+            each
+            for each in near
+            if each is not None and each[0] - self._gap < at < each[1] + self._gap
+        ]
 
     def _session_at(self, at: int, key: Key) -> Session | None:
         """Return the session that spans a time."""
@@ -200,12 +218,15 @@ class Sessions:
             for cell in self._cells(session):
                 self._collected.drop(cell, key)
 
-    # -- contents --------------------------------------------------------------------------------------------------
+    # -- contents ----------------------------------------------------------------------------------
 
     def _merged(self, joined: list[Session], at: int, key: Key, fold: Fold, tup: Tuple) -> Any:
-        """Return the accumulator of a tuple and the sessions it joins, merged in the order of time."""
+        """Return the accumulator of a tuple and the sessions it joins, merged in the order of
+        time.
+        """
         assert fold.merge is not None
-        value, first = fold.fold(fold.initial(), tup), at
+        value = fold.fold(fold.initial(), tup)
+        first = at
         for session in joined:
             other = self._store.get(("a", session[0], *key))
             value = fold.merge(other, value) if session[0] <= first else fold.merge(value, other)
@@ -231,8 +252,13 @@ class Sessions:
 
 
 def _checked(place: tuple[Any, ...], entry: Any) -> int:
-    """Return a stored session's first time; StoreInconsistentError when its entry has another form."""
-    numbers = [place[1] if len(place) > 1 else None, *(entry if isinstance(entry, list) else [entry])]
+    """Return a stored session's first time; StoreInconsistentError when its entry has another
+    form.
+    """
+    numbers = [
+        place[1] if len(place) > 1 else None,
+        *(entry if isinstance(entry, list) else [entry]),
+    ]
     if len(numbers) != 3 or any(type(number) is not int for number in numbers):
         raise StoreInconsistentError(
             f"the store holds {place!r:.80}: {entry!r:.80}, which is no session of this version: kill the "

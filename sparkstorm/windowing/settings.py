@@ -1,7 +1,8 @@
-"""Settings of a windowed or timed bolt: Storm's `topology.bolts.*` keys, checked, as one frozen record.
+"""Settings of a windowed or timed bolt: Storm's `topology.bolts.*` keys, checked, as one frozen
+record.
 
-The builder writes them into the component's configuration. The workers of its senders read them as well: senders decide
-which of their rows are late.
+The builder writes them into the component's configuration. The workers of its senders read them as
+well: senders decide which of their rows are late.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ _LARGEST_MS = 100 * 366 * 86_400_000
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Shape of windows: tumbling or sliding by time or count, or sessions (`length` is their gap)."""
+    """Shape of windows: tumbling or sliding by time or count, or sessions (`length` is their
+    gap).
+    """
 
     kind: Literal["time", "count", "session"]
     length: int
@@ -41,7 +44,9 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class TimeSettings:
-    """Shape (None: timers only), timestamp field (None: processing time), lag, allowed lateness, late stream, idle timeout."""
+    """Shape (None: timers only), timestamp field (None: processing time), lag, allowed lateness,
+    late stream, idle timeout.
+    """
 
     shape: Shape | None
     timestamp_field: str | None
@@ -57,15 +62,23 @@ class TimeSettings:
 
 
 def is_timed(component: Component) -> bool:
-    """Return whether a component has windows or timers: the builder sets the timestamp field's key for those."""
+    """Return whether a component has windows or timers: the builder sets the timestamp field's key
+    for those.
+    """
     return TIMESTAMP_FIELD in component.conf
 
 
 def settings_of(component: Component, conf: Mapping[str, Any]) -> TimeSettings | None:
-    """Return the settings of a timed component, over those of its topology; None for any other component."""
+    """Return the settings of a timed component, over those of its topology; None for any other
+    component.
+    """
     if not is_timed(component):
         return None
-    return read_settings(component.id, {**conf, **{k: v for k, v in component.conf.items() if v is not None}}, component.conf)
+    return read_settings(
+        component.id,
+        {**conf, **{k: v for k, v in component.conf.items() if v is not None}},
+        component.conf,
+    )
 
 
 def read_settings(id: str, conf: Mapping[str, Any], own: Mapping[str, Any]) -> TimeSettings:
@@ -73,12 +86,21 @@ def read_settings(id: str, conf: Mapping[str, Any], own: Mapping[str, Any]) -> T
     shapes = own if any(own.get(key) is not None for key in SHAPE_KEYS) else conf
     field = conf.get(TIMESTAMP_FIELD)
     if field is not None and (not isinstance(field, str) or not field):
-        raise InvalidTopologyError(f"component '{id}': {TIMESTAMP_FIELD} must be the name of a field, not {field!r}")
+        raise InvalidTopologyError(
+            f"component '{id}': {TIMESTAMP_FIELD} must be the name of a field, not {field!r}"
+        )
     stream = conf.get(LATE_STREAM)
     if stream is not None and (not isinstance(stream, str) or not stream or stream == "default"):
-        raise InvalidTopologyError(f"component '{id}': {LATE_STREAM} must name a stream of its own, not {stream!r}")
+        raise InvalidTopologyError(
+            f"component '{id}': {LATE_STREAM} must name a stream of its own, not {stream!r}"
+        )
     settings = TimeSettings(
-        _shape(id, shapes), field, _millis(id, LAG_MS, conf), _millis(id, LATENESS_MS, conf), stream, _millis(id, IDLE_MS, conf)
+        _shape(id, shapes),
+        field,
+        _millis(id, LAG_MS, conf),
+        _millis(id, LATENESS_MS, conf),
+        stream,
+        _millis(id, IDLE_MS, conf),
     )
     if field is None and (settings.late_stream or settings.lateness_ms):
         raise InvalidTopologyError(
@@ -95,7 +117,10 @@ def late_stream_of(conf: Mapping[str, Any]) -> str | None:
 
 
 def check_fields(
-    id: str, settings: TimeSettings, keys: tuple[str, ...], streams: Mapping[tuple[str, str], tuple[str, ...]]
+    id: str,
+    settings: TimeSettings,
+    keys: tuple[str, ...],
+    streams: Mapping[tuple[str, str], tuple[str, ...]],
 ) -> None:
     """Raise InvalidTopologyError unless every input has the timestamp field and the key fields."""
     wanted = (*((settings.timestamp_field,) if settings.timestamp_field else ()), *keys)
@@ -111,11 +136,17 @@ def check_fields(
 def _shape(id: str, conf: Mapping[str, Any]) -> Shape | None:
     values = {key: conf.get(key) for key in SHAPE_KEYS}
     for key, value in values.items():
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= _LARGEST_MS):
-            raise InvalidTopologyError(f"component '{id}': {key} must be a whole number of at least 1, not {value!r}")
+        if value is not None and (
+            isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= _LARGEST_MS
+        ):
+            raise InvalidTopologyError(
+                f"component '{id}': {key} must be a whole number of at least 1, not {value!r}"
+            )
     given = [key for key in (LENGTH_COUNT, LENGTH_MS, SESSION_GAP_MS) if values[key] is not None]
     if len(given) > 1:
-        raise InvalidTopologyError(f"component '{id}': {given[0]} and {given[1]} exclude each other")
+        raise InvalidTopologyError(
+            f"component '{id}': {given[0]} and {given[1]} exclude each other"
+        )
     if not given:
         stray = next((key for key in (SLIDE_COUNT, SLIDE_MS) if values[key] is not None), None)
         if stray is not None:
@@ -124,9 +155,13 @@ def _shape(id: str, conf: Mapping[str, Any]) -> Shape | None:
     length: int = values[given[0]]  # type: ignore[assignment]
     if given[0] == SESSION_GAP_MS:
         return Shape("session", length, length)
-    slide_key, other = (SLIDE_COUNT, SLIDE_MS) if given[0] == LENGTH_COUNT else (SLIDE_MS, SLIDE_COUNT)
+    slide_key, other = (
+        (SLIDE_COUNT, SLIDE_MS) if given[0] == LENGTH_COUNT else (SLIDE_MS, SLIDE_COUNT)
+    )
     if values[other] is not None:
-        raise InvalidTopologyError(f"component '{id}': {given[0]} and {other} do not go together; both by count or both by time")
+        raise InvalidTopologyError(
+            f"component '{id}': {given[0]} and {other} do not go together; both by count or both by time"
+        )
     slide = values[slide_key] or length
     return Shape("count" if given[0] == LENGTH_COUNT else "time", length, slide)
 
@@ -135,5 +170,7 @@ def _millis(id: str, key: str, conf: Mapping[str, Any]) -> int:
     value = conf.get(key)
     value = 0 if value is None else value
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _LARGEST_MS:
-        raise InvalidTopologyError(f"component '{id}': {key} must be a whole number of milliseconds, not {value!r}")
+        raise InvalidTopologyError(
+            f"component '{id}': {key} must be a whole number of milliseconds, not {value!r}"
+        )
     return value

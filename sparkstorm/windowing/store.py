@@ -1,4 +1,6 @@
-"""Protocol of the store in which windows and timers keep their data (executor.state.MemoryState is one)."""
+"""Protocol of the store in which windows and timers keep their data (executor.state.MemoryState is
+one).
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ _NUMBER = "0"  # true/false, whole numbers and floats are compared with each oth
 
 
 class Store(Protocol):
-    """Mapping of tuples of scalars to values of the codec's closed set; its owner can undo recent changes."""
+    """Mapping of tuples of scalars to values of the codec's closed set; its owner can undo recent
+    changes.
+    """
 
     def get(self, key: Any, default: Any = None) -> Any:
         """Return the value under a key."""
@@ -32,7 +36,12 @@ class Store(Protocol):
 def rank(key: Key) -> Key:
     """Return a sort key for keys of mixed types, which depends on the key alone."""
     return tuple(
-        [(_NUMBER, part) if isinstance(part, int | float) else (type(part).__name__, "" if part is None else part) for part in key]
+        [
+            (_NUMBER, part)
+            if isinstance(part, int | float)
+            else (type(part).__name__, "" if part is None else part)
+            for part in key
+        ]
     )
 
 

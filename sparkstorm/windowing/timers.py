@@ -33,7 +33,9 @@ class TimerTable:
     def set(self, axis: Axis, name: Any, at_ms: int) -> None:
         """Set or move the timer of a name."""
         if isinstance(at_ms, bool) or not isinstance(at_ms, int) or at_ms < 0:
-            raise ValueError(f"timer {name!r}: the time must be a whole number of milliseconds from 0 on, not {at_ms!r}")
+            raise ValueError(
+                f"timer {name!r}: the time must be a whole number of milliseconds from 0 on, not {at_ms!r}"
+            )
         key = _key(name)
         self._store.put(("timer", axis, *key), at_ms)
         self._queue[axis].add(at_ms, key)

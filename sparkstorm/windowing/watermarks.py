@@ -1,14 +1,16 @@
 """Watermarks: event time at a sender and at a receiver, and which rows are late.
 
 Laws:
-1. A sender's clock is a function of the rows it emitted to one subscriber, in their order, and of nothing else: not of
-   time, batching or placement. A row is late when its time is more than lag and allowed lateness behind the newest one
-   before it. So lateness is decided by the sender, and every receiver and every run agrees.
-2. A sender's mark (newest time minus lag) travels behind the rows that made it. Rows that come later and are no older
-   than the mark are on time; those between the mark and the allowed lateness are tardy; older ones are late.
-3. A receiver's watermark is the least mark of all tasks that may send to it, so no row that is on time can find its
-   window already fired. It never falls. Idle senders are left out (where an idle timeout is set; then this law does not hold
-   for the first rows after the silence).
+1. A sender's clock is a function of the rows it emitted to one subscriber, in their order, and of
+   nothing else: not of time, batching or placement. A row is late when its time is more than lag
+   and allowed lateness behind the newest one before it. So lateness is decided by the sender, and
+   every receiver and every run agrees.
+2. A sender's mark (newest time minus lag) travels behind the rows that made it. Rows that come
+   later and are no older than the mark are on time; those between the mark and the allowed lateness
+   are tardy; older ones are late.
+3. A receiver's watermark is the least mark of all tasks that may send to it, so no row that is on
+   time can find its window already fired. It never falls. Idle senders are left out (where an idle
+   timeout is set; then this law does not hold for the first rows after the silence).
 """
 
 from __future__ import annotations
@@ -24,30 +26,45 @@ END = 2**63 - 1
 IDLE = -2
 """Mark of a sender that has been silent for long: time may pass without it, until its next mark."""
 LAST_MS = 2**53
-"""No row may claim to be later: a clock that one bad row had set that far would call everything else late."""
+"""No row may claim to be later: a clock that one bad row had set that far would call everything
+else late.
+"""
 
 Channel = tuple[int, str]
 """Sender: task and stream."""
 
 
 class SourceClock:
-    """Event time of the rows that one task sends to one subscriber (law 1), and how far out of order they were.
+    """Event time of the rows that one task sends to one subscriber (law 1), and how far out of
+    order they were.
 
-    Only rows older than `edge_ms` need a closer look: they are late, or further behind the newest row than any before.
+    Only rows older than `edge_ms` need a closer look: they are late, or further behind the newest
+    row than any before.
     """
 
-    __slots__ = ("behind_ms", "edge_ms", "newest_ms", "oldest_ms", "_lag_ms", "_slack_ms", "_edge_behind_ms")
+    __slots__ = (
+        "behind_ms",
+        "edge_ms",
+        "newest_ms",
+        "oldest_ms",
+        "_lag_ms",
+        "_slack_ms",
+        "_edge_behind_ms",
+    )
 
     def __init__(self, lag_ms: int, lateness_ms: int, newest_ms: int = NEVER) -> None:
         self._lag_ms = lag_ms
         self._slack_ms = lag_ms + lateness_ms
-        self._edge_behind_ms = 0  # greatest distance since rows were last taken back, at most the slack
+        # greatest distance since rows were last taken back, at most the slack
+        self._edge_behind_ms = 0
         self.behind_ms = 0  # greatest distance of a row behind the newest one before it
         self.oldest_ms = END
         self.set_newest(newest_ms)
 
     def is_late(self, at_ms: Any) -> bool:
-        """Take in the next row's time and return whether the row is late; the receiver refuses what is no time."""
+        """Take in the next row's time and return whether the row is late; the receiver refuses what
+        is no time.
+        """
         if type(at_ms) is not int:
             return False
         if at_ms > self.newest_ms:
@@ -78,18 +95,24 @@ class SourceClock:
         self.set_newest(newest_ms)
 
     def mark_ms(self, low_ms: int = NEVER) -> int:
-        """Return the least time of rows on time that may follow; `low_ms` is how far the sender itself has fired."""
+        """Return the least time of rows on time that may follow; `low_ms` is how far the sender
+        itself has fired.
+        """
         return max(NEVER, max(self.newest_ms, low_ms) - self._lag_ms)
 
     def opening_mark_ms(self) -> int:
-        """Return the least time of rows on time of a sender whose first rows alone are known: their oldest less the lag."""
+        """Return the least time of rows on time of a sender whose first rows alone are known: their
+        oldest less the lag.
+        """
         return max(NEVER, self.oldest_ms - self._lag_ms)
 
 
 class Watermarks:
     """Marks that a task has received from every task and stream that can send to it (law 3)."""
 
-    def __init__(self, channels: Iterable[Channel], heard: Mapping[Channel, int] | None = None) -> None:
+    def __init__(
+        self, channels: Iterable[Channel], heard: Mapping[Channel, int] | None = None
+    ) -> None:
         self._mark_by_channel = dict.fromkeys(sorted(channels), NEVER)
         for channel, at_ms in (heard or {}).items():
             if channel in self._mark_by_channel:
@@ -98,7 +121,9 @@ class Watermarks:
         self.low_ms = self._lowest()
 
     def hear(self, channel: Channel, at_ms: int) -> bool:
-        """Take in a mark; return whether it changed anything. Marks never fall; those of unknown senders are ignored."""
+        """Take in a mark; return whether it changed anything. Marks never fall; those of unknown
+        senders are ignored.
+        """
         if at_ms == IDLE and channel in self._mark_by_channel:
             return self.rest(channel)
         self._idle.discard(channel)
@@ -134,5 +159,10 @@ class Watermarks:
         if not self._idle:
             return min(self._mark_by_channel.values(), default=NEVER)
         return min(
-            (at_ms for channel, at_ms in self._mark_by_channel.items() if channel not in self._idle and at_ms < END), default=NEVER
+            (
+                at_ms
+                for channel, at_ms in self._mark_by_channel.items()
+                if channel not in self._idle and at_ms < END
+            ),
+            default=NEVER,
         )

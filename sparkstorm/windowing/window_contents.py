@@ -1,6 +1,7 @@
 """Contents of windows: all tuples (Collected), or one accumulator per cell and key (Folded).
 
-Both are kept in the store, by cell and key. The index in memory may list entries whose put was undone, but misses none.
+Both are kept in the store, by cell and key. The index in memory may list entries whose put was
+undone, but misses none.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ _NOTHING: Any = object()
 
 @dataclass(slots=True)
 class Content:
-    """Content of one firing: tuples in the order of time, sender and arrival, or the accumulator."""
+    """Content of one firing: tuples in the order of time, sender and arrival, or the
+    accumulator.
+    """
 
     tuples: list[Tuple] = field(default_factory=list)
     new: list[Tuple] = field(default_factory=list)
@@ -41,7 +44,9 @@ class Contents(Protocol):
         """Return whether a cell holds anything."""
 
     def gather(self, starts: Iterable[int], key: Key, since: int, former: Iterable[int]) -> Content:
-        """Return the content of these cells; `since`: time of the first new tuple, `former`: cells of expired tuples."""
+        """Return the content of these cells; `since`: time of the first new tuple, `former`: cells
+        of expired tuples.
+        """
 
     def drop(self, start: int, key: Key) -> None:
         """Delete a cell."""
@@ -96,7 +101,9 @@ class Folded:
 
 
 class Collected:
-    """Every tuple, under ("t", number, start, *key): written once, whatever else its window gets."""
+    """Every tuple, under ("t", number, start, *key): written once, whatever else its window
+    gets.
+    """
 
     def __init__(self, store: Store, find_source: FindSource) -> None:
         self._store = store
@@ -110,7 +117,9 @@ class Collected:
 
     def add(self, start: int, key: Key, at: int, tup: Tuple) -> bool:
         self._last += 1
-        self._store.put(("t", self._last, start, *key), [at, tup.source.task, tup.source.stream, *tup.values])
+        self._store.put(
+            ("t", self._last, start, *key), [at, tup.source.task, tup.source.stream, *tup.values]
+        )
         numbers = self._numbers.get((start, key))
         if numbers is None:
             self._numbers[start, key] = [self._last]
@@ -119,12 +128,17 @@ class Collected:
         return False
 
     def has(self, start: int, key: Key) -> bool:
-        return any(("t", number, start, *key) in self._store for number in self._numbers.get((start, key), ()))
+        return any(
+            ("t", number, start, *key) in self._store
+            for number in self._numbers.get((start, key), ())
+        )
 
     def gather(self, starts: Iterable[int], key: Key, since: int, former: Iterable[int]) -> Content:
         rows = self._rows(starts, key)
         return Content(
-            [tup for _, tup in rows], [tup for at, tup in rows if at >= since], [tup for _, tup in self._rows(former, key)]
+            [tup for _, tup in rows],
+            [tup for at, tup in rows if at >= since],
+            [tup for _, tup in self._rows(former, key)],
         )
 
     def drop(self, start: int, key: Key) -> None:
@@ -146,4 +160,7 @@ class Collected:
                 if row is not None:
                     found.append((row[0], row[1], number, row))
         found.sort(key=lambda each: each[:3])
-        return [(at, Tuple(tuple(row[3:]), 0, self._find_source(task, row[2]))) for at, task, _, row in found]
+        return [
+            (at, Tuple(tuple(row[3:]), 0, self._find_source(task, row[2])))
+            for at, task, _, row in found
+        ]

@@ -1,8 +1,10 @@
-"""Arithmetic of tumbling and sliding windows over any axis: milliseconds of event time, or positions of tuples.
+"""Arithmetic of tumbling and sliding windows over any axis: milliseconds of event time, or
+positions of tuples.
 
-A window is half open, [end - length, end), and ends at a multiple of the slide, as Storm's do (Storm's own windows hold
-their end instead of their start). Rows are kept in *cells*: shared ones of the greatest common size, which windows are merged
-from, or one per window where cells cannot be merged.
+A window is half open, [end - length, end), and ends at a multiple of the slide, as Storm's do
+(Storm's own windows hold their end instead of their start). Rows are kept in *cells*: shared ones
+of the greatest common size, which windows are merged from, or one per window where cells cannot be
+merged.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ from math import gcd
 class Layout:
     """Cells of a point, and windows of a cell.
 
-    `cell` is the size of a shared cell; when windows tumble, every point is in exactly one window, which is one cell.
+    `cell` is the size of a shared cell; when windows tumble, every point is in exactly one window,
+    which is one cell.
     """
 
     __slots__ = ("length", "slide", "is_shared", "cell", "is_tumbling")
@@ -26,7 +29,9 @@ class Layout:
         self.is_tumbling = length == slide
 
     def ends(self, at: int) -> range:
-        """Return the ends of the windows that hold a point (or a shared cell from there); empty in the gaps of slide > length."""
+        """Return the ends of the windows that hold a point (or a shared cell from there); empty in
+        the gaps of slide > length.
+        """
         first = (at // self.slide + 1) * self.slide
         return range(first, at + self.length + 1, self.slide)
 
@@ -38,7 +43,9 @@ class Layout:
 
     def ends_of(self, cell: int) -> range:
         """Return the ends of the windows of a cell."""
-        return self.ends(cell) if self.is_shared else range(cell + self.length, cell + self.length + 1)
+        return (
+            self.ends(cell) if self.is_shared else range(cell + self.length, cell + self.length + 1)
+        )
 
     def cells_in(self, end: int) -> range:
         """Return the starts of the cells of a window."""

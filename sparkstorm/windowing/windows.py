@@ -1,8 +1,8 @@
 """Tumbling and sliding windows by time: due windows at a watermark, late tuples, deletion of cells.
 
-A window fires when the watermark reaches its end, in the order of ends and then of keys, and again for each tardy tuple
-(`is_update`). Its cells are deleted when no window needs them any more. The store records which windows have fired, so a new
-owner of the task fires the rest and none twice.
+A window fires when the watermark reaches its end, in the order of ends and then of keys, and again
+for each tardy tuple (`is_update`). Its cells are deleted when no window needs them any more. The
+store records which windows have fired, so a new owner of the task fires the rest and none twice.
 """
 
 from __future__ import annotations
@@ -56,7 +56,9 @@ class Windows(Protocol):
         """Record that a window has fired."""
 
     def settle(self, watermark: int) -> None:
-        """Record that all windows up to this watermark have fired; delete cells that are no longer needed."""
+        """Record that all windows up to this watermark have fired; delete cells that are no longer
+        needed.
+        """
 
     def pause(self) -> None:
         """Store which windows of one end have fired, since firing stops before all have."""
@@ -65,7 +67,14 @@ class Windows(Protocol):
 class TimeWindows:
     """Tumbling and sliding windows over milliseconds."""
 
-    def __init__(self, layout: Layout, store: Store, contents: Contents, lateness: int = 0, keeps_expired: bool = False) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        store: Store,
+        contents: Contents,
+        lateness: int = 0,
+        keeps_expired: bool = False,
+    ) -> None:
         self._layout = layout
         self._store = store
         self._contents = contents
@@ -74,11 +83,13 @@ class TimeWindows:
         self._keeps_expired = keeps_expired
         self._drops_at_once = layout.is_tumbling and not self._kept_for
         self._is_plain = layout.is_tumbling and layout.is_shared
-        self.fires_whole_cells = self._is_plain and self._drops_at_once  # a cell that is there has not fired
+        # a cell that is there has not fired
+        self.fires_whole_cells = self._is_plain and self._drops_at_once
         self._keys_by_cell: dict[int, dict[Key, None]] = {}
         self._queue = DueQueue()
         self._expiries: list[tuple[int, int]] = []
-        self._end = NEVER  # end of the windows that are firing; keys that have fired are in `_fired`
+        # end of the windows that are firing; keys that have fired are in `_fired`
+        self._end = NEVER
         self._fired: dict[Key, None] = {}
         self._marked: list[Key] = []  # keys recorded as fired in the store
         self._unmarked: list[Key] = []
@@ -88,7 +99,8 @@ class TimeWindows:
         self._load_fired()
 
     def add(self, at: int, key: Key, tup: Tuple) -> Sequence[Firing]:
-        if self._is_plain and at >= self.fired_to and at >= self._end:  # the usual case, written out
+        # the usual case, written out
+        if self._is_plain and at >= self.fired_to and at >= self._end:
             start = at - at % self._layout.length
             if self._contents.add(start, key, at, tup):
                 self._schedule(start, key)
@@ -112,11 +124,15 @@ class TimeWindows:
         return max(self.fired_to, self._end)
 
     def begin(self, cells: Iterable[tuple[Any, ...]]) -> None:
-        """Expect windows to fire, each of one new cell ("a", start, *key) of the store at `floor` or later."""
-        keys, last = dict[Key, None](), -1
+        """Expect windows to fire, each of one new cell ("a", start, *key) of the store at `floor`
+        or later.
+        """
+        keys = dict[Key, None]()
+        last = -1
         for _, start, *parts in cells:
             if start != last:
-                keys, last = self._keys_at(start, start + self._layout.length), start
+                keys = self._keys_at(start, start + self._layout.length)
+                last = start
             keys[key := tuple(parts)] = None
             self._queue.add(start + self._layout.length, key)
 
@@ -146,9 +162,11 @@ class TimeWindows:
         return None
 
     def due_cells(self, watermark: int) -> Iterator[tuple[Key, int, int, Any]]:
-        """Yield key, start, end and accumulator of due windows in their order, if each is one cell; a window is done when the next
-        is asked for."""
-        length, store, fired = self._layout.length, self._store, self._fired
+        """Yield key, start, end and accumulator of due windows in their order, if each is one cell;
+        a window is done when the next is asked for."""
+        length = self._layout.length
+        store = self._store
+        fired = self._fired
         while (end := self._queue.first_at()) is not None and end <= watermark:
             if end != self._end:
                 self._finish()
@@ -207,11 +225,14 @@ class TimeWindows:
         return any(self._contents.has(start, key) for start in self._layout.cells_in(end))
 
     def _firing(self, end: int, key: Key, is_update: bool = False) -> Firing:
-        layout, start = self._layout, end - self._layout.length
+        layout = self._layout
+        start = end - self._layout.length
         former = range(0)
         if self._keeps_expired:
             former = range(start - layout.slide, min(end - layout.slide, start), layout.cell)
-        content = self._contents.gather(layout.cells_in(end), key, max(start, end - layout.slide), former)
+        content = self._contents.gather(
+            layout.cells_in(end), key, max(start, end - layout.slide), former
+        )
         return Firing(key, start, end, content, is_update)
 
     def _finish(self) -> None:

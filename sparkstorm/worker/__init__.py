@@ -1,1 +1,3 @@
-"""One worker process: its loop, the epoch and its commit, back-pressure, retries, timers and counts."""
+"""One worker process: its loop, the epoch and its commit, back-pressure, retries, timers and
+counts.
+"""

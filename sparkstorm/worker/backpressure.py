@@ -1,4 +1,5 @@
-"""Back-pressure inside a worker: tasks that may not run because a downstream task has too much input waiting.
+"""Back-pressure inside a worker: tasks that may not run because a downstream task has too much
+input waiting.
 
 A task is held back by the bytes that wait in the receivers' streams, or in those of a receiver that
 is held back here; edges inside a cycle never hold back (they would deadlock), edges into it do.
@@ -22,12 +23,12 @@ from sparkstorm.worker.tasks.worker_plan import WorkerPlan
 # was paid for stays unused. Not measured; tests/worker/test_backpressure.py fills a store.
 SPOUTS_STOP_AT = 0.6
 _BOLTS_STOP_AT = 0.8
-# Over which the least backlog of a receiver is taken (see grouping/load_ring.py): Storm looks once a second. Half of it may
-# have one commit of a loaded worker, whose rows are then taken for a backlog; with double a slow task gets its full share
-# for twice as long. Not measured.
+# Over which the least backlog of a receiver is taken (see grouping/load_ring.py): Storm looks once
+# a second. Half of it may have one commit of a loaded worker, whose rows are then taken for a
+# backlog; with double a slow task gets its full share for twice as long. Not measured.
 _LOAD_MS = 200
-# Between two looks whether those that hold a task back have drained: a commit brings the news. Half of
-# it commits twice as often while a task is held back; double lets it rest up to 5 ms longer. Not
+# Between two looks whether those that hold a task back have drained: a commit brings the news. Half
+# of it commits twice as often while a task is held back; double lets it rest up to 5 ms longer. Not
 # measured.
 LOOK_MS = 5
 
@@ -38,7 +39,8 @@ class Backpressure:
     def __init__(self, plan: WorkerPlan, rings: Iterable[LoadRing] = ()) -> None:
         """`rings`: the turns of load-aware shuffles of this worker's tasks."""
         self._rings = tuple(rings)
-        self._least: dict[int, int] = {}  # waiting bytes by task, the least since the rings were turned
+        # waiting bytes by task, the least since the rings were turned
+        self._least: dict[int, int] = {}
         self._load_due_ms = 0
         self._high = plan.settings.inbox_high_bytes
         cycle = plan.topology.cycles()
@@ -57,16 +59,22 @@ class Backpressure:
 
     @property
     def fullness(self) -> float:
-        """Share of the store's memory in use, 0 to 1, as of the last commit; 0 when it has no limit."""
+        """Share of the store's memory in use, 0 to 1, as of the last commit; 0 when it has no
+        limit.
+        """
         return self._fullness
 
     def held_back_by(self, task: int) -> list[tuple[int, int]]:
         """The tasks that hold this one back, ascending, and the bytes that wait for each."""
-        return [(fed, self._waiting.get(fed, 0)) for fed in sorted(self._full & self._fed_by_task[task])]
+        return [
+            (fed, self._waiting.get(fed, 0)) for fed in sorted(self._full & self._fed_by_task[task])
+        ]
 
     @property
     def must_ask(self) -> bool:
-        """Return whether anything is held back, so that only news of the pressure can set it free."""
+        """Return whether anything is held back, so that only news of the pressure can set it
+        free.
+        """
         return bool(self._full) or self._fullness >= SPOUTS_STOP_AT
 
     def holds_back(self, task: int) -> bool:
@@ -76,8 +84,9 @@ class Backpressure:
     def note(self, pressure: Pressure, now_ms: int) -> None:
         """Take in what the last commit learned; a task that was held back goes on at half the mark.
 
-        In a store that is nearly full whatever waits holds its senders back: it drains from the sinks upwards, and since the
-        last one that has anything waiting is never held back, it does drain.
+        In a store that is nearly full whatever waits holds its senders back: it drains from the
+        sinks upwards, and since the last one that has anything waiting is never held back, it does
+        drain.
         """
         self._fullness = pressure.fullness
         self._waiting.update(pressure.backlog_by_task)
@@ -92,7 +101,9 @@ class Backpressure:
                 self._full.discard(task)
 
     def _note_load(self, backlog_by_task: Mapping[int, int], now_ms: int) -> None:
-        """Take a look at what waits, and let the rings of load-aware shuffles follow it now and then."""
+        """Take a look at what waits, and let the rings of load-aware shuffles follow it now and
+        then.
+        """
         if not self._rings:
             return
         least = self._least
@@ -106,7 +117,9 @@ class Backpressure:
 
 
 def _reached(fed_by_task: Mapping[int, frozenset[int]], task: int) -> frozenset[int]:
-    """Return what a task feeds, also through tasks of this worker: rows for one that is held back would only wait in the store."""
+    """Return what a task feeds, also through tasks of this worker: rows for one that is held back
+    would only wait in the store.
+    """
     reached: set[int] = set()
     new = set(fed_by_task[task])
     # Each task once, not each path: six bolts of 64 tasks in one worker have 64^5 paths.

@@ -1,4 +1,5 @@
-"""Turns of a worker's bolts within an epoch: rows of entries and of open blocks run, their results moved into the epoch.
+"""Turns of a worker's bolts within an epoch: rows of entries and of open blocks run, their results
+moved into the epoch.
 
 Law: rows of one sender reach a task in the order in which they were sent. So rows from open blocks
 wait while older ones of this worker lie in the task's stream, and marks follow the rows before
@@ -23,30 +24,42 @@ from sparkstorm.worker.tasks.spout_task import SpoutTask
 from sparkstorm.worker.timers import TimerService
 
 # A turn's limit for bolts row by row: at 1 us a row some 4 ms, after which the clock is looked at
-# again. Half of it costs another look per 2,048 rows; double lets a bolt that has become slow hold up
-# the others for twice as long. For bolts that take batches a batch has a price of its own, which many
-# rows share: half as many rows, twice the price a row; MOST_ROWS of executor/column_runner.py.
-_ROWS_PER_TURN, _ROWS_PER_BATCH = 4096, 1 << 16
+# again. Half of it costs another look per 2,048 rows; double lets a bolt that has become slow hold
+# up the others for twice as long. For bolts that take batches a batch has a price of its own, which
+# many rows share: half as many rows, twice the price a row; MOST_ROWS of executor/column_runner.py.
+_ROWS_PER_TURN = 4096
+_ROWS_PER_BATCH = 1 << 16
 
 
 class BoltTurns:
-    """Runs rows of bolts; `is_careful` while a worker runs one input per epoch: windows and marks then wait for their own turn."""
+    """Runs rows of bolts; `is_careful` while a worker runs one input per epoch: windows and marks
+    then wait for their own turn.
+    """
 
     def __init__(self, parts: WorkerParts, budget: Budget, timers: TimerService) -> None:
-        self._budget, self._timers = budget, timers
-        self._task_set, self._clock, self._backpressure = parts.task_set, parts.clock, parts.backpressure
-        self._failures, self._counters, self._meters = parts.failures, parts.counters, parts.meters
+        self._budget = budget
+        self._timers = timers
+        self._task_set = parts.task_set
+        self._clock = parts.clock
+        self._backpressure = parts.backpressure
+        self._failures = parts.failures
+        self._counters = parts.counters
+        self._meters = parts.meters
         self._origin = parts.origin
         self.is_careful = parts.plan.is_careful
         bolts = self._task_set.bolts.values()
-        self._manual = [(bolt, bolt.runner) for bolt in bolts if isinstance(bolt.runner, ManualRunner)]
+        self._manual = [
+            (bolt, bolt.runner) for bolt in bolts if isinstance(bolt.runner, ManualRunner)
+        ]
 
     def end_careful(self) -> None:
         """Run as many inputs per epoch as its budget allows from now on."""
         self.is_careful = False
 
     def run_timed(self, epoch: Epoch, now_ms: int) -> bool:
-        """Ticks, what other threads have asked for, and second tries, before anything newer; whether the budget is over."""
+        """Ticks, what other threads have asked for, and second tries, before anything newer;
+        whether the budget is over.
+        """
         self.run_ticks(epoch, now_ms)
         self.take_posts(epoch)
         for bolt in self._task_set.bolts.values():
@@ -83,10 +96,15 @@ class BoltTurns:
                 bolt.spent.add(self._clock.now_us() - began_us)
 
     def run_bolt(self, epoch: Epoch, bolt: BoltTask) -> bool:
-        """Run rows of a bolt's blocks and of its oldest entry, unless it is held back; return whether there were any."""
+        """Run rows of a bolt's blocks and of its oldest entry, unless it is held back; return
+        whether there were any.
+        """
         is_held_back = self._backpressure.holds_back(bolt.task)
         if is_held_back or bolt.is_paused or bolt.spent.pause is not None:
-            bolt.spent.hold(INACTIVE if bolt.is_paused else BACKLOG if is_held_back else None, self._clock.now_us())
+            bolt.spent.hold(
+                INACTIVE if bolt.is_paused else BACKLOG if is_held_back else None,
+                self._clock.now_us(),
+            )
         if is_held_back or bolt.is_full:
             return False
         # Rows of this worker first: what is left of them at the end of the epoch has to cross the
@@ -103,11 +121,18 @@ class BoltTurns:
         # Rows that overtook older ones in the stream would break the order of their sender.
         if bolt.feed and not bolt.is_behind:
             for block, rows in bolt.feed.take(_ROWS_PER_BATCH if bolt.takes_batches else most):
-                flow, count = self._flow(bolt, block.component, block.stream), count_rows(rows) if block.has_pieces else len(rows)
+                flow = self._flow(bolt, block.component, block.stream)
+                count = count_rows(rows) if block.has_pieces else len(rows)
                 # Both ends at once: rows that are handed over in memory are counted by no commit.
                 flow.sent += count
                 flow.consumed += count
-                self._execute(epoch, bolt, self._task_set.blocks.handed_over(block, rows), block.births.oldest_ms, block.has_pieces)
+                self._execute(
+                    epoch,
+                    bolt,
+                    self._task_set.blocks.handed_over(block, rows),
+                    block.births.oldest_ms,
+                    block.has_pieces,
+                )
                 did = True
         return did
 
@@ -119,7 +144,9 @@ class BoltTurns:
         self.consume(epoch, bolt, chunk, stop - chunk.done)
 
     def consume(self, epoch: Epoch, bolt: BoltTask, chunk: Chunk, rows: int) -> None:
-        """Mark the next rows of an entry as done; its edge leaves the roots whose last rows they are."""
+        """Mark the next rows of an entry as done; its edge leaves the roots whose last rows they
+        are.
+        """
         # A dead letter was counted as consumed before it was given up: with it twice, the audit of
         # edges would see more rows consumed than sent.
         if not chunk.is_replayed:
@@ -138,23 +165,31 @@ class BoltTurns:
         sent_ms: int | None = None,
     ) -> None:
         bolt.begin_rows(oldest_ms, sent_ms, self._clock.now_us())
-        sent_bytes, held = epoch.bytes, len(bolt.held)
+        sent_bytes = epoch.bytes
+        held = len(bolt.held)
         for tup, failure in bolt.execute(epoch, rows, may_have_pieces):
             self._failures.settle(epoch, bolt, tup, failure)
         self.finish(epoch, bolt)
-        took_us, count = self._clock.now_us() - bolt.began_us, count_rows(rows) if may_have_pieces else len(rows)
+        took_us = self._clock.now_us() - bolt.began_us
+        count = count_rows(rows) if may_have_pieces else len(rows)
         self._meters.of(bolt.task).add(count, took_us, min(count, max(0, len(bolt.held) - held)))
-        pace = self._budget.pace(bolt.pace, count, took_us // 1000, _ROWS_PER_TURN, epoch.bytes - sent_bytes)
+        pace = self._budget.pace(
+            bolt.pace, count, took_us // 1000, _ROWS_PER_TURN, epoch.bytes - sent_bytes
+        )
         bolt.end_rows(took_us, pace)
 
     def _flow(self, bolt: BoltTask, component: str, stream: str) -> EdgeCounts:
         flow = bolt.flow_by_channel.get((component, stream))
         if flow is None:
-            flow = bolt.flow_by_channel[component, stream] = self._counters.edge(component, stream, bolt.component)
+            flow = bolt.flow_by_channel[component, stream] = self._counters.edge(
+                component, stream, bolt.component
+            )
         return flow
 
     def finish(self, epoch: Epoch, bolt: BoltTask) -> None:
-        """Move the results of a user call into the epoch as a whole: its emissions, and its acks of earlier inputs."""
+        """Move the results of a user call into the epoch as a whole: its emissions, and its acks of
+        earlier inputs.
+        """
         if bolt.runner.late_acks or bolt.runner.late_failures:
             self._failures.take_late(epoch, bolt)
         if bolt.done_since:
@@ -172,7 +207,9 @@ class BoltTurns:
         self.deliver(epoch, spout)
 
     def deliver(self, epoch: Epoch, sender: BoltTask | SpoutTask) -> None:
-        """Make what a task has emitted final: count it, and put marks behind rows for tasks of this worker."""
+        """Make what a task has emitted final: count it, and put marks behind rows for tasks of this
+        worker.
+        """
         emitter = sender.emitter
         # Most turns of an idle task end here: an epoch of few rows asks every bolt.
         if sender.time is None and not (emitter.log or emitter.spreads or emitter.renewed):

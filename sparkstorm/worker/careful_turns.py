@@ -1,4 +1,5 @@
-"""Careful mode: one input per commit, announced to the slot first, because an earlier process died in one of them.
+"""Careful mode: one input per commit, announced to the slot first, because an earlier process died
+in one of them.
 
 Law: whatever runs was announced and is alone in its commit, so the input that was announced last is
 the one to blame when the process dies. One that has been blamed too often is parked instead of run
@@ -29,9 +30,19 @@ _UNITS = 5000
 class CarefulTurns:
     """Turns of a worker that is careful; true until it has survived so many inputs."""
 
-    def __init__(self, parts: WorkerParts, timers: TimerService, bolt_turns: BoltTurns, spout_turns: SpoutTurns) -> None:
-        self._timers, self._bolt_turns, self._spout_turns = timers, bolt_turns, spout_turns
-        self._task_set, self._backpressure, self._failures = parts.task_set, parts.backpressure, parts.failures
+    def __init__(
+        self,
+        parts: WorkerParts,
+        timers: TimerService,
+        bolt_turns: BoltTurns,
+        spout_turns: SpoutTurns,
+    ) -> None:
+        self._timers = timers
+        self._bolt_turns = bolt_turns
+        self._spout_turns = spout_turns
+        self._task_set = parts.task_set
+        self._backpressure = parts.backpressure
+        self._failures = parts.failures
         self._reporter = parts.reporter
         self._left = _UNITS if parts.plan.is_careful else 0
 
@@ -51,7 +62,11 @@ class CarefulTurns:
         did = (
             fired is not None
             or any(self._try_held(epoch, bolt, now_ms) for bolt in bolts if not bolt.is_paused)
-            or any(self._try_bolt(epoch, bolt) for bolt in bolts if not self._backpressure.holds_back(bolt.task))
+            or any(
+                self._try_bolt(epoch, bolt)
+                for bolt in bolts
+                if not self._backpressure.holds_back(bolt.task)
+            )
         )
         if not did:
             for spout in self._task_set.spouts.values():
@@ -70,7 +85,9 @@ class CarefulTurns:
             # A held input has left the stream; its key is the name that it keeps over restarts.
             if poison := self._failures.poison(row := (bolt.task, f"held:{held.key}", 0)):
                 bolt.let_go(held.key)
-                self._failures.park(epoch, bolt, held.tuple, poison.deaths, killed(poison.deaths, poison.end))
+                self._failures.park(
+                    epoch, bolt, held.tuple, poison.deaths, killed(poison.deaths, poison.end)
+                )
             else:
                 self._reporter.trying(*row)
                 self._failures.try_again(epoch, bolt, held)

@@ -18,10 +18,11 @@ from sparkstorm.worker.parts import WorkerParts
 # Half of the first asks a full store a hundred times a second, double adds 20 ms to what waits once
 # there is room. The longer pause is for a disk that is full: patience is over, and going through
 # was no use. Neither was measured.
-_REFUSED_MS, _REFUSED_LONG_MS = 20, 200
+_REFUSED_MS = 20
+_REFUSED_LONG_MS = 200
 # Refusals after which a commit goes through all the same: its rows are consumed, and this worker
-# may be the only one whose commit can free anything. That is after a second; with half of it a worker
-# goes through while others still drain, with double it stands still for twice as long.
+# may be the only one whose commit can free anything. That is after a second; with half of it a
+# worker goes through while others still drain, with double it stands still for twice as long.
 _PATIENCE = 50
 
 
@@ -29,11 +30,16 @@ class Commits:
     """The commits of one worker, one after the other."""
 
     def __init__(self, parts: WorkerParts) -> None:
-        self._plan, self._transport, self._clock = parts.plan, parts.transport, parts.clock
-        self._counters, self._progress, self._backpressure = parts.counters, parts.progress, parts.backpressure
+        self._plan = parts.plan
+        self._transport = parts.transport
+        self._clock = parts.clock
+        self._counters = parts.counters
+        self._progress = parts.progress
+        self._backpressure = parts.backpressure
         self._failures = parts.failures
         self._builder = CommitBuilder(parts)
-        self.generation, self.seq = parts.claim.generation, parts.claim.seq
+        self.generation = parts.claim.generation
+        self.seq = parts.claim.seq
         self.quarantined: list[bytes] = []
         self.refused: Commit | None = None
         self.refusal = ""  # why the store refuses that commit
@@ -46,19 +52,31 @@ class Commits:
     def build(self, epoch: Epoch) -> Commit:
         """Return the commit of an epoch that has ended."""
         watched = self._backpressure.watched
-        commit = Commit(self._plan.owner, self._plan.token_by_task, self.generation, self.seq + 1, watched=watched, low_ms=0)
+        commit = Commit(
+            self._plan.owner,
+            self._plan.token_by_task,
+            self.generation,
+            self.seq + 1,
+            watched=watched,
+            low_ms=0,
+        )
         commit.parked, self._failures.parked = self._failures.parked, []
-        commit.quarantined, self.quarantined = self.quarantined, []
+        commit.quarantined = self.quarantined
+        self.quarantined = []
         self._builder.close(epoch, commit)
         return commit
 
     def complete(self, commit: Commit, now_ms: int) -> bool:
-        """Put the counts into a new commit; False when it says nothing, and no answer is waited for."""
+        """Put the counts into a new commit; False when it says nothing, and no answer is waited
+        for.
+        """
         self._counters.note(now_ms, self._clock.now_us(), self._builder.take_latencies())
         gauges = self._counters.gauges()
         # Only the clock has moved: committing it with every step would let the append-only file
         # grow without a row.
-        self.has_news = not commit.is_empty() or gauges != self._last_gauges or commit.low_ms != self._low_ms
+        self.has_news = (
+            not commit.is_empty() or gauges != self._last_gauges or commit.low_ms != self._low_ms
+        )
         if not self.has_news and not self._backpressure.must_ask:
             return False
         self._last_gauges = gauges
@@ -80,8 +98,11 @@ class Commits:
             self._keep_refused(commit, error)
             return None
         self.took_ms = (self._clock.now_us() - began_us) / 1000
-        self.refused, self._refusals, self.refusal = None, 0, ""
-        self.seq, self._low_ms = commit.seq, self._low_ms if commit.low_ms is None else commit.low_ms
+        self.refused = None
+        self._refusals = 0
+        self.refusal = ""
+        self.seq = commit.seq
+        self._low_ms = self._low_ms if commit.low_ms is None else commit.low_ms
         return pressure
 
     def _keep_refused(self, commit: Commit, error: StoreFullError) -> None:

@@ -1,11 +1,12 @@
 """Contents of one epoch until its commit: XOR of edges per root, new roots, failures, frames.
 
-An edge id exists only for what outlives the epoch: one for each block that leaves (to another worker or to the stream of
-a task of this one), and one for each input that is held. A block's id is XORed into the value of each of its roots when it
-leaves, and again when the last row of that root is consumed: while any row of a root waits in a block, its last one does.
-Blocks have the roots under which ackers track their rows (model/roots.py): one for all rows of a batch. Inputs that are held or
-fail leave their batch, and so does all that descends from them.
-Tuples that live and die inside one epoch never touch the ledger; the algebra per root is that of Storm's acker (seed 001).
+An edge id exists only for what outlives the epoch: one for each block that leaves (to another
+worker or to the stream of a task of this one), and one for each input that is held. A block's id is
+XORed into the value of each of its roots when it leaves, and again when the last row of that root
+is consumed: while any row of a root waits in a block, its last one does. Blocks have the roots
+under which ackers track their rows (model/roots.py): one for all rows of a batch. Inputs that are
+held or fail leave their batch, and so does all that descends from them. Tuples that live and die
+inside one epoch never touch the ledger; the algebra per root is that of Storm's acker (seed 001).
 """
 
 from __future__ import annotations
@@ -69,7 +70,9 @@ class Epoch:
         self.bytes = 0  # of rows emitted, about: the measure of the byte budget
 
     def draw_edge(self, roots: Iterable[int]) -> int:
-        """Draw the edge id of a block that leaves, and put it into the value of each of its roots."""
+        """Draw the edge id of a block that leaves, and put it into the value of each of its
+        roots.
+        """
         # One id for all trees of the block (decision 6): an id per row would be 8 bytes and two
         # XORs for each.
         edge = self._ids.root()
@@ -77,7 +80,9 @@ class Epoch:
         return edge
 
     def consume(self, roots: Iterable[int], edge: int) -> None:
-        """Take the edge of a block out of the values of these distinct roots: their last rows in it are consumed."""
+        """Take the edge of a block out of the values of these distinct roots: their last rows in it
+        are consumed.
+        """
         values = self.value_by_root
         # The fold runs for every entry; the loop below is its twin.
         if core is not None:
@@ -88,7 +93,9 @@ class Epoch:
             values[root] = get(root, 0) ^ edge
 
     def hold(self, tup: Tuple) -> int:
-        """Split an input that is held off its batches and draw its edge id; 0 when it belongs to no tree."""
+        """Split an input that is held off its batches and draw its edge id; 0 when it belongs to no
+        tree.
+        """
         if not tup.roots or not self.is_tracking:
             return 0  # without trees there is nobody to tell, and the id would only be stored
         tup.roots = split_roots(tup.roots)  # what it emits from now on descends from these
@@ -100,10 +107,11 @@ class Epoch:
             self.consume([root for root in each_root(roots) if root], edge)
 
     def fail(self, roots: Roots, failure: Failure) -> None:
-        """Fail the trees of these roots, members of batches under their split roots: each gets an edge that is never consumed.
+        """Fail the trees of these roots, members of batches under their split roots: each gets an
+        edge that is never consumed.
 
-        Without it a tree whose last tuple failed inside the epoch could end at zero, and an ack is tested before a fail
-        (S1.16, S1.17).
+        Without it a tree whose last tuple failed inside the epoch could end at zero, and an ack is
+        tested before a fail (S1.16, S1.17).
         """
         for root in map(split, each_root(roots)):
             # The first reason counts: later ones mostly follow from it.
@@ -113,7 +121,9 @@ class Epoch:
 
     def renew(self, roots: Iterable[Roots]) -> None:
         """Let the time-outs of these trees begin anew."""
-        self.renewed.update(split(root) for of_input in roots for root in each_root(of_input) if root)
+        self.renewed.update(
+            split(root) for of_input in roots for root in each_root(of_input) if root
+        )
 
     def messages_to(self, acker: int) -> AckerMessages:
         """Return the messages of this epoch for one acker task."""
@@ -121,14 +131,18 @@ class Epoch:
 
     def take_edges(self) -> dict[int, int]:
         """XOR per tracked root."""
-        edges, self.value_by_root = self.value_by_root, {}
+        edges = self.value_by_root
+        self.value_by_root = {}
         # Rows of no tree are folded under root 0, which is cheaper than a test for each of them.
         edges.pop(0, None)
         return edges
 
     def address(self, ackers: Sequence[int]) -> dict[int, SettledRoots]:
-        """Sort edges and failures by acker task, into `messages`; return the ends of trees that began here, by spout task."""
-        edges, failed = self.take_edges(), self.failed
+        """Sort edges and failures by acker task, into `messages`; return the ends of trees that
+        began here, by spout task.
+        """
+        edges = self.take_edges()
+        failed = self.failed
         begun: list[int] = []
         values: list[int] = []
         spout_tasks: list[int] = []
@@ -173,11 +187,16 @@ class Epoch:
                 (messages.renewed,) = part
         return verdicts
 
-    def _by_acker(self, ackers: Sequence[int], *columns: list[int]) -> Iterator[tuple[AckerMessages, tuple[list[int], ...]]]:
-        """Yield the messages of each acker with its rows of these columns, the first of which are roots."""
+    def _by_acker(
+        self, ackers: Sequence[int], *columns: list[int]
+    ) -> Iterator[tuple[AckerMessages, tuple[list[int], ...]]]:
+        """Yield the messages of each acker with its rows of these columns, the first of which are
+        roots.
+        """
         count = len(ackers)
         homes = homes_of(columns[0], count)
-        # Column by column in lists: numpy takes twice as long for 48 roots (four ackers, 27 us against
+        # Column by column in lists: numpy takes twice as long for 48 roots (four ackers, 27 us
+        # against
         # 16) and a sixth less for 4,000; a tuple for each row takes twice as long for 4,000.
         divided = [_divided(column, homes, count) for column in columns]
         for acker, part in zip(ackers, zip(*divided, strict=True), strict=True):
@@ -205,8 +224,11 @@ def _divided(column: list[int], homes: list[int], count: int) -> list[list[int]]
 
 
 def key_source(token_by_task: Mapping[int, int]) -> Callable[[], str]:
-    """Return a source of keys for held inputs: each is greater than all before it, of former workers too."""
+    """Return a source of keys for held inputs: each is greater than all before it, of former
+    workers too.
+    """
     # Fence tokens only grow, so keys sort by age over restarts: held inputs are executed again in
     # the order in which they came.
-    token, numbers = max(token_by_task.values(), default=0), count(1)
+    token = max(token_by_task.values(), default=0)
+    numbers = count(1)
     return lambda: f"{token:014x}-{next(numbers):010x}"

@@ -17,13 +17,15 @@ from sparkstorm.worker.epoch import Epoch
 # 250 ms of work (benchmarks/distance.py measures rows over such links).
 _LONGEST_MS = 500
 # Of a new commit's time in the mean, as TCP smooths its round trips (RFC 6298): one slow commit
-# must not make epochs long. Half of it follows a new distance twice as slowly, double half forgets it
-# after three commits.
+# must not make epochs long. Half of it follows a new distance twice as slowly, double half forgets
+# it after three commits.
 _SHARE = 1 / 8
 
 
 class Budget:
-    """The budget of a worker's epochs: short ones while there is little to do, longer ones under load."""
+    """The budget of a worker's epochs: short ones while there is little to do, longer ones under
+    load.
+    """
 
     def __init__(self, settings: EpochSettings) -> None:
         self._idle_ms = settings.idle_ms
@@ -43,7 +45,9 @@ class Budget:
         return epoch.rows >= self.rows or epoch.bytes >= self._bytes or now_ms >= self._deadline_ms
 
     def left_to_drain(self, epoch: Epoch, now_ms: int) -> int:
-        """Return how many local rows may still run once this epoch is over: up to twice its budget."""
+        """Return how many local rows may still run once this epoch is over: up to twice its
+        budget.
+        """
         if epoch.bytes >= 2 * self._bytes or now_ms >= self._deadline_ms + self._ms:
             return 0
         return max(0, 2 * self.rows - epoch.rows)
@@ -60,7 +64,9 @@ class Budget:
         self._commit_ms += (took_ms - self._commit_ms) * _SHARE
 
     def pace(self, pace: int, done: int, took_ms: int, most: int, sent_bytes: int) -> int:
-        """Return the next batch size: work of a few milliseconds, from what the last batch took and sent."""
+        """Return the next batch size: work of a few milliseconds, from what the last batch took and
+        sent.
+        """
         adapted = pace
         # Only a full batch that took no time may grow: a short one says nothing of the bolt.
         # Between 1 and 4 ms it stays, so that the clock's coarse milliseconds do not make it swing.

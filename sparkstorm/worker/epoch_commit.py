@@ -1,8 +1,9 @@
-"""End of an epoch: open blocks become entries, edges become acker messages, changes of tasks become one commit.
+"""End of an epoch: open blocks become entries, edges become acker messages, changes of tasks become
+one commit.
 
-Order matters and is fixed: blocks of data first, then those of marks, which may overtake no row (all draw edge ids), then
-held inputs (they do too), then the messages to ackers, local verdicts, and last the journals, since all of the former
-change them.
+Order matters and is fixed: blocks of data first, then those of marks, which may overtake no row
+(all draw edge ids), then held inputs (they do too), then the messages to ackers, local verdicts,
+and last the journals, since all of the former change them.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ _BUDGETS = 256
 # An epoch's rows in one piece. Half of it divides every large batch, double is never reached.
 _ROWS_PER_BATCH = 1 << 16
 # Heavier rows leave in several entries: the window of a reader (4 MB, worker/read_window.py) holds
-# sixteen of these, eight of the largest. Half of it doubles the entries of large tuples; with double
-# a reader over a distance has half as many entries on their way.
+# sixteen of these, eight of the largest. Half of it doubles the entries of large tuples; with
+# double a reader over a distance has half as many entries on their way.
 _BYTES_PER_ENTRY = 256 << 10
 
 
@@ -50,9 +51,14 @@ class CommitBuilder:
     """Turns an epoch and its task_set into a commit."""
 
     def __init__(self, parts: WorkerParts) -> None:
-        self._plan, self._task_set, self._now_ms, self._origin = parts.plan, parts.task_set, parts.clock.now_ms, parts.origin
+        self._plan = parts.plan
+        self._task_set = parts.task_set
+        self._now_ms = parts.clock.now_ms
+        self._origin = parts.origin
         self._edge = parts.counters.edge
-        self._timed = [(sender, sender.time) for sender in self._task_set.senders() if sender.time is not None]
+        self._timed = [
+            (sender, sender.time) for sender in self._task_set.senders() if sender.time is not None
+        ]
         self._ackers = self._plan.ackers
         self._split_ms = self._plan.settings.batch_split_ms
         self._most_bytes = EpochSettings.of(self._plan.conf).bytes * _BUDGETS
@@ -84,10 +90,15 @@ class CommitBuilder:
         self._write_journals(commit)
 
     def _send(self, epoch: Epoch, commit: Commit, block: OpenBlock) -> None:
-        """Write what is left of an open block into the stream of its task, also when that is a task of this worker."""
-        task, entries = block.target.task, 0
+        """Write what is left of an open block into the stream of its task, also when that is a task
+        of this worker.
+        """
+        task = block.target.task
+        entries = 0
         if (flow := block.flow) is None:
-            flow = block.flow = self._edge(block.component, block.stream, self._plan.component_by_task[task])
+            flow = block.flow = self._edge(
+                block.component, block.stream, self._plan.component_by_task[task]
+            )
         flow.sent += count_rows(block.rows) if block.has_pieces else len(block.rows)
         oldest_ms = block.births.oldest_ms or self._now_ms()
         if epoch.is_tracking and self._now_ms() - oldest_ms >= self._split_ms:
@@ -104,7 +115,9 @@ class CommitBuilder:
             self._task_set.bolts[task].spill(entries)
 
     def _require_bounded(self, block: OpenBlock, commit: Commit, size: int) -> None:
-        """An epoch ends long before it is so large, unless one input made all this: the store would hang up."""
+        """An epoch ends long before it is so large, unless one input made all this: the store would
+        hang up.
+        """
         self._leaving = size if not commit.frames else self._leaving + size
         if self._leaving > self._most_bytes:
             raise CodecError(
@@ -112,7 +125,9 @@ class CommitBuilder:
                 f"at once ({_BUDGETS} times topology.epoch.bytes); emit less per input"
             )
 
-    def _encoded(self, epoch: Epoch, block: OpenBlock, oldest_ms: int, rows: Sequence[Row]) -> Iterator[bytes]:
+    def _encoded(
+        self, epoch: Epoch, block: OpenBlock, oldest_ms: int, rows: Sequence[Row]
+    ) -> Iterator[bytes]:
         weight = 0 if is_piece(rows[0]) else weigh(rows)  # pieces are cut by their bytes already
         if weight <= _BYTES_PER_ENTRY or len(rows) == 1:
             drawn: list[tuple[Collection[int], int]] = []
@@ -131,7 +146,12 @@ class CommitBuilder:
             yield from self._encoded(epoch, block, oldest_ms, rows[start : start + step])
 
     def _entry(
-        self, epoch: Epoch, block: OpenBlock, oldest_ms: int, rows: Sequence[Row], drawn: list[tuple[Collection[int], int]]
+        self,
+        epoch: Epoch,
+        block: OpenBlock,
+        oldest_ms: int,
+        rows: Sequence[Row],
+        drawn: list[tuple[Collection[int], int]],
     ) -> bytes:
         def draw(roots: Collection[int]) -> int:
             drawn.append((roots, epoch.draw_edge(roots)))
@@ -139,15 +159,26 @@ class CommitBuilder:
 
         try:
             encode = frames.encode_pieces if is_piece(rows[0]) else frames.encode_rows
-            data = encode(self._plan.codec, block.channel, oldest_ms, rows, draw if epoch.is_tracking else None, self._origin)
+            data = encode(
+                self._plan.codec,
+                block.channel,
+                oldest_ms,
+                rows,
+                draw if epoch.is_tracking else None,
+                self._origin,
+            )
             if len(rows) == 1 and len(data) > frames.MAX_FRAME_BYTES:
-                raise CodecError(f"a tuple of {len(data)} bytes; the limit is {frames.MAX_FRAME_BYTES}")
+                raise CodecError(
+                    f"a tuple of {len(data)} bytes; the limit is {frames.MAX_FRAME_BYTES}"
+                )
             if len(rows) == 1:
                 # Several rows are cut until they are few; a single one must be small enough to be
                 # read back, or its receiver would put it into quarantine.
                 require_bounded(memoryview(data)[frames.HEADER_BYTES :], frames.MAX_MEMORY)
         except (CodecError, MalformedFrameError) as error:
-            raise CodecError(f"component '{block.component}', stream '{block.stream}': {error}") from error
+            raise CodecError(
+                f"component '{block.component}', stream '{block.stream}': {error}"
+            ) from error
         return data
 
     def _keep_held(self, epoch: Epoch, commit: Commit, bolt: BoltTask) -> None:
@@ -184,15 +215,20 @@ class CommitBuilder:
             # A spout of this worker hears it at once: its pending messages are part of this very
             # commit.
             if spout_task not in self._task_set.spouts:
-                commit.frames.append((spout_task, frames.encode_settled(self._plan.codec, verdict), 0))
+                commit.frames.append(
+                    (spout_task, frames.encode_settled(self._plan.codec, verdict), 0)
+                )
             else:
                 self._settle_here(spout_task, verdict)
         for acker_task, messages in epoch.messages.items():
-            commit.frames.append((acker_task, frames.encode_messages(self._plan.codec, messages), 0))
+            commit.frames.append(
+                (acker_task, frames.encode_messages(self._plan.codec, messages), 0)
+            )
 
     def take_latencies(self) -> list[int]:
         """Complete latencies of the trees that ended since the last call."""
-        latencies, self.latencies_ms = self.latencies_ms, []
+        latencies = self.latencies_ms
+        self.latencies_ms = []
         return latencies
 
     def _oldest_ms(self) -> int:
@@ -239,12 +275,16 @@ class CommitBuilder:
 
 
 def _split_off(rows: Rows) -> None:
-    """Let late rows leave their batches, which need not wait for what descends from them, such as in a loop."""
+    """Let late rows leave their batches, which need not wait for what descends from them, such as
+    in a loop.
+    """
     rows[:] = [(values, split_roots(roots), source) for values, roots, source in rows]
 
 
 def _cut(block: OpenBlock) -> Iterator[Sequence[Row]]:
-    """Parts of a block that may be an entry each: rows, or pieces of batches with the same columns."""
+    """Parts of a block that may be an entry each: rows, or pieces of batches with the same
+    columns.
+    """
     if not block.has_pieces:
         for start in range(0, len(block.rows), _ROWS_PER_ENTRY):
             yield block.rows[start : start + _ROWS_PER_ENTRY]
@@ -256,7 +296,10 @@ def _cut(block: OpenBlock) -> Iterator[Sequence[Row]]:
                 yield from _gathered(pieces)
         else:
             rows = list(group)
-            yield from (rows[start : start + _ROWS_PER_ENTRY] for start in range(0, len(rows), _ROWS_PER_ENTRY))
+            yield from (
+                rows[start : start + _ROWS_PER_ENTRY]
+                for start in range(0, len(rows), _ROWS_PER_ENTRY)
+            )
 
 
 def _slices(piece: Any) -> Iterator[Any]:
@@ -268,10 +311,13 @@ def _gathered(pieces: Iterable[Any]) -> Iterator[list[Any]]:
     found: list[Any] = []
     rows = size = 0
     for piece in pieces:
-        more_rows, more = piece[0].num_rows, piece[0].nbytes
+        more_rows = piece[0].num_rows
+        more = piece[0].nbytes
         if found and (rows + more_rows > _ROWS_PER_BATCH or size + more > _BYTES_PER_ENTRY):
             yield found
-            found, rows, size = [], 0, 0
+            found = []
+            rows = 0
+            size = 0
         found.append(piece)
         rows += more_rows
         size += more
@@ -279,11 +325,17 @@ def _gathered(pieces: Iterable[Any]) -> Iterator[list[Any]]:
 
 
 def _changed(state: MemoryState | None, changed: str, deleted: str) -> dict[str, Any]:
-    """Return changed and deleted keys of a state since the last commit, under the journal's field names."""
+    """Return changed and deleted keys of a state since the last commit, under the journal's field
+    names.
+    """
     if state is None or not state.undo:
         return {}
     pairs, gone = state.take_changes()
-    return {**({changed: pairs} if pairs else {}), **({deleted: gone} if gone else {}), **state.marks()}
+    return {
+        **({changed: pairs} if pairs else {}),
+        **({deleted: gone} if gone else {}),
+        **state.marks(),
+    }
 
 
 def _changed_times(task: SpoutTask | BoltTask) -> dict[str, Any]:

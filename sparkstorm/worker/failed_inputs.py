@@ -1,8 +1,8 @@
 """Treatment of failed inputs under each delivery guarantee (docs/guarantees.md).
 
-exactly-once: tried again at this task after a back-off, at most `topology.max.retries` times, then parked in the
-dead-letter stream; only then does its tree fail. at-least-once: its tree fails, the spout may emit it again.
-at-most-once: dropped and counted.
+exactly-once: tried again at this task after a back-off, at most `topology.max.retries` times, then
+parked in the dead-letter stream; only then does its tree fail. at-least-once: its tree fails, the
+spout may emit it again. at-most-once: dropped and counted.
 
 Law: a failed execution has left nothing behind before it comes here (the runner has undone it), and
 whatever is decided here is part of the same commit as the cursor that passes the input. Left out:
@@ -28,7 +28,9 @@ from sparkstorm.worker.tasks.circuit_breaker import CircuitBreaker
 
 
 class FailedInputs:
-    """Treats failed inputs by the RetryPolicy of their topology; collects dead letters for the next commit."""
+    """Treats failed inputs by the RetryPolicy of their topology; collects dead letters for the next
+    commit.
+    """
 
     def __init__(
         self,
@@ -51,7 +53,11 @@ class FailedInputs:
     def poison(self, row: tuple[int, str, int]) -> Suspect | None:
         """Return the worker deaths over this input when their number reaches the limit."""
         suspect = self._plan.suspect_by_row.get(row)
-        return suspect if suspect is not None and suspect.deaths >= self._plan.settings.max_worker_deaths else None
+        return (
+            suspect
+            if suspect is not None and suspect.deaths >= self._plan.settings.max_worker_deaths
+            else None
+        )
 
     def settle(self, epoch: Epoch, bolt: BoltTask, tup: Tuple, failure: Failure) -> None:
         """A first failure of an input."""
@@ -60,7 +66,9 @@ class FailedInputs:
         for observer in bolt.observers:
             observer.failed(tup, failure)
         if self._is_exactly_once:
-            self._retry_or_park(epoch, bolt, PendingInput(tup, 0, bolt.oldest_ms, bolt.new_key()), failure)
+            self._retry_or_park(
+                epoch, bolt, PendingInput(tup, 0, bolt.oldest_ms, bolt.new_key()), failure
+            )
         else:
             self._fail(epoch, bolt, tup, failure)
 
@@ -75,7 +83,9 @@ class FailedInputs:
         with self._capsules.noting(bolt) if is_last else contextlib.nullcontext():
             failed = bolt.execute_tuples(epoch, [held.tuple])
         if failed:
-            self._retry_or_park(epoch, bolt, held, self._noted(bolt, failed[0][1], self._held_ms(held)))
+            self._retry_or_park(
+                epoch, bolt, held, self._noted(bolt, failed[0][1], self._held_ms(held))
+            )
         # A bolt that acks later may have kept it: it is held on, with the tries that it has had.
         elif not any(held.tuple is t for t in bolt.runner.unfinished([held.tuple])):
             bolt.finish(held.key)
@@ -95,14 +105,20 @@ class FailedInputs:
             # parked.
             if key is not None:
                 held = bolt.held[key]
-                self._take_late_failure(epoch, bolt, held, self._noted(bolt, failure, self._held_ms(held)))
+                self._take_late_failure(
+                    epoch, bolt, held, self._noted(bolt, failure, self._held_ms(held))
+                )
 
-    def park(self, epoch: Epoch, bolt: BoltTask, tup: Tuple, attempts: int, failure: Failure) -> None:
+    def park(
+        self, epoch: Epoch, bolt: BoltTask, tup: Tuple, attempts: int, failure: Failure
+    ) -> None:
         """Put an input into the dead-letter stream with its cause; its tree fails."""
         failure = self._complete(bolt, failure, failure.waited_ms)
         what = bolt.runner.parked_as(tup, failure.kind is FailureKind.KILLED)
         # Encoded now and not with the commit: the state that the call met is that of this moment.
-        self.parked.append(self._capsules.letter(bolt, what, attempts, failure).encode(self._plan.codec))
+        self.parked.append(
+            self._capsules.letter(bolt, what, attempts, failure).encode(self._plan.codec)
+        )
         self._count(bolt.task).parked += 1
         text = f"parked after {attempts} tries: {failure.text}"
         # Without the traceback: the last failed try has been reported with it.
@@ -116,7 +132,13 @@ class FailedInputs:
         return failure
 
     def _complete(self, bolt: BoltTask, failure: Failure, waited_ms: Mapping[str, int]) -> Failure:
-        placed = replace(failure, component=bolt.component, task=bolt.task, time_ms=self._now_ms(), waited_ms=waited_ms)
+        placed = replace(
+            failure,
+            component=bolt.component,
+            task=bolt.task,
+            time_ms=self._now_ms(),
+            waited_ms=waited_ms,
+        )
         return self._plan.placed(placed)
 
     def _waited_ms(self, bolt: BoltTask) -> dict[str, int]:
@@ -130,12 +152,19 @@ class FailedInputs:
 
     def _held_ms(self, held: PendingInput) -> dict[str, int]:
         """Where an input that fails again has waited: as when it failed first, and since then."""
-        now_ms, last = self._now_ms(), held.failure
+        now_ms = self._now_ms()
+        last = held.failure
         waited = {} if last is None else dict(last.waited_ms)
         since_ms = held.born_ms if last is None else last.time_ms - waited.get("retries", 0)
-        return {**waited, "tree": max(0, now_ms - held.born_ms), "retries": max(0, now_ms - since_ms)}
+        return {
+            **waited,
+            "tree": max(0, now_ms - held.born_ms),
+            "retries": max(0, now_ms - since_ms),
+        }
 
-    def _take_late_failure(self, epoch: Epoch, bolt: BoltTask, held: PendingInput, failure: Failure) -> None:
+    def _take_late_failure(
+        self, epoch: Epoch, bolt: BoltTask, held: PendingInput, failure: Failure
+    ) -> None:
         # A further failure of the same input is no first execution: the breaker's share is one of
         # those.
         if not held.attempts:
@@ -146,7 +175,9 @@ class FailedInputs:
         bolt.let_go(held.key)
         self._fail(epoch, bolt, held.tuple, failure)
 
-    def _retry_or_park(self, epoch: Epoch, bolt: BoltTask, held: PendingInput, failure: Failure) -> None:
+    def _retry_or_park(
+        self, epoch: Epoch, bolt: BoltTask, held: PendingInput, failure: Failure
+    ) -> None:
         held.attempts += 1
         held.failure = failure
         if (wait_ms := self._policy.wait_ms(held.attempts)) is None:
@@ -159,7 +190,9 @@ class FailedInputs:
         bolt.hold(held)
 
     def _fail(self, epoch: Epoch, bolt: BoltTask, tup: Tuple, failure: Failure) -> None:
-        """Fail the tree of an input: the epoch puts an edge into it that no task consumes, so it cannot end as acked."""
+        """Fail the tree of an input: the epoch puts an edge into it that no task consumes, so it
+        cannot end as acked.
+        """
         epoch.fail(tup.roots, failure)
         self._count(bolt.task).failed += 1
         self._breaker.note_given_up(failure)

@@ -1,4 +1,5 @@
-"""Main loop of a worker process: steps the worker, waits for input, commands or time, reports to the slot.
+"""Main loop of a worker process: steps the worker, waits for input, commands or time, reports to
+the slot.
 
 Law: the loop alone sleeps, and anything that may come (an answer of Redis, a command, a call of a
 user's thread) wakes it through a descriptor. Left out: asking in short intervals, which costs CPU
@@ -28,7 +29,14 @@ from sparkstorm.settings import WorkerSettings
 from sparkstorm.transport.redis import RedisTransport
 from sparkstorm.worker.epoch import RandomIds
 from sparkstorm.worker.parts import WorkerParts
-from sparkstorm.worker.run import BEAT_EVERY_MS, Beats, SlotReporter, WorkerRun, plan_of, start_worker
+from sparkstorm.worker.run import (
+    BEAT_EVERY_MS,
+    Beats,
+    SlotReporter,
+    WorkerRun,
+    plan_of,
+    start_worker,
+)
 from sparkstorm.worker.tasks.worker_plan import WorkerPlan
 from sparkstorm.worker.worker import Worker
 
@@ -36,10 +44,11 @@ from sparkstorm.worker.worker import Worker
 # see a process stop; twice as often, a slot reads more lines for nothing.
 ALIVE_EVERY_S = 1.0
 MUCH_OUTPUT = 256 * 1024
-"""Characters printed between two signs of life that count as progress of the loop. A call that prints a gigabyte writes
-some megabytes a second, also on a busy machine; a call that tries in vain and says so for ever prints far less."""
-# No longer than a heartbeat's period. A wait without end would do as well where descriptors wake it;
-# where there are none (no eventfd), a call of a user's thread waits for so long.
+"""Characters printed between two signs of life that count as progress of the loop. A call that
+prints a gigabyte writes some megabytes a second, also on a busy machine; a call that tries in vain
+and says so for ever prints far less."""
+# No longer than a heartbeat's period. A wait without end would do as well where descriptors wake
+# it; where there are none (no eventfd), a call of a user's thread waits for so long.
 _LONGEST_WAIT_MS = 1000
 
 
@@ -54,7 +63,12 @@ def run_worker(spec: WorkerSpec, control: WorkerControl) -> int:
     threading.Thread(target=_say_alive, args=(control, ended), name="alive", daemon=True).start()
     try:
         run = WorkerRun(
-            spec, control, clock, beats, lambda: _start(spec, control, clock, transport, wake_up.send), LogLevels().apply
+            spec,
+            control,
+            clock,
+            beats,
+            lambda: _start(spec, control, clock, transport, wake_up.send),
+            LogLevels().apply,
         )
         return drive(run, control, clock, transport, wake_up)
     finally:
@@ -78,7 +92,9 @@ def _printed() -> int:
 
 
 class WakeUp:
-    """Wakes the loop out of its wait; threads of user code send it. Nothing without event descriptors (Linux has them)."""
+    """Wakes the loop out of its wait; threads of user code send it. Nothing without event
+    descriptors (Linux has them).
+    """
 
     def __init__(self) -> None:
         self.fds = [os.eventfd(0, os.EFD_NONBLOCK)] if hasattr(os, "eventfd") else []
@@ -101,16 +117,22 @@ class WakeUp:
 
 
 class LogLevels:
-    """Levels of this process's loggers that an operator sets: put back when they are no longer asked for."""
+    """Levels of this process's loggers that an operator sets: put back when they are no longer
+    asked for.
+    """
 
     def __init__(self) -> None:
         self._before: dict[str, int] = {}
 
     def apply(self, level_by_logger: Mapping[str, str]) -> None:
-        """Set these levels, and put loggers that are not among them back to what they were ("" is the root logger)."""
+        """Set these levels, and put loggers that are not among them back to what they were ("" is
+        the root logger).
+        """
         if level_by_logger and not logging.getLogger().handlers:
             # Without a handler Python prints warnings and errors only, whatever the level.
-            logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.getLogger().level)
+            logging.basicConfig(
+                format="%(levelname)s %(name)s: %(message)s", level=logging.getLogger().level
+            )
         for name in [each for each in self._before if each not in level_by_logger]:
             logging.getLogger(name).setLevel(self._before.pop(name))
         for name, level in level_by_logger.items():
@@ -119,7 +141,9 @@ class LogLevels:
             logger.setLevel(level)
 
 
-def drive(run: WorkerRun, control: WorkerControl, clock: Clock, transport: RedisTransport, wake_up: WakeUp) -> int:
+def drive(
+    run: WorkerRun, control: WorkerControl, clock: Clock, transport: RedisTransport, wake_up: WakeUp
+) -> int:
     """Step a worker until its run is over, and wait between the steps; return its exit code."""
     fds = [control.fileno(), *wake_up.fds]
     due_ms = _step_until_started(run, control)
@@ -133,9 +157,12 @@ def drive(run: WorkerRun, control: WorkerControl, clock: Clock, transport: Redis
     while run.exit_code is None:
         # Whole milliseconds would make the wait one too long.
         now_ms = clock.now_us() / 1000
-        wait_ms = min(_LONGEST_WAIT_MS if due_ms is None else due_ms - now_ms, run.beat_due_ms - now_ms)
+        wait_ms = min(
+            _LONGEST_WAIT_MS if due_ms is None else due_ms - now_ms, run.beat_due_ms - now_ms
+        )
         if wait_ms > 0:
-            is_woken, is_late = transport.wait(wait_ms, fds), False
+            is_woken = transport.wait(wait_ms, fds)
+            is_late = False
         else:  # spouts alone may be due; never twice without a look at what has come
             is_woken = is_late or transport.has_read
             is_late = not is_woken
@@ -144,7 +171,8 @@ def drive(run: WorkerRun, control: WorkerControl, clock: Clock, transport: Redis
         try:
             due_ms = run.step(is_woken)
         except CodecError as error:
-            # The epoch holds something without bytes. The next process goes row by row and will name the culprit.
+            # The epoch holds something without bytes. The next process goes row by row and will
+            # name the culprit.
             print(f"ERROR this epoch cannot be committed: {error}", flush=True)
             # Not a failed start: the slot must make the next process careful.
             return ExitCode.CRASHED
@@ -161,10 +189,20 @@ def _step_until_started(run: WorkerRun, control: WorkerControl) -> float | None:
     return due_ms
 
 
-def _start(spec: WorkerSpec, control: WorkerControl, clock: Clock, transport: RedisTransport, wake: Callable[[], None]) -> Worker:
+def _start(
+    spec: WorkerSpec,
+    control: WorkerControl,
+    clock: Clock,
+    transport: RedisTransport,
+    wake: Callable[[], None],
+) -> Worker:
     settings = WorkerSettings.of(spec.conf)
-    reporter = SlotReporter(control, clock, settings.error_interval_ms, settings.errors_per_interval)
-    return start_worker(lambda: WorkerParts(_plan(spec), transport, clock, RandomIds(), reporter, wake, _run_beside))
+    reporter = SlotReporter(
+        control, clock, settings.error_interval_ms, settings.errors_per_interval
+    )
+    return start_worker(
+        lambda: WorkerParts(_plan(spec), transport, clock, RandomIds(), reporter, wake, _run_beside)
+    )
 
 
 def _run_beside(run: Callable[[], None]) -> None:
@@ -173,5 +211,7 @@ def _run_beside(run: Callable[[], None]) -> None:
 
 def _plan(spec: WorkerSpec) -> WorkerPlan:
     code_path = Path(spec.code_path)
-    opened = open_topology(code_path.read_bytes(), spec.code_key, code_path.with_name(f"modules-{spec.port}.zip"))
+    opened = open_topology(
+        code_path.read_bytes(), spec.code_key, code_path.with_name(f"modules-{spec.port}.zip")
+    )
     return plan_of(spec, *opened, log_dir=str(Path(spec.log_path).parent))

@@ -1,8 +1,10 @@
-"""Entry point of a worker process (`python -m sparkstorm.worker.main`), started and commanded by a slot.
+"""Entry point of a worker process (`python -m sparkstorm.worker.main`), started and commanded by a
+slot.
 
-The slot passes three arguments: the descriptor of the status pipe, its own pid, the entry ("module:function") to run.
-Everything else, secrets included, comes as a WorkerSpec on the first line of the control pipe (fd 0); its end means
-exit. Only what the wait for that line needs is imported at the top: a child that was exec'ed imports the runtime while it waits.
+The slot passes three arguments: the descriptor of the status pipe, its own pid, the entry
+("module:function") to run. Everything else, secrets included, comes as a WorkerSpec on the first
+line of the control pipe (fd 0); its end means exit. Only what the wait for that line needs is
+imported at the top: a child that was exec'ed imports the runtime while it waits.
 
 Law: no secret is in argv or the environment, where `ps` and children of user code would see it, and
 the child never outlives its slot: the end of the control pipe, and where the kernel has it the
@@ -57,17 +59,22 @@ DEFAULT_ENTRY = "sparkstorm.worker.loop:run_worker"
 # One report of the largest size. Twice as much would only keep more words of a slot that does not
 # read.
 MAX_UNSENT_BYTES = MAX_LINE_BYTES
-_PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
+_PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
 
 WorkerEntry = Callable[[WorkerSpec, WorkerControl], int]
 
 
 class PipeControl:
-    """The child's end of both pipes: commands are taken by the worker's loop, reports are sent from any thread."""
+    """The child's end of both pipes: commands are taken by the worker's loop, reports are sent from
+    any thread.
+    """
 
     def __init__(self, control_fd: int, status_fd: int, received: bytes = b"") -> None:
-        self._control_fd, self._status_fd = control_fd, status_fd
-        self._received, self._unsent = bytearray(received), bytearray()
+        self._control_fd = control_fd
+        self._status_fd = status_fd
+        self._received = bytearray(received)
+        self._unsent = bytearray()
         self._lock = threading.RLock()  # a signal's handler may send while the loop does
         # Not blocking: a slot that is stopped must not stop the epochs. Not inherited: a child of
         # user code that kept the status pipe open would hide the death of this process from its
@@ -95,9 +102,12 @@ class PipeControl:
         return [decode_command(bytes(line)) for line in lines]
 
     def send(self, report: WorkerReport) -> None:
-        # A slot that does not read now must not stop the epochs: beats are dropped, the rest waits its turn.
+        # A slot that does not read now must not stop the epochs: beats are dropped, the rest waits
+        # its turn.
         with self._lock:
-            if self._unsent and (isinstance(report, Alive | Beat) or len(self._unsent) > MAX_UNSENT_BYTES):
+            if self._unsent and (
+                isinstance(report, Alive | Beat) or len(self._unsent) > MAX_UNSENT_BYTES
+            ):
                 self._flush()
                 if self._unsent:
                     return
@@ -118,7 +128,9 @@ class PipeControl:
 
 def main(arguments: list[str]) -> NoReturn:
     """Wait for the spec, run it, exit with an ExitCode."""
-    status_fd, slot_pid, entry = int(arguments[0]), int(arguments[1]), arguments[2]
+    status_fd = int(arguments[0])
+    slot_pid = int(arguments[1])
+    entry = arguments[2]
     name_process("storm-worker")
     die_with_parent(slot_pid)
     control_fd = _take_stdin()
@@ -140,13 +152,16 @@ def main(arguments: list[str]) -> NoReturn:
 
 
 def name_process(name: str) -> None:
-    """Set the name that the system shows of this process (15 characters, Linux only): a fork has its parent's command line."""
+    """Set the name that the system shows of this process (15 characters, Linux only): a fork has
+    its parent's command line.
+    """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode(), 0, 0, 0)
 
 
 def die_with_parent(parent_pid: int) -> None:
-    """Ask the kernel to kill this process when its parent's spawning thread ends; where it cannot, watch the parent.
+    """Ask the kernel to kill this process when its parent's spawning thread ends; where it cannot,
+    watch the parent.
 
     The check after the request closes the race with a parent that died before it.
     """
@@ -167,7 +182,9 @@ def _exit_without_parent(parent_pid: int) -> None:
 
 
 def _take_stdin() -> int:
-    """Move the control pipe away from fd 0, so that user code that reads its standard input finds nothing there."""
+    """Move the control pipe away from fd 0, so that user code that reads its standard input finds
+    nothing there.
+    """
     control_fd = os.dup(0)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -182,7 +199,11 @@ def _loader(entry: str) -> Callable[[], WorkerEntry]:
         function: WorkerEntry = getattr(import_module(module_name), function_name)
     except Exception as fault:  # user code of a test, or an installation that lacks a package
         # Not raised here: without a spec there is no log yet, and nobody would read why.
-        return _raiser(WorkerFailedError(f"worker entry {entry} cannot be imported: {type(fault).__name__}: {fault}"))
+        return _raiser(
+            WorkerFailedError(
+                f"worker entry {entry} cannot be imported: {type(fault).__name__}: {fault}"
+            )
+        )
     return lambda: function
 
 
@@ -207,13 +228,16 @@ def _read_first_line(fd: int) -> tuple[bytes, bytes]:
 
 
 def _open_log(path: str) -> None:
-    """Send everything that this process prints, C code and crash reports included, to the worker's log."""
+    """Send everything that this process prints, C code and crash reports included, to the worker's
+    log.
+    """
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o640)
     except OSError as fault:
         if fault.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
-        fd = os.open(os.devnull, os.O_WRONLY)  # a full disk: the worker runs without a log, and its slot says why
+        # a full disk: the worker runs without a log, and its slot says why
+        fd = os.open(os.devnull, os.O_WRONLY)
     for target in (1, 2):
         # Descriptors, not only sys.stdout: libraries in C and crash reports write there.
         os.dup2(fd, target)
@@ -227,23 +251,29 @@ def _open_log(path: str) -> None:
 
 
 class Stamped:
-    """A text stream whose lines begin with the time; everything but `write` and `flush` is the stream's own.
+    """A text stream whose lines begin with the time; everything but `write` and `flush` is the
+    stream's own.
 
-    What C code writes, crash reports among it, goes to the descriptor and has no time. A disk that is full loses lines and
-    raises nothing: user code that prints is not to blame for it.
+    What C code writes, crash reports among it, goes to the descriptor and has no time. A disk that
+    is full loses lines and raises nothing: user code that prints is not to blame for it.
     """
 
     def __init__(self, stream: TextIO) -> None:
         # Reentrant: the handler of a signal may print while the same thread prints.
-        self._stream, self._at_start, self._lock = stream, True, threading.RLock()
-        self._second, self._stamp = 0, ""
+        self._stream = stream
+        self._at_start = True
+        self._lock = threading.RLock()
+        self._second = 0
+        self._stamp = ""
         self.written = 0  # characters so far
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        """Write text, with the time before each line that begins in it; returns the characters of the text."""
+        """Write text, with the time before each line that begins in it; returns the characters of
+        the text.
+        """
         if not text:
             return 0
         with self._lock:
@@ -255,7 +285,9 @@ class Stamped:
             if "\n" in body:
                 body = body.replace("\n", f"\n{stamp}")
             with contextlib.suppress(OSError):
-                self._stream.write(f"{stamp if self._at_start else ''}{body}{text[-1] if ends else ''}")
+                self._stream.write(
+                    f"{stamp if self._at_start else ''}{body}{text[-1] if ends else ''}"
+                )
             self._at_start = ends
         return len(text)
 
@@ -272,21 +304,32 @@ class Stamped:
     def _time(self) -> str:
         now = time.time()
         if (second := int(now)) != self._second:
-            self._second, self._stamp = second, time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(now))
+            self._second, self._stamp = (
+                second,
+                time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(now)),
+            )
         return f"{self._stamp},{int(now % 1 * 1000):03d} "
 
 
 def _answer_where_it_hangs(control: PipeControl) -> None:
-    """Have SIGUSR1, which a slot sends before it kills a silent child, write all stacks to the log and name the culprit.
+    """Have SIGUSR1, which a slot sends before it kills a silent child, write all stacks to the log
+    and name the culprit.
 
-    The stacks come from C and always work; the report comes from Python, so not while C code holds the interpreter.
+    The stacks come from C and always work; the report comes from Python, so not while C code holds
+    the interpreter.
     """
 
     def report(_number: int, frame: FrameType | None) -> None:
         found = None if frame is None else busy_in(frame)
         if frame is not None and found is not None:
             stacks = stacks_of_threads(frame)
-            control.send(ComponentError(Failure(FailureKind.HUNG, found.place, found.component, found.task, traceback=stacks)))
+            control.send(
+                ComponentError(
+                    Failure(
+                        FailureKind.HUNG, found.place, found.component, found.task, traceback=stacks
+                    )
+                )
+            )
 
     # In this order: faulthandler chains to the handler that is there when it registers.
     signal.signal(signal.SIGUSR1, report)
@@ -295,18 +338,26 @@ def _answer_where_it_hangs(control: PipeControl) -> None:
 
 def _apply_environment(spec: WorkerSpec) -> None:
     environment = WorkerSettings.of(spec.conf).environment or {}
-    if not isinstance(environment, dict) or not all(isinstance(value, str) for value in environment.values()):
+    if not isinstance(environment, dict) or not all(
+        isinstance(value, str) for value in environment.values()
+    ):
         raise WorkerFailedError("topology.environment: expected a map of names to text")
     os.environ.update({name: str(value) for name, value in environment.items()})
 
 
-def _run(load: Callable[[], WorkerEntry], spec: WorkerSpec, control: PipeControl) -> tuple[int, str]:
+def _run(
+    load: Callable[[], WorkerEntry], spec: WorkerSpec, control: PipeControl
+) -> tuple[int, str]:
     try:
         return load()(spec, control), "returned"
     except SparkStormError as fault:
         # The causes too: a connector wraps what it got in an error of its own.
-        if any(isinstance(each, ModuleNotFoundError | InvalidConfigError) for each in (fault, fault.__cause__, fault.__context__)):
-            print(fault, flush=True)  # it names module, or component and mend: the stack would only add calls of ours
+        if any(
+            isinstance(each, ModuleNotFoundError | InvalidConfigError)
+            for each in (fault, fault.__cause__, fault.__context__)
+        ):
+            # it names module, or component and mend: the stack would only add calls of ours
+            print(fault, flush=True)
         else:
             _print_trace()
         return exit_code_of(fault), str(fault)
@@ -325,7 +376,8 @@ def exit_code_of(fault: SparkStormError) -> ExitCode:
     """The exit code of a worker that ends with an error of ours."""
     codes = {
         WorkerFailedError: ExitCode.FAILED_START,
-        InvalidTopologyError: ExitCode.FAILED_START,  # a connector's open: another start finds the same
+        # a connector's open: another start finds the same
+        InvalidTopologyError: ExitCode.FAILED_START,
         InvalidConfigError: ExitCode.FAILED_START,
         FencedError: ExitCode.FENCED,
         StoreUnavailableError: ExitCode.STORE_LOST,

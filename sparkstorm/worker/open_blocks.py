@@ -1,8 +1,10 @@
-"""Open blocks of a worker: rows emitted in this epoch, one list for each component, channel and receiving task.
+"""Open blocks of a worker: rows emitted in this epoch, one list for each component, channel and
+receiving task.
 
-All tasks of a component append to the same lists, so that rows for one receiver lie together whoever has emitted them: fewer
-and larger entries leave. A stream is one per receiving task (decision 7); one per worker would cost Redis half as much from
-about 100 receivers on, but a claim would have to copy the rows of the tasks that move.
+All tasks of a component append to the same lists, so that rows for one receiver lie together
+whoever has emitted them: fewer and larger entries leave. A stream is one per receiving task
+(decision 7); one per worker would cost Redis half as much from about 100 receivers on, but a claim
+would have to copy the rows of the tasks that move.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ from sparkstorm.worker.tasks.inbox import FindSource
 
 
 class Births:
-    """Birth of the oldest root that the tasks of one component have touched in this epoch; 0: none has run."""
+    """Birth of the oldest root that the tasks of one component have touched in this epoch; 0: none
+    has run.
+    """
 
     __slots__ = ("oldest_ms",)
 
@@ -35,7 +39,17 @@ class Births:
 class OpenBlock:
     """Rows of one channel for one task."""
 
-    __slots__ = ("channel", "component", "target", "births", "rows", "is_late", "stream", "has_pieces", "flow")
+    __slots__ = (
+        "channel",
+        "component",
+        "target",
+        "births",
+        "rows",
+        "is_late",
+        "stream",
+        "has_pieces",
+        "flow",
+    )
 
     def __init__(self, component: str, channel: str, target: Target, births: Births) -> None:
         self.component = component
@@ -65,7 +79,9 @@ class OpenBlock:
 
 
 class Feed:
-    """Open blocks for one task of this worker: marks wait until all rows before them have been taken."""
+    """Open blocks for one task of this worker: marks wait until all rows before them have been
+    taken.
+    """
 
     __slots__ = ("data", "marks")
 
@@ -80,7 +96,9 @@ class Feed:
         return any(block.rows for block in self.marks) if self.marks else False
 
     def take(self, most: int) -> Iterator[tuple[OpenBlock, Rows]]:
-        """Yield the oldest rows of each block, `most` of each at the most; marks when no other rows are left."""
+        """Yield the oldest rows of each block, `most` of each at the most; marks when no other rows
+        are left.
+        """
         for block in self.data:
             if block.rows:
                 yield block, block.take(most)
@@ -96,8 +114,15 @@ class Feed:
 class OpenBlocks:
     """All open blocks of a worker, in the order in which they leave: data, then marks."""
 
-    def __init__(self, local_tasks: frozenset[int], find_source: FindSource, strict_codec: Codec | None = None) -> None:
-        """With a codec, rows for tasks of this worker go through bytes too: what one receiver does to values, no other sees."""
+    def __init__(
+        self,
+        local_tasks: frozenset[int],
+        find_source: FindSource,
+        strict_codec: Codec | None = None,
+    ) -> None:
+        """With a codec, rows for tasks of this worker go through bytes too: what one receiver does
+        to values, no other sees.
+        """
         self._local = local_tasks
         self._find_source = find_source
         self._strict_codec = strict_codec
@@ -118,7 +143,9 @@ class OpenBlocks:
             block.has_pieces |= block.component == component
 
     def targets_of(self, component: str) -> MakeTarget:
-        """Return the maker of targets for the tasks of a component: one list per channel and receiver, shared by all."""
+        """Return the maker of targets for the tasks of a component: one list per channel and
+        receiver, shared by all.
+        """
 
         def target(channel: str, task: int) -> Target:
             block = self._blocks.get((component, channel, task))
@@ -134,12 +161,19 @@ class OpenBlocks:
             rows = travelled(self._strict_codec, rows)
         if block.is_late:
             # The sender's source names the stream; its receiver is to see that the row is late.
-            rows = [(values, roots, self._find_source(source.task, block.channel)) for values, roots, source in rows]
+            rows = [
+                (values, roots, self._find_source(source.task, block.channel))
+                for values, roots, source in rows
+            ]
         return rows
 
     def oldest_ms(self) -> int | None:
-        """Return the birth of the oldest root that this epoch can have touched; None when nothing has run."""
-        return min((births.oldest_ms for births in self._births.values() if births.oldest_ms), default=None)
+        """Return the birth of the oldest root that this epoch can have touched; None when nothing
+        has run.
+        """
+        return min(
+            (births.oldest_ms for births in self._births.values() if births.oldest_ms), default=None
+        )
 
     def settle(self) -> None:
         """Take note of a successful commit."""
@@ -148,7 +182,9 @@ class OpenBlocks:
 
     def _add(self, component: str, channel: str, task: int) -> OpenBlock:
         target = Target(task, [], task in self._local)
-        block = self._blocks[component, channel, task] = OpenBlock(component, channel, target, self.births(component))
+        block = self._blocks[component, channel, task] = OpenBlock(
+            component, channel, target, self.births(component)
+        )
         is_mark = channel == WATERMARK_STREAM
         # Two lists, since at the end of an epoch all data leave before all marks.
         (self.marks if is_mark else self.data).append(block)

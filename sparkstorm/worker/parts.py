@@ -1,4 +1,5 @@
-"""Parts that all of one worker's loop shares: its plan and clock, its tasks, their counts, and where failures go.
+"""Parts that all of one worker's loop shares: its plan and clock, its tasks, their counts, and
+where failures go.
 
 Law: the parts are made in one order, and each knows only those before it. Left out: each
 collaborator taking what it needs as parameters, as it was: the loop listed the same names again for
@@ -29,7 +30,9 @@ from sparkstorm.worker.tasks.worker_plan import WorkerPlan
 
 
 class WorkerParts:
-    """Collaborators of a worker after its tasks are claimed and prepared; each needs only those before it."""
+    """Collaborators of a worker after its tasks are claimed and prepared; each needs only those
+    before it.
+    """
 
     def __init__(
         self,
@@ -41,7 +44,8 @@ class WorkerParts:
         wake: Callable[[], None] = lambda: None,
         beside: Callable[[Callable[[], None]], None] | None = None,
     ) -> None:
-        """Claim the tasks, then open and prepare their components; errors of user code are raised as they are.
+        """Claim the tasks, then open and prepare their components; errors of user code are raised
+        as they are.
 
         `beside` runs a function on a thread of its own; a simulation has none.
         """
@@ -65,20 +69,25 @@ class WorkerParts:
         self.counters = Counters(plan, self.task_set, self.progress, self.meters)
         self.breaker = CircuitBreaker(plan, self.task_set.bolts, self.counters.of, self.report)
         capsules = Capsules(plan, self.task_set.bolts.values())
-        self.failures = FailedInputs(capsules, self.counters.of, self.report, clock.now_ms, self.breaker)
+        self.failures = FailedInputs(
+            capsules, self.counters.of, self.report, clock.now_ms, self.breaker
+        )
 
     def report(self, failure: Failure, count: int = 1) -> None:
         """Count failures by their cause, and tell the first."""
         placed = self.plan.placed(replace(failure, time_ms=failure.time_ms or self.clock.now_ms()))
-        # Counted before the reporter throttles: health is judged by all failures, the operator reads a
-        # few of them.
+        # Counted before the reporter throttles: health is judged by all failures, the operator
+        # reads a few of them.
         self.progress.count_failure(placed, count)
         self.meters.note_failure(placed)
         self.reporter.error(placed)
 
     def _services(self) -> WorkerServices:
-        now_ms, new_key = self.clock.now_ms, key_source(self.plan.token_by_task)
-        return WorkerServices(now_ms, self.ids, self.report, self.wake, new_key, self.transport, self._metric_values)
+        now_ms = self.clock.now_ms
+        new_key = key_source(self.plan.token_by_task)
+        return WorkerServices(
+            now_ms, self.ids, self.report, self.wake, new_key, self.transport, self._metric_values
+        )
 
     def _stored_progress(self) -> Progress:
         with reading(f"{{{self.plan.topology_id}}}:progress"):

@@ -21,11 +21,11 @@ from sparkstorm.transport.base import Entry
 # Eight of the largest entries. Half of it halves what one task can take in per round trip: 20 MB/s
 # over 200 ms now; double lets each task of a worker keep twice as much that it has not executed.
 WINDOW_BYTES = 4 << 20
-# Enough for a worker near its store, whose next question follows a millisecond later. Half of it asks
-# twice as often there; double costs memory where frames are large, before their size is known.
+# Enough for a worker near its store, whose next question follows a millisecond later. Half of it
+# asks twice as often there; double costs memory where frames are large, before their size is known.
 LEAST_FRAMES = 8
-# Frames of one row each, 20,000 a second over 200 ms. Half of it halves that rate; with double, after
-# a restart of Redis, twice as many frames ahead are looked up one by one.
+# Frames of one row each, 20,000 a second over 200 ms. Half of it halves that rate; with double,
+# after a restart of Redis, twice as many frames ahead are looked up one by one.
 MOST_FRAMES = 4096
 # An answer of less than this part of the window lets it shrink. Not at once: traffic comes in
 # bursts, and a window that follows each lull starts again from the least. With 2 it would follow
@@ -35,7 +35,9 @@ _SHRINK_BELOW = 4
 
 
 class ReadWindow:
-    """The window of one worker, the same for each of its tasks: one question asks for all of them with one number."""
+    """The window of one worker, the same for each of its tasks: one question asks for all of them
+    with one number.
+    """
 
     def __init__(self) -> None:
         self.frames = LEAST_FRAMES
@@ -45,7 +47,9 @@ class ReadWindow:
         return frames < self.frames and size < WINDOW_BYTES
 
     def note(self, found: Sequence[Entry]) -> bool:
-        """Take in an answer; return whether it was full for some task, so that there may be more."""
+        """Take in an answer; return whether it was full for some task, so that there may be
+        more.
+        """
         if not found:
             return False
         most = max(Counter(entry.task for entry in found).values())

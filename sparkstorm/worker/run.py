@@ -1,6 +1,7 @@
 """One run of a worker as a stepped machine: its start, the slot's commands, heartbeats and reports.
 
-A worker process steps it from its loop (worker/loop.py); a simulation steps it under simulated time.
+A worker process steps it from its loop (worker/loop.py); a simulation steps it under simulated
+time.
 
 Law: nothing here reads a clock, sleeps or talks to a store but through what it is given. Whatever
 only a process has (descriptors, signals, `gc`) is in worker/loop.py and worker/main.py, so that the
@@ -44,15 +45,19 @@ from sparkstorm.worker.tasks.worker_plan import WorkerPlan
 from sparkstorm.worker.worker import Worker
 
 # Many beats within the worker time-out (supervisor.worker.timeout.secs, 30 s), so that one lost or
-# late beat kills nobody. Twice as often, slots would read twice as many lines; half as often, reasons
-# of a standstill would be two seconds old.
+# late beat kills nobody. Twice as often, slots would read twice as many lines; half as often,
+# reasons of a standstill would be two seconds old.
 BEAT_EVERY_MS = 1000
 
 
 class SlotReporter:
-    """Turns what the worker has to say into reports; errors of a component are throttled as in Storm."""
+    """Turns what the worker has to say into reports; errors of a component are throttled as in
+    Storm.
+    """
 
-    def __init__(self, control: WorkerControl, clock: Clock, interval_ms: int, per_interval: int) -> None:
+    def __init__(
+        self, control: WorkerControl, clock: Clock, interval_ms: int, per_interval: int
+    ) -> None:
         self._control = control
         self._clock = clock
         self._interval_ms = interval_ms
@@ -69,14 +74,20 @@ class SlotReporter:
         self._control.send(Passed())
 
     def error(self, failure: Failure) -> None:
-        """Print it to the worker's log, and tell the slot, with the traceback, unless there was too much lately."""
+        """Print it to the worker's log, and tell the slot, with the traceback, unless there was too
+        much lately.
+        """
         is_sent = self._send(failure)
         frames = failure.traceback.splitlines() if is_sent else ()
-        lines = (f"ERROR {failure.component}#{failure.task}: {failure.text}", *(f"  {line}" for line in frames))
+        lines = (
+            f"ERROR {failure.component}#{failure.task}: {failure.text}",
+            *(f"  {line}" for line in frames),
+        )
         print("\n".join(lines), flush=True)
 
     def _send(self, failure: Failure) -> bool:
-        now_ms, component = self._clock.now_ms(), failure.component
+        now_ms = self._clock.now_ms()
+        component = failure.component
         if now_ms - self._since_ms.get(component, -self._interval_ms) >= self._interval_ms:
             self._since_ms[component], self._last_gauges[component] = now_ms, 0
         self._last_gauges[component] += 1
@@ -92,7 +103,8 @@ class Beats:
     """The worker's heartbeats: from its loop, and from within a call that waits for the store."""
 
     def __init__(self, control: WorkerControl, clock: Clock) -> None:
-        self._control, self._clock = control, clock
+        self._control = control
+        self._clock = clock
         self._stats: dict[str, Any] = {}
         self.sent_ms = 0
 
@@ -117,8 +129,9 @@ class Beats:
 class WorkerRun:
     """A worker between two waits: starts once the store lets it, obeys its slot, beats and steps.
 
-    `start` makes the worker; StoreFullError has it called again, because a full store refuses the claim before any
-    component is opened. `exit_code` is set once the run is over; errors of ours say why it ended.
+    `start` makes the worker; StoreFullError has it called again, because a full store refuses the
+    claim before any component is opened. `exit_code` is set once the run is over; errors of ours
+    say why it ended.
     """
 
     def __init__(
@@ -134,17 +147,26 @@ class WorkerRun:
         self._order = SetStatus(spec.status, spec.activations)
         self._set_log_levels = set_log_levels
         self._shadows = shadows or LiveShadows(spec, clock.now_ms)
-        self._control, self._clock, self._beats, self._start = control, clock, beats, start
+        self._control = control
+        self._clock = clock
+        self._beats = beats
+        self._start = start
         self.worker: Worker | None = None
         self.exit_code: int | None = None
 
     def step(self, is_woken: bool = True) -> float | None:
-        """Obey, start, or run one epoch; returns when to be called next, None when only input or a command makes it due.
+        """Obey, start, or run one epoch; returns when to be called next, None when only input or a
+        command makes it due.
 
-        Without input or a command (`is_woken`), the spouts are asked first, and an epoch begins only if they emit.
+        Without input or a command (`is_woken`), the spouts are asked first, and an epoch begins
+        only if they emit.
         """
         # Commands wake the loop, so there is none to obey here.
-        if not is_woken and self.worker is not None and (due_ms := self._ask_spouts(self.worker)) is not None:
+        if (
+            not is_woken
+            and self.worker is not None
+            and (due_ms := self._ask_spouts(self.worker)) is not None
+        ):
             return due_ms
         for command in self._control.poll():
             self._obey(command)
@@ -209,8 +231,12 @@ class WorkerRun:
         return True
 
 
-def start_worker(make_parts: Callable[[], WorkerParts], make_budget: Callable[[EpochSettings], Budget] = Budget) -> Worker:
-    """Open the code, claim the tasks and make the worker; WorkerFailedError for what user code raises meanwhile."""
+def start_worker(
+    make_parts: Callable[[], WorkerParts], make_budget: Callable[[EpochSettings], Budget] = Budget
+) -> Worker:
+    """Open the code, claim the tasks and make the worker; WorkerFailedError for what user code
+    raises meanwhile.
+    """
     try:
         with surfacing():
             return Worker(make_parts(), make_budget)
@@ -221,10 +247,14 @@ def start_worker(make_parts: Callable[[], WorkerParts], make_budget: Callable[[E
     # A failed start, not a crash: no input is to blame, so the next process need not be careful
     # (supervisor/poison_detector.py).
     except USER_ERRORS as error:  # user code in __init__, open, prepare, init_state
-        raise WorkerFailedError(f"a component could not be prepared: {describe_error(error)}") from error
+        raise WorkerFailedError(
+            f"a component could not be prepared: {describe_error(error)}"
+        ) from error
 
 
-def plan_of(spec: WorkerSpec, topology: Topology, make_instance: Callable[[str], Any], log_dir: str = "") -> WorkerPlan:
+def plan_of(
+    spec: WorkerSpec, topology: Topology, make_instance: Callable[[str], Any], log_dir: str = ""
+) -> WorkerPlan:
     """Return what a worker with that spec is to run, of a topology that was opened."""
     register(WorkerSettings.of(spec.conf).serializers)
     return WorkerPlan(

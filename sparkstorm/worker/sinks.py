@@ -1,4 +1,5 @@
-"""Transactional sinks of a worker: their phases around its commits, tried again while a target is away.
+"""Transactional sinks of a worker: their phases around its commits, tried again while a target is
+away.
 
 Law: prepare in the target, commit in the store, commit in the target, in this order, and each may
 be repeated. A death after the first leaves an epoch that nobody will commit; after the second the
@@ -32,12 +33,19 @@ _LONGEST_PAUSE_MS = 5_000
 class Sinks:
     """The sinks among a worker's tasks; does nothing where there are none.
 
-    Every method that calls a target returns None when it is done, else the time at which to call it again.
+    Every method that calls a target returns None when it is done, else the time at which to call it
+    again.
     """
 
     def __init__(self, parts: WorkerParts) -> None:
-        self._sinks = [(bolt, bolt.runner) for bolt in parts.task_set.bolts.values() if isinstance(bolt.runner, SinkRunner)]
-        self._patience_ms, self._failures, self._report = parts.plan.settings.sink_patience_ms, parts.failures, parts.report
+        self._sinks = [
+            (bolt, bolt.runner)
+            for bolt in parts.task_set.bolts.values()
+            if isinstance(bolt.runner, SinkRunner)
+        ]
+        self._patience_ms = parts.plan.settings.sink_patience_ms
+        self._failures = parts.failures
+        self._report = parts.report
         self._aside = Epoch(RandomIds(0), is_tracking=False)  # for rows whose trees have ended
         self._since_ms: int | None = None  # when a target began to refuse
         self._due_ms = self._tries = 0
@@ -52,7 +60,9 @@ class Sinks:
         return self._try("finish", self._finish, now_ms) if self._sinks else None
 
     def prepare(self, epoch: Epoch, now_ms: int) -> int | None:
-        """Prepare the epoch at hand in every sink that has tuples of it; rows that a sink refuses are parked."""
+        """Prepare the epoch at hand in every sink that has tuples of it; rows that a sink refuses
+        are parked.
+        """
         return self._try("prepare", partial(self._prepare, epoch), now_ms) if self._sinks else None
 
     def note_commit(self) -> None:
@@ -86,7 +96,9 @@ class Sinks:
                 self._failures.park(epoch, bolt, tup, 1, Failure(FailureKind.FAILED, reason))
             runner.prepare()
 
-    def _try(self, phase: str, call: Callable[[BoltTask, SinkRunner], None], now_ms: int) -> int | None:
+    def _try(
+        self, phase: str, call: Callable[[BoltTask, SinkRunner], None], now_ms: int
+    ) -> int | None:
         if self._phase == phase and now_ms < self._due_ms:
             return self._due_ms
         for bolt, runner in self._sinks:
@@ -96,24 +108,33 @@ class Sinks:
             except WorkerFailedError:
                 raise
             except SparkStormError as error:
-                raise WorkerFailedError(f"component '{bolt.component}' (task {bolt.task}): {error}") from error
+                raise WorkerFailedError(
+                    f"component '{bolt.component}' (task {bolt.task}): {error}"
+                ) from error
             except USER_ERRORS as error:
                 self._phase = phase
                 return self._put_off(bolt, failure_of(error), now_ms)
         # A commit without work, before each try to prepare, ends no outage.
         if self._phase == phase:
-            self._since_ms, self._tries, self.problem, self._phase = None, 0, "", ""
+            self._since_ms = None
+            self._tries = 0
+            self.problem = ""
+            self._phase = ""
         return None
 
     def _put_off(self, bolt: BoltTask, failure: Failure, now_ms: int) -> int:
         self._since_ms = now_ms if self._since_ms is None else self._since_ms
-        self.problem = f"component '{bolt.component}' (task {bolt.task}) waits for its target: {failure.text}"
+        self.problem = (
+            f"component '{bolt.component}' (task {bolt.task}) waits for its target: {failure.text}"
+        )
         text = f"the target refuses: {failure.text}"
         self._report(replace(failure, text=text, component=bolt.component, task=bolt.task))
         # The worker ends: another start may reach the target by another way, and the slot's records
         # say that it cannot.
         if now_ms - self._since_ms >= self._patience_ms:
-            raise WorkerFailedError(f"{self.problem}; given up after {self._patience_ms / 1000:g} s (topology.sink.patience.secs)")
+            raise WorkerFailedError(
+                f"{self.problem}; given up after {self._patience_ms / 1000:g} s (topology.sink.patience.secs)"
+            )
         self._tries += 1
         self._due_ms = now_ms + min(_FIRST_PAUSE_MS * 2**self._tries, _LONGEST_PAUSE_MS)
         return self._due_ms

@@ -1,4 +1,5 @@
-"""Spout tasks of a worker: turns in which they are asked for tuples, and the waits of those that have none.
+"""Spout tasks of a worker: turns in which they are asked for tuples, and the waits of those that
+have none.
 
 Law: a spout is asked only for what the topology can take: not while receivers have too much, as
 many trees are open as allowed, the store fills, or the topology rests. Left out: asking and keeping
@@ -33,11 +34,19 @@ _BOLTS_FIRST_MS = 200
 
 
 class SpoutTurns:
-    """Turns of a worker's spout tasks. Method `deliver` of the worker counts what a task has emitted."""
+    """Turns of a worker's spout tasks. Method `deliver` of the worker counts what a task has
+    emitted.
+    """
 
-    def __init__(self, parts: WorkerParts, budget: Budget, deliver: Callable[[Epoch, SpoutTask], None]) -> None:
-        self._spouts, self._clock, self._budget, self._deliver = parts.task_set.spouts, parts.clock, budget, deliver
-        self._backpressure, self._breaker = parts.backpressure, parts.breaker
+    def __init__(
+        self, parts: WorkerParts, budget: Budget, deliver: Callable[[Epoch, SpoutTask], None]
+    ) -> None:
+        self._spouts = parts.task_set.spouts
+        self._clock = parts.clock
+        self._budget = budget
+        self._deliver = deliver
+        self._backpressure = parts.backpressure
+        self._breaker = parts.breaker
         self._pause_ms = parts.plan.settings.spout_sleep_ms
         self._ran_ms = 0
         self.is_active = False
@@ -55,7 +64,9 @@ class SpoutTurns:
         return now_ms - self._ran_ms >= _BOLTS_FIRST_MS
 
     def ask_all(self, epoch: Epoch) -> bool:
-        """Let every spout task emit: few tuples each where there are many, so that their rows stay in the processor's caches."""
+        """Let every spout task emit: few tuples each where there are many, so that their rows stay
+        in the processor's caches.
+        """
         self._ran_ms = self._clock.now_ms()
         calls = max(1, min(_CALLS_PER_TURN, self._budget.rows - epoch.rows))
         calls = max(1, calls // max(1, len(self._spouts)))
@@ -63,7 +74,8 @@ class SpoutTurns:
 
     def ask_one(self, epoch: Epoch, spout: SpoutTask, calls: int) -> bool:
         """Let one spout task emit, unless it rests or is held back; return whether it did."""
-        began_us, spent = self._clock.now_us(), spout.spent
+        began_us = self._clock.now_us()
+        spent = spout.spent
         if (cause := self._held_by(spout)) is not None or spent.pause is not None:
             spent.hold(cause, began_us)
         # The pause is noted before: time that a spout is held back is a figure of its own, not
@@ -71,12 +83,15 @@ class SpoutTurns:
         if cause is not None or began_us < 1000 * spout.wait_until_ms or spout.is_exhausted:
             return False
         spout.begin(now_ms := began_us // 1000)
-        calls, sent_bytes = min(calls, spout.pace), epoch.bytes
+        calls = min(calls, spout.pace)
+        sent_bytes = epoch.bytes
         did = spout.ask(epoch, calls, now_ms)
         self._deliver(epoch, spout)
         now_us = self._clock.now_us()
         spent.add(now_us - began_us)
-        spout.pace = self._budget.pace(spout.pace, calls, now_us // 1000 - now_ms, _CALLS_PER_TURN, epoch.bytes - sent_bytes)
+        spout.pace = self._budget.pace(
+            spout.pace, calls, now_us // 1000 - now_ms, _CALLS_PER_TURN, epoch.bytes - sent_bytes
+        )
         if did:
             spout.wake(now_us)
         # Dry also when it has emitted: its last call gave nothing, so asking again at once would
@@ -98,7 +113,9 @@ class SpoutTurns:
         return PENDING if spout.pending.room == 0 else None
 
     def next_due_ms(self, now_ms: int, rested_ms: int) -> float | None:
-        """Return when a spout task is to be called: one that is held back at `rested_ms` at the earliest."""
+        """Return when a spout task is to be called: one that is held back at `rested_ms` at the
+        earliest.
+        """
         is_active = self.is_active and not self._breaker.is_open
         due = (spout.next_due_ms(now_ms, rested_ms, is_active) for spout in self._spouts.values())
         return min((at_ms for at_ms in due if at_ms is not None), default=None)
@@ -108,17 +125,22 @@ class Waiting:
     """Reasons why a worker's spouts emit nothing at this moment, as sentences for its heartbeat."""
 
     def __init__(self, parts: WorkerParts) -> None:
-        self._plan, self._task_set, self._count = parts.plan, parts.task_set, parts.counters.of
+        self._plan = parts.plan
+        self._task_set = parts.task_set
+        self._count = parts.counters.of
         self._backpressure = parts.backpressure
 
     def blocked(self, refusal: str) -> list[str]:
-        """Causes outside of the topology, which need an operator: a store that is full or refuses writes.
+        """Causes outside of the topology, which need an operator: a store that is full or refuses
+        writes.
 
         `refusal`: the error of the commit that the store refuses, empty when there is none.
         """
         if refusal:
             return [refusal]
-        if self._backpressure.is_store_filling and any(not spout.is_exhausted for spout in self._task_set.spouts.values()):
+        if self._backpressure.is_store_filling and any(
+            not spout.is_exhausted for spout in self._task_set.spouts.values()
+        ):
             return [
                 f"Redis is at {self._backpressure.fullness:.0%} of its maxmemory, and spouts pause from {SPOUTS_STOP_AT:.0%} on: "
                 "raise maxmemory there (embedded: sparkstorm.embedded.redis.maxmemory.mb), or delete what fills it"
@@ -126,18 +148,33 @@ class Waiting:
         return []
 
     def state(self) -> int:
-        """Return the state of the loop while it waits: paused when that holds every spout with anything left, else idle.
+        """Return the state of the loop while it waits: paused when that holds every spout with
+        anything left, else idle.
 
         A worker without such spouts is paused when one of its bolts is held back.
         """
-        open_spouts = [spout.spent.pause for task, spout in self._task_set.spouts.items() if not self._count(task).is_exhausted]
+        open_spouts = [
+            spout.spent.pause
+            for task, spout in self._task_set.spouts.items()
+            if not self._count(task).is_exhausted
+        ]
         if open_spouts:
             return IDLE if None in open_spouts else open_spouts[0] or IDLE
-        return next((p for bolt in self._task_set.bolts.values() if (p := bolt.spent.pause) is not None), IDLE)
+        return next(
+            (p for bolt in self._task_set.bolts.values() if (p := bolt.spent.pause) is not None),
+            IDLE,
+        )
 
     def held_back(self) -> list[str]:
-        """Backpressure inside the topology: a sentence for each component and cause; normal unless nothing moves."""
-        found = (reason for spout in self._task_set.spouts.values() if not spout.is_exhausted for reason in self._of(spout))
+        """Backpressure inside the topology: a sentence for each component and cause; normal unless
+        nothing moves.
+        """
+        found = (
+            reason
+            for spout in self._task_set.spouts.values()
+            if not spout.is_exhausted
+            for reason in self._of(spout)
+        )
         return list(dict.fromkeys(found))
 
     def _of(self, spout: SpoutTask) -> Iterator[str]:

@@ -1,4 +1,5 @@
-"""Time-driven work of a worker: ticks, timers and windows by processing time, idle watermarks, and time-outs of trees.
+"""Time-driven work of a worker: ticks, timers and windows by processing time, idle watermarks, and
+time-outs of trees.
 
 Law: time passes only between two calls of user code, by the worker's one clock, and what it makes
 due is part of the epoch in which it is looked at. So a crash fires a timer again or not at all, as
@@ -29,15 +30,29 @@ class TimerService:
     """Ticks, and the tasks of a worker that use time."""
 
     def __init__(self, parts: WorkerParts) -> None:
-        plan, now_ms, self._bolts = parts.plan, parts.clock.now_ms(), parts.task_set.bolts
+        plan = parts.plan
+        now_ms = parts.clock.now_ms()
+        self._bolts = parts.task_set.bolts
         bolts = self._bolts.values()
         periods = [(bolt, plan.component_settings(bolt.component).tick_ms) for bolt in bolts]
-        self._ticks = [(bolt, TickSchedule.from_now(every_ms, now_ms)) for bolt, every_ms in periods if every_ms]
-        threads = [(b.component, b.task, b.runner.bolt) for b in bolts if isinstance(b.runner.bolt, ThreadedBolt)]
+        self._ticks = [
+            (bolt, TickSchedule.from_now(every_ms, now_ms))
+            for bolt, every_ms in periods
+            if every_ms
+        ]
+        threads = [
+            (b.component, b.task, b.runner.bolt)
+            for b in bolts
+            if isinstance(b.runner.bolt, ThreadedBolt)
+        ]
         self._threads = ThreadWatch(threads, WorkerTimers.of(plan.conf).progress_ms, parts.report)
         self._timed = [(bolt, bolt.time) for bolt in bolts if bolt.time is not None]
-        self._senders = [sender.time for sender in parts.task_set.senders() if sender.time is not None]
-        self._clock, self._backpressure, self._report = parts.clock, parts.backpressure, parts.report
+        self._senders = [
+            sender.time for sender in parts.task_set.senders() if sender.time is not None
+        ]
+        self._clock = parts.clock
+        self._backpressure = parts.backpressure
+        self._report = parts.report
         self._failures = parts.failures
 
     def run_ticks(self, epoch: Epoch, now_ms: int) -> Iterator[BoltTask]:
@@ -50,7 +65,14 @@ class TimerService:
             # Reported and not tried again: the next tick comes by itself, and no input would be
             # lost.
             for failure in bolt.tick(epoch, ticks.take(now_ms)):
-                self._report(replace(failure, text=f"on a tick: {failure.text}", component=bolt.component, task=bolt.task))
+                self._report(
+                    replace(
+                        failure,
+                        text=f"on a tick: {failure.text}",
+                        component=bolt.component,
+                        task=bolt.task,
+                    )
+                )
             yield bolt
         # Named, not fired: `advance` fires what is due of each bolt that has run, in one place.
         for bolt, time in self._timed:
@@ -68,8 +90,12 @@ class TimerService:
                 observer.fired(bolt.time.heard_ms, fired)
             self._park_given_up(epoch, bolt, bolt.time.timing)
 
-    def fire_one(self, epoch: Epoch, now_ms: int, trying: Callable[[int, str, int], None]) -> BoltTask | None:
-        """Fire a single window or timer, announced before, or park it when it has killed too often; whose it was."""
+    def fire_one(
+        self, epoch: Epoch, now_ms: int, trying: Callable[[int, str, int], None]
+    ) -> BoltTask | None:
+        """Fire a single window or timer, announced before, or park it when it has killed too often;
+        whose it was.
+        """
         for bolt, time in self._timed:
             name = None if time.timing is None else time.timing.next_name(time.heard_ms, now_ms)
             if time.timing is None or name is None:
@@ -110,10 +136,16 @@ class TimerService:
         return min((at_ms for at_ms in due if at_ms is not None), default=None)
 
     def _firing_ms(self, bolt: BoltTask, time: TaskEventTime, now_ms: int) -> int | None:
-        """Return when this task has something due, but not before its downstream tasks have room."""
+        """Return when this task has something due, but not before its downstream tasks have
+        room.
+        """
         # A window of a task whose receivers are full would only add to what waits for them.
         due_ms = time.next_firing_ms()
-        return due_ms if due_ms is None or not self._backpressure.holds_back(bolt.task) else max(due_ms, now_ms + LOOK_MS)
+        return (
+            due_ms
+            if due_ms is None or not self._backpressure.holds_back(bolt.task)
+            else max(due_ms, now_ms + LOOK_MS)
+        )
 
     def _takes_rows(self, target: Target) -> bool:
         # A mark to a task of this worker comes at once; to others, and behind rows that lie in a
@@ -122,18 +154,20 @@ class TimerService:
 
 
 class Timeouts:
-    """Time-outs of spouts' trees and ageing of ackers' ledgers (topology.message.timeout.secs), looked at about once a second.
+    """Time-outs of spouts' trees and ageing of ackers' ledgers (topology.message.timeout.secs),
+    looked at about once a second.
 
-    A tuple that waits is not a failed tuple: nothing is given up that was born after the oldest root still waiting in any
-    stream (acks on their way included), for its next try or for a thread; user code that simply never acks is not
-    waiting, its trees time out as in Storm. Without time-outs ledgers forget only what nobody has begun: messages for trees
-    that had already ended.
+    A tuple that waits is not a failed tuple: nothing is given up that was born after the oldest
+    root still waiting in any stream (acks on their way included), for its next try or for a thread;
+    user code that simply never acks is not waiting, its trees time out as in Storm. Without
+    time-outs ledgers forget only what nobody has begun: messages for trees that had already ended.
 
     The low watermark is read only when something is old enough to be given up.
     """
 
     def __init__(self, parts: WorkerParts) -> None:
-        plan, now_ms = parts.plan, parts.clock.now_ms()
+        plan = parts.plan
+        now_ms = parts.clock.now_ms()
         self._timeout_ms = plan.settings.message_timeout_ms
         self._is_tracking = bool(plan.ackers)
         self._gives_up = plan.settings.has_message_timeouts
@@ -141,7 +175,9 @@ class Timeouts:
         # looks twice as often at spouts that have nothing late.
         self._every_ms = max(1, min(1000, self._timeout_ms // 10))
         self._plan = plan
-        self._task_set, self._transport, self._report = parts.task_set, parts.transport, parts.report
+        self._task_set = parts.task_set
+        self._transport = parts.transport
+        self._report = parts.report
         self._next_ms = now_ms + self._every_ms
         self._rotated_ms = now_ms
         topology = plan.topology.components
@@ -172,7 +208,11 @@ class Timeouts:
         if not self._is_tracking or now_ms < self._next_ms:
             return
         self._next_ms = now_ms + self._every_ms
-        late_spouts = [s for s in self._task_set.spouts.values() if self._is_late(s.pending.oldest_emit_ms, now_ms)]
+        late_spouts = [
+            s
+            for s in self._task_set.spouts.values()
+            if self._is_late(s.pending.oldest_emit_ms, now_ms)
+        ]
         must_rotate = now_ms - self._rotated_ms >= self._timeout_ms and self._has_entries
         # The low watermark costs a question to the store for each stream: it is asked only when it
         # decides something.

@@ -1,4 +1,5 @@
-"""One worker as a stepped machine: read frames, run tasks within a budget, commit once; `step` never sleeps.
+"""One worker as a stepped machine: read frames, run tasks within a budget, commit once; `step`
+never sleeps.
 
 Laws: user code runs only between two commits of this owner; a crash before the commit leaves no
 trace, one after it loses nothing; whatever a step could not finish waits in the store, never only
@@ -43,18 +44,30 @@ _NEVER = float("inf")
 class Worker:
     """One worker process's tasks and loop."""
 
-    def __init__(self, parts: WorkerParts, make_budget: Callable[[EpochSettings], Budget] = Budget) -> None:
+    def __init__(
+        self, parts: WorkerParts, make_budget: Callable[[EpochSettings], Budget] = Budget
+    ) -> None:
         self.parts = parts
-        plan, clock = parts.plan, parts.clock
-        self._transport, self._clock, self._ids, self._task_set = parts.transport, clock, parts.ids, parts.task_set
-        self.progress, self.is_tracking = parts.progress, bool(plan.ackers)
+        plan = parts.plan
+        clock = parts.clock
+        self._transport = parts.transport
+        self._clock = clock
+        self._ids = parts.ids
+        self._task_set = parts.task_set
+        self.progress = parts.progress
+        self.is_tracking = bool(plan.ackers)
         self._laps = LoopTime(self.progress.loop_us, clock.now_us())
         self._budget = make_budget(EpochSettings.of(plan.conf))
         self._window = ReadWindow()
         senders = self._task_set.senders()
-        others = (Traces(senders, plan.owner, clock.now_us), StackTap(plan.owner, clock.now_ms, parts.beside))
+        others = (
+            Traces(senders, plan.owner, clock.now_us),
+            StackTap(plan.owner, clock.now_ms, parts.beside),
+        )
         self.taps = Taps(senders, parts.transport, clock.now_ms, others)
-        self._timeouts, self._timers, self._sinks = Timeouts(parts), TimerService(parts), Sinks(parts)
+        self._timeouts = Timeouts(parts)
+        self._timers = TimerService(parts)
+        self._sinks = Sinks(parts)
         self._bolt_turns = BoltTurns(parts, self._budget, self._timers)
         self._spout_turns = SpoutTurns(parts, self._budget, self._bolt_turns.deliver)
         self._careful = CarefulTurns(parts, self._timers, self._bolt_turns, self._spout_turns)
@@ -72,24 +85,31 @@ class Worker:
         self._sinks.finish(clock.now_ms())
 
     def follow(self, order: SetStatus) -> None:
-        """Follow the topology's status: spouts rest while it is inactive; an activation ends a pause by failures."""
+        """Follow the topology's status: spouts rest while it is inactive; an activation ends a
+        pause by failures.
+        """
         self.parts.breaker.follow(order.activations)
         self._spout_turns.set_active(order.status == "ACTIVE")
 
     def ask_spouts(self) -> float | None:
-        """Ask the spouts alone, while no input has come since the last step; return when to ask again, None to step now."""
+        """Ask the spouts alone, while no input has come since the last step; return when to ask
+        again, None to step now.
+        """
         began_us = self._clock.now_us()
         # A spout alone needs no look at bolts, timers and meters. With a step for each question the
         # median latency at 200 tuples/s was 3.05 ms instead of 1.95. Callbacks need a step: they
         # may emit.
-        if began_us >= 1000 * self._others_due_ms or any(s.has_callbacks for s in self._task_set.spouts.values()):
+        if began_us >= 1000 * self._others_due_ms or any(
+            s.has_callbacks for s in self._task_set.spouts.values()
+        ):
             return None
         epoch = Epoch(self._ids, self.is_tracking)
         self._laps.lap(self._laps.rest, began_us)
         did = self._spout_turns.ask_all(epoch)
         self._laps.lap(BUSY, self._clock.now_us())
         if did:
-            self._begun, self._others_due_ms = epoch, 0.0
+            self._begun = epoch
+            self._others_due_ms = 0.0
             return None
         now_ms = self._clock.now_ms()
         due_ms = self._spout_turns.next_due_ms(now_ms, now_ms + 1)
@@ -106,7 +126,9 @@ class Worker:
         elif self._sinks.problem:
             laps.rest = COMMIT
         else:  # it comes back at once for what it has left: the loop looks for input and commands
-            laps.rest = READ if due_ms is not None and 1000 * due_ms <= ended_us else self._waiting.state()
+            laps.rest = (
+                READ if due_ms is not None and 1000 * due_ms <= ended_us else self._waiting.state()
+            )
         return due_ms
 
     def _step(self, now_ms: int) -> float | None:
@@ -122,7 +144,8 @@ class Worker:
         # and `recover` is told of one only.
         if (due_ms := self._sinks.finish(now_ms)) is not None:
             return due_ms
-        epoch, self._unprepared = self._unprepared or self._run_epoch(now_ms), None
+        epoch = self._unprepared or self._run_epoch(now_ms)
+        self._unprepared = None
         if (due_ms := self._sinks.prepare(epoch, now_ms)) is not None:
             self._unprepared = epoch
             return due_ms
@@ -131,7 +154,8 @@ class Worker:
     def _run_epoch(self, now_ms: int) -> Epoch:
         self._read()
         self._laps.lap(READ, self._clock.now_us())
-        epoch, self._begun = self._begun or Epoch(self._ids, self.is_tracking), None
+        epoch = self._begun or Epoch(self._ids, self.is_tracking)
+        self._begun = None
         # Nothing runs yet: the messages of an epoch are applied with its commit and could overtake
         # those that a former owner of a task has sent (decision 49).
         if self._catch_up and not self._catch_up.is_over(now_ms):
@@ -197,9 +221,9 @@ class Worker:
     @property
     def is_drained(self) -> bool:
         """Return whether all sources have ended and nothing is open or waiting in this worker."""
-        return all(s.is_exhausted and not len(s.pending) for s in self._task_set.spouts.values()) and not any(
-            b.is_waiting for b in self._task_set.bolts.values()
-        )
+        return all(
+            s.is_exhausted and not len(s.pending) for s in self._task_set.spouts.values()
+        ) and not any(b.is_waiting for b in self._task_set.bolts.values())
 
     def _read(self) -> None:
         after = self._read_to()
@@ -220,11 +244,16 @@ class Worker:
     def _read_to(self) -> dict[int, str]:
         """Return the last entry read of each task that has room for more."""
         has_room = self._window.has_room
-        return {t: i.read_to for t, i in self._task_set.inboxes.items() if has_room(len(i.chunks), i.waiting)}
+        return {
+            t: i.read_to
+            for t, i in self._task_set.inboxes.items()
+            if has_room(len(i.chunks), i.waiting)
+        }
 
     def _run(self, epoch: Epoch, now_ms: int) -> None:
         self._budget.begin(self._clock.now_ms())  # reading has taken time
-        is_over, did = self._bolt_turns.run_timed(epoch, now_ms), True
+        is_over = self._bolt_turns.run_timed(epoch, now_ms)
+        did = True
         # Until nothing moves: what a bolt emits for a task of this worker runs in the same epoch,
         # without an edge id and without the store (decision 2).
         while did and not is_over:
@@ -249,16 +278,25 @@ class Worker:
         self._has_more |= is_over
 
     def _drain(self, epoch: Epoch) -> bool:
-        """Run rows of this worker's own tasks beyond the budget: what is left of them goes through the store."""
+        """Run rows of this worker's own tasks beyond the budget: what is left of them goes through
+        the store.
+        """
         did = False
         for bolt in self._task_set.bolts.values():
             left = self._budget.left_to_drain(epoch, self._clock.now_ms())
-            if left and bolt.feed and not bolt.is_full and not self.parts.backpressure.holds_back(bolt.task):
+            if (
+                left
+                and bolt.feed
+                and not bolt.is_full
+                and not self.parts.backpressure.holds_back(bolt.task)
+            ):
                 did |= self._bolt_turns.run_local(epoch, bolt, min(bolt.pace, left))
         return did
 
     def _commit(self, commit: Commit, now_ms: int) -> float | None:
-        """Ask for more, write, then say when to come again; a store that is full is asked again after garbage was freed."""
+        """Ask for more, write, then say when to come again; a store that is full is asked again
+        after garbage was freed.
+        """
         # Before the commit, in its round trip: a step that only asked for more came after each
         # commit, half of all steps and 15 % of the CPU at 1,000 tuples/s over 3 hops.
         self._transport.ask(self._read_to(), self._window.frames)
@@ -273,10 +311,16 @@ class Worker:
         self._task_set.settle()
         self._sinks.note_commit()
         due_ms = self._sinks.finish(self._clock.now_ms())
-        return self._next_due(self._clock.now_ms(), did=self._commits.has_news) if due_ms is None else due_ms
+        return (
+            self._next_due(self._clock.now_ms(), did=self._commits.has_news)
+            if due_ms is None
+            else due_ms
+        )
 
     def _next_due(self, now_ms: int, did: bool) -> float | None:
-        """Return when to step again: at once for what this step left undone, else for what comes by time."""
+        """Return when to step again: at once for what this step left undone, else for what comes by
+        time.
+        """
         if did and (self._has_more or self._sinks or self._timers.has_senders):
             # Watermarks follow what this commit has settled.
             return now_ms
@@ -285,12 +329,20 @@ class Worker:
         due += [bolt.next_due_ms() for bolt in bolts]
         # a commit may have set tasks free or ended trees
         must_ask = self.parts.backpressure.must_ask
-        held_back_ms, rested_ms = (now_ms, now_ms) if did else (now_ms + LOOK_MS, now_ms + (LOOK_MS if must_ask else 1))
+        held_back_ms, rested_ms = (
+            (now_ms, now_ms) if did else (now_ms + LOOK_MS, now_ms + (LOOK_MS if must_ask else 1))
+        )
         # A task that is held back goes on by the news of a commit. Without rows of its own a worker
         # has none to make, so it looks by the clock.
-        due += [held_back_ms for bolt in bolts if bolt.inbox.chunks and not bolt.is_paused and bolt.next_chunk() is not None]
+        due += [
+            held_back_ms
+            for bolt in bolts
+            if bolt.inbox.chunks and not bolt.is_paused and bolt.next_chunk() is not None
+        ]
         others_ms = min((d for d in due if d is not None), default=_NEVER)
-        self._others_due_ms = 0.0 if self._careful or self._sinks or must_ask or self._catch_up else others_ms
+        self._others_due_ms = (
+            0.0 if self._careful or self._sinks or must_ask or self._catch_up else others_ms
+        )
         spouts_ms = self._spout_turns.next_due_ms(now_ms, rested_ms)
         first_ms = others_ms if spouts_ms is None else min(others_ms, spouts_ms)
         return None if first_ms == _NEVER else first_ms

@@ -1,4 +1,6 @@
-"""Checks the data that survive a crash of an acker: deltas, snapshots, and bytes that are not ours."""
+"""Checks the data that survive a crash of an acker: deltas, snapshots, and bytes that are not
+ours.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,9 @@ def test_a_delta_replayed_twice_does_no_harm(make: MakeLedger) -> None:
     assert acked(ack(again, (2, 6))) == [(2, TASK)]
 
 
-def test_a_root_removed_and_put_again_in_one_epoch_is_there_after_a_restart(make: MakeLedger) -> None:
+def test_a_root_removed_and_put_again_in_one_epoch_is_there_after_a_restart(
+    make: MakeLedger,
+) -> None:
     ledger = make()
     init(ledger, (1, 5, TASK))
     first = ledger.take_delta()

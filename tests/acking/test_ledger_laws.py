@@ -15,7 +15,9 @@ from tests.acking.messages import MakeLedger, ack, acked, fail, failed, init
 ROOT, SPOUT_TASK, OTHER_TASK = 77, 5, 6
 
 
-def test_s1_1_a_root_is_acked_only_after_its_tuple_and_every_derived_one_were(make: MakeLedger) -> None:
+def test_s1_1_a_root_is_acked_only_after_its_tuple_and_every_derived_one_were(
+    make: MakeLedger,
+) -> None:
     ledger = make()
     parent, child, grandchild = 0b001, 0b010, 0b100
     assert not init(ledger, (ROOT, parent, SPOUT_TASK))
@@ -24,14 +26,18 @@ def test_s1_1_a_root_is_acked_only_after_its_tuple_and_every_derived_one_were(ma
     assert acked(ack(ledger, (ROOT, grandchild))) == [(ROOT, SPOUT_TASK)]
 
 
-def test_s1_2_the_spout_task_is_told_about_success_and_failure_of_each_root(make: MakeLedger) -> None:
+def test_s1_2_the_spout_task_is_told_about_success_and_failure_of_each_root(
+    make: MakeLedger,
+) -> None:
     ledger = make()
     init(ledger, (1, 10, SPOUT_TASK), (2, 20, OTHER_TASK))
     settled = ledger.apply(acks=([1], [10]), fails=[2])
     assert (acked(settled), failed(settled)) == ([(1, SPOUT_TASK)], [(2, OTHER_TASK)])
 
 
-def test_s1_5_the_value_is_the_xor_of_emitted_and_acked_edges_in_any_order(make: MakeLedger) -> None:
+def test_s1_5_the_value_is_the_xor_of_emitted_and_acked_edges_in_any_order(
+    make: MakeLedger,
+) -> None:
     draw = random.Random(1)
     edges = [draw.getrandbits(63) for _ in range(20)]
     for seed in range(10):
@@ -58,7 +64,9 @@ def test_s1_7_an_init_sets_the_spout_task_and_adds_to_the_value(make: MakeLedger
     assert acked(init(ledger, (ROOT, 3, SPOUT_TASK))) == [(ROOT, SPOUT_TASK)]
 
 
-def test_s1_8_one_record_per_root_is_the_whole_state_however_large_the_tree(make: MakeLedger) -> None:
+def test_s1_8_one_record_per_root_is_the_whole_state_however_large_the_tree(
+    make: MakeLedger,
+) -> None:
     ledger = make()
     init(ledger, (ROOT, 1, SPOUT_TASK))
     for edge in range(2, 200):
@@ -91,7 +99,9 @@ def test_s1_15_a_fail_before_the_init_is_kept(make: MakeLedger) -> None:
     assert failed(init(ledger, (ROOT, 4, SPOUT_TASK))) == [(ROOT, SPOUT_TASK)]
 
 
-def test_s1_16_a_settled_root_is_gone_and_late_messages_about_it_are_ignored(make: MakeLedger) -> None:
+def test_s1_16_a_settled_root_is_gone_and_late_messages_about_it_are_ignored(
+    make: MakeLedger,
+) -> None:
     ledger = make()
     init(ledger, (ROOT, 4, SPOUT_TASK))
     ack(ledger, (ROOT, 4))
@@ -107,7 +117,9 @@ def test_s1_16_messages_of_one_batch_about_one_root_settle_it_once(make: MakeLed
     assert acked(settled) == [(ROOT, SPOUT_TASK)]
 
 
-def test_s1_16_a_value_that_is_0_only_in_the_middle_of_a_batch_settles_nothing(make: MakeLedger) -> None:
+def test_s1_16_a_value_that_is_0_only_in_the_middle_of_a_batch_settles_nothing(
+    make: MakeLedger,
+) -> None:
     ledger = make()
     init(ledger, (ROOT, 7, SPOUT_TASK))
     assert not ack(ledger, (ROOT, 7), (ROOT, 8))
@@ -116,7 +128,9 @@ def test_s1_16_a_value_that_is_0_only_in_the_middle_of_a_batch_settles_nothing(m
 
 def test_s1_17_ack_is_tested_before_fail_after_the_whole_batch(make: MakeLedger) -> None:
     ledger = make()
-    settled = ledger.apply(inits=([1, 2], [7, 7], [SPOUT_TASK] * 2), acks=([1, 2], [7, 6]), fails=[1, 2])
+    settled = ledger.apply(
+        inits=([1, 2], [7, 7], [SPOUT_TASK] * 2), acks=([1, 2], [7, 6]), fails=[1, 2]
+    )
     assert (acked(settled), failed(settled)) == ([(1, SPOUT_TASK)], [(2, SPOUT_TASK)])
 
 
@@ -152,7 +166,9 @@ def test_s1_19_an_ack_does_not_make_an_entry_younger_but_a_fail_does(make: MakeL
 
 @pytest.mark.parametrize("turns", range(7))
 @pytest.mark.parametrize("age", [1, 2])
-def test_s1_19_a_root_made_young_lives_as_long_as_a_new_one_from_any_bucket(make: MakeLedger, turns: int, age: int) -> None:
+def test_s1_19_a_root_made_young_lives_as_long_as_a_new_one_from_any_bucket(
+    make: MakeLedger, turns: int, age: int
+) -> None:
     ledger = make()
     for _ in range(turns):
         ledger.rotate()
@@ -177,7 +193,9 @@ def test_a_reset_timeout_makes_open_roots_young_again_and_ignores_others(make: M
 
 
 @pytest.mark.parametrize("column", [list, tuple])
-def test_columns_may_be_lists_or_tuples(make: MakeLedger, column: Callable[[list[int]], Any]) -> None:
+def test_columns_may_be_lists_or_tuples(
+    make: MakeLedger, column: Callable[[list[int]], Any]
+) -> None:
     ledger = make()
     settled = ledger.apply(
         inits=(column([1, 2]), column([7, 9]), column([SPOUT_TASK, OTHER_TASK])),
@@ -192,7 +210,9 @@ BAD_ROOTS: list[Any] = [[0], [1 << 63], [-1], [1 << 64], ["1"], [1.5], [None]]
 
 @pytest.mark.parametrize("roots", BAD_ROOTS, ids=repr)
 @pytest.mark.parametrize("stream", ["__ack_init", "__ack_ack", "__ack_fail"])
-def test_a_column_of_no_roots_is_refused_and_nothing_applied(make: MakeLedger, roots: list[int], stream: str) -> None:
+def test_a_column_of_no_roots_is_refused_and_nothing_applied(
+    make: MakeLedger, roots: list[int], stream: str
+) -> None:
     ledger = make()
     good_init: tuple[list[int], list[int], list[int]] = ([5], [3], [SPOUT_TASK])
     with pytest.raises(MalformedFrameError, match=stream):
@@ -215,7 +235,9 @@ def test_a_column_of_no_roots_is_refused_and_nothing_applied(make: MakeLedger, r
         (((), (), ()), ([1], ["x"])),
     ],
 )
-def test_columns_that_do_not_fit_together_or_their_type_are_refused(make: MakeLedger, inits: Any, acks: Any) -> None:
+def test_columns_that_do_not_fit_together_or_their_type_are_refused(
+    make: MakeLedger, inits: Any, acks: Any
+) -> None:
     ledger = make()
     with pytest.raises(MalformedFrameError):
         ledger.apply(inits=inits, acks=acks)

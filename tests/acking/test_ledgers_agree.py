@@ -1,4 +1,6 @@
-"""The table of the compiled core equals the dict: random histories, messages by the way of few and by that of many."""
+"""The table of the compiled core equals the dict: random histories, messages by the way of few and
+by that of many.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,13 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
 
 from sparkstorm.acking import DictLedger, Ledger, TableLedger
 from sparkstorm.acking.batch import columns_of
@@ -59,7 +67,9 @@ class LedgersAgree(RuleBasedStateMachine):
             rows = len(inits) + len(acks) + len(fails)
             if name == "columns" and rows:  # else few numbers have a way of their own
                 assert isinstance(ledger, TableLedger)
-                settled = ledger._apply_batch(columns_of(columns[:3], columns[3:5], columns[5]), rows)
+                settled = ledger._apply_batch(
+                    columns_of(columns[:3], columns[3:5], columns[5]), rows
+                )
             else:
                 settled = ledger.apply(columns[:3], columns[3:5], columns[5])
             return acked(settled), failed(settled)
@@ -92,7 +102,8 @@ class LedgersAgree(RuleBasedStateMachine):
 
     @rule(roots=st.lists(ROOTS, max_size=6))
     def reset_timeouts(self, roots: list[int]) -> None:
-        self._each(lambda _, ledger: ledger.reset_timeouts(roots))  # the same roots of the same tasks as well
+        # the same roots of the same tasks as well
+        self._each(lambda _, ledger: ledger.reset_timeouts(roots))
 
     @rule()
     def commit(self) -> None:
@@ -135,5 +146,7 @@ class LedgersAgree(RuleBasedStateMachine):
 @pytest.mark.skipif(compiled.core is None, reason=compiled.description)
 def test_the_table_says_and_holds_what_the_dict_does() -> None:
     slow = [HealthCheck.too_slow]
-    thorough = settings(max_examples=40, stateful_step_count=25, derandomize=True, suppress_health_check=slow)
+    thorough = settings(
+        max_examples=40, stateful_step_count=25, derandomize=True, suppress_health_check=slow
+    )
     run_state_machine_as_test(LedgersAgree, settings=thorough)

@@ -1,4 +1,6 @@
-"""Checks the promises to a spout task about its messages: the limit, time-outs, latency and callbacks."""
+"""Checks the promises to a spout task about its messages: the limit, time-outs, latency and
+callbacks.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,10 @@ def test_s1_2_the_spout_is_told_about_success_and_failure_of_each_message() -> N
     pending.add(2, "b", 0)
     pending.settle(acked=[1], failed=[2], now_ms=5, failure=FAILED)
     assert pending.take_callbacks() == [Outcome(1, "a"), Outcome(2, "b", FAILED)]
-    assert [outcome.acked for outcome in (Outcome(1, "a"), Outcome(2, "b", FAILED))] == [True, False]
+    assert [outcome.acked for outcome in (Outcome(1, "a"), Outcome(2, "b", FAILED))] == [
+        True,
+        False,
+    ]
 
 
 def test_s1_2_a_message_that_is_not_processed_within_the_timeout_failed() -> None:
@@ -45,7 +50,9 @@ def test_s1_2_a_message_that_is_not_processed_within_the_timeout_failed() -> Non
     pending.add(1, "a", 0)
     assert pending.expire(29_999, 30_000, None) == []
     assert pending.expire(30_000, 30_000, None) == [1]
-    assert [(o.message_id, why(o)) for o in pending.take_callbacks()] == [("a", FailureKind.TIMED_OUT)]
+    assert [(o.message_id, why(o)) for o in pending.take_callbacks()] == [
+        ("a", FailureKind.TIMED_OUT)
+    ]
 
 
 def test_s1_19_the_spouts_own_pending_fails_what_the_acker_dropped_silently() -> None:
@@ -277,16 +284,23 @@ class ByMessage:
     def close(self, roots: list[int], kind: FailureKind | None) -> int:
         found = [(root, self.open.pop(root)[0]) for root in roots if root in self.open]
         for root, message_id in found if self.needs_callbacks else ():
-            self.outcomes.append(Outcome(root, message_id, None if kind is None else Failure(kind, "why")))
+            self.outcomes.append(
+                Outcome(root, message_id, None if kind is None else Failure(kind, "why"))
+            )
         return len(found)
 
 
 class BothForms:
-    """The same messages in a Pending as batches and in a ByMessage one by one; random acts on both must agree."""
+    """The same messages in a Pending as batches and in a ByMessage one by one; random acts on both
+    must agree.
+    """
 
     def __init__(self, seed: int, size: int) -> None:
         self.chance, self.size, self.needs_callbacks = random.Random(seed), size, seed % 2 == 0
-        self.pending, self.plain = Pending(needs_callbacks=self.needs_callbacks), ByMessage(self.needs_callbacks)
+        self.pending, self.plain = (
+            Pending(needs_callbacks=self.needs_callbacks),
+            ByMessage(self.needs_callbacks),
+        )
         self.now_ms = 0
         self.members: dict[int, list[int]] = {}  # of all batches so far
 
@@ -309,7 +323,10 @@ class BothForms:
         ids = [f"m{number}-{n}" for n in range(self.chance.randint(1, min(self.size, 20)))]
         root = tree_root(number) if self.size == 1 else batch_root(number << 10)
         members = self.members[root] = [split(root) + place for place in range(len(ids))]
-        self.plain.open |= {member: (name, self.now_ms, self.now_ms) for member, name in zip(members, ids, strict=True)}
+        self.plain.open |= {
+            member: (name, self.now_ms, self.now_ms)
+            for member, name in zip(members, ids, strict=True)
+        }
         self.pending.add_batch(root, ids, self.now_ms)
 
     def settle_batch(self) -> None:
@@ -318,15 +335,26 @@ class BothForms:
         if self.chance.random() < 0.5:
             kept = self.chance.sample(members, self.chance.randint(0, len(members) - 1))
         ended = [member for member in members if member not in kept]
-        latencies = [self.now_ms - self.plain.open[member][1] for member in ended if member in self.plain.open]
+        latencies = [
+            self.now_ms - self.plain.open[member][1]
+            for member in ended
+            if member in self.plain.open
+        ]
         self.plain.close(ended, None)
-        assert self.pending.settle([root], [], self.now_ms, kept=kept) == (len(latencies), 0, latencies)
+        assert self.pending.settle([root], [], self.now_ms, kept=kept) == (
+            len(latencies),
+            0,
+            latencies,
+        )
 
     def settle_messages(self) -> None:
         roots = [self.any_message() for _ in range(3)]
         acked, lost = roots[:2], roots[2:]
         done = self.plain.close(acked, None), self.plain.close(lost, FailureKind.FAILED)
-        assert self.pending.settle(acked, lost, self.now_ms, Failure(FailureKind.FAILED, "why"))[:2] == done
+        assert (
+            self.pending.settle(acked, lost, self.now_ms, Failure(FailureKind.FAILED, "why"))[:2]
+            == done
+        )
 
     def renew_message(self) -> None:
         root = self.any_message()
@@ -335,7 +363,11 @@ class BothForms:
             self.plain.open[root] = (*self.plain.open[root][:2], self.now_ms)
 
     def expire(self) -> None:
-        late = [root for root, (_, _, renewed_ms) in self.plain.open.items() if renewed_ms <= self.now_ms - 60]
+        late = [
+            root
+            for root, (_, _, renewed_ms) in self.plain.open.items()
+            if renewed_ms <= self.now_ms - 60
+        ]
         why_late = Failure(FailureKind.TIMED_OUT, "why")
         assert sorted(self.pending.expire(self.now_ms, 60, None, why_late)) == sorted(late)
         self.plain.close(late, FailureKind.TIMED_OUT)
@@ -347,7 +379,9 @@ class BothForms:
     def require_the_same_open(self) -> None:
         assert len(self.pending) == len(self.plain.open)
         assert sorted(open_messages(self.pending.snapshot()[0])) == sorted(self.plain.open)
-        assert self.pending.oldest_emit_ms == min((emit_ms for _, emit_ms, _ in self.plain.open.values()), default=None)
+        assert self.pending.oldest_emit_ms == min(
+            (emit_ms for _, emit_ms, _ in self.plain.open.values()), default=None
+        )
 
 
 @pytest.mark.parametrize("size", [1, 2, 512])
@@ -362,19 +396,31 @@ def test_messages_of_a_batch_are_settled_as_if_each_were_alone(seed: int, size: 
         if both.chance.random() < 0.1:
             snapshot, deltas = both.pending.snapshot(), []
         if both.chance.random() < 0.3:
-            both.pending = restarted(*deltas, snapshot=snapshot, needs_callbacks=both.needs_callbacks)
+            both.pending = restarted(
+                *deltas, snapshot=snapshot, needs_callbacks=both.needs_callbacks
+            )
             assert len(both.pending.take_callbacks()) == len(told)
         both.require_the_same_open()
     outcomes = {o.root: (o.message_id, why(o)) for o in told}
     assert outcomes == {o.root: (o.message_id, why(o)) for o in both.plain.outcomes}
-    assert len(told) == len(outcomes) == len(both.plain.outcomes) and (told or not both.needs_callbacks)
+    assert len(told) == len(outcomes) == len(both.plain.outcomes) and (
+        told or not both.needs_callbacks
+    )
     both.pending.confirm(told)
     deltas.append(both.pending.take_delta())
-    assert not restarted(*deltas, snapshot=snapshot, needs_callbacks=both.needs_callbacks).take_callbacks()
+    assert not restarted(
+        *deltas, snapshot=snapshot, needs_callbacks=both.needs_callbacks
+    ).take_callbacks()
 
 
 def test_a_batch_takes_an_eighth_of_the_limit() -> None:
-    assert [Pending(limit).batch_size(512) for limit in (None, 5000, 1000, 8, 5)] == [512, 512, 125, 1, 1]
+    assert [Pending(limit).batch_size(512) for limit in (None, 5000, 1000, 8, 5)] == [
+        512,
+        512,
+        125,
+        1,
+        1,
+    ]
 
 
 @pytest.mark.parametrize("root", [tree_root(5 << 20), batch_root(5 << 20)])

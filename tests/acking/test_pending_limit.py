@@ -1,4 +1,6 @@
-"""Limit on open trees that follows their latency: its resting value, and inputs that do not move it."""
+"""Limit on open trees that follows their latency: its resting value, and inputs that do not move
+it.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +12,18 @@ from sparkstorm.acking import AdaptiveLimit, Pending
 from sparkstorm.acking.pending_limit import FIRST, LEAST, MOST, TARGET_MS, WINDOW_MS
 
 
-def driven(per_ms: float, floor_ms: int, windows: int = 40, former: AdaptiveLimit | None = None) -> AdaptiveLimit:
-    """Drive a limit as a task does that keeps it full: so many trees a millisecond, none faster than the floor."""
+def driven(
+    per_ms: float, floor_ms: int, windows: int = 40, former: AdaptiveLimit | None = None
+) -> AdaptiveLimit:
+    """Drive a limit as a task does that keeps it full: so many trees a millisecond, none faster
+    than the floor.
+    """
     return followed(lambda limit: max(floor_ms, limit / per_ms), windows, former)
 
 
-def followed(latency: Callable[[int], float], windows: int = 60, former: AdaptiveLimit | None = None) -> AdaptiveLimit:
+def followed(
+    latency: Callable[[int], float], windows: int = 60, former: AdaptiveLimit | None = None
+) -> AdaptiveLimit:
     """Drive a limit that is always full by the latency under it."""
     limit = AdaptiveLimit() if former is None else former
     now_ms = 10**9 if limit._since_ms is None else limit._since_ms
@@ -48,8 +56,12 @@ def test_a_task_whose_rows_are_divided_among_workers_keeps_as_many_trees_for_eac
     assert limit.limit == 5 * LEAST
 
 
-def carried(latency: Callable[[int], float], windows: int = 60, former: AdaptiveLimit | None = None) -> float:
-    """Return the trees per millisecond of a task with so much latency under a limit, in the mean of the last half."""
+def carried(
+    latency: Callable[[int], float], windows: int = 60, former: AdaptiveLimit | None = None
+) -> float:
+    """Return the trees per millisecond of a task with so much latency under a limit, in the mean of
+    the last half.
+    """
     limit, rates = followed(latency, windows // 2, former), []
     for _ in range(windows // 2):
         limit = followed(latency, 1, limit)

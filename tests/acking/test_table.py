@@ -34,11 +34,15 @@ def find(ids: Longs, roots: Longs) -> list[int]:
 
 def homes_of(roots: Longs, places: int) -> Longs:
     """Return the first place that each root would take in an empty table."""
-    return np.concatenate([insert(np.zeros(places, np.int64), roots[n : n + 1]) for n in range(len(roots))])
+    return np.concatenate(
+        [insert(np.zeros(places, np.int64), roots[n : n + 1]) for n in range(len(roots))]
+    )
 
 
 def roots_of_the_last_places(count: int) -> Longs:
-    """Roots whose search begins in the last hundredth of the table, so that most run over its end."""
+    """Roots whose search begins in the last hundredth of the table, so that most run over its
+    end.
+    """
     roots = random_roots(count * 200)
     return roots[homes_of(roots, PLACES) >= PLACES - 5][:count]
 

@@ -1,4 +1,6 @@
-"""Batches of trees in an acker's ledger: what ends with its batch, what is left out of it, what is told when, and what is kept."""
+"""Batches of trees in an acker's ledger: what ends with its batch, what is left out of it, what is
+told when, and what is kept.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,9 @@ def test_splits_may_be_heard_before_their_batch_and_in_its_last_message(trees: T
     assert (acked(settled), kept(settled)) == ([(BATCH, TASK)], [(ONE, TASK), (TWO, TASK)])
 
 
-def test_a_failure_is_told_at_once_and_its_member_is_not_acked_with_its_batch(trees: TreeBatches) -> None:
+def test_a_failure_is_told_at_once_and_its_member_is_not_acked_with_its_batch(
+    trees: TreeBatches,
+) -> None:
     init(trees, (BATCH, 5, TASK))
     settled = trees.apply(acks=([ONE], [9]), fails=[ONE])
     assert (acked(settled), failed(settled)) == ([], [(ONE, TASK)])
@@ -97,13 +101,19 @@ def test_batches_do_not_touch_each_other(trees: TreeBatches) -> None:
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-def test_a_later_owner_knows_which_splits_wait_and_which_have_failed(trees: TreeBatches, restarts: bool) -> None:
+def test_a_later_owner_knows_which_splits_wait_and_which_have_failed(
+    trees: TreeBatches, restarts: bool
+) -> None:
     init(trees, (BATCH, 5, TASK))
     trees.apply(acks=([ONE, TWO, THREE], [9, 8, 7]), fails=[TWO])
     ack(trees, (THREE, 7))
     found = again(trees) if restarts else trees
     settled = ack(found, (BATCH, 5))
-    assert (acked(settled), failed(settled), kept(settled)) == ([(BATCH, TASK)], [(TWO, TASK)], [(ONE, TASK), (TWO, TASK)])
+    assert (acked(settled), failed(settled), kept(settled)) == (
+        [(BATCH, TASK)],
+        [(TWO, TASK)],
+        [(ONE, TASK), (TWO, TASK)],
+    )
     assert acked(ack(found, (ONE, 9))) == [(ONE, TASK)]
 
 

@@ -17,7 +17,9 @@ Message = tuple[str, int, int]
 
 
 class Forest(NamedTuple):
-    """Trees as the messages their tuples sent: an init per root, an ack per tuple and root (S1.9-S1.14)."""
+    """Trees as the messages their tuples sent: an init per root, an ack per tuple and root
+    (S1.9-S1.14).
+    """
 
     inits: list[Message]
     acks: list[Message]
@@ -25,7 +27,9 @@ class Forest(NamedTuple):
 
 @st.composite
 def forests(draw: st.DrawFn) -> Forest:
-    """Roots whose tuples beget tuples, some anchored to several at once; every edge has a fresh random id."""
+    """Roots whose tuples beget tuples, some anchored to several at once; every edge has a fresh
+    random id.
+    """
     edges = draw(st.lists(st.integers(1, (1 << 63) - 1), unique=True, min_size=40, max_size=40))
     roots = range(1, draw(st.integers(1, 4)) + 1)
     inits: list[Message] = []
@@ -55,17 +59,24 @@ def forests(draw: st.DrawFn) -> Forest:
 
 
 def _deliver(ledger: Ledger, batch: list[Message]) -> tuple[list[int], list[int]]:
-    rows = {stream: [message[1:] for message in batch if message[0] == stream] for stream in ("init", "ack", "fail")}
+    rows = {
+        stream: [message[1:] for message in batch if message[0] == stream]
+        for stream in ("init", "ack", "fail")
+    }
     init_roots, init_values = zip(*rows["init"], strict=True) if rows["init"] else ((), ())
     ack_roots, ack_values = zip(*rows["ack"], strict=True) if rows["ack"] else ((), ())
     fails = [root for root, _ in rows["fail"]]
-    settled = ledger.apply((init_roots, init_values, [SPOUT_TASK] * len(init_roots)), (ack_roots, ack_values), fails)
+    settled = ledger.apply(
+        (init_roots, init_values, [SPOUT_TASK] * len(init_roots)), (ack_roots, ack_values), fails
+    )
     assert set(settled.acked_tasks.tolist()) <= {SPOUT_TASK}
     return settled.acked_roots.tolist(), settled.failed_roots.tolist()
 
 
 def _cut(draw: st.DataObject, messages: list[Message]) -> list[list[Message]]:
-    cuts = sorted(draw.draw(st.sets(st.integers(0, len(messages)), max_size=6)) | {0, len(messages)})
+    cuts = sorted(
+        draw.draw(st.sets(st.integers(0, len(messages)), max_size=6)) | {0, len(messages)}
+    )
     return [messages[begin:end] for begin, end in pairwise(cuts)]
 
 
@@ -76,7 +87,9 @@ def _ledger(draw: st.DataObject) -> Ledger:
 @pytest.mark.slow
 @settings(derandomize=True)
 @given(forest=forests(), data=st.data())
-def test_s1_5_every_tree_is_acked_by_exactly_its_last_message_in_any_order(forest: Forest, data: st.DataObject) -> None:
+def test_s1_5_every_tree_is_acked_by_exactly_its_last_message_in_any_order(
+    forest: Forest, data: st.DataObject
+) -> None:
     ledger = _ledger(data)
     messages = data.draw(st.permutations(forest.inits + forest.acks))
     left = {root: sum(message[1] == root for message in messages) for _, root, _ in forest.inits}
@@ -93,7 +106,9 @@ def test_s1_5_every_tree_is_acked_by_exactly_its_last_message_in_any_order(fores
 @pytest.mark.slow
 @settings(derandomize=True)
 @given(forest=forests(), data=st.data())
-def test_s1_15_a_tree_with_a_lost_ack_is_never_acked_and_a_fail_ends_it(forest: Forest, data: st.DataObject) -> None:
+def test_s1_15_a_tree_with_a_lost_ack_is_never_acked_and_a_fail_ends_it(
+    forest: Forest, data: st.DataObject
+) -> None:
     ledger = _ledger(data)
     lost = data.draw(st.sampled_from(forest.acks))
     messages = forest.inits + [message for message in forest.acks if message is not lost]
@@ -107,9 +122,14 @@ def test_s1_15_a_tree_with_a_lost_ack_is_never_acked_and_a_fail_ends_it(forest: 
 @pytest.mark.slow
 @settings(derandomize=True)
 @given(forest=forests(), data=st.data())
-def test_s1_16_s1_17_no_root_is_told_twice_whatever_fails_and_when(forest: Forest, data: st.DataObject) -> None:
+def test_s1_16_s1_17_no_root_is_told_twice_whatever_fails_and_when(
+    forest: Forest, data: st.DataObject
+) -> None:
     ledger = _ledger(data)
-    fails = [("fail", root, 0) for root in data.draw(st.lists(st.sampled_from([root for _, root, _ in forest.inits])))]
+    fails = [
+        ("fail", root, 0)
+        for root in data.draw(st.lists(st.sampled_from([root for _, root, _ in forest.inits])))
+    ]
     told: list[int] = []
     for batch in _cut(data, data.draw(st.permutations(forest.inits + forest.acks + fails))):
         for roots in _deliver(ledger, batch):

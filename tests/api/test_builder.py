@@ -43,7 +43,11 @@ class Keep(StatefulBolt):
 
 
 class Join(Bolt):
-    outputs: Mapping[str, Sequence[str] | Stream] = {"default": ["a", "b"], "late": ("a",), "to": Stream(["a"], direct=True)}
+    outputs: Mapping[str, Sequence[str] | Stream] = {
+        "default": ["a", "b"],
+        "late": ("a",),
+        "to": Stream(["a"], direct=True),
+    }
 
     def execute(self, tup: Tuple) -> None:
         pass
@@ -104,7 +108,11 @@ def test_outputs_may_be_fields_streams_or_streams_that_are_direct() -> None:
     made.set_bolt("other", Join(), outputs=["x"]).all_grouping("lines")
     made.set_bolt("sink", Split(), outputs=[]).all_grouping("lines")
     components = made.build().components
-    assert components["join"].streams == {"default": Stream(["a", "b"]), "late": Stream(["a"]), "to": Stream(["a"], direct=True)}
+    assert components["join"].streams == {
+        "default": Stream(["a", "b"]),
+        "late": Stream(["a"]),
+        "to": Stream(["a"], direct=True),
+    }
     assert components["other"].streams == {"default": Stream(["x"])}
     assert components["sink"].streams == {}
 
@@ -139,7 +147,9 @@ def test_every_grouping_has_its_word() -> None:
     )
     assert [components[f"b{n}"].inputs[0].grouping.kind for n in range(4)] == list(words)
     assert components["c"].inputs[0].grouping.custom is chooser
-    assert components["r"].inputs[0].grouping == Grouping("key_range", ("number",), KeyRanges([10, 100]))
+    assert components["r"].inputs[0].grouping == Grouping(
+        "key_range", ("number",), KeyRanges([10, 100])
+    )
 
 
 def test_a_built_topology_does_not_change_with_its_builder() -> None:
@@ -173,7 +183,10 @@ MISTAKES: dict[str, tuple[Callable[[TopologyBuilder], Any], str]] = {
         "component 'split' subscribes to stream 'late' of 'lines', which declares default",
     ),
     "stream of a sink": (
-        lambda b: (b.set_bolt("sink", Split(), outputs=()).all_grouping("lines"), b.set_bolt("more", Split()).all_grouping("sink")),
+        lambda b: (
+            b.set_bolt("sink", Split(), outputs=()).all_grouping("lines"),
+            b.set_bolt("more", Split()).all_grouping("sink"),
+        ),
         "component 'more' subscribes to stream 'default' of 'sink', which declares none",
     ),
     "unknown field": (
@@ -197,7 +210,9 @@ MISTAKES: dict[str, tuple[Callable[[TopologyBuilder], Any], str]] = {
         "by unknown field 'key'; it declares line, number",
     ),
     "more tasks than ranges": (
-        lambda b: b.set_bolt("split", Split(), 2, num_tasks=4).key_range_grouping("lines", "number", [10, 100]),
+        lambda b: b.set_bolt("split", Split(), 2, num_tasks=4).key_range_grouping(
+            "lines", "number", [10, 100]
+        ),
         "component 'split' has 4 tasks for the 3 key ranges of its input from 'lines', and some would get nothing; "
         "give more bounds or fewer tasks",
     ),
@@ -205,7 +220,10 @@ MISTAKES: dict[str, tuple[Callable[[TopologyBuilder], Any], str]] = {
         lambda b: (b.set_bolt("split", Split()), b.set_bolt("split", Split())),
         "component id 'split' is used twice; ids are unique over spouts and bolts",
     ),
-    "bolt named like a spout": (lambda b: b.set_bolt("lines", Split()), "component id 'lines' is used twice"),
+    "bolt named like a spout": (
+        lambda b: b.set_bolt("lines", Split()),
+        "component id 'lines' is used twice",
+    ),
     "subscribed twice": (
         lambda b: b.set_bolt("split", Split()).shuffle_grouping("lines").all_grouping("lines"),
         "component 'split' subscribes to stream 'default' of 'lines' twice; drop one",
@@ -235,8 +253,14 @@ MISTAKES: dict[str, tuple[Callable[[TopologyBuilder], Any], str]] = {
     ),
     "negative parallelism": (lambda b: b.set_bolt("split", Split(), -2), "at least 1, not -2"),
     "fractional parallelism": (lambda b: b.set_bolt("split", Split(), 1.5), "at least 1, not 1.5"),  # type: ignore[arg-type]
-    "parallelism that is a truth value": (lambda b: b.set_bolt("split", Split(), True), "at least 1, not True"),
-    "parallelism in words": (lambda b: b.set_bolt("split", Split(), "two"), "at least 1, not 'two'"),  # type: ignore[arg-type]
+    "parallelism that is a truth value": (
+        lambda b: b.set_bolt("split", Split(), True),
+        "at least 1, not True",
+    ),
+    "parallelism in words": (
+        lambda b: b.set_bolt("split", Split(), "two"),  # type: ignore[arg-type]
+        "at least 1, not 'two'",
+    ),
     "no parallelism": (lambda b: b.set_bolt("split", Split(), None), "at least 1, not None"),  # type: ignore[arg-type]
     "no tasks": (
         lambda b: b.set_bolt("split", Split(), num_tasks=0),
@@ -295,9 +319,14 @@ MISTAKES: dict[str, tuple[Callable[[TopologyBuilder], Any], str]] = {
         lambda b: b.set_bolt("split", Split(), outputs=["word", 3]),  # type: ignore[list-item]
         "component 'split', stream 'default': fields must be a list of names",
     ),
-    "an empty field": (lambda b: b.set_bolt("split", Split(), outputs=["word", ""]), "fields must be a list of names"),
+    "an empty field": (
+        lambda b: b.set_bolt("split", Split(), outputs=["word", ""]),
+        "fields must be a list of names",
+    ),
     "a field declared twice": (
-        lambda b: b.set_bolt("split", Split(), outputs=["word", "n", "word"]).shuffle_grouping("lines"),
+        lambda b: b.set_bolt("split", Split(), outputs=["word", "n", "word"]).shuffle_grouping(
+            "lines"
+        ),
         "component 'split', stream 'default': field 'word' is declared twice; rename one",
     ),
     "conf that is no mapping": (
@@ -324,7 +353,9 @@ def test_a_mistake_is_named_with_its_mend(mistake: str) -> None:
 def test_a_topology_without_a_spout_is_refused() -> None:
     made = TopologyBuilder()
     made.set_bolt("split", Split())
-    with pytest.raises(InvalidTopologyError, match=r"needs at least one spout; add one with set_spout\(\.\.\.\)"):
+    with pytest.raises(
+        InvalidTopologyError, match=r"needs at least one spout; add one with set_spout\(\.\.\.\)"
+    ):
         made.build()
 
 
@@ -332,7 +363,9 @@ def test_a_topology_without_a_spout_is_refused() -> None:
 
 
 @pytest.mark.parametrize("grouping", ["shuffle", "none", "local_or_shuffle"])
-def test_windows_by_key_in_several_tasks_refuse_a_grouping_that_scatters_keys(grouping: str) -> None:
+def test_windows_by_key_in_several_tasks_refuse_a_grouping_that_scatters_keys(
+    grouping: str,
+) -> None:
     made = words()
     getattr(made.set_bolt("sums", sums(), 2), f"{grouping}_grouping")("words")
     with pytest.raises(InvalidTopologyError) as refused:
@@ -343,7 +376,9 @@ def test_windows_by_key_in_several_tasks_refuse_a_grouping_that_scatters_keys(gr
     )
 
 
-@pytest.mark.parametrize("more", [{"num_tasks": 2}, {"conf": {"topology.tasks": 2}}, {"parallelism": 2}])
+@pytest.mark.parametrize(
+    "more", [{"num_tasks": 2}, {"conf": {"topology.tasks": 2}}, {"parallelism": 2}]
+)
 def test_tasks_count_not_executors(more: dict[str, Any]) -> None:
     made = words()
     made.set_bolt("sums", sums(), **more).shuffle_grouping("words")
@@ -354,17 +389,25 @@ def test_tasks_count_not_executors(more: dict[str, Any]) -> None:
 def test_windows_by_key_refuse_a_key_that_is_spread_by_other_fields_or_by_two_groupings() -> None:
     made = words()
     made.set_bolt("sums", sums(), 2).fields_grouping("words", "word", "place")
-    with pytest.raises(InvalidTopologyError, match=r"'words' is grouped by word, place; use fields_grouping\('words', 'word'\)"):
+    with pytest.raises(
+        InvalidTopologyError,
+        match=r"'words' is grouped by word, place; use fields_grouping\('words', 'word'\)",
+    ):
         made.build()
     groups: list[Callable[[Any], Any]] = [
-        lambda b: b.fields_grouping("words", "place", "word").fields_grouping("more", "word", "place"),
+        lambda b: b.fields_grouping("words", "place", "word").fields_grouping(
+            "more", "word", "place"
+        ),
         lambda b: b.fields_grouping("words", "word", "place").global_grouping("more"),
     ]
     for group in groups:
         made = words()
         made.set_bolt("more", Split(), outputs=["word", "place"]).shuffle_grouping("lines")
         group(made.set_bolt("sums", sums().with_key("word", "place"), 2))
-        with pytest.raises(InvalidTopologyError, match="stream 'default' of 'words' are grouped differently; group every input by"):
+        with pytest.raises(
+            InvalidTopologyError,
+            match="stream 'default' of 'words' are grouped differently; group every input by",
+        ):
             made.build()
 
 
@@ -372,7 +415,9 @@ def test_windows_by_key_refuse_a_key_that_is_spread_by_other_fields_or_by_two_gr
     "group",
     [
         lambda b: b.set_bolt("sums", sums(), 2).fields_grouping("words", "word"),
-        lambda b: b.set_bolt("sums", sums().with_key("word", "place"), 2).fields_grouping("words", "word"),
+        lambda b: b.set_bolt("sums", sums().with_key("word", "place"), 2).fields_grouping(
+            "words", "word"
+        ),
         lambda b: b.set_bolt("sums", sums(), 1).shuffle_grouping("words"),
         lambda b: b.set_bolt("sums", sums(), 2).global_grouping("words"),
         lambda b: b.set_bolt("sums", sums(), 2).all_grouping("words"),
@@ -381,7 +426,9 @@ def test_windows_by_key_refuse_a_key_that_is_spread_by_other_fields_or_by_two_gr
         lambda b: b.set_bolt("keep", Keep(), 2).shuffle_grouping("words"),
     ],
 )
-def test_what_keeps_keys_together_or_has_none_is_legal(group: Callable[[TopologyBuilder], Any]) -> None:
+def test_what_keeps_keys_together_or_has_none_is_legal(
+    group: Callable[[TopologyBuilder], Any],
+) -> None:
     made = words()
     group(made)
     made.build()
@@ -391,7 +438,10 @@ def test_a_text_for_key_fields_is_named() -> None:
     made, bolt = words(), sums()
     bolt.key_fields = "word"
     made.set_bolt("sums", bolt).fields_grouping("words", "word")
-    with pytest.raises(InvalidTopologyError, match="component 'sums': key_fields is the text 'word'; write a tuple of field names"):
+    with pytest.raises(
+        InvalidTopologyError,
+        match="component 'sums': key_fields is the text 'word'; write a tuple of field names",
+    ):
         made.build()
 
 
@@ -401,7 +451,10 @@ def test_a_text_for_key_fields_is_named() -> None:
 def test_a_bolt_without_inputs_is_refused_unless_ticks_are_its_input() -> None:
     made = base()
     made.set_bolt("split", Split())
-    with pytest.raises(InvalidTopologyError, match=r"bolt 'split' has no inputs, so .* add a .*shuffle_grouping\('lines'\)"):
+    with pytest.raises(
+        InvalidTopologyError,
+        match=r"bolt 'split' has no inputs, so .* add a .*shuffle_grouping\('lines'\)",
+    ):
         made.build()
     made = base()
     made.set_bolt("clock", Split(), conf={"topology.tick.tuple.freq.secs": 5})

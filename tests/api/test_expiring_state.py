@@ -1,4 +1,6 @@
-"""Checks that keys of an ExpiringState end at the caller's time, on both backends, over owners, and in a replay as live."""
+"""Checks that keys of an ExpiringState end at the caller's time, on both backends, over owners, and
+in a replay as live.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ class Visits(StatefulBolt):
 
     def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
         """Count one."""
-        collector.emit((tup["user"], ExpiringState(self.state, 10_000).add(tup["user"], 1, tup["ms"])))
+        collector.emit(
+            (tup["user"], ExpiringState(self.state, 10_000).add(tup["user"], 1, tup["ms"]))
+        )
 
 
 @pytest.mark.parametrize("backend", ["memory", "lazy"])

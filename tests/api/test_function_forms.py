@@ -1,4 +1,6 @@
-"""Function forms behave as the class forms do: live with deaths of workers, and in a batch replay."""
+"""Function forms behave as the class forms do: live with deaths of workers, and in a batch
+replay.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +74,9 @@ class Count(StatefulBolt):
 
 @bolt(effects=Effects.RUN)
 def last(tup: Tuple, state: KeyValueState) -> None:
-    state[tup["word"]] = [len(state), tup["word"]] if tup["word"] not in state else state[tup["word"]]
+    state[tup["word"]] = (
+        [len(state), tup["word"]] if tup["word"] not in state else state[tup["word"]]
+    )
 
 
 class Last(StatefulBolt):
@@ -83,7 +87,16 @@ class Last(StatefulBolt):
         self.state[word] = [len(self.state), word] if word not in self.state else self.state[word]
 
 
-@fold("word", "letters", "at_ms", window=tumbling(ms=50), key="word", time="at_ms", initial=0, lag=Duration.millis(30))
+@fold(
+    "word",
+    "letters",
+    "at_ms",
+    window=tumbling(ms=50),
+    key="word",
+    time="at_ms",
+    initial=0,
+    lag=Duration.millis(30),
+)
 def sums(total: int, tup: Tuple) -> int:
     return total + int(tup["length"])
 
@@ -126,14 +139,21 @@ def of_functions(spout: Any, tasks: int) -> Topology:
 
 
 def of_classes(spout: Any, tasks: int) -> Topology:
-    by_word = Sums().with_tumbling_window(Duration.millis(50)).with_key("word").with_lag(Duration.millis(30))
+    by_word = (
+        Sums()
+        .with_tumbling_window(Duration.millis(50))
+        .with_key("word")
+        .with_lag(Duration.millis(30))
+    )
     all_words = Members().with_tumbling_window(Duration.millis(100)).with_late_tuple_stream("late")
     builder = TopologyBuilder()
     builder.set_spout("lines", spout)
     builder.set_bolt("split", Split(), tasks).shuffle_grouping("lines")
     builder.set_bolt("count", Count(), tasks).fields_grouping("split", "word")
     builder.set_bolt("last", Last()).shuffle_grouping("count")
-    builder.set_bolt("sums", by_word.with_timestamp_field("at_ms"), tasks).fields_grouping("split", "word")
+    builder.set_bolt("sums", by_word.with_timestamp_field("at_ms"), tasks).fields_grouping(
+        "split", "word"
+    )
     builder.set_bolt("members", all_words.with_timestamp_field("at_ms")).global_grouping("sums")
     return builder.build()
 
@@ -146,13 +166,20 @@ def test_both_forms_make_the_same_topology() -> None:
     functions, classes = of_functions(source(), 3), of_classes(source(), 3)
     for component in functions:
         other = classes.components[component.id]
-        assert (component.streams, component.inputs, component.conf) == (other.streams, other.inputs, other.conf), component.id
+        assert (component.streams, component.inputs, component.conf) == (
+            other.streams,
+            other.inputs,
+            other.conf,
+        ), component.id
 
 
 WORDS = st.lists(st.sampled_from(("a", "bb", "odd", "dddd", "ä")), max_size=4)
 LINES = st.lists(
     st.builds(
-        lambda words, bad, at_ms: (" ".join([*words, *bad]), at_ms), WORDS, st.just([]) | st.just(["bad"]), st.integers(0, 400)
+        lambda words, bad, at_ms: (" ".join([*words, *bad]), at_ms),
+        WORDS,
+        st.just([]) | st.just(["bad"]),
+        st.integers(0, 400),
     ),
     max_size=12,
 )
@@ -160,14 +187,21 @@ LINES = st.lists(
 
 def parked(letters: Any) -> list[str]:
     """Return what of dead letters does not name a line of the form's source."""
-    return sorted(f"{d.component} {d.values} {d.attempts} {d.reason.partition(' (')[0]}" for d in letters)
+    return sorted(
+        f"{d.component} {d.values} {d.attempts} {d.reason.partition(' (')[0]}" for d in letters
+    )
 
 
 @pytest.mark.slow
 @settings(max_examples=60)
 @given(lines=LINES, tasks=st.integers(1, 3), seed=st.integers(0, 9))
-def test_a_live_run_of_functions_is_that_of_classes(lines: list[Line], tasks: int, seed: int) -> None:
-    runs = [complete_topology(make(source(), tasks), {"lines": lines}, conf=CONF, seed=seed) for make in (of_functions, of_classes)]
+def test_a_live_run_of_functions_is_that_of_classes(
+    lines: list[Line], tasks: int, seed: int
+) -> None:
+    runs = [
+        complete_topology(make(source(), tasks), {"lines": lines}, conf=CONF, seed=seed)
+        for make in (of_functions, of_classes)
+    ]
     for name in BOLTS:
         found = [(run[name] if name != "last" else [], run.state_by_task(name)) for run in runs]
         assert found[0] == found[1], name
@@ -178,7 +212,9 @@ def test_a_live_run_of_functions_is_that_of_classes(lines: list[Line], tasks: in
 @pytest.mark.slow
 @settings(max_examples=60)
 @given(lines=LINES, tasks=st.integers(1, 3), is_timed=st.booleans(), skip_bad=st.booleans())
-def test_a_replay_of_functions_is_that_of_classes(lines: list[Line], tasks: int, is_timed: bool, skip_bad: bool) -> None:
+def test_a_replay_of_functions_is_that_of_classes(
+    lines: list[Line], tasks: int, is_timed: bool, skip_bad: bool
+) -> None:
     if not skip_bad:  # the way for replays that put nothing aside
         lines = [(line.replace("odd", "o").replace("bad", "b"), at_ms) for line, at_ms in lines]
     found: list[LocalResults] = [
@@ -198,8 +234,12 @@ def test_a_replay_of_functions_is_that_of_classes(lines: list[Line], tasks: int,
 
 @pytest.mark.slow
 @settings(max_examples=40)
-@given(lines=LINES, kills=st.lists(st.tuples(st.integers(0, 12), st.sampled_from(BOLTS)), max_size=3))
-def test_functions_count_exactly_whatever_dies_and_as_their_replay_does(lines: list[Line], kills: list[tuple[int, str]]) -> None:
+@given(
+    lines=LINES, kills=st.lists(st.tuples(st.integers(0, 12), st.sampled_from(BOLTS)), max_size=3)
+)
+def test_functions_count_exactly_whatever_dies_and_as_their_replay_does(
+    lines: list[Line], kills: list[tuple[int, str]]
+) -> None:
     good = [(line.replace("odd", "o").replace("bad", "b"), at_ms) for line, at_ms in lines]
     spout = source()
     with LocalCluster() as cluster:

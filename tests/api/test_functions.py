@@ -1,4 +1,6 @@
-"""Function form of components: what it runs as, how it is pickled, where its errors point, and which mistakes are refused."""
+"""Function form of components: what it runs as, how it is pickled, where its errors point, and
+which mistakes are refused.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,9 @@ def word_count(tasks: int = 2) -> Topology:
     return builder.build()
 
 
-def one(function: Callable[..., Any], outputs: tuple[str, ...] = ("value",), **options: Any) -> Topology:
+def one(
+    function: Callable[..., Any], outputs: tuple[str, ...] = ("value",), **options: Any
+) -> Topology:
     builder = TopologyBuilder()
     builder.set_spout("source", FeederSpout(outputs))
     builder.set_bolt("bolt", function, inputs="source", **options)
@@ -74,7 +78,9 @@ def one(function: Callable[..., Any], outputs: tuple[str, ...] = ("value",), **o
 
 
 def run(function: Callable[..., Any], *values: Any) -> Any:
-    return complete_topology(one(function), {"source": [[value] for value in values]}, conf={"topology.max.retries": 0})
+    return complete_topology(
+        one(function), {"source": [[value] for value in values]}, conf={"topology.max.retries": 0}
+    )
 
 
 # -- what a function runs as
@@ -84,7 +90,14 @@ def run(function: Callable[..., Any], *values: Any) -> Any:
 def test_word_count_of_three_functions(tasks: int) -> None:
     done = complete_topology(word_count(tasks))
     assert done.state("count") == {"to": 2, "be": 2, "or": 1, "not": 1}
-    assert sorted(done["count"]) == [("be", 1), ("be", 2), ("not", 1), ("or", 1), ("to", 1), ("to", 2)]
+    assert sorted(done["count"]) == [
+        ("be", 1),
+        ("be", 2),
+        ("not", 1),
+        ("or", 1),
+        ("to", 1),
+        ("to", 2),
+    ]
     assert done.dead_letters == []
 
 
@@ -127,13 +140,18 @@ def test_a_function_without_outputs_yields_nothing() -> None:
 
 
 def test_types_of_fields_and_state_are_declared_as_in_a_class() -> None:
-    @bolt({"word": "string", "n": "bigint"}, key="value", state_type="bigint", state_key_type="string")
+    @bolt(
+        {"word": "string", "n": "bigint"}, key="value", state_type="bigint", state_key_type="string"
+    )
     def typed(tup: Tuple, state: KeyValueState) -> Iterator[Any]:
         yield "a", 1
 
     component = one(typed).components["bolt"]
     assert component.streams["default"].types == {"word": "string", "n": "bigint"}
-    assert (component.instance.state_type, component.instance.state_key_type) == ("bigint", "string")
+    assert (component.instance.state_type, component.instance.state_key_type) == (
+        "bigint",
+        "string",
+    )
 
 
 def test_a_fold_emits_key_accumulator_and_last_millisecond() -> None:
@@ -143,7 +161,9 @@ def test_a_fold_emits_key_accumulator_and_last_millisecond() -> None:
 
     topology = one(total, ("word", "at_ms"), parallelism=2)
     assert topology.components["bolt"].streams["default"].fields == ("word", "total", "at_ms")
-    done = complete_topology(topology, {"source": [["a", 1], ["b", 2], ["a", 9_999], ["a", 10_000]]})
+    done = complete_topology(
+        topology, {"source": [["a", 1], ["b", 2], ["a", 9_999], ["a", 10_000]]}
+    )
     assert sorted(done["bolt"]) == [("a", 1, 19_999), ("a", 2, 9_999), ("b", 1, 9_999)]
 
 
@@ -152,13 +172,22 @@ def test_a_fold_may_name_its_fields_and_leave_the_time_out() -> None:
     def by_count(accumulator: int, tup: Tuple) -> int:
         return accumulator + int(tup[0])
 
-    @fold("word", "words", window=sliding(seconds=10, every=Duration.seconds(5)), key="word", time="at_ms", initial=list)
+    @fold(
+        "word",
+        "words",
+        window=sliding(seconds=10, every=Duration.seconds(5)),
+        key="word",
+        time="at_ms",
+        initial=list,
+    )
     def sliding_list(accumulator: list[int], tup: Tuple) -> list[int]:
         accumulator.append(tup["at_ms"])
         return accumulator
 
     assert run(by_count, 1, 2, 3, 4)["bolt"] == [(3,), (7,)]
-    done = complete_topology(one(sliding_list, ("word", "at_ms")), {"source": [["a", 6000], ["a", 7000]]})
+    done = complete_topology(
+        one(sliding_list, ("word", "at_ms")), {"source": [["a", 6000], ["a", 7000]]}
+    )
     assert done["bolt"] == [("a", [6000, 7000]), ("a", [6000, 7000])]
 
 
@@ -174,7 +203,13 @@ def test_an_accumulator_that_can_change_is_a_new_one_in_every_window(initial: An
 
 
 def test_a_fold_over_sessions_merges() -> None:
-    @fold(window=session(Duration.millis(10)), time="at_ms", initial=0, merge=operator.add, late_stream="late")
+    @fold(
+        window=session(Duration.millis(10)),
+        time="at_ms",
+        initial=0,
+        merge=operator.add,
+        late_stream="late",
+    )
     def visits(accumulator: int, tup: Tuple) -> int:
         return accumulator + 1
 
@@ -194,7 +229,9 @@ def test_a_windowed_function_gets_each_window() -> None:
     def top(window: Window) -> Iterator[Any]:
         yield from enumerate(sorted((tup["value"] for tup in window), reverse=True)[:2], 1)
 
-    done = complete_topology(one(top, ("value", "at_ms")), {"source": [[3, 1], [9, 2], [4, 3], [5, 11]]})
+    done = complete_topology(
+        one(top, ("value", "at_ms")), {"source": [[3, 1], [9, 2], [4, 3], [5, 11]]}
+    )
     assert done["bolt"] == [(1, 9), (2, 4), (1, 5)]
 
 
@@ -225,7 +262,10 @@ def test_a_spout_function_that_returns_no_list_is_named() -> None:
     builder = TopologyBuilder()
     builder.set_spout("words", word)
     builder.set_bolt("count", count, inputs="words")
-    with pytest.raises(Exception, match=r"component 'words': function .*word \(test_functions.py, line \d+\) must return"):
+    with pytest.raises(
+        Exception,
+        match=r"component 'words': function .*word \(test_functions.py, line \d+\) must return",
+    ):
         complete_topology(builder.build())
 
 
@@ -234,7 +274,11 @@ def test_a_spout_function_that_returns_no_list_is_named() -> None:
 
 def line_of(function: Callable[..., Any], text: str) -> int:
     source = Path(__file__).read_text(encoding="utf-8").splitlines()
-    return next(n for n, line in enumerate(source, 1) if n > function.__code__.co_firstlineno and text in line)
+    return next(
+        n
+        for n, line in enumerate(source, 1)
+        if n > function.__code__.co_firstlineno and text in line
+    )
 
 
 def test_an_exception_fails_the_tuple_and_takes_back_its_rows_and_its_state() -> None:
@@ -247,7 +291,11 @@ def test_an_exception_fails_the_tuple_and_takes_back_its_rows_and_its_state() ->
 
     done = run(picky, "a", "bad", "b")
     (letter,) = done.dead_letters
-    assert (done["bolt"], done.state("bolt"), letter.values) == ([("a",), ("b",)], {"seen": 2}, ("bad",))
+    assert (done["bolt"], done.state("bolt"), letter.values) == (
+        [("a",), ("b",)],
+        {"seen": 2},
+        ("bad",),
+    )
     line = line_of(picky, "raise ValueError")
     assert letter.reason == f"ValueError: cannot stand it (test_functions.py, line {line})"
 
@@ -270,7 +318,9 @@ def test_a_row_that_cannot_be_emitted_fails_the_tuple_at_its_yield() -> None:
     assert letter.reason.endswith(f"(test_functions.py, line {line_of(wrong, 'yield row[:]')})")
     assert "emitted 2 values for 1 fields (word)" in letter.reason
     (letter,) = run(unknown, "a").dead_letters
-    assert "field 'word'" in letter.reason and letter.reason.endswith(f"line {line_of(unknown, 'yield object')})")
+    assert "field 'word'" in letter.reason and letter.reason.endswith(
+        f"line {line_of(unknown, 'yield object')})"
+    )
 
 
 def test_a_function_cannot_go_on_without_a_row_that_was_refused() -> None:
@@ -314,7 +364,9 @@ def build():
 
 
 @pytest.mark.parametrize("by_value", [True, False])
-def test_functions_travel_by_value_and_by_import(by_value: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_functions_travel_by_value_and_by_import(
+    by_value: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "made_of_functions.py").write_text(MODULE)
     monkeypatch.syspath_prepend(str(tmp_path))
     module = importlib.import_module("made_of_functions")
@@ -326,7 +378,11 @@ def test_functions_travel_by_value_and_by_import(by_value: bool, tmp_path: Path,
         else:
             assert pickle.loads(pickle.dumps(module.split)) is module.split
         _, make = open_topology(data, hashlib.sha256(data).hexdigest())
-        assert [make(id).outputs for id in ("lines", "split", "count")] == [("line",), ("word",), ("word", "n")]
+        assert [make(id).outputs for id in ("lines", "split", "count")] == [
+            ("line",),
+            ("word",),
+            ("word", "n"),
+        ]
         assert make("count").key_fields == ("word",)
         assert list(make("split")._function({"line": "x,y"})) == ["x", "y"]
     finally:
@@ -384,8 +440,14 @@ class Holder:
 
 
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
-    "no yield": (lambda: bolt("word")(returns_list), "declares the fields word, but has no yield; write yield for each row"),
-    "no fields": (lambda: bolt(again(generates)), "yields rows, but declares no fields; name them in the decorator"),
+    "no yield": (
+        lambda: bolt("word")(returns_list),
+        "declares the fields word, but has no yield; write yield for each row",
+    ),
+    "no fields": (
+        lambda: bolt(again(generates)),
+        "yields rows, but declares no fields; name them in the decorator",
+    ),
     "two values for one field": (
         lambda: bolt("word")(two),
         f"yields 2 values in line {two.__code__.co_firstlineno + 1}, but declares 1 (word); yield as many values as there",
@@ -395,22 +457,61 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: bolt("word")(asynchronous),
         "is async, and the runtime does not await it; write a plain def asynchronous(tup)",
     ),
-    "an async generator": (lambda: bolt("word")(asynchronous_generator), "is async, and the runtime does not await it"),
-    "a method": (lambda: bolt("word")(Holder.method), "is a method; decorate a function outside of any class, or derive from"),
+    "an async generator": (
+        lambda: bolt("word")(asynchronous_generator),
+        "is async, and the runtime does not await it",
+    ),
+    "a method": (
+        lambda: bolt("word")(Holder.method),
+        "is a method; decorate a function outside of any class, or derive from",
+    ),
     "a bound method": (lambda: (bolt("word")(Holder.method), Holder().method)[1], "is a method"),
-    "a class": (lambda: bolt("word")(type("Mine", (), {})), "is a type; @bolt decorates functions only"),
-    "no decorator": (lambda: generates_undecorated, 'has no decorator; write @bolt("field", ...) above it'),
-    "no parameter": (lambda: bolt(lambda: None), "takes (); write def <lambda>(tup) or def <lambda>(tup, state), without defaults"),
-    "three parameters": (lambda: bolt(lambda tup, state, more: None), "takes (tup, state, more); write def"),
+    "a class": (
+        lambda: bolt("word")(type("Mine", (), {})),
+        "is a type; @bolt decorates functions only",
+    ),
+    "no decorator": (
+        lambda: generates_undecorated,
+        'has no decorator; write @bolt("field", ...) above it',
+    ),
+    "no parameter": (
+        lambda: bolt(lambda: None),
+        "takes (); write def <lambda>(tup) or def <lambda>(tup, state), without defaults",
+    ),
+    "three parameters": (
+        lambda: bolt(lambda tup, state, more: None),
+        "takes (tup, state, more); write def",
+    ),
     "a default": (lambda: bolt(lambda tup, n=3: None), "takes (tup, n=3); write def"),
     "any arguments": (lambda: bolt(lambda *a: None), "takes (*a); write def"),
-    "a key without state": (lambda: bolt("v", key="v")(again(generates)), "keeps no state, so 'key' has no meaning; add a second"),
-    "types of a state without state": (lambda: bolt("v", state_type="bigint")(again(generates)), "'state_type' has no meaning"),
-    "streams": (lambda: bolt({"default": ["a"], "b": ["c"]})(again(generates)), "emits to the default stream only"),  # type: ignore[dict-item]
-    "a list of fields": (lambda: bolt(["word"])(again(generates)), "fields are names, or one mapping of names to types"),  # type: ignore[call-overload]
-    "an unknown type": (lambda: bolt({"word": "wrod"})(again(generates)), "component 'bolt', stream 'default', field 'word'"),
-    "a word for effects": (lambda: bolt("v", effects="mute")(again(generates)), "effects is 'mute'; use one of Effects.RUN"),  # type: ignore[call-overload]
-    "a spout as a bolt": (lambda: spout("v")(lines_again), "is declared with @spout; add it with set_spout"),
+    "a key without state": (
+        lambda: bolt("v", key="v")(again(generates)),
+        "keeps no state, so 'key' has no meaning; add a second",
+    ),
+    "types of a state without state": (
+        lambda: bolt("v", state_type="bigint")(again(generates)),
+        "'state_type' has no meaning",
+    ),
+    "streams": (
+        lambda: bolt({"default": ["a"], "b": ["c"]})(again(generates)),  # type: ignore[dict-item]
+        "emits to the default stream only",
+    ),
+    "a list of fields": (
+        lambda: bolt(["word"])(again(generates)),  # type: ignore[call-overload]
+        "fields are names, or one mapping of names to types",
+    ),
+    "an unknown type": (
+        lambda: bolt({"word": "wrod"})(again(generates)),
+        "component 'bolt', stream 'default', field 'word'",
+    ),
+    "a word for effects": (
+        lambda: bolt("v", effects="mute")(again(generates)),  # type: ignore[call-overload]
+        "effects is 'mute'; use one of Effects.RUN",
+    ),
+    "a spout as a bolt": (
+        lambda: spout("v")(lines_again),
+        "is declared with @spout; add it with set_spout",
+    ),
     "a fold with a yield": (
         lambda: fold(window=tumbling(seconds=1), initial=0)(generating_fold),
         "has a yield; return the new accumulator",
@@ -470,23 +571,33 @@ def test_a_mistake_names_function_file_and_line() -> None:
 
 
 def test_a_spout_function_must_not_be_a_generator_and_takes_nothing() -> None:
-    for function, said in ((generates, "takes (tup)"), (lambda: (yield 1), "has a yield; return all rows as a list, so that")):
+    for function, said in (
+        (generates, "takes (tup)"),
+        (lambda: (yield 1), "has a yield; return all rows as a list, so that"),
+    ):
         with pytest.raises(InvalidTopologyError) as refused:
             TopologyBuilder().set_spout("words", spout("word")(again(function)))
         assert said in str(refused.value)
     with pytest.raises(InvalidTopologyError, match="is declared with @bolt; add it with set_bolt"):
         TopologyBuilder().set_spout("words", split)  # type: ignore[arg-type]
-    with pytest.raises(InvalidTopologyError, match=r'has no decorator; write @spout\("field", ...\) above it'):
+    with pytest.raises(
+        InvalidTopologyError, match=r'has no decorator; write @spout\("field", ...\) above it'
+    ):
         TopologyBuilder().set_spout("words", generates_undecorated)  # type: ignore[arg-type]
 
 
 def test_what_cannot_be_decorated_is_no_component() -> None:
-    with pytest.raises(TypeError, match="@bolt decorates functions, not a builtin_function_or_method"):
+    with pytest.raises(
+        TypeError, match="@bolt decorates functions, not a builtin_function_or_method"
+    ):
         bolt("word")(len)
     with pytest.raises(TypeError, match="no option 'any_order'; it has key, order_insensitive"):
         bolt("word", any_order=True)  # type: ignore[call-overload]
     partial = functools.partial(split)
-    with pytest.raises(InvalidTopologyError, match="component 'bolt': set_bolt needs an instance of Bolt or BasicBolt"):
+    with pytest.raises(
+        InvalidTopologyError,
+        match="component 'bolt': set_bolt needs an instance of Bolt or BasicBolt",
+    ):
         one(partial)
 
 
@@ -504,12 +615,18 @@ def test_widths_that_only_a_run_can_tell_are_not_guessed() -> None:
 
 def test_a_function_is_decorated_once() -> None:
     bolt("word")(bolt("word")(again(generates)))
-    with pytest.raises(TypeError, match="generates is decorated twice; for variants write a function that returns a decorated"):
+    with pytest.raises(
+        TypeError,
+        match="generates is decorated twice; for variants write a function that returns a decorated",
+    ):
         bolt("other")(bolt("word")(again(generates)))
 
 
 def test_outputs_at_set_bolt_are_refused_for_a_function() -> None:
-    with pytest.raises(InvalidTopologyError, match=r"component 'bolt': .* names its fields in its decorator; drop outputs="):
+    with pytest.raises(
+        InvalidTopologyError,
+        match=r"component 'bolt': .* names its fields in its decorator; drop outputs=",
+    ):
         TopologyBuilder().set_bolt("bolt", split, outputs=["a", "b"])
 
 
@@ -546,7 +663,9 @@ def test_shapes_of_windows() -> None:
         (lambda: spout(cast(Any, 3.5)), r"spout\(3.5\): outputs"),
     ],
 )
-def test_outputs_of_another_type_are_refused_where_they_are_declared(declare: Any, sentence: str) -> None:
+def test_outputs_of_another_type_are_refused_where_they_are_declared(
+    declare: Any, sentence: str
+) -> None:
     with pytest.raises(TypeError, match=sentence):
         declare()
 

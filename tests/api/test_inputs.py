@@ -1,4 +1,6 @@
-"""`inputs=` of set_bolt: the same subscriptions as the grouping methods, and a bolt's key as the grouping of its inputs."""
+"""`inputs=` of set_bolt: the same subscriptions as the grouping methods, and a bolt's key as the
+grouping of its inputs.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,11 @@ from sparkstorm.model.topology import Subscription
 
 
 class Words(Spout):
-    outputs = {"default": ("word", "at_ms"), "odd": ("word", "at_ms"), "to": Stream(("word",), direct=True)}  # noqa: RUF012
+    outputs = {  # noqa: RUF012
+        "default": ("word", "at_ms"),
+        "odd": ("word", "at_ms"),
+        "to": Stream(("word",), direct=True),
+    }
 
 
 class Last(BasicBolt):
@@ -82,14 +88,32 @@ def subscribed(make: Callable[[TopologyBuilder], Any]) -> tuple[Subscription, ..
 EVERYWHERE = Everywhere()
 SAME: dict[str, tuple[Any, Callable[[Any], Any]]] = {
     "a component": ("words", lambda d: d.shuffle_grouping("words")),
-    "several": (["words", "more:odd"], lambda d: d.shuffle_grouping("words").shuffle_grouping("more", "odd")),
-    "fields": ({"words": fields("word", "at_ms")}, lambda d: d.fields_grouping("words", "word", "at_ms")),
-    "partial key": ({"words:odd": partial_key("word")}, lambda d: d.partial_key_grouping("words", "word", stream="odd")),
+    "several": (
+        ["words", "more:odd"],
+        lambda d: d.shuffle_grouping("words").shuffle_grouping("more", "odd"),
+    ),
+    "fields": (
+        {"words": fields("word", "at_ms")},
+        lambda d: d.fields_grouping("words", "word", "at_ms"),
+    ),
+    "partial key": (
+        {"words:odd": partial_key("word")},
+        lambda d: d.partial_key_grouping("words", "word", stream="odd"),
+    ),
     "custom": ({"words": custom(EVERYWHERE)}, lambda d: d.custom_grouping("words", EVERYWHERE)),
-    "key range": ({"words:odd": key_range("word", ["m"])}, lambda d: d.key_range_grouping("words", "word", ["m"], "odd")),
-    "load-aware": ({"words": "load_aware_shuffle"}, lambda d: d.load_aware_shuffle_grouping("words")),
+    "key range": (
+        {"words:odd": key_range("word", ["m"])},
+        lambda d: d.key_range_grouping("words", "word", ["m"], "odd"),
+    ),
+    "load-aware": (
+        {"words": "load_aware_shuffle"},
+        lambda d: d.load_aware_shuffle_grouping("words"),
+    ),
     "shuffle": ({"words": "shuffle"}, lambda d: d.shuffle_grouping("words")),
-    "all, global": ({"words": "all", "more": "global"}, lambda d: d.all_grouping("words").global_grouping("more")),
+    "all, global": (
+        {"words": "all", "more": "global"},
+        lambda d: d.all_grouping("words").global_grouping("more"),
+    ),
     "none, local": (
         {"words": "none", "more": "local_or_shuffle"},
         lambda d: d.none_grouping("words").local_or_shuffle_grouping("more"),
@@ -108,7 +132,10 @@ def test_inputs_are_what_the_grouping_methods_make(case: str) -> None:
 
 def test_inputs_and_methods_add_up() -> None:
     found = subscribed(lambda b: b.set_bolt("last", Last(), inputs="words").all_grouping("more"))
-    assert [(s.component, s.grouping.kind) for s in found] == [("words", "shuffle"), ("more", "all")]
+    assert [(s.component, s.grouping.kind) for s in found] == [
+        ("words", "shuffle"),
+        ("more", "all"),
+    ]
 
 
 def by_key() -> dict[str, Any]:
@@ -118,12 +145,16 @@ def by_key() -> dict[str, Any]:
 
 @pytest.mark.parametrize("form", by_key())
 def test_a_keyed_bolt_subscribes_by_its_key(form: str) -> None:
-    found = subscribed(lambda b: b.set_bolt("last", by_key()[form], 3, inputs=["words", "more:odd"]))
+    found = subscribed(
+        lambda b: b.set_bolt("last", by_key()[form], 3, inputs=["words", "more:odd"])
+    )
     assert [(s.grouping.kind, s.grouping.fields) for s in found] == [("fields", ("word",))] * 2
 
 
 @pytest.mark.parametrize("form", by_key())
-@pytest.mark.parametrize("grouping", ["shuffle", "load_aware_shuffle", fields("at_ms"), key_range("at_ms", [5, 9])])
+@pytest.mark.parametrize(
+    "grouping", ["shuffle", "load_aware_shuffle", fields("at_ms"), key_range("at_ms", [5, 9])]
+)
 def test_a_grouping_that_scatters_the_key_is_refused(form: str, grouping: Any) -> None:
     with pytest.raises(InvalidTopologyError) as refused:
         subscribed(lambda b: b.set_bolt("last", by_key()[form], 3, inputs={"words": grouping}))
@@ -139,11 +170,16 @@ def three_by_key(form: str, inputs: Any, builder: TopologyBuilder) -> Any:
 
 
 @pytest.mark.parametrize("form", by_key())
-def test_ranges_of_a_key_keep_it_together_but_differ_from_its_hash_and_from_other_ranges(form: str) -> None:
+def test_ranges_of_a_key_keep_it_together_but_differ_from_its_hash_and_from_other_ranges(
+    form: str,
+) -> None:
     of_words, more = key_range("word", ["h", "p"]), "words:odd"
     assert subscribed(partial(three_by_key, form, {"words": of_words, more: of_words}))
     for other in (fields("word"), key_range("word", ["g", "p"])):
-        with pytest.raises(InvalidTopologyError, match="are grouped differently; group every input by the same fields"):
+        with pytest.raises(
+            InvalidTopologyError,
+            match="are grouped differently; group every input by the same fields",
+        ):
             subscribed(partial(three_by_key, form, {"words": of_words, more: other}))
 
 
@@ -160,12 +196,30 @@ REFUSED: dict[str, tuple[Any, str]] = {
         "input 'words' has the grouping 'fields'; use fields(...), partial_key(...), key_range(...), custom",
     ),
     "no grouping": ({"words": None}, "input 'words' has the grouping None; use fields"),
-    "no fields": ({"words": fields()}, "component 'last': fields grouping on 'words' needs at least one field"),
-    "an unknown component": ("wrods", "component 'last' subscribes to unknown component 'wrods'; there are last, more, words"),
-    "an unknown stream": ("words:even", "subscribes to stream 'even' of 'words', which declares default, odd, to"),
-    "an unknown field": ({"words": fields("wrod")}, "groups stream 'default' of 'words' by unknown field 'wrod'"),
-    "a stream twice": (["words", "words:default"], "subscribes to stream 'default' of 'words' twice; drop one"),
-    "a custom grouping without its method": ({"words": custom(3)}, "a custom grouping needs a method choose_tasks(task, values)"),
+    "no fields": (
+        {"words": fields()},
+        "component 'last': fields grouping on 'words' needs at least one field",
+    ),
+    "an unknown component": (
+        "wrods",
+        "component 'last' subscribes to unknown component 'wrods'; there are last, more, words",
+    ),
+    "an unknown stream": (
+        "words:even",
+        "subscribes to stream 'even' of 'words', which declares default, odd, to",
+    ),
+    "an unknown field": (
+        {"words": fields("wrod")},
+        "groups stream 'default' of 'words' by unknown field 'wrod'",
+    ),
+    "a stream twice": (
+        ["words", "words:default"],
+        "subscribes to stream 'default' of 'words' twice; drop one",
+    ),
+    "a custom grouping without its method": (
+        {"words": custom(3)},
+        "a custom grouping needs a method choose_tasks(task, values)",
+    ),
 }
 
 

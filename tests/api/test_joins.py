@@ -27,7 +27,12 @@ def joined(kinds: tuple[str, str]) -> JoinBolt:
     return join.select("k", "a:v as a", "b:v as b", "c:v as c")
 
 
-def topology(join: JoinBolt, parallelism: int = 2, inputs: Any = ("a", "b", "c"), capture: CaptureBolt | None = None) -> Topology:
+def topology(
+    join: JoinBolt,
+    parallelism: int = 2,
+    inputs: Any = ("a", "b", "c"),
+    capture: CaptureBolt | None = None,
+) -> Topology:
     builder = TopologyBuilder()
     for source in "abc":
         builder.set_spout(source, FeederSpout(["k" if source == "a" else f"{source}_k", "v", "ts"]))
@@ -79,7 +84,9 @@ def test_windows_of_a_join_survive_a_kill_and_rows_of_other_windows_do_not_meet(
     builder, capture = TopologyBuilder(), CaptureBolt()
     for name, spout in spouts.items():
         builder.set_spout(name, spout)
-    join = joined(("join", "left_join")).with_tumbling_window(Duration(10)).with_timestamp_field("ts")
+    join = (
+        joined(("join", "left_join")).with_tumbling_window(Duration(10)).with_timestamp_field("ts")
+    )
     builder.set_bolt("join", join, 2, inputs=["a", "b", "c"])
     builder.set_bolt("capture", capture, inputs="join")
     with LocalCluster(seed=at_ms) as cluster:
@@ -93,15 +100,22 @@ def test_windows_of_a_join_survive_a_kill_and_rows_of_other_windows_do_not_meet(
         for spout in spouts.values():
             spout.finish()
         cluster.run_until_idle()
-    assert Counter(capture.values) == Counter((key, f"a{key}", f"b{key}", c) for key in range(4) for c in (f"c{key}", None))
+    assert Counter(capture.values) == Counter(
+        (key, f"a{key}", f"b{key}", c) for key in range(4) for c in (f"c{key}", None)
+    )
 
 
-def test_a_stream_can_be_joined_to_one_that_may_be_missing_and_streams_have_names_of_their_own() -> None:
+def test_a_stream_can_be_joined_to_one_that_may_be_missing_and_streams_have_names_of_their_own() -> (
+    None
+):
     builder = TopologyBuilder()
     builder.set_spout("a", FeederSpout(["k"]))
     builder.set_spout("b", FeederSpout({"odd": ["k", "v"], "even": ["k", "v"]}))
     join = (
-        JoinBolt("a", "k").left_join("b:odd", "k").join("b:even", "k", to="b:odd").select("k", "b:odd:v as odd", "b:even:v as even")
+        JoinBolt("a", "k")
+        .left_join("b:odd", "k")
+        .join("b:even", "k", to="b:odd")
+        .select("k", "b:odd:v as odd", "b:even:v as even")
     )
     builder.set_bolt("join", join.with_tumbling_window(Count(5)), inputs=["a", "b:odd", "b:even"])
     rows: Any = {"a": [[1], [2]], "b": {"odd": [[1, "x"]], "even": [[1, "y"], [2, "z"]]}}
@@ -132,7 +146,9 @@ def test_keys_without_a_hash_and_none_join_by_their_values(key: Any) -> None:
     join = JoinBolt("a", "k").join("b", "k").select("v").with_tumbling_window(Count(3))
     builder.set_bolt("join", join, 3, inputs=["a", "b"])
     conf = {"topology.serializers": [f"{__name__}:Point"]}
-    done = complete_topology(builder.build(), {"a": [[key]], "b": [[key, 1], [copy.deepcopy(key), 2]]}, conf=conf)
+    done = complete_topology(
+        builder.build(), {"a": [[key]], "b": [[key, 1], [copy.deepcopy(key), 2]]}, conf=conf
+    )
     assert (done["join"], done.dead_letters) == ([(1,), (2,)], [])
 
 
@@ -145,27 +161,47 @@ def window(join: JoinBolt) -> JoinBolt:
     [
         (lambda: topology(window(JoinBolt("a", "k").select("k"))), "needs at least one join"),
         (lambda: topology(window(JoinBolt("a", "k").join("b", "b_k"))), r"and a select\(...\)"),
-        (lambda: JoinBolt("a", "k").join("b", "b_k", to="d"), "is joined to 'd', which is none of the streams before it: a"),
-        (lambda: JoinBolt("a", "k").join("b", ["b_k", "v"]), "'b' has a key of 2 fields, 'a' one of 1"),
+        (
+            lambda: JoinBolt("a", "k").join("b", "b_k", to="d"),
+            "is joined to 'd', which is none of the streams before it: a",
+        ),
+        (
+            lambda: JoinBolt("a", "k").join("b", ["b_k", "v"]),
+            "'b' has a key of 2 fields, 'a' one of 1",
+        ),
         (lambda: JoinBolt("a", ()), "'a' needs at least one key field"),
         (lambda: JoinBolt("a", "k").join("a:default", "k"), "is joined twice"),
         (lambda: joined(("join", "join")).select("k", "b:k as k"), "has the field 'k' twice"),
-        (lambda: topology(window(joined(("join", "join"))), inputs=["a", "b"]), "joins 'c', which is no input of it"),
+        (
+            lambda: topology(window(joined(("join", "join"))), inputs=["a", "b"]),
+            "joins 'c', which is no input of it",
+        ),
         (
             lambda: topology(window(JoinBolt("a", "k").join("b", "b_k").select("k"))),
             "has the input 'c:default'",
         ),
-        (lambda: topology(window(JoinBolt("a", "x").join("b", "b_k").select("k")), inputs=["a", "b"]), "'x'"),
+        (
+            lambda: topology(
+                window(JoinBolt("a", "x").join("b", "b_k").select("k")), inputs=["a", "b"]
+            ),
+            "'x'",
+        ),
         (
             lambda: topology(window(joined(("join", "join")).select("b:gone"))),
             "select has 'b:gone', which no joined",
         ),
         (
-            lambda: topology(window(joined(("join", "join"))), inputs={"a": "shuffle", "b": "shuffle", "c": "shuffle"}),
+            lambda: topology(
+                window(joined(("join", "join"))),
+                inputs={"a": "shuffle", "b": "shuffle", "c": "shuffle"},
+            ),
             "by shuffle grouping",
         ),
         (
-            lambda: topology(window(joined(("join", "join"))), inputs={"a": fields("k"), "b": fields("v"), "c": fields("c_k")}),
+            lambda: topology(
+                window(joined(("join", "join"))),
+                inputs={"a": fields("k"), "b": fields("v"), "c": fields("c_k")},
+            ),
             "is grouped by v; use fields_grouping",
         ),
     ],

@@ -47,7 +47,9 @@ def test_a_bucket_holds_values_at_most_9_percent_below_its_bound(value: float) -
     assert value * 0.999999 <= bound <= value * 1.0906
 
 
-@pytest.mark.parametrize(("value", "bucket"), [(0, LOWEST), (-1, LOWEST), (1e-300, LOWEST), (1, 0), (1e300, HIGHEST)])
+@pytest.mark.parametrize(
+    ("value", "bucket"), [(0, LOWEST), (-1, LOWEST), (1e-300, LOWEST), (1, 0), (1e300, HIGHEST)]
+)
 def test_values_beyond_the_buckets_are_in_the_outermost(value: float, bucket: int) -> None:
     assert value_bucket(value) == bucket
 
@@ -93,7 +95,10 @@ def test_new_code_may_give_a_name_another_kind() -> None:
 
 
 def test_changes_by_other_threads_wait_for_the_task() -> None:
-    metrics, taken = TaskMetrics("split", thread=threading.get_ident), list[tuple[MetricValue, float]]()
+    metrics, taken = (
+        TaskMetrics("split", thread=threading.get_ident),
+        list[tuple[MetricValue, float]](),
+    )
     metrics.bind(lambda value, amount: taken.append((value, amount)))
     counter = metrics.counter("rows")
     counter.inc()
@@ -135,17 +140,41 @@ def test_functions_are_asked_once_in_a_period_and_no_more_once_they_raise() -> N
     for second in range(1, 5):
         metrics.sample(10_000 + second * SAMPLED_MS, errors.append)
     assert len(asked) == 3 and [str(each) for each in errors] == ["gone"]
-    assert {name: each.value for name, each in metrics.values.items()} == {"depth": 2, "by": 0, "by.a": 1, "storms": 4}
+    assert {name: each.value for name, each in metrics.values.items()} == {
+        "depth": 2,
+        "by": 0,
+        "by.a": 1,
+        "storms": 4,
+    }
 
 
 def test_records_are_added_up_and_gauges_are_the_newest() -> None:
-    one = {"rows": MetricValue(MetricKind.COUNTER, 3), "size": MetricValue(MetricKind.HISTOGRAM, 5, 2, {1: 2})}
-    two = {"rows": MetricValue(MetricKind.COUNTER, 4), "size": MetricValue(MetricKind.HISTOGRAM, 1, 1, {1: 1})}
-    gauges = [{"depth": MetricValue(MetricKind.GAUGE, 9)}, {"depth": MetricValue(MetricKind.GAUGE, 2)}]
+    one = {
+        "rows": MetricValue(MetricKind.COUNTER, 3),
+        "size": MetricValue(MetricKind.HISTOGRAM, 5, 2, {1: 2}),
+    }
+    two = {
+        "rows": MetricValue(MetricKind.COUNTER, 4),
+        "size": MetricValue(MetricKind.HISTOGRAM, 1, 1, {1: 1}),
+    }
+    gauges = [
+        {"depth": MetricValue(MetricKind.GAUGE, 9)},
+        {"depth": MetricValue(MetricKind.GAUGE, 2)},
+    ]
     found = merged([one, two, *gauges])
-    assert (found["rows"].value, found["size"], found["depth"].value) == (7, MetricValue(MetricKind.HISTOGRAM, 6, 3, {1: 3}), 2)
+    assert (found["rows"].value, found["size"], found["depth"].value) == (
+        7,
+        MetricValue(MetricKind.HISTOGRAM, 6, 3, {1: 3}),
+        2,
+    )
     assert one["size"].buckets == {1: 2}
     assert MetricValue.of_list(found["size"].as_list()) == found["size"]
-    for parts in (["sum", 1, 0, {}], ["counter", "1", 0, {}], ["counter", 1, None, {}], ["histogram", 1, 1, {"1": 1}], [1]):
+    for parts in (
+        ["sum", 1, 0, {}],
+        ["counter", "1", 0, {}],
+        ["counter", 1, None, {}],
+        ["histogram", 1, 1, {"1": 1}],
+        [1],
+    ):
         with pytest.raises((ValueError, AttributeError)):
             MetricValue.of_list(parts)

@@ -1,4 +1,6 @@
-"""Methods that the runtime could not call, or that would do nothing when called, are refused when a component is added."""
+"""Methods that the runtime could not call, or that would do nothing when called, are refused when a
+component is added.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,10 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         "component 'mine': Mine.execute(self, tup) cannot be called with 2 arguments (too many positional arguments); "
         "write execute(self, tup, collector)",
     ),
-    "a StatefulBolt's": (lambda: of(StatefulBolt, execute=lambda self, tup: None), "write execute(self, tup, collector)"),
+    "a StatefulBolt's": (
+        lambda: of(StatefulBolt, execute=lambda self, tup: None),
+        "write execute(self, tup, collector)",
+    ),
     "a Bolt's execute with a collector": (
         lambda: of(Bolt, execute=lambda self, tup, collector: None),
         "missing a required argument: 'collector'); write execute(self, tup)",
@@ -59,36 +64,71 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: of(Bolt, execute=lambda self, tup: None, prepare=lambda self, conf, context: None),
         "write prepare(self, conf, context, collector)",
     ),
-    "a BasicBolt's prepare with one": (lambda: basic(prepare=lambda self, a, b, c: None), "write prepare(self, conf, context)"),
-    "an execute without self": (lambda: of(BasicBolt, execute=lambda: None), "write execute(self, tup, collector)"),
-    "a keyword that nobody gives": (lambda: basic(execute=lambda self, tup, collector, *, more: None), "argument: 'more'"),
-    "cleanup with an argument": (lambda: basic(cleanup=lambda self, why: None), "write cleanup(self)"),
+    "a BasicBolt's prepare with one": (
+        lambda: basic(prepare=lambda self, a, b, c: None),
+        "write prepare(self, conf, context)",
+    ),
+    "an execute without self": (
+        lambda: of(BasicBolt, execute=lambda: None),
+        "write execute(self, tup, collector)",
+    ),
+    "a keyword that nobody gives": (
+        lambda: basic(execute=lambda self, tup, collector, *, more: None),
+        "argument: 'more'",
+    ),
+    "cleanup with an argument": (
+        lambda: basic(cleanup=lambda self, why: None),
+        "write cleanup(self)",
+    ),
     "init_state without the state": (
         lambda: of(StatefulBolt, execute=lambda s, t, c: None, init_state=lambda self: None),
         "write init_state(self, state)",
     ),
-    "a spout's open": (lambda: of(Spout, open=lambda self, conf: None), "write open(self, conf, context, collector)"),
-    "next_tuple": (lambda: of(Spout, next_tuple=lambda self, collector: None), "write next_tuple(self)"),
+    "a spout's open": (
+        lambda: of(Spout, open=lambda self, conf: None),
+        "write open(self, conf, context, collector)",
+    ),
+    "next_tuple": (
+        lambda: of(Spout, next_tuple=lambda self, collector: None),
+        "write next_tuple(self)",
+    ),
     "ack": (lambda: of(Spout, ack=lambda self: None), "write ack(self, message_id)"),
-    "restore": (lambda: of(ReplayableSpout, restore=lambda self: None), "write restore(self, position)"),
+    "restore": (
+        lambda: of(ReplayableSpout, restore=lambda self: None),
+        "write restore(self, position)",
+    ),
     "a value for a method": (
         lambda: of(Spout, is_exhausted=True),
         "Mine.is_exhausted is a bool, no method; write is_exhausted(self)",
     ),
-    "a property for a method": (lambda: of(Spout, is_exhausted=property(lambda self: True)), "is a bool, no method"),
+    "a property for a method": (
+        lambda: of(Spout, is_exhausted=property(lambda self: True)),
+        "is a bool, no method",
+    ),
     "fold": (
-        lambda: of(FoldingBolt, execute=lambda s, w, c: None, initial=lambda s: 0, fold=lambda s, t: 0),
+        lambda: of(
+            FoldingBolt, execute=lambda s, w, c: None, initial=lambda s: 0, fold=lambda s, t: 0
+        ),
         "write fold(self, accumulator, tup)",
     ),
     "merge": (
-        lambda: of(FoldingBolt, execute=lambda s, w, c: None, initial=lambda s: 0, fold=lambda s, a, t: 0, merge=lambda s, a: 0),
+        lambda: of(
+            FoldingBolt,
+            execute=lambda s, w, c: None,
+            initial=lambda s: 0,
+            fold=lambda s, a, t: 0,
+            merge=lambda s, a: 0,
+        ),
         "write merge(self, one, other)",
     ),
     "on_timer": (
         lambda: of(TimedBolt, execute=lambda s, t, c: None, on_timer=lambda s, t: None),
         "write on_timer(self, timer, collector)",
     ),
-    "pair": (lambda: of(CombiningBolt, pair=lambda s, t, c: None, combine=lambda s, a, b: a), "write pair(self, tup)"),
+    "pair": (
+        lambda: of(CombiningBolt, pair=lambda s, t, c: None, combine=lambda s, a, b: a),
+        "write pair(self, tup)",
+    ),
     "execute_batch": (
         lambda: of(ColumnBolt, execute_batch=lambda s, b, c: None),
         "write execute_batch(self, batch, source, collector)",
@@ -97,13 +137,22 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: of(BasicBolt, execute=staticmethod(lambda self, tup, collector: None)),
         "cannot be called with 2 arguments",
     ),
-    "too little left by a partial": (lambda: basic(cleanup=functools.partial(lambda a, b: None, 1)), "write cleanup(self)"),
-    "an async execute": (lambda: of(BasicBolt, execute=asynchronous), "Mine.execute is async, and the runtime does not await it"),
+    "too little left by a partial": (
+        lambda: basic(cleanup=functools.partial(lambda a, b: None, 1)),
+        "write cleanup(self)",
+    ),
+    "an async execute": (
+        lambda: of(BasicBolt, execute=asynchronous),
+        "Mine.execute is async, and the runtime does not await it",
+    ),
     "a generator": (
         lambda: of(BasicBolt, execute=generating),
         "Mine.execute is a generator (it has a yield), so its body would never",
     ),
-    "no execute at all": (lambda: of(BasicBolt), "Mine has no method execute; define execute(self, tup, collector)"),
+    "no execute at all": (
+        lambda: of(BasicBolt),
+        "Mine has no method execute; define execute(self, tup, collector)",
+    ),
     "a misspelt execute": (
         lambda: of(Bolt, excute=lambda self, tup: None),
         "Mine has no method execute; define execute(self, tup)",
@@ -113,8 +162,14 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         "has no method fold; define fold(self, ",
     ),
     "a column bolt without its batches": (lambda: of(ColumnBolt), "has no method execute_batch"),
-    "a method for a flag": (lambda: basic(blocking=lambda self: False), "Mine.blocking is a method, and so always true"),
-    "a method for another flag": (lambda: basic(order_insensitive=lambda self: False), "write order_insensitive = True or False"),
+    "a method for a flag": (
+        lambda: basic(blocking=lambda self: False),
+        "Mine.blocking is a method, and so always true",
+    ),
+    "a method for another flag": (
+        lambda: basic(order_insensitive=lambda self: False),
+        "write order_insensitive = True or False",
+    ),
 }
 
 
@@ -160,8 +215,12 @@ LEGAL: dict[str, Callable[[], Any]] = {
     "defaults": lambda: of(BasicBolt, execute=lambda self, tup, collector=None, more=1: None),
     "other names": lambda: of(Bolt, execute=lambda me, row: None),
     "any keywords": lambda: of(BasicBolt, execute=lambda self, tup, collector, **more: None),
-    "a decorator with the right signature": lambda: of(BasicBolt, execute=wrapped(lambda self, tup: None)),
-    "a partial": lambda: of(BasicBolt, execute=functools.partial(lambda one, tup, collector: None, 1)),
+    "a decorator with the right signature": lambda: of(
+        BasicBolt, execute=wrapped(lambda self, tup: None)
+    ),
+    "a partial": lambda: of(
+        BasicBolt, execute=functools.partial(lambda one, tup, collector: None, 1)
+    ),
     "a static method": lambda: of(BasicBolt, execute=staticmethod(lambda tup, collector: None)),
     "a class method": lambda: of(BasicBolt, execute=classmethod(lambda cls, tup, collector: None)),
     "no signature": lambda: of(BasicBolt, execute=WithoutSignature()),
@@ -170,7 +229,10 @@ LEGAL: dict[str, Callable[[], Any]] = {
     "a parent's execute": lambda: type("Child", (type(basic()),), {})(),
     "a spout that is only replayed": lambda: of(Spout),
     "pairs_of that yields": lambda: of(
-        CombiningBolt, pair=lambda s, t: None, combine=lambda s, a, b: a, pairs_of=lambda self, batch: (yield)
+        CombiningBolt,
+        pair=lambda s, t: None,
+        combine=lambda s, a, b: a,
+        pairs_of=lambda self, batch: (yield),
     ),
 }
 
@@ -183,7 +245,17 @@ def test_whatever_can_be_called_is_legal(name: str) -> None:
 def test_a_custom_grouping_is_checked_as_well() -> None:
     builder = TopologyBuilder()
     declarer = builder.set_bolt("mine", basic())
-    with pytest.raises(InvalidTopologyError, match=r"'mine': Mine\.choose_tasks\(self, values\) cannot .* write choose_tasks"):
-        declarer.custom_grouping("lines", type("Mine", (), {"choose_tasks": lambda self, values: []})())
+    with pytest.raises(
+        InvalidTopologyError,
+        match=r"'mine': Mine\.choose_tasks\(self, values\) cannot .* write choose_tasks",
+    ):
+        declarer.custom_grouping(
+            "lines", type("Mine", (), {"choose_tasks": lambda self, values: []})()
+        )
     with pytest.raises(InvalidTopologyError, match=r"write prepare\(self, tasks\)"):
-        declarer.custom_grouping("lines", type("Mine", (), {"choose_tasks": lambda self, t, v: [], "prepare": lambda self: None})())
+        declarer.custom_grouping(
+            "lines",
+            type(
+                "Mine", (), {"choose_tasks": lambda self, t, v: [], "prepare": lambda self: None}
+            )(),
+        )

@@ -1,4 +1,6 @@
-"""Drivers of a ZooKeeper root: those that share it, those that refuse others in a sentence, dead ones that are no obstacle."""
+"""Drivers of a ZooKeeper root: those that share it, those that refuse others in a sentence, dead
+ones that are no obstacle.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ class Office(DriverOffice):
         super().__init__(state, say, look_every_s=0.01)
         self.folder = folder
 
-    def come(self, session_ms: int = 20_000, is_alone: bool = True, is_embedded: bool = False) -> None:
+    def come(
+        self, session_ms: int = 20_000, is_alone: bool = True, is_embedded: bool = False
+    ) -> None:
         self.take(session_ms, self.folder, is_alone, is_embedded)
 
 
@@ -47,7 +51,9 @@ def make(tmp_path: Path) -> Iterator[Make]:
 
     def one(folder: str = "") -> tuple[Office, LocalStateStore, list[str]]:
         store, said = LocalStateStore(tree), list[str]()
-        offices.append(Office(StormState(store), said.append, tmp_path / (folder or f"folder-{len(offices)}")))
+        offices.append(
+            Office(StormState(store), said.append, tmp_path / (folder or f"folder-{len(offices)}"))
+        )
         return offices[-1], store, said
 
     yield one
@@ -63,14 +69,20 @@ def holder(store: LocalStateStore) -> DriverInfo | None:
     return DriverOffice(StormState(store), print).holder()
 
 
-def test_a_second_driver_is_refused_at_once_with_the_root_the_process_and_the_mend(make: Make) -> None:
+def test_a_second_driver_is_refused_at_once_with_the_root_the_process_and_the_mend(
+    make: Make,
+) -> None:
     first, store, _ = make()
     first.come()
     began = time.monotonic()
     with pytest.raises(RootInUseError) as refused:
         make()[0].come()
     assert time.monotonic() - began < 15, "it does not wait for the session's end"
-    for part in (store.address, f"driver process {os.getpid()} on host {os.uname().nodename}", "set storm.zookeeper.root to"):
+    for part in (
+        store.address,
+        f"driver process {os.getpid()} on host {os.uname().nodename}",
+        "set storm.zookeeper.root to",
+    ):
         assert part in str(refused.value)
     assert holder(store) == first.me
 
@@ -117,7 +129,10 @@ def test_another_machines_driver_has_until_the_end_of_its_session(
     second, _, said = make()
     with pytest.raises(RootInUseError, match="driver process 1 on host"):
         second.come(50)
-    assert len(said) == 1 and "waiting up to 0 s for the end of its session, in case it is dead" in said[0]
+    assert (
+        len(said) == 1
+        and "waiting up to 0 s for the end of its session, in case it is dead" in said[0]
+    )
 
 
 def test_another_machines_driver_whose_session_ends_is_followed(make: Make) -> None:
@@ -172,7 +187,7 @@ def test_every_driver_stops_slots_of_its_own() -> None:
     assert paths.stop_slots(one.id) != paths.stop_slots(other.id)
 
 
-# -- drivers that share a root ---------------------------------------------------------------------------------------
+# -- drivers that share a root ---------------------------------------------------------------------
 
 
 def node_names(office: DriverOffice) -> list[str]:
@@ -191,7 +206,9 @@ def test_drivers_that_share_a_root_are_all_listed_and_have_no_node_in_common(mak
     assert StormState(make()[1]).read_drivers() == [office.me for office in offices[1:]]
 
 
-def test_a_driver_that_comes_back_has_its_number_again_and_a_new_folder_has_another(make: Make) -> None:
+def test_a_driver_that_comes_back_has_its_number_again_and_a_new_folder_has_another(
+    make: Make,
+) -> None:
     first, second = make("a")[0], make("b")[0]
     first.come(is_alone=False)
     second.come(is_alone=False)
@@ -204,7 +221,9 @@ def test_a_driver_that_comes_back_has_its_number_again_and_a_new_folder_has_anot
     assert again.me.id != second.me.id
 
 
-def test_numbers_of_folders_that_never_come_back_are_used_again(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numbers_of_folders_that_never_come_back_are_used_again(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(driver_office, "_MOST_NUMBERS", 3)
     clock = SimClock(1_000)
     monkeypatch.setattr(driver_office, "SystemClock", lambda: clock)
@@ -223,7 +242,10 @@ def test_numbers_of_folders_that_never_come_back_are_used_again(make: Make, monk
 def test_a_driver_that_shares_the_root_refuses_one_that_does_not(make: Make) -> None:
     make_one, store, _ = make()
     make_one.come(is_alone=False)
-    with pytest.raises(RootInUseError, match=r"standing cluster of driver process \d+ on host .*: submit to it with --cluster"):
+    with pytest.raises(
+        RootInUseError,
+        match=r"standing cluster of driver process \d+ on host .*: submit to it with --cluster",
+    ):
         make()[0].come()
     assert holder(store) is None
     make()[0].come(is_alone=False)
@@ -238,7 +260,8 @@ def test_a_driver_that_is_alone_refuses_one_that_would_share(make: Make) -> None
 def test_two_drivers_cannot_share_a_folder(make: Make) -> None:
     make("same")[0].come(is_alone=False)
     with pytest.raises(
-        RootInUseError, match=r"storm\.local\.dir .*same is used by .*give each driver a storm\.local\.dir of its own"
+        RootInUseError,
+        match=r"storm\.local\.dir .*same is used by .*give each driver a storm\.local\.dir of its own",
     ):
         make("same")[0].come(is_alone=False)
 

@@ -65,14 +65,19 @@ def test_a_server_that_cannot_be_started_is_tried_again() -> None:
 def test_a_server_that_lives_and_answers_no_more_is_killed_and_started_again() -> None:
     said: list[str] = []
     server, other = FakeServer(), FakeServer()
-    guard = ServerGuard({"redis": server, "zookeeper": other}, said.append, Patience(0.0, 0.1, 3, 0.0))
+    guard = ServerGuard(
+        {"redis": server, "zookeeper": other}, said.append, Patience(0.0, 0.1, 3, 0.0)
+    )
     guard.start()
     server.answering = False
     wait_until(lambda: server.restarts)
     wait_until(lambda: server.asked > 3)
     guard.stop()
     assert (server.restarts, other.restarts) == (1, 0)
-    assert "embedded redis lives but has not answered for 0 s; it is started again on its data ..." in said
+    assert (
+        "embedded redis lives but has not answered for 0 s; it is started again on its data ..."
+        in said
+    )
 
 
 def test_a_server_that_is_slow_now_and_then_is_left_alone() -> None:
@@ -128,7 +133,10 @@ def test_stopped_processes_are_found_by_their_silence_and_keep_their_data(
 ) -> None:
     with own_redis.client() as client:
         client.set("kept", "yes")
-    servers: dict[str, RedisServer | ZooKeeperServer] = {"redis": own_redis, "zookeeper": own_zookeeper}
+    servers: dict[str, RedisServer | ZooKeeperServer] = {
+        "redis": own_redis,
+        "zookeeper": own_zookeeper,
+    }
     before = {name: server.pid for name, server in servers.items()}
     assert all(server.answers(10.0) for server in servers.values())
     guard = ServerGuard(servers, lambda _: None, Patience(0.1, 0.5, 2, 1.0))
@@ -145,13 +153,17 @@ def test_stopped_processes_are_found_by_their_silence_and_keep_their_data(
 
 @pytest.mark.system
 def test_a_flooded_zookeeper_is_back_with_its_data(own_zookeeper: ZooKeeperServer) -> None:
-    """A holder of the credential fills its memory: it ends or falls silent, and a full snapshot must not stop its return."""
+    """A holder of the credential fills its memory: it ends or falls silent, and a full snapshot
+    must not stop its return.
+    """
     user, password = own_zookeeper.identity
     said: list[str] = []
     before = own_zookeeper.pid
     guard = ServerGuard({"zookeeper": own_zookeeper}, said.append, Patience(0.5, 2.0, 3, 5.0))
     guard.start()
-    client = KazooClient(own_zookeeper.hosts, auth_data=[("digest", f"{user}:{password}")], timeout=10)
+    client = KazooClient(
+        own_zookeeper.hosts, auth_data=[("digest", f"{user}:{password}")], timeout=10
+    )
     client.start(30)
     made = 0
     try:
@@ -165,9 +177,13 @@ def test_a_flooded_zookeeper_is_back_with_its_data(own_zookeeper: ZooKeeperServe
         guard.stop()
         client.stop()
         client.close()
-    assert "embedded zookeeper has ended unasked" in said[0] or "lives but has not answered" in said[0]
+    assert (
+        "embedded zookeeper has ended unasked" in said[0] or "lives but has not answered" in said[0]
+    )
     wait_until(lambda: own_zookeeper.answers(10.0))
-    fresh = KazooClient(own_zookeeper.hosts, auth_data=[("digest", f"{user}:{password}")], timeout=10)
+    fresh = KazooClient(
+        own_zookeeper.hosts, auth_data=[("digest", f"{user}:{password}")], timeout=10
+    )
     fresh.start(30)
     try:
         kept = [name for name in fresh.get_children("/") if name.startswith("flood-")]

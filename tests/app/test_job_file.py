@@ -1,4 +1,6 @@
-"""Job files with every mistake a newcomer makes: each is answered by one sentence that names the culprit."""
+"""Job files with every mistake a newcomer makes: each is answered by one sentence that names the
+culprit.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ def refusal(folder: Path, yaml: str = "", module: str = TOPOLOGY, more: str = ""
 
 
 def test_a_good_job_gives_its_topology_and_the_modules_that_travel(tmp_path: Path) -> None:
-    job = job_in(tmp_path, more="name: words\nparallelism: {split: 3}\ntopology.workers: 2\napp.mine: 1\n")
+    job = job_in(
+        tmp_path, more="name: words\nparallelism: {split: 3}\ntopology.workers: 2\napp.mine: 1\n"
+    )
     topology, modules = make_topology(job)
     assert job.name == "words" and job.conf["topology.workers"] == 2 and job.conf["app.mine"] == 1
     assert topology.components["split"].parallelism == 3
@@ -63,8 +67,14 @@ def test_a_job_without_a_name_is_called_like_its_file(tmp_path: Path) -> None:
 
 def test_overrides_win_and_inputs_are_an_argument_of_the_factory(tmp_path: Path) -> None:
     job_in(tmp_path, more="topology.workers: 2\n")
-    job = read_job_file(str(tmp_path / "job.yaml"), {"topology.workers": 3}, "other", [str(tmp_path)])
-    assert (job.name, job.conf["topology.workers"], job.arguments) == ("other", 3, {"input": [str(tmp_path)]})
+    job = read_job_file(
+        str(tmp_path / "job.yaml"), {"topology.workers": 3}, "other", [str(tmp_path)]
+    )
+    assert (job.name, job.conf["topology.workers"], job.arguments) == (
+        "other",
+        3,
+        {"input": [str(tmp_path)]},
+    )
 
 
 def test_runs_of_different_names_do_not_meet_in_one_folder_unless_told_to(tmp_path: Path) -> None:
@@ -90,10 +100,22 @@ def test_a_missing_job_file_is_named(tmp_path: Path) -> None:
         ("name: x\n", "'topology' is missing; name a factory as module:function"),
         ("topology: m:f\nname: 7\n", "line 2: name: expected a string, got 7"),
         ("topology: m:f\nparallelism: 3\n", "line 2: parallelism: expected a map, got 3"),
-        ("topology: m:f\nparallelism: {split: many}\n", "parallelism of 'split': expected a number of executors"),
-        ("topology: m:f\nparallelism: {split: 0}\n", "parallelism of 'split': expected a number of executors, got 0"),
-        ("topology: m:f\nparalelism: {split: 1}\n", "line 2: unknown key paralelism; did you mean parallelism?"),
-        ("topology: m:f\ntopology.worker: 2\n", "line 2: unknown key topology.worker; did you mean topology.workers?"),
+        (
+            "topology: m:f\nparallelism: {split: many}\n",
+            "parallelism of 'split': expected a number of executors",
+        ),
+        (
+            "topology: m:f\nparallelism: {split: 0}\n",
+            "parallelism of 'split': expected a number of executors, got 0",
+        ),
+        (
+            "topology: m:f\nparalelism: {split: 1}\n",
+            "line 2: unknown key paralelism; did you mean parallelism?",
+        ),
+        (
+            "topology: m:f\ntopology.worker: 2\n",
+            "line 2: unknown key topology.worker; did you mean topology.workers?",
+        ),
         ("topology: m:f\ntopology.workers: two\n", "line 2: topology.workers: expected an integer"),
         ("topology: m:f\nresults: {componets: count}\n", "results: unknown field 'componets'"),
         ("topology: m:f\nresults: {top: ten}\n", "results: top: expected an integer"),
@@ -102,11 +124,20 @@ def test_a_missing_job_file_is_named(tmp_path: Path) -> None:
             "topology: m:f\nresults:\n- component: a\n- {component: b, format: xml}\n",
             "line 2: results[1]: format: expected one of jsonl",
         ),
-        ("topology: m:f\nresults: {component: a, format: table}\n", "results: format: table needs the url of a database"),
-        ("topology: m:f\nresults:\n- component: a\n- component: a\n", "results[1]: 'a' is written as jsonl twice; drop one"),
+        (
+            "topology: m:f\nresults: {component: a, format: table}\n",
+            "results: format: table needs the url of a database",
+        ),
+        (
+            "topology: m:f\nresults:\n- component: a\n- component: a\n",
+            "results[1]: 'a' is written as jsonl twice; drop one",
+        ),
         ("topology: m:f\nname: a/b\n", "a/b"),
         ("topology: no_colon\n", "topology 'no_colon' is not of the form module:function"),
-        ("topology: there_is_no_such_module:build\n", "topology module 'there_is_no_such_module' was not found"),
+        (
+            "topology: there_is_no_such_module:build\n",
+            "topology module 'there_is_no_such_module' was not found",
+        ),
     ],
 )
 def test_a_mistake_in_the_file_is_one_sentence(tmp_path: Path, yaml: str, sentence: str) -> None:
@@ -124,37 +155,70 @@ def test_a_mistake_in_the_file_is_one_sentence(tmp_path: Path, yaml: str, senten
         ("build = 7\n", "has no function 'build'"),
         ("def build():\n    raise KeyError('host')\n", "raised KeyError: 'host' (topology_"),
         ("def build():\n    return [1]\n", "returned a list; return builder.build()"),
-        ("def build(count):\n    pass\n", "does not take the arguments given (none): missing a required argument: 'count'"),
+        (
+            "def build(count):\n    pass\n",
+            "does not take the arguments given (none): missing a required argument: 'count'",
+        ),
     ],
 )
-def test_a_mistake_in_the_module_is_one_sentence(tmp_path: Path, module: str, sentence: str) -> None:
+def test_a_mistake_in_the_module_is_one_sentence(
+    tmp_path: Path, module: str, sentence: str
+) -> None:
     assert sentence in refusal(tmp_path, module=module)
 
 
 @pytest.mark.parametrize(
     ("more", "sentence"),
     [
-        ("parallelism: {spilt: 2}\n", "parallelism names unknown component 'spilt'; there are lines, split"),
-        ("results: {component: count}\n", "results names unknown component 'count'; there are lines, split"),
-        ("results: {component: split}\n", "component 'split' keeps no state; name a stream of it (stream: ...; it has default)"),
-        ("results: {component: split, stream: odd}\n", "component 'split' has no stream 'odd'; it has default"),
-        ("results: {component: split, stream: default, format: parquet}\n", "parquet needs the type of field 'word' of 'split'"),
-        ("arguments: {inptu: [x]}\n", ":build(input=()) does not take the arguments given (inptu): got an unexpected keyword"),
-        ("arguments: {input: [/no/such/path]}\n", "input /no/such/path: there is no such file or folder"),
+        (
+            "parallelism: {spilt: 2}\n",
+            "parallelism names unknown component 'spilt'; there are lines, split",
+        ),
+        (
+            "results: {component: count}\n",
+            "results names unknown component 'count'; there are lines, split",
+        ),
+        (
+            "results: {component: split}\n",
+            "component 'split' keeps no state; name a stream of it (stream: ...; it has default)",
+        ),
+        (
+            "results: {component: split, stream: odd}\n",
+            "component 'split' has no stream 'odd'; it has default",
+        ),
+        (
+            "results: {component: split, stream: default, format: parquet}\n",
+            "parquet needs the type of field 'word' of 'split'",
+        ),
+        (
+            "arguments: {inptu: [x]}\n",
+            ":build(input=()) does not take the arguments given (inptu): got an unexpected keyword",
+        ),
+        (
+            "arguments: {input: [/no/such/path]}\n",
+            "input /no/such/path: there is no such file or folder",
+        ),
     ],
 )
-def test_a_job_that_does_not_fit_its_topology_is_refused(tmp_path: Path, more: str, sentence: str) -> None:
+def test_a_job_that_does_not_fit_its_topology_is_refused(
+    tmp_path: Path, more: str, sentence: str
+) -> None:
     assert sentence in refusal(tmp_path, more=more)
 
 
 def test_a_component_that_cannot_be_serialised_is_named_with_the_mend(tmp_path: Path) -> None:
     topology, _ = make_topology(job_in(tmp_path))
     topology.components["split"].instance.lock = threading.Lock()
-    with pytest.raises(InvalidTopologyError, match=r"component 'split' cannot be serialised.*open files, sockets, locks"):
+    with pytest.raises(
+        InvalidTopologyError,
+        match=r"component 'split' cannot be serialised.*open files, sockets, locks",
+    ):
         pack_topology(topology)
 
 
-def test_a_refused_job_exits_with_one_and_its_sentence_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_refused_job_exits_with_one_and_its_sentence_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "job.yaml"
     path.write_text("topology: m:f\ntopology.worker: 2\n")
     assert main([str(path)]) == FAILED
@@ -163,8 +227,12 @@ def test_a_refused_job_exits_with_one_and_its_sentence_alone(tmp_path: Path, cap
     assert said.err.startswith("Invalid config: ") and said.err.count("\n") == 1
 
 
-@pytest.mark.parametrize("override", ["topology.workers", "topology.wrokers=2", "topology.workers=two"])
-def test_a_bad_override_is_quoted(tmp_path: Path, capsys: pytest.CaptureFixture[str], override: str) -> None:
+@pytest.mark.parametrize(
+    "override", ["topology.workers", "topology.wrokers=2", "topology.workers=two"]
+)
+def test_a_bad_override_is_quoted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], override: str
+) -> None:
     job_in(tmp_path)
     assert main([str(tmp_path / "job.yaml"), "-c", override]) == FAILED
     assert f"-c {override}" in capsys.readouterr().err

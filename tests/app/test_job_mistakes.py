@@ -1,4 +1,6 @@
-"""Checks that the command line refuses what Nimbus would, before Spark, Redis and ZooKeeper are started."""
+"""Checks that the command line refuses what Nimbus would, before Spark, Redis and ZooKeeper are
+started.
+"""
 
 from __future__ import annotations
 
@@ -37,14 +39,30 @@ def build(**conf):
 @pytest.mark.parametrize(
     ("arguments", "lines", "words"),
     [
-        (["-c", "topology.scheduler=nonsense"], "", "Invalid config: topology.scheduler: 'nonsense' is neither one of"),
-        (["-c", "topology.scheduler=blacklist"], "", "blacklist is for the whole cluster; set storm.scheduler"),
+        (
+            ["-c", "topology.scheduler=nonsense"],
+            "",
+            "Invalid config: topology.scheduler: 'nonsense' is neither one of",
+        ),
+        (
+            ["-c", "topology.scheduler=blacklist"],
+            "",
+            "blacklist is for the whole cluster; set storm.scheduler",
+        ),
         (["--name", "a/b"], "", "Invalid topology: 'a/b' is not a valid topology name"),
         (["--name", ".."], "", "Invalid topology: '..' is not a valid topology name"),
         (["--name", "."], "", "Invalid topology: '.' is not a valid topology name"),
         (["--name=-rf"], "", "Invalid topology: '-rf' is not a valid topology name"),
-        ([], "arguments: {topology__wrokers: 2}", "component 'split' of shout: unknown key topology.wrokers; did you mean"),
-        ([], "arguments: {topology__tasks: 0}", "component 'split' of shout: topology.tasks must be a whole number"),
+        (
+            [],
+            "arguments: {topology__wrokers: 2}",
+            "component 'split' of shout: unknown key topology.wrokers; did you mean",
+        ),
+        (
+            [],
+            "arguments: {topology__tasks: 0}",
+            "component 'split' of shout: topology.tasks must be a whole number",
+        ),
     ],
 )
 def test_a_mistake_is_told_before_anything_is_started(

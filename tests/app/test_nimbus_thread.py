@@ -34,7 +34,9 @@ def test_a_failed_turn_is_taken_again(fault: Exception) -> None:
     thread.stop()
 
 
-def test_a_wake_up_makes_a_turn_at_once_and_a_stop_is_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wake_up_makes_a_turn_at_once_and_a_stop_is_the_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("sparkstorm.app.nimbus_thread._LONGEST_SLEEP_S", 60.0)
     nimbus, wake = Turns(), threading.Event()
     thread = NimbusThread(nimbus, SystemClock(), wake)  # type: ignore[arg-type]

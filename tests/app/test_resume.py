@@ -1,4 +1,6 @@
-"""A run that is taken up again while a store goes away: it waits as long as its configuration says."""
+"""A run that is taken up again while a store goes away: it waits as long as its configuration
+says.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,9 @@ def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sparkstorm.app.run._RETRY_S", 0.0)
 
 
-def test_a_store_that_goes_while_a_run_is_taken_up_again_is_waited_for(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_store_that_goes_while_a_run_is_taken_up_again_is_waited_for(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     handle, resumed = Handle(AWAY, FULL), run()
     cluster = Cluster(handle, AWAY)
     assert resumed.patiently(lambda: resumed._begin(cluster)) is handle
@@ -91,16 +95,24 @@ def test_one_that_stays_away_ends_the_run_with_its_cause(monkeypatch: pytest.Mon
         ({"app__city": "Ulm"}, "sparkstorm rebalance words -c app.city=Ulm"),
     ],
 )
-def test_a_setting_that_what_runs_does_not_have_is_refused_and_not_dropped(overrides: dict[str, Any], words: str) -> None:
+def test_a_setting_that_what_runs_does_not_have_is_refused_and_not_dropped(
+    overrides: dict[str, Any], words: str
+) -> None:
     handle = Handle(conf={"topology.workers": 2})
     with pytest.raises(InvalidConfigError, match=words) as caught:
         run(**overrides)._begin(Cluster(handle))
-    assert not handle.is_active and "words-1-1 runs with" in str(caught.value) and "--fresh" in str(caught.value)
+    assert (
+        not handle.is_active
+        and "words-1-1 runs with" in str(caught.value)
+        and "--fresh" in str(caught.value)
+    )
 
 
 def test_settings_that_what_runs_has_or_that_are_its_defaults_are_no_change() -> None:
     handle = Handle(conf={"topology.workers": 2})
-    run(topology__workers=2, topology__max__retries=3, sparkstorm__progress__interval__ms=7000)._begin(Cluster(handle))
+    run(
+        topology__workers=2, topology__max__retries=3, sparkstorm__progress__interval__ms=7000
+    )._begin(Cluster(handle))
     assert handle.is_active
 
 

@@ -13,7 +13,10 @@ from sparkstorm.client.handle import TopologyProgress
 from sparkstorm.config import merge
 from sparkstorm.stores.addresses import not_configured
 
-REDIS, ZOOKEEPER = {"sparkstorm.redis.url": "redis://localhost"}, {"storm.zookeeper.servers": ["localhost"]}
+REDIS, ZOOKEEPER = (
+    {"sparkstorm.redis.url": "redis://localhost"},
+    {"storm.zookeeper.servers": ["localhost"]},
+)
 
 
 @pytest.mark.parametrize(
@@ -31,23 +34,41 @@ def test_a_run_names_what_it_starts_and_what_it_is_given(conf: dict[str, Any], s
 
 @pytest.mark.parametrize(
     ("values", "said"),
-    [([1, 4_501_499], ", the sum of their values is 4,501,500"), ([], ""), ([1, "a"], ""), ([True, False], ""), ([1, 2.5], "")],
+    [
+        ([1, 4_501_499], ", the sum of their values is 4,501,500"),
+        ([], ""),
+        ([1, "a"], ""),
+        ([True, False], ""),
+        ([1, 2.5], ""),
+    ],
 )
-def test_a_sum_is_called_a_sum_and_only_whole_numbers_have_one(values: list[Any], said: str) -> None:
+def test_a_sum_is_called_a_sum_and_only_whole_numbers_have_one(
+    values: list[Any], said: str
+) -> None:
     assert sum_text(values) == said
 
 
-def test_a_store_that_lost_its_tail_makes_no_negative_speed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_store_that_lost_its_tail_makes_no_negative_speed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     console = Console()
     for executed in (1000, 400):
-        console.show(TopologyProgress(0, 0, 0, executed, 0, 0, 0, 0, None, None, is_settled=False, is_drained=False))
-    console.total(TopologyProgress(0, 0, 0, 400, 0, 0, 0, 0, None, None, is_settled=True, is_drained=True))
+        console.show(
+            TopologyProgress(
+                0, 0, 0, executed, 0, 0, 0, 0, None, None, is_settled=False, is_drained=False
+            )
+        )
+    console.total(
+        TopologyProgress(0, 0, 0, 400, 0, 0, 0, 0, None, None, is_settled=True, is_drained=True)
+    )
     assert "-" not in capsys.readouterr().out
 
 
 def test_records_that_went_to_the_stream_bad_are_said(capsys: pytest.CaptureFixture[str]) -> None:
     bad = {"lines": 12, "clicks": 1_000}
-    progress = TopologyProgress(0, 0, 0, 0, 0, 0, 0, 0, None, None, is_settled=True, is_drained=True, bad=bad)
+    progress = TopologyProgress(
+        0, 0, 0, 0, 0, 0, 0, 0, None, None, is_settled=True, is_drained=True, bad=bad
+    )
     Console().total(progress)
     assert capsys.readouterr().out.splitlines()[1:] == [
         "1,000 records went to the stream bad of clicks",
@@ -56,12 +77,31 @@ def test_records_that_went_to_the_stream_bad_are_said(capsys: pytest.CaptureFixt
     assert "  bad 1,012" in progress_text(progress, 0)
 
 
-def test_late_tuples_are_in_the_last_line_with_their_share_and_remedy(capsys: pytest.CaptureFixture[str]) -> None:
+def test_late_tuples_are_in_the_last_line_with_their_share_and_remedy(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     late = {"sum": (6_878, 9_999)}
-    progress = TopologyProgress(0, 0, 0, 0, 0, 0, 0, 0, None, None, is_settled=True, is_drained=True, late=late, held={"batch": 1})
+    progress = TopologyProgress(
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        None,
+        None,
+        is_settled=True,
+        is_drained=True,
+        late=late,
+        held={"batch": 1},
+    )
     Console().total(progress)
     total, share, held = capsys.readouterr().out.splitlines()
     assert total.endswith("0 parked, 6,878 late")
-    assert share.startswith("component 'sum': 6,878 of 9,999 tuples (68.8 %) came too late for its windows")
+    assert share.startswith(
+        "component 'sum': 6,878 of 9,999 tuples (68.8 %) came too late for its windows"
+    )
     assert held == "component 'batch' holds 1 input that it has neither acked nor failed"
     assert "  late 6,878" in progress_text(progress, 0)

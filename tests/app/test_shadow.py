@@ -1,4 +1,6 @@
-"""New code beside the code that runs, over what a live task was given: what differs is found, row by row."""
+"""New code beside the code that runs, over what a live task was given: what differs is found, row
+by row.
+"""
 
 from __future__ import annotations
 
@@ -86,11 +88,16 @@ def test_a_failure_and_another_state_are_differences(recording: Path) -> None:
     fails = compare_versions(code(Running()), code(Running(fails_at=7)), recording)
     assert (fails.differences[0].number, fails.differences[0].part) == (7, "emitted")
     other = compare_versions(code(Running()), code(Running(key="sum")), recording, 50)
-    assert other.different == other.compared >= 50 and {each.part for each in other.differences} == {"changed state"}
+    assert other.different == other.compared >= 50 and {
+        each.part for each in other.differences
+    } == {"changed state"}
 
 
 def test_what_cannot_be_compared_is_said_in_one_sentence(recording: Path, tmp_path: Path) -> None:
     with pytest.raises(RecordingError, match="there is no recording"):
         compare_versions(code(Running()), code(Running()), tmp_path / "nowhere")
-    with pytest.raises(WorkerFailedError, match=r"the new code cannot be stepped through: .*a_module_that_is_nowhere"):
+    with pytest.raises(
+        WorkerFailedError,
+        match=r"the new code cannot be stepped through: .*a_module_that_is_nowhere",
+    ):
         compare_versions(code(Running()), code(Helped()), recording)

@@ -1,4 +1,6 @@
-"""Slots that end before they are up: the run says why, in Python's own words, without waiting a minute."""
+"""Slots that end before they are up: the run says why, in Python's own words, without waiting a
+minute.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,10 @@ unexpectedly (crashed): Fatal Python error: Segmentation fault
     ("said", "cause"),
     [
         (JAVA, "ModuleNotFoundError: No module named 'redis'"),
-        (JAVA.partition("org.apache.spark.api.python.PythonException")[0], "Job aborted due to stage failure"),
+        (
+            JAVA.partition("org.apache.spark.api.python.PythonException")[0],
+            "Job aborted due to stage failure",
+        ),
         (KILLED, "Python worker exited unexpectedly (crashed)"),
         ("", "RuntimeError: "),
     ],

@@ -80,13 +80,19 @@ def test_it_forks_for_who_knows_the_secret(daemon: Daemon) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_it_does_not_fork_for_another_user(daemon: Daemon) -> None:
     calls = subprocess.run(
-        [sys.executable, "-c", CALLS, str(daemon.port), "150"], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", CALLS, str(daemon.port), "150"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
     )
     assert int(calls.stdout) == 150
     assert daemon.children() == set() and daemon.log.read_text() == ""
 
 
-@pytest.mark.parametrize("data", [b"", b"GET / HTTP/1.0\r\n\r\n", b"\xff" * 64], ids=["silence", "text", "bytes"])
+@pytest.mark.parametrize(
+    "data", [b"", b"GET / HTTP/1.0\r\n\r\n", b"\xff" * 64], ids=["silence", "text", "bytes"]
+)
 def test_it_does_not_fork_for_who_speaks_first_or_is_gone(data: bytes, daemon: Daemon) -> None:
     daemon.process.send_signal(19)  # what is sent is there before the connection is accepted
     lines = [daemon.call() for _ in range(20)]
@@ -105,7 +111,9 @@ def test_it_does_not_fork_for_who_speaks_first_or_is_gone(data: bytes, daemon: D
 
 
 @pytest.mark.parametrize(
-    "words", [said("wrong"), said("of-the-test!"), b"GET / HTTP/1.0\r\n\r\n", b"\xff" * 64, b"\x00\x00"], ids=range(5)
+    "words",
+    [said("wrong"), said("of-the-test!"), b"GET / HTTP/1.0\r\n\r\n", b"\xff" * 64, b"\x00\x00"],
+    ids=range(5),
 )
 def test_a_wrong_secret_ends_the_fork_without_a_word(words: bytes, daemon: Daemon) -> None:
     with daemon.call() as line:
@@ -131,12 +139,23 @@ def test_it_has_a_slots_modules_and_no_thread_when_it_forks() -> None:
         f"import sys, threading, {SLOT_DAEMON}; "
         "print(threading.active_count(), *({'sparkstorm.supervisor.slot_main', 'pyspark.worker'} - sys.modules.keys()))"
     )
-    assert subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True).stdout.split() == ["1"]
+    assert subprocess.run(
+        [sys.executable, "-c", look], capture_output=True, text=True, check=True
+    ).stdout.split() == ["1"]
 
 
 def test_masters_on_this_machine_use_it_and_no_others() -> None:
-    for master, daemon in (("local[2]", SLOT_DAEMON), ("local-cluster[2,1,1024]", SLOT_DAEMON), ("spark://head:7077", None)):
-        assert with_slot_daemon(SparkConf(loadDefaults=False).setMaster(master)).get("spark.python.daemon.module") == daemon
+    for master, daemon in (
+        ("local[2]", SLOT_DAEMON),
+        ("local-cluster[2,1,1024]", SLOT_DAEMON),
+        ("spark://head:7077", None),
+    ):
+        assert (
+            with_slot_daemon(SparkConf(loadDefaults=False).setMaster(master)).get(
+                "spark.python.daemon.module"
+            )
+            == daemon
+        )
 
 
 def test_it_leaves_the_archives_of_an_installed_pyspark_alone() -> None:
@@ -145,6 +164,11 @@ def test_it_leaves_the_archives_of_an_installed_pyspark_alone() -> None:
     archives = [str(path) for path in libraries.glob("*.zip")]
     assert any(path.endswith("pyspark.zip") for path in archives)
     look = f"import sys, {SLOT_DAEMON}, pyspark; print(pyspark.__file__, *sys.path, *sys.path_importer_cache)"
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join([*archives, os.environ.get("PYTHONPATH", "")])}
-    found = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True, env=environ).stdout
+    environ = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([*archives, os.environ.get("PYTHONPATH", "")]),
+    }
+    found = subprocess.run(
+        [sys.executable, "-c", look], capture_output=True, text=True, check=True, env=environ
+    ).stdout
     assert not any(archive in found for archive in archives)

@@ -39,11 +39,16 @@ def test_a_signal_while_a_run_starts_ends_it_with_what_was_opened_closed(
     assert run_in_own_cluster(starting, starting._job) == INTERRUPTED
     assert closed == ["servers and Spark"]
     said = capsys.readouterr().out
-    assert "stopping: nothing has begun yet" in said and "stopped while starting; no run was begun" in said
+    assert (
+        "stopping: nothing has begun yet" in said
+        and "stopped while starting; no run was begun" in said
+    )
     assert "Traceback" not in said
 
 
-def test_the_end_of_sparks_process_is_one_sentence_whatever_call_met_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_end_of_sparks_process_is_one_sentence_whatever_call_met_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     parents = iter([1234, 1])
     monkeypatch.setattr(os, "getppid", parents.__next__)
     sentence = "Spark was ended from outside while the run was starting"
@@ -56,7 +61,9 @@ def test_other_faults_of_a_start_keep_their_own_words(monkeypatch: pytest.Monkey
         raise ValueError("a fault of ours")
 
 
-def test_a_jvm_that_ends_before_it_is_up_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_jvm_that_ends_before_it_is_up_is_one_sentence(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     def start() -> int:
         with spark_may_end(lambda: False):
             raise PySparkRuntimeError(errorClass="JAVA_GATEWAY_EXITED", messageParameters={})

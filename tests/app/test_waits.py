@@ -12,7 +12,9 @@ from sparkstorm.client.handle import TopologyProgress
 from sparkstorm.model.assignment import WorkerBeat, WorkerSlot
 from sparkstorm.model.status import TopologyStatus
 
-STILL = TopologyProgress(1000, 500, 90, 80, 7, 70, 1, 0, 4.0, 25.0, is_settled=False, is_drained=False)
+STILL = TopologyProgress(
+    1000, 500, 90, 80, 7, 70, 1, 0, 4.0, 25.0, is_settled=False, is_drained=False
+)
 SLOT = WorkerSlot("node-1", 6700)
 FULL = "Redis is at 63 % of its maxmemory, and spouts pause from 60 % on: raise maxmemory"
 
@@ -47,13 +49,29 @@ class Bench:
         self.waits = Waits(topology or Topology(), self.said.append, lambda: self.now)
 
     def look(
-        self, seconds: float, progress: TopologyProgress = STILL, state: str = "RUNNING", is_dead: bool = False, **stats: Any
+        self,
+        seconds: float,
+        progress: TopologyProgress = STILL,
+        state: str = "RUNNING",
+        is_dead: bool = False,
+        **stats: Any,
     ) -> list[str]:
         """Look at the same picture for so long, once a second; what was said of it."""
         before = len(self.said)
         for _ in range(int(seconds)):
             self.now += 1
-            beat = WorkerBeat("t-1-1", "node-1", 6700, 0 if is_dead else int(self.now), 0, 5, 1, state, 1, stats=stats)
+            beat = WorkerBeat(
+                "t-1-1",
+                "node-1",
+                6700,
+                0 if is_dead else int(self.now),
+                0,
+                5,
+                1,
+                state,
+                1,
+                stats=stats,
+            )
             self.waits.look(progress, [beat])
         return self.said[before:]
 
@@ -61,7 +79,10 @@ class Bench:
 def test_work_and_short_pauses_are_no_waits() -> None:
     bench = Bench()
     for executed in range(100, 120):
-        assert bench.look(IDLE_S, replace(STILL, executed=executed), held_back=["spout 'a' pauses"]) == []
+        assert (
+            bench.look(IDLE_S, replace(STILL, executed=executed), held_back=["spout 'a' pauses"])
+            == []
+        )
 
 
 def test_a_full_redis_is_told_though_bolts_still_work() -> None:
@@ -86,7 +107,16 @@ def test_workers_that_say_the_same_are_told_once() -> None:
         bench.now += 1
         beats = [
             WorkerBeat(
-                "t-1-1", "node-1", 6700 + n, int(bench.now), 0, 5, 1, "RUNNING", 1, stats={"blocked": [f"Redis is at {60 + n} %"]}
+                "t-1-1",
+                "node-1",
+                6700 + n,
+                int(bench.now),
+                0,
+                5,
+                1,
+                "RUNNING",
+                1,
+                stats={"blocked": [f"Redis is at {60 + n} %"]},
             )
             for n in range(3)
         ]
@@ -101,7 +131,10 @@ def test_workers_that_say_the_same_are_told_once() -> None:
             {"held_back": ["spout 'a' pauses: 9,000,000 bytes wait for 'b'"]},
             "waiting: spout 'a' pauses: 9,000,000 bytes wait for 'b'",
         ),
-        ({"silent_ms": 12_500, "held_back": ["spout 'a' pauses"]}, "waiting: worker node-1:6700 has been inside one call for 12 s"),
+        (
+            {"silent_ms": 12_500, "held_back": ["spout 'a' pauses"]},
+            "waiting: worker node-1:6700 has been inside one call for 12 s",
+        ),
         ({}, "waiting: 7 trees are open"),
         ({"blocked": "no list", "held_back": 5, "silent_ms": "x"}, "waiting: 7 trees are open"),
     ],
@@ -116,15 +149,33 @@ def test_a_run_that_does_nothing_names_the_cause(stats: dict[str, Any], told: st
     ("topology", "state", "told"),
     [
         (Topology(frozenset()), "RUNNING", "waiting: Nimbus has assigned no slots yet"),
-        (Topology(frozenset(), problems=["2 slots are free, 3 needed"]), "RUNNING", "slots yet: 2 slots are free, 3 needed"),
-        (Topology(frozenset({SLOT, WorkerSlot("node-2", 6700)})), "RUNNING", "waiting: worker node-2:6700 has not been started"),
-        (Topology(), "WAITING_FOR_WORKER_START", "waiting: worker node-1:6700 starts: imports, then open() and prepare()"),
-        (Topology(), "WAITING_FOR_RELAUNCH", "waiting: worker node-1:6700 died and is started again"),
+        (
+            Topology(frozenset(), problems=["2 slots are free, 3 needed"]),
+            "RUNNING",
+            "slots yet: 2 slots are free, 3 needed",
+        ),
+        (
+            Topology(frozenset({SLOT, WorkerSlot("node-2", 6700)})),
+            "RUNNING",
+            "waiting: worker node-2:6700 has not been started",
+        ),
+        (
+            Topology(),
+            "WAITING_FOR_WORKER_START",
+            "waiting: worker node-1:6700 starts: imports, then open() and prepare()",
+        ),
+        (
+            Topology(),
+            "WAITING_FOR_RELAUNCH",
+            "waiting: worker node-1:6700 died and is started again",
+        ),
         (Topology(status=TopologyStatus.INACTIVE), "RUNNING", "waiting: the topology is INACTIVE"),
     ],
     ids=["unassigned", "refused", "no worker", "starting", "died", "inactive"],
 )
-def test_a_run_that_cannot_work_yet_names_what_is_missing(topology: Topology, state: str, told: str) -> None:
+def test_a_run_that_cannot_work_yet_names_what_is_missing(
+    topology: Topology, state: str, told: str
+) -> None:
     (said,) = Bench(topology).look(IDLE_S + 2, state=state)
     assert told in said
 
@@ -137,7 +188,9 @@ def test_a_slot_whose_beats_have_stopped_is_named() -> None:
 
 
 def test_a_source_without_news_and_a_drained_run() -> None:
-    assert Bench().look(9, replace(STILL, pending=0, is_settled=True)) == ["waiting: the spouts have nothing to emit"]
+    assert Bench().look(9, replace(STILL, pending=0, is_settled=True)) == [
+        "waiting: the spouts have nothing to emit"
+    ]
     assert Bench().look(9, replace(STILL, pending=0, is_settled=True, is_drained=True)) == []
 
 

@@ -1,4 +1,6 @@
-"""The watch over a run, with a handle made of plain records: drained, stopped, failing, or cut off from its stores."""
+"""The watch over a run, with a handle made of plain records: drained, stopped, failing, or cut off
+from its stores.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,19 @@ from sparkstorm.app.watch import MAX_DEATHS_WITHOUT_PROGRESS, Deaths, FileLogs, 
 from sparkstorm.client.handle import TopologyProgress
 from sparkstorm.cluster.local import LocalStateStore
 from sparkstorm.cluster.storm_state import StormState
-from sparkstorm.errors import NotAliveError, SlotsUnavailableError, StoreUnavailableError, TopologyPausedError, WorkerFailedError
+from sparkstorm.errors import (
+    NotAliveError,
+    SlotsUnavailableError,
+    StoreUnavailableError,
+    TopologyPausedError,
+    WorkerFailedError,
+)
 from sparkstorm.model.assignment import Assignment, ExecutorId, TopologyBase, WorkerBeat, WorkerSlot
 from sparkstorm.model.status import TopologyStatus
 
-AT_WORK = TopologyProgress(1000, 500, 90, 80, 7, 70, 1, 0, 4.0, 25.0, is_settled=False, is_drained=False)
+AT_WORK = TopologyProgress(
+    1000, 500, 90, 80, 7, 70, 1, 0, 4.0, 25.0, is_settled=False, is_drained=False
+)
 SETTLED = replace(AT_WORK, pending=0, is_settled=True)
 DRAINED = replace(SETTLED, done=1000, is_drained=True)
 
@@ -66,8 +76,22 @@ def watch(handle: Handle, patience_s: float = 120.0) -> Watch:
     return Watch(handle, Console(), FileLogs(Path("/none"), "words-1-1"), 0.0, patience_s)  # type: ignore[arg-type]
 
 
-def a_beat(pid: int, state: str = "RUNNING", message: str = "", deaths: int = 0, **stats: Any) -> WorkerBeat:
-    return WorkerBeat("words-1-1", "node-1", 6700, 0, 0, pid, pid, state, 1, stats={"deaths": deaths, **stats}, message=message)
+def a_beat(
+    pid: int, state: str = "RUNNING", message: str = "", deaths: int = 0, **stats: Any
+) -> WorkerBeat:
+    return WorkerBeat(
+        "words-1-1",
+        "node-1",
+        6700,
+        0,
+        0,
+        pid,
+        pid,
+        state,
+        1,
+        stats={"deaths": deaths, **stats},
+        message=message,
+    )
 
 
 def test_a_run_ends_when_it_is_seen_drained_twice() -> None:
@@ -82,7 +106,9 @@ def test_a_stopped_run_lets_the_sources_rest_and_waits_until_nothing_is_under_wa
     assert handle.is_deactivated
 
 
-def test_a_store_that_comes_back_is_waited_for_and_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_store_that_comes_back_is_waited_for_and_said_once(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     away = StoreUnavailableError("Redis at 127.0.0.1:1 cannot be reached")
     assert watch(Handle(AT_WORK, away, away, DRAINED)).run(lambda: False)[0] is Outcome.DRAINED
     said = capsys.readouterr().out
@@ -95,7 +121,9 @@ def test_a_redis_that_stays_away_ends_the_watch() -> None:
         watch(Handle(StoreUnavailableError("gone")), patience_s=0.05).run(lambda: False)
 
 
-def test_a_zookeeper_that_is_away_is_said_once_while_the_data_go_on(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_zookeeper_that_is_away_is_said_once_while_the_data_go_on(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     class Half(Handle):
         def beats(self) -> list[WorkerBeat]:
             raise StoreUnavailableError("ZooKeeper at 127.0.0.1:2 does not answer")
@@ -123,7 +151,9 @@ def test_a_run_that_is_stopped_while_a_store_is_away_stops_once_it_is_back() -> 
 def test_a_topology_that_is_killed_by_another_ends_the_watch() -> None:
     handle = Handle(AT_WORK)
     handle.status = lambda: None  # type: ignore[method-assign,assignment,return-value]
-    with pytest.raises(NotAliveError, match="words-1-1 is gone: it was killed or replaced while it was followed"):
+    with pytest.raises(
+        NotAliveError, match="words-1-1 is gone: it was killed or replaced while it was followed"
+    ):
         watch(handle).run(lambda: False)
 
 
@@ -137,7 +167,10 @@ def test_what_the_check_raises_ends_the_watch() -> None:
 
 def test_a_worker_that_cannot_run_ends_the_watch_with_its_last_words() -> None:
     beats = [a_beat(0, "FAILED", "ValueError: no such table\nlast line of the log")]
-    with pytest.raises(WorkerFailedError, match=r"(?s)node-1:6700 of words-1-1 cannot run: .*no such table.*last line"):
+    with pytest.raises(
+        WorkerFailedError,
+        match=r"(?s)node-1:6700 of words-1-1 cannot run: .*no such table.*last line",
+    ):
         watch(Handle(AT_WORK, beats=beats)).run(lambda: False)
 
 
@@ -160,12 +193,16 @@ def test_a_worker_that_hung_is_said_to_have_hung_and_where() -> None:
     assert f"was replaced (process 10 by 11): {hung}; its log" in said[0]
 
 
-def test_workers_that_die_for_ever_without_progress_end_the_run_with_the_log(tmp_path: Path) -> None:
+def test_workers_that_die_for_ever_without_progress_end_the_run_with_the_log(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "words-1-1-node-1-6700.log").write_text("I was here\nMemoryError\n")
     deaths = Deaths("words-1-1", FileLogs(tmp_path, "words-1-1"), lambda _: None)
     for died in range(1, MAX_DEATHS_WITHOUT_PROGRESS + 1):
         deaths.look([a_beat(died, deaths=died)], AT_WORK)
-    with pytest.raises(WorkerFailedError, match=r"(?s)died 6 times without getting anything done.*MemoryError"):
+    with pytest.raises(
+        WorkerFailedError, match=r"(?s)died 6 times without getting anything done.*MemoryError"
+    ):
         deaths.look([a_beat(99, deaths=MAX_DEATHS_WITHOUT_PROGRESS + 1)], AT_WORK)
 
 
@@ -191,17 +228,27 @@ def test_the_progress_line_shows_what_the_readme_promises() -> None:
     assert progress_text(AT_WORK, 1234.5, 34, 125.0) == " 50.0 % of 1.0 k  1,234 tuples/s"
     assert progress_text(AT_WORK, 1234.5, 20, 3_725.0) == " 50.0 % of 1.0 k"
     assert "  1:02:05 left  " in progress_text(AT_WORK, 1234.5, 120, 3_725.0)
-    assert progress_text(replace(AT_WORK, total=0, p50_ms=None, parked=2), 0.0).endswith("failed 1  parked 2")
+    assert progress_text(replace(AT_WORK, total=0, p50_ms=None, parked=2), 0.0).endswith(
+        "failed 1  parked 2"
+    )
 
 
 def test_a_topology_without_slots_says_who_may_hold_them_instead_of_being_called_assigned() -> None:
     state = StormState(LocalStateStore(), b"k" * 32)
     for name in ("late", "early"):
-        state.create_base(TopologyBase(f"{name}-1-9", name, 7, TopologyStatus.ACTIVE, 2, {"split": 4}, "c0de", "c0nf"))
+        state.create_base(
+            TopologyBase(
+                f"{name}-1-9", name, 7, TopologyStatus.ACTIVE, 2, {"split": 4}, "c0de", "c0nf"
+            )
+        )
     slot = WorkerSlot("node-1", 6700)
-    state.write_assignment(Assignment("early-1-9", 1, "c0de", "c0nf", {slot.node: "a"}, {ExecutorId(1, 1): slot}))
+    state.write_assignment(
+        Assignment("early-1-9", 1, "c0de", "c0nf", {slot.node: "a"}, {ExecutorId(1, 1): slot})
+    )
     assert placed_text(state, "early-1-9", 1.25) == "early-1-9 is assigned 1.2 s after the start"
-    assert "late-1-9 waits for free slots; they may be held by early-1-9: finish" in placed_text(state, "late-1-9", 1.0)
+    assert "late-1-9 waits for free slots; they may be held by early-1-9: finish" in placed_text(
+        state, "late-1-9", 1.0
+    )
 
 
 def test_a_topology_that_nimbus_paused_ends_the_watch_with_the_cause() -> None:

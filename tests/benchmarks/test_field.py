@@ -1,4 +1,6 @@
-"""The field's benchmarks in small: live (simulated cluster, two workers), replayed, and the oracle give the same answers."""
+"""The field's benchmarks in small: live (simulated cluster, two workers), replayed, and the oracle
+give the same answers.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +15,25 @@ from sparkstorm.testing import LocalCluster, complete_topology
 
 SMALL: dict[str, tuple[Case, Generator]] = {
     **{case.name: (case, nexmark.Nexmark(600, per_second=15, chunk=50)) for case in nexmark.CASES},
-    "nexmark q2": (next(case for case in nexmark.CASES if case.name == "nexmark q2"), nexmark.Nexmark(2_400, chunk=100)),
+    "nexmark q2": (
+        next(case for case in nexmark.CASES if case.name == "nexmark q2"),
+        nexmark.Nexmark(2_400, chunk=100),
+    ),
     **{case.name: (case, yahoo.Yahoo(300, per_second=10, chunk=20)) for case in yahoo.CASES},
     storm_perf.ID.name: (storm_perf.ID, storm_perf.constants(300, chunk=20)),
     storm_perf.WORDS.name: (storm_perf.WORDS, storm_perf.sentences(100, chunk=20)),
 }
-FORMS = [pytest.param(*each, by, id=f"{name} by {by}") for name, each in SMALL.items() for by in ("rows", "columns")]
+FORMS = [
+    pytest.param(*each, by, id=f"{name} by {by}")
+    for name, each in SMALL.items()
+    for by in ("rows", "columns")
+]
 
 
 @pytest.mark.parametrize(("case", "generator", "by"), FORMS)
-def test_live_and_replayed_answers_are_those_of_the_oracle(case: Case, generator: Generator, by: str) -> None:
+def test_live_and_replayed_answers_are_those_of_the_oracle(
+    case: Case, generator: Generator, by: str
+) -> None:
     rows = rows_of(generator)
     expected = case.answer(rows)
     assert expected, "a benchmark without an answer would compare nothing"
@@ -42,8 +53,13 @@ def test_bids_that_come_before_their_auction_in_the_same_millisecond_count() -> 
 @pytest.mark.parametrize("by", ["rows", "columns"])
 def test_equal_bids_are_all_highest(by: str) -> None:
     case, generator = SMALL["nexmark q7"]
-    bids = [(1_000 + n, 7, price, "Apple", "url", nexmark.BASE_MS + n, "x") for n, price in enumerate((5, 9, 3, 9, 9, 1))]
-    done = complete_topology(case.topology(generator, by), {"events": {"bid": bids}}, conf={"topology.workers": TASKS})
+    bids = [
+        (1_000 + n, 7, price, "Apple", "url", nexmark.BASE_MS + n, "x")
+        for n, price in enumerate((5, 9, 3, 9, 9, 1))
+    ]
+    done = complete_topology(
+        case.topology(generator, by), {"events": {"bid": bids}}, conf={"topology.workers": TASKS}
+    )
     assert sorted(row[0] for row in done["top"]) == [1_001, 1_003, 1_004]
     assert difference(case.read(done.state("result")), case.answer({"bid": bids})) == ""
 
@@ -68,7 +84,11 @@ def test_a_generator_gives_the_same_events_in_any_order_of_chunks() -> None:
 
 def test_of_fifty_events_one_is_a_person_three_are_auctions_and_the_rest_are_bids() -> None:
     rows = rows_of(nexmark.Nexmark(5_000))
-    assert {stream: len(each) for stream, each in rows.items()} == {"person": 100, "auction": 300, "bid": 4_600}
+    assert {stream: len(each) for stream, each in rows.items()} == {
+        "person": 100,
+        "auction": 300,
+        "bid": 4_600,
+    }
     assert [row[0] for row in rows["person"]] == list(range(1_000, 1_100))
     assert [row[0] for row in rows["auction"]] == list(range(1_000, 1_300))
     assert all(row[5] < row[6] for row in rows["auction"])

@@ -1,4 +1,6 @@
-"""Files and archives that travel with a topology: packages that only an archive has, files by name, and mistakes."""
+"""Files and archives that travel with a topology: packages that only an archive has, files by name,
+and mistakes.
+"""
 
 from __future__ import annotations
 
@@ -63,16 +65,22 @@ def environment(version: str = HERE) -> dict[str, bytes]:
 
 
 def opened(tmp_path: Path, files: list[Path], archives: list[Path]) -> str:
-    """Open the code twice in fresh processes of another folder, as two workers of a host do; what the second prints."""
+    """Open the code twice in fresh processes of another folder, as two workers of a host do; what
+    the second prints.
+    """
     builder = TopologyBuilder()
     builder.set_spout("feed", FeederSpout(["x"]))
-    code = pack_topology(builder.build(), (), b"", read_attachments([*map(str, files)], [*map(str, archives)]))
+    code = pack_topology(
+        builder.build(), (), b"", read_attachments([*map(str, files)], [*map(str, archives)])
+    )
     host = tmp_path / "host"
     host.mkdir(exist_ok=True)
     (host / "code").write_bytes(code)
     command = [sys.executable, "-c", OPEN, hashlib.sha256(code).hexdigest()]
     for _ in range(2):
-        ended = subprocess.run(command, cwd=host, capture_output=True, text=True, check=False, timeout=900)
+        ended = subprocess.run(
+            command, cwd=host, capture_output=True, text=True, check=False, timeout=900
+        )
         assert ended.stderr == ""
     return ended.stdout.strip()
 
@@ -87,34 +95,49 @@ def files(tmp_path: Path) -> list[Path]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["env.tar.gz", "env.zip"])
-def test_a_package_that_only_the_archive_has_and_files_are_there(tmp_path: Path, files: list[Path], name: str) -> None:
+def test_a_package_that_only_the_archive_has_and_files_are_there(
+    tmp_path: Path, files: list[Path], name: str
+) -> None:
     assert opened(tmp_path, files, [archive(tmp_path / name, environment())]) == "carried a,b x"
 
 
 @pytest.mark.slow
 def test_an_archive_that_does_not_fit_is_one_sentence(tmp_path: Path, files: list[Path]) -> None:
     other = archive(tmp_path / "other.tar.gz", environment("3.9"))
-    assert "archive other.tar.gz of the topology is for Python 3.9, but the workers of host" in opened(tmp_path, files, [other])
+    assert (
+        "archive other.tar.gz of the topology is for Python 3.9, but the workers of host"
+        in opened(tmp_path, files, [other])
+    )
     (tmp_path / "broken.tar.gz").write_bytes(b"nothing")
-    assert "archive broken.tar.gz of the topology cannot be unpacked" in opened(tmp_path, files, [tmp_path / "broken.tar.gz"])
+    assert "archive broken.tar.gz of the topology cannot be unpacked" in opened(
+        tmp_path, files, [tmp_path / "broken.tar.gz"]
+    )
 
 
 def test_names_that_lead_out_of_the_folder_are_left_out(tmp_path: Path) -> None:
     hostile = archive(tmp_path / "hostile.zip", {"../../evil.py": b"", "good.py": b""})
     found = read_attachments([], [str(hostile)])
     attachments._unpack(found, folder := tmp_path / "unpacked")
-    assert [path.relative_to(folder).as_posix() for path in folder.rglob("*.py")] == ["archives/hostile.zip/good.py"]
+    assert [path.relative_to(folder).as_posix() for path in folder.rglob("*.py")] == [
+        "archives/hostile.zip/good.py"
+    ]
 
 
-def test_what_cannot_travel_is_named(tmp_path: Path, files: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(InvalidConfigError, match=r"topology\.files: there is no file or folder /no/such"):
+def test_what_cannot_travel_is_named(
+    tmp_path: Path, files: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(
+        InvalidConfigError, match=r"topology\.files: there is no file or folder /no/such"
+    ):
         read_attachments(["/no/such"], [])
     with pytest.raises(InvalidConfigError, match=r"table\.csv is no file that ends in \.zip"):
         read_attachments([], [str(files[0])])
     with pytest.raises(InvalidConfigError, match=r"two entries are named table\.csv"):
         read_attachments([str(files[0])] * 2, [])
     monkeypatch.setattr(attachments, "MAX_BYTES", 2)
-    with pytest.raises(InvalidConfigError, match=r"with .*table\.csv the files and archives have more than 0 MB"):
+    with pytest.raises(
+        InvalidConfigError, match=r"with .*table\.csv the files and archives have more than 0 MB"
+    ):
         read_attachments([str(files[0])], [])
 
 
@@ -125,7 +148,9 @@ class Lookup(BasicBolt):
 
     def prepare(self, conf: Any, context: Any) -> None:
         self.text = Path(context.file("table.csv")).read_text()
-        with pytest.raises(FileNotFoundError, match=r"topology\.files has no 'other\.csv'; it names .*table\.csv"):
+        with pytest.raises(
+            FileNotFoundError, match=r"topology\.files has no 'other\.csv'; it names .*table\.csv"
+        ):
             context.file("other.csv")
 
     def execute(self, tup: Any, collector: Any) -> None:
@@ -136,7 +161,9 @@ def test_a_simulated_cluster_finds_files_where_they_are(files: list[Path]) -> No
     builder = TopologyBuilder()
     builder.set_spout("feed", FeederSpout(["x"]))
     builder.set_bolt("lookup", Lookup(), inputs="feed")
-    found = complete_topology(builder.build(), {"feed": [[1]]}, conf={"topology.files": [str(files[0])]})
+    found = complete_topology(
+        builder.build(), {"feed": [[1]]}, conf={"topology.files": [str(files[0])]}
+    )
     assert found["lookup"] == [("a,b",)]
 
 
@@ -165,19 +192,25 @@ def test_an_archive_that_unpacks_to_far_more_than_it_has_is_refused_and_leaves_n
     monkeypatch.setattr(attachments, "_LEAST_BOUND", 1 << 20)
     data = bomb(name)
     for _ in range(3):
-        with pytest.raises(WorkerFailedError, match=rf"archive {name} of the topology unpacks to more than \d+ MB"):
+        with pytest.raises(
+            WorkerFailedError, match=rf"archive {name} of the topology unpacks to more than \d+ MB"
+        ):
             use({f"archives/{name}": data}, tmp_path / "attached")
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["a.zip", "a.tar.gz"])
 @pytest.mark.parametrize("cut", [0, 10, 40, 0.5, 0.7])
-def test_a_damaged_archive_is_one_sentence_and_leaves_nothing(tmp_path: Path, name: str, cut: float) -> None:
+def test_a_damaged_archive_is_one_sentence_and_leaves_nothing(
+    tmp_path: Path, name: str, cut: float
+) -> None:
     whole = archive(tmp_path / name, environment()).read_bytes()
     (tmp_path / name).unlink()
     torn = whole[: int(cut * len(whole)) if cut < 1 else int(cut)]
     changed = bytes(byte ^ (position % 7 == 3) for position, byte in enumerate(whole))
     for data in (torn, changed):
-        with pytest.raises(WorkerFailedError, match=f"archive {name} of the topology cannot be unpacked"):
+        with pytest.raises(
+            WorkerFailedError, match=f"archive {name} of the topology cannot be unpacked"
+        ):
             use({"files/a.txt": b"a", f"archives/{name}": data}, tmp_path / "attached")
     assert list(tmp_path.iterdir()) == []

@@ -49,7 +49,9 @@ def test_a_blob_is_read_as_it_was_put_under_its_own_address(blobs: BlobStore, da
     assert blobs.get(key) == data
 
 
-def test_deleting_leaves_neither_metadata_nor_chunks(blobs: BlobStore, bytes_store: BytesStore, state: StormState) -> None:
+def test_deleting_leaves_neither_metadata_nor_chunks(
+    blobs: BlobStore, bytes_store: BytesStore, state: StormState
+) -> None:
     key = blobs.put(LARGE, 5)
     assert len(bytes_store.list_keys()) == -(-len(LARGE) // blob_module.CHUNK_BYTES)
     blobs.delete(key)
@@ -67,7 +69,9 @@ def test_changed_bytes_are_not_handed_out(blobs: BlobStore, bytes_store: BytesSt
         blobs.get(key)
 
 
-def test_a_blob_signed_with_another_key_is_not_handed_out(state: StormState, bytes_store: BytesStore) -> None:
+def test_a_blob_signed_with_another_key_is_not_handed_out(
+    state: StormState, bytes_store: BytesStore
+) -> None:
     key = BlobStore(state, bytes_store, b"stranger").put(b"code", 5)
     with pytest.raises(TamperedBlobError, match="signature"):
         BlobStore(state, bytes_store, KEY).get(key)
@@ -85,7 +89,9 @@ def test_a_missing_chunk_is_named(blobs: BlobStore, bytes_store: BytesStore) -> 
         blobs.get(key)
 
 
-def test_only_chunks_that_no_metadata_names_are_stray(blobs: BlobStore, bytes_store: BytesStore) -> None:
+def test_only_chunks_that_no_metadata_names_are_stray(
+    blobs: BlobStore, bytes_store: BytesStore
+) -> None:
     key = blobs.put(b"kept", 5)
     bytes_store.put("f00:0", b"left over")
     assert blobs.stray_chunks() == {"f00:0"}
@@ -96,13 +102,17 @@ def test_only_chunks_that_no_metadata_names_are_stray(blobs: BlobStore, bytes_st
 @pytest.mark.system
 def test_a_wrong_password_is_no_absence_of_redis(redis_server: Any) -> None:
     client = client_of(RedisAddress(redis_server.host, redis_server.port, "wrong"))
-    with pytest.raises(AccessRefusedError, match="Redis refuses the password and did not store blob chunk a"):
+    with pytest.raises(
+        AccessRefusedError, match="Redis refuses the password and did not store blob chunk a"
+    ):
         RedisBytesStore(client).put("a", b"1")
     client.close()
 
 
 @pytest.mark.parametrize("data", [b"x", LARGE], ids=["small", "chunks"])
-def test_bytes_that_the_store_has_lost_are_put_again(blobs: BlobStore, bytes_store: BytesStore, data: bytes) -> None:
+def test_bytes_that_the_store_has_lost_are_put_again(
+    blobs: BlobStore, bytes_store: BytesStore, data: bytes
+) -> None:
     key = blobs.put(data, 5)
     for lose_all in (True, False):
         for chunk in bytes_store.list_keys()[0 if lose_all else -1 :]:

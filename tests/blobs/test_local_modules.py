@@ -1,4 +1,6 @@
-"""Modules beside a topology: which of them travel, and that a process without their folder can use them."""
+"""Modules beside a topology: which of them travel, and that a process without their folder can use
+them.
+"""
 
 from __future__ import annotations
 
@@ -115,17 +117,27 @@ def open_elsewhere(code: bytes, folder: Path) -> subprocess.CompletedProcess[str
     """Open a topology in a process of another folder, as a worker on another host does."""
     folder.mkdir()
     (folder / "code").write_bytes(code)
-    arguments = [sys.executable, "-c", textwrap.dedent(OPEN), str(folder), hashlib.sha256(code).hexdigest()]
+    arguments = [
+        sys.executable,
+        "-c",
+        textwrap.dedent(OPEN),
+        str(folder),
+        hashlib.sha256(code).hexdigest(),
+    ]
     return subprocess.run(arguments, cwd=folder, capture_output=True, text=True, check=False)
 
 
-def test_what_lies_beside_a_topology_and_is_imported_travels_with_it(folder: Path, tmp_path: Path) -> None:
+def test_what_lies_beside_a_topology_and_is_imported_travels_with_it(
+    folder: Path, tmp_path: Path
+) -> None:
     found = open_elsewhere(pack(folder), tmp_path / "host")
     assert (found.stdout.split(), found.stderr) == (["A!A!", "Theirs"], "")
 
 
 @pytest.mark.slow
-def test_the_module_of_functions_travels_with_a_topology_that_a_program_submits(folder: Path) -> None:
+def test_the_module_of_functions_travels_with_a_topology_that_a_program_submits(
+    folder: Path,
+) -> None:
     sys.path.append(str(folder))
     (folder / "functions_ops.py").write_text(textwrap.dedent(FUNCTIONS))
     topology = importlib.import_module("functions_ops").build()
@@ -134,7 +146,9 @@ def test_the_module_of_functions_travels_with_a_topology_that_a_program_submits(
         try_code("functions", pack_topology(topology))
 
 
-def test_only_what_is_imported_travels_and_the_same_sources_make_the_same_bytes(folder: Path) -> None:
+def test_only_what_is_imported_travels_and_the_same_sources_make_the_same_bytes(
+    folder: Path,
+) -> None:
     pack(folder)  # makes the folder importable
     archive = pack_sources(["topology_ops"])
     assert set(zipfile.ZipFile(io.BytesIO(archive)).namelist()) == {
@@ -148,20 +162,32 @@ def test_only_what_is_imported_travels_and_the_same_sources_make_the_same_bytes(
     assert archive == pack_sources(["topology_ops"])
 
 
-def test_a_module_that_a_host_has_not_is_named_with_the_host_in_one_sentence(folder: Path, tmp_path: Path) -> None:
+def test_a_module_that_a_host_has_not_is_named_with_the_host_in_one_sentence(
+    folder: Path, tmp_path: Path
+) -> None:
     found = open_elsewhere(pack(folder, has_sources=False), tmp_path / "host")
     last = found.stderr.strip().splitlines()[-1]
-    assert "module 'mylib_ops' is neither installed on host" in last or "module 'mypack_ops' is neither installed" in last
+    assert (
+        "module 'mylib_ops' is neither installed on host" in last
+        or "module 'mypack_ops' is neither installed" in last
+    )
 
 
-def test_a_module_that_is_too_large_to_travel_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_that_is_too_large_to_travel_is_named(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pack(folder)
     monkeypatch.setattr(modules, "MAX_SOURCE_BYTES", 60)
-    with pytest.raises(InvalidTopologyError, match=r"module 'topology_ops' \(.*topology_ops\.py\).* install it on the hosts"):
+    with pytest.raises(
+        InvalidTopologyError,
+        match=r"module 'topology_ops' \(.*topology_ops\.py\).* install it on the hosts",
+    ):
         pack_sources(["topology_ops"])
 
 
-@pytest.mark.parametrize("name", ["json", "redis", "numpy", "sparkstorm", "sys", "__main__", "no_such_module_ops"])
+@pytest.mark.parametrize(
+    "name", ["json", "redis", "numpy", "sparkstorm", "sys", "__main__", "no_such_module_ops"]
+)
 def test_what_every_host_has_or_nobody_has_does_not_travel(name: str) -> None:
     assert local_spec(name) is None
     assert pack_sources([name]) == b""

@@ -1,4 +1,6 @@
-"""Blobs with names: their settings, their versions on a host, and topologies that use them while they change."""
+"""Blobs with names: their settings, their versions on a host, and topologies that use them while
+they change.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,11 @@ RULES = BlobUse("rules", "rules")
 
 
 def test_a_blob_has_its_own_name_on_the_hosts_unless_another_is_given() -> None:
-    given = {"rules": None, "model.bin": {}, "tables": {"localname": "t", "uncompress": True, "workerRestart": True}}
+    given = {
+        "rules": None,
+        "model.bin": {},
+        "tables": {"localname": "t", "uncompress": True, "workerRestart": True},
+    }
     assert blob_uses({"topology.blobstore.map": given}) == (
         BlobUse("rules", "rules"),
         BlobUse("model.bin", "model.bin"),
@@ -41,12 +47,21 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "no mapping": ([1], "topology.blobstore.map: expected a map, got a list, [1]"),
     "a path as a name": ({"a/b": {}}, "topology.blobstore.map: blob 'a/b': use up to 150 letters"),
     "a hidden name": ({".hidden": {}}, "use up to 150 letters"),
-    "a path as a localname": ({"a": {"localname": "../../etc/passwd"}}, "localname '../../etc/passwd': use up to 150 letters"),
+    "a path as a localname": (
+        {"a": {"localname": "../../etc/passwd"}},
+        "localname '../../etc/passwd': use up to 150 letters",
+    ),
     "an empty localname": ({"a": {"localname": ""}}, "localname '': use"),
     "an unknown option": ({"a": {"local": "b"}}, "a has {'local': 'b'}; it may have localname"),
     "an option of another type": ({"a": {"uncompress": "yes"}}, "a has {'uncompress': 'yes'}"),
-    "no options": ({"a": "b"}, "a has 'b'; it may have localname (a text), uncompress and workerRestart (true or false)"),
-    "one localname twice": ({"a": {}, "b": {"localname": "a"}}, "a and b have the localname a; give one of them another"),
+    "no options": (
+        {"a": "b"},
+        "a has 'b'; it may have localname (a text), uncompress and workerRestart (true or false)",
+    ),
+    "one localname twice": (
+        {"a": {}, "b": {"localname": "a"}},
+        "a and b have the localname a; give one of them another",
+    ),
 }
 
 
@@ -118,7 +133,9 @@ UNPACKED = BlobUse("tables", "tables", unpacks=True)
 
 
 @pytest.mark.parametrize("pack", [zipped, tarred])
-def test_an_archive_becomes_a_folder(pack: Callable[[dict[str, bytes]], bytes], tmp_path: Path) -> None:
+def test_an_archive_becomes_a_folder(
+    pack: Callable[[dict[str, bytes]], bytes], tmp_path: Path
+) -> None:
     put(tmp_path, pack({"a.csv": b"1", "more/b.csv": b"2"}), UNPACKED, "k1")
     assert (tmp_path / "tables" / "more" / "b.csv").read_bytes() == b"2"
     put(tmp_path, pack({"a.csv": b"3"}), UNPACKED, "k2")
@@ -128,7 +145,12 @@ def test_an_archive_becomes_a_folder(pack: Callable[[dict[str, bytes]], bytes], 
 
 def test_an_archive_can_write_and_link_nothing_outside_of_its_folder(tmp_path: Path) -> None:
     folder = tmp_path / "blobs"
-    for number, data in enumerate((zipped({"../out": b"x", "in": b"y"}), tarred({"../out": b"x", "in": b"y"}, link="/etc/passwd"))):
+    for number, data in enumerate(
+        (
+            zipped({"../out": b"x", "in": b"y"}),
+            tarred({"../out": b"x", "in": b"y"}, link="/etc/passwd"),
+        )
+    ):
         put(folder, data, UNPACKED, f"k{number}")
         assert sorted(each.name for each in (folder / "tables").iterdir()) == ["in"]
     with pytest.raises(WorkerFailedError, match="leads out of its folder"):
@@ -176,10 +198,15 @@ def reading() -> tuple[Topology, FeederSpout, CaptureBolt]:
 
 
 def using(**options: Any) -> dict[str, Any]:
-    return {"topology.workers": 2, "topology.blobstore.map": {"the-rules": {"localname": "rules", **options}}}
+    return {
+        "topology.workers": 2,
+        "topology.blobstore.map": {"the-rules": {"localname": "rules", **options}},
+    }
 
 
-def fed_once(cluster: LocalCluster, spout: FeederSpout, capture: CaptureBolt) -> set[tuple[Any, ...]]:
+def fed_once(
+    cluster: LocalCluster, spout: FeederSpout, capture: CaptureBolt
+) -> set[tuple[Any, ...]]:
     before = len(capture.values)
     for value in range(4):
         spout.feed([value])
@@ -242,7 +269,10 @@ def test_what_a_topology_uses_must_be_there_and_stays_while_it_runs() -> None:
     topology, _, _ = reading()
     with LocalCluster() as cluster:
         blobs = cluster.service.named_blobs()
-        with pytest.raises(InvalidConfigError, match=r"no blob the-rules; make it: sparkstorm blob create the-rules FILE"):
+        with pytest.raises(
+            InvalidConfigError,
+            match=r"no blob the-rules; make it: sparkstorm blob create the-rules FILE",
+        ):
             cluster.submit(topology, using())
         with pytest.raises(InvalidConfigError, match="there is no blob the-rules; there are none"):
             blobs.update("the-rules", b"x")
@@ -260,7 +290,9 @@ def test_what_a_topology_uses_must_be_there_and_stays_while_it_runs() -> None:
         assert blobs.all() == {}
 
 
-def test_the_sweep_keeps_the_newest_version_and_deletes_those_before_and_those_that_were_deleted() -> None:
+def test_the_sweep_keeps_the_newest_version_and_deletes_those_before_and_those_that_were_deleted() -> (
+    None
+):
     bench = Bench()
     blobs = bench.service.named_blobs()
     old = blobs.create("rules", b"old").key
@@ -284,4 +316,6 @@ def test_without_a_cluster_a_blob_is_the_file_of_that_name(tmp_path: Path) -> No
     topology, _, _ = reading()
     (tmp_path / "rules").write_text("of a file")
     conf = {**using(), "topology.files": [str(tmp_path / "rules")]}
-    assert replay_locally(topology, {"spout": [[1]]}, conf=conf)["reading"] == [("of a file", "of a file")]
+    assert replay_locally(topology, {"spout": [[1]]}, conf=conf)["reading"] == [
+        ("of a file", "of a file")
+    ]

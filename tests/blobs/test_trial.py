@@ -44,13 +44,17 @@ def topology(helper: Any) -> Topology:
 
 
 @pytest.mark.slow
-def test_code_that_does_not_import_in_a_fresh_process_is_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_that_does_not_import_in_a_fresh_process_is_refused_in_words(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     try_code("words", pack_topology(topology(plain), ["tests"]))
     here = types.ModuleType("only_here")
     exec("def helper(): pass", here.__dict__)
     here.helper.__module__ = "only_here"
     monkeypatch.setitem(sys.modules, "only_here", here)
-    with pytest.raises(InvalidTopologyError, match=r"upgrade of words: the code does not open.*only_here"):
+    with pytest.raises(
+        InvalidTopologyError, match=r"upgrade of words: the code does not open.*only_here"
+    ):
         try_code("words", pack_topology(topology(here.helper), ["tests"]))
 
 
@@ -58,21 +62,30 @@ def test_code_that_does_not_import_in_a_fresh_process_is_refused_in_words(monkey
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("no_such_module:Order", "module 'no_such_module' is neither installed on host .* nor sent along"),
+        (
+            "no_such_module:Order",
+            "module 'no_such_module' is neither installed on host .* nor sent along",
+        ),
         ("decimal:NoSuch", " cannot be imported: AttributeError"),
     ],
 )
 def test_classes_that_settings_name_are_tried_too(name: str, words: str) -> None:
     built = topology(plain)
-    good = classes_in(built, {"topology.serializers": ["decimal:Decimal"], "topology.worker.hooks": "none"})
+    good = classes_in(
+        built, {"topology.serializers": ["decimal:Decimal"], "topology.worker.hooks": "none"}
+    )
     assert good == {"decimal:Decimal": "topology.serializers"}
     try_code("words", pack_topology(built, ["tests"], classes=good))
-    hooked = Topology({"help": replace(built.components["help"], conf={"topology.auto.task.hooks": [name]})})
+    hooked = Topology(
+        {"help": replace(built.components["help"], conf={"topology.auto.task.hooks": [name]})}
+    )
     with pytest.raises(InvalidTopologyError, match=f"topology.auto.task.hooks: '{name}'.*{words}"):
         try_code("words", pack_topology(hooked, ["tests"], classes=classes_in(hooked, {})))
 
 
-def test_the_local_module_of_a_class_that_a_setting_names_travels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_local_module_of_a_class_that_a_setting_names_travels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "shop_values.py").write_text("class Order:\n    pass\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     code = packed(topology(plain), [], {"topology.serializers": ["shop_values:Order"]})
@@ -93,12 +106,16 @@ class Hangs:
 
 
 @pytest.mark.slow
-def test_code_that_hangs_is_ended_by_its_own_clock_or_by_its_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_that_hangs_is_ended_by_its_own_clock_or_by_its_owner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     code = tmp_path / "code"
     code.write_bytes(pack_topology(topology(Hangs()), ["tests"]))
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
     quick = "import sys, sparkstorm.blobs.trial as t; t._PATIENCE_SECS = 1; t.main(*sys.argv[1:])"
-    ended = subprocess.run([sys.executable, "-c", quick, str(code), str(tmp_path)], timeout=60, check=False)
+    ended = subprocess.run(
+        [sys.executable, "-c", quick, str(code), str(tmp_path)], timeout=60, check=False
+    )
     assert ended.returncode == -signal.SIGALRM
     first, second = (CodeTrial(code, scratch=tmp_path) for _ in range(2))
     assert first.poll() is None

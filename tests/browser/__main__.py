@@ -1,9 +1,11 @@
-"""Walk through every screen of the page in headless Chromium, by keyboard alone: `python -m tests.browser [FOLDER]`.
+"""Walk through every screen of the page in headless Chromium, by keyboard alone:
+`python -m tests.browser [FOLDER]`.
 
-It needs Chromium (Debian's will do) and two packages that the suite does without: playwright, and axe-playwright-python for
-axe-core. The page is served over a simulated cluster at a real port, under its own Content-Security-Policy. Each screen is
-checked by axe-core in light, dark and narrow form and, with a folder, photographed. At the end it prints the weight of the
-first load and the time to its first paint.
+It needs Chromium (Debian's will do) and two packages that the suite does without: playwright, and
+axe-playwright-python for axe-core. The page is served over a simulated cluster at a real port,
+under its own Content-Security-Policy. Each screen is checked by axe-core in light, dark and narrow
+form and, with a folder, photographed. At the end it prints the weight of the first load and the
+time to its first paint.
 """
 
 from __future__ import annotations
@@ -37,13 +39,24 @@ from tests.web.served import SimulatedClient
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 WEIGHT_BYTES = 120_000
-_FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-sync"]
+_FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-sync",
+]
 _MOST_TABS = 80
 _LIGHT = {"viewport": {"width": 1280, "height": 900}, "color_scheme": "light"}
 FORMS: dict[str, dict[str, Any]] = {
     "light": _LIGHT,
     "dark": {**_LIGHT, "color_scheme": "dark"},
-    "narrow": {"viewport": {"width": 390, "height": 844}, "color_scheme": "light", "has_touch": True},
+    "narrow": {
+        "viewport": {"width": 390, "height": 844},
+        "color_scheme": "light",
+        "has_touch": True,
+    },
 }
 
 
@@ -96,12 +109,20 @@ class Locked(Connections):
 
 @contextmanager
 def served() -> Iterator[str]:
-    """Serve the page of a simulated cluster in which orders come all the time; yield its address with the token."""
+    """Serve the page of a simulated cluster in which orders come all the time; yield its address
+    with the token.
+    """
     orders = FeederSpout(["order"])
-    lock, ended, listener = threading.RLock(), threading.Event(), socket.create_server(("127.0.0.1", 0))
+    lock, ended, listener = (
+        threading.RLock(),
+        threading.Event(),
+        socket.create_server(("127.0.0.1", 0)),
+    )
     port = listener.getsockname()[1]
     with LocalCluster(is_lively=True) as cluster:
-        cluster.submit(_sums_of(orders), {"topology.workers": 2, "topology.max.retries": 1}, "orders")
+        cluster.submit(
+            _sums_of(orders), {"topology.workers": 2, "topology.max.retries": 1}, "orders"
+        )
         cluster.submit(_idle(), {}, "a-topology-with-a-long-name-that-rests")
         sampler = Sampler(cluster.source())
 
@@ -119,11 +140,16 @@ def served() -> Iterator[str]:
 
         for number in range(90):
             pass_second(number)
-        logs = dict.fromkeys(sampler.topology("orders").workers, b"2026-11-24 17:02:11 INFO started\n" * 30)
+        logs = dict.fromkeys(
+            sampler.topology("orders").workers, b"2026-11-24 17:02:11 INFO started\n" * 30
+        )
         access = Access(local_hosts(port))
         connections = Locked(lambda: SimulatedClient(cluster, logs), lock)
         server = _server(sampler, access, connections)
-        threads = [threading.Thread(target=run), threading.Thread(target=server.run, kwargs={"sockets": [listener]})]
+        threads = [
+            threading.Thread(target=run),
+            threading.Thread(target=server.run, kwargs={"sockets": [listener]}),
+        ]
         for thread in threads:
             thread.start()
         try:
@@ -152,9 +178,15 @@ def _order(second: int, at: int) -> str:
 
 def _server(sampler: Sampler, access: Access, connections: Connections) -> uvicorn.Server:
     page = Page(sampler, access, connections, "simulated")
-    routes = [*rest_routes(sampler, Commands(connections)), *metrics_routes(sampler), *page.routes()]
+    routes = [
+        *rest_routes(sampler, Commands(connections)),
+        *metrics_routes(sampler),
+        *page.routes(),
+    ]
     app = make_app(routes, access)
-    return uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off", timeout_graceful_shutdown=1))
+    return uvicorn.Server(
+        uvicorn.Config(app, log_level="error", lifespan="off", timeout_graceful_shutdown=1)
+    )
 
 
 def _idle() -> Any:
@@ -172,7 +204,9 @@ class Walk:
         self.complaints: list[str] = []
 
     def tab_to(self, words: str, within: str = "body") -> None:
-        """Press Tab until the element with these words has the focus, and see that the focus is seen."""
+        """Press Tab until the element with these words has the focus, and see that the focus is
+        seen.
+        """
         for _ in range(_MOST_TABS):
             self._page.keyboard.press("Tab")
             found = self._page.evaluate(_FOCUSED, within)
@@ -193,14 +227,21 @@ class Walk:
     def look(self, name: str) -> None:
         """Check a screen, and take its picture."""
         self._page.evaluate(self._axe)
-        for each in self._page.evaluate("() => axe.run(document, {resultTypes: ['violations']})")["violations"]:
-            places = "; ".join(node["target"][0] if isinstance(node["target"][0], str) else "?" for node in each["nodes"][:4])
+        for each in self._page.evaluate("() => axe.run(document, {resultTypes: ['violations']})")[
+            "violations"
+        ]:
+            places = "; ".join(
+                node["target"][0] if isinstance(node["target"][0], str) else "?"
+                for node in each["nodes"][:4]
+            )
             self._complain(f"{name}: {each['id']} ({each['impact']}): {each['help']}: {places}")
         wide = self._page.evaluate("() => document.documentElement.scrollWidth - innerWidth")
         if wide > 0:
             self._complain(f"{name}: the page is {wide} px wider than the screen")
         if self._folder is not None:
-            self._page.screenshot(path=str(self._folder / f"{self._form}-{name}.png"), full_page=True)
+            self._page.screenshot(
+                path=str(self._folder / f"{self._form}-{name}.png"), full_page=True
+            )
 
     def _complain(self, words: str) -> None:
         self.complaints.append(f"{self._form}: {words}")
@@ -284,7 +325,9 @@ def walk_tabs(step: Walk) -> None:
 
 
 def confirm(step: Walk, label: str, ending: str) -> None:
-    """Press a button of a command and the one in the dialog that shows the command; wait for the toast."""
+    """Press a button of a command and the one in the dialog that shows the command; wait for the
+    toast.
+    """
     step.tab_to(label, ".head")
     step.press("Enter")
     step.sees("dialog[open] pre", label.lower())
@@ -303,7 +346,11 @@ def first_loads(browser: Any, address: str, times: int = 5) -> tuple[int, list[f
             page.locator("h1").first.wait_for()
             sent = "() => performance.getEntries().reduce((sum, each) => sum + (each.transferSize || 0), 0)"
             weight = max(weight, page.evaluate(sent))
-            paints.append(page.evaluate("() => performance.getEntriesByName('first-contentful-paint')[0].startTime"))
+            paints.append(
+                page.evaluate(
+                    "() => performance.getEntriesByName('first-contentful-paint')[0].startTime"
+                )
+            )
     return weight, paints
 
 
@@ -337,10 +384,14 @@ def main(folder: str | None = None) -> int:
                     step = Walk(page, form, axe, shots)
                     walk(step, form == "narrow")
                     complaints += step.complaints + [f"{form}: {each}" for each in errors]
-    print(f"first load: {weight:,} bytes as sent; first paint {statistics.median(paints):.0f} ms (median of {len(paints)})")
+    print(
+        f"first load: {weight:,} bytes as sent; first paint {statistics.median(paints):.0f} ms (median of {len(paints)})"
+    )
     if weight > WEIGHT_BYTES:
         complaints.append(f"the first load is heavier than {WEIGHT_BYTES:,} bytes")
-    print("\n".join(complaints) or "every screen was reached by keyboard, and axe-core finds nothing")
+    print(
+        "\n".join(complaints) or "every screen was reached by keyboard, and axe-core finds nothing"
+    )
     return int(bool(complaints))
 
 

@@ -14,14 +14,21 @@ from tests.browser.__main__ import BROWSERS
 
 _MISSING = [
     *([] if any(map(which, BROWSERS)) else ["Chromium"]),
-    *(name for name in ("playwright", "axe_playwright_python") if importlib.util.find_spec(name) is None),
+    *(
+        name
+        for name in ("playwright", "axe_playwright_python")
+        if importlib.util.find_spec(name) is None
+    ),
 ]
 
 
 @pytest.mark.skipif(
-    os.environ.get("SPARKSTORM_BROWSER") != "1", reason="a browser takes a minute: SPARKSTORM_BROWSER=1 asks for it"
+    os.environ.get("SPARKSTORM_BROWSER") != "1",
+    reason="a browser takes a minute: SPARKSTORM_BROWSER=1 asks for it",
 )
 @pytest.mark.skipif(bool(_MISSING), reason=f"not installed here: {', '.join(_MISSING)}")
 def test_every_screen_is_reached_by_keyboard_and_clean() -> None:
-    done = subprocess.run([sys.executable, "-m", "tests.browser"], capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.browser"], capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0, done.stdout + done.stderr

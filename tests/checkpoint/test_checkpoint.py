@@ -1,4 +1,6 @@
-"""The folder of a checkpoint: what goes in comes out, a name means a whole one, and every lie is named by file and field."""
+"""The folder of a checkpoint: what goes in comes out, a name means a whole one, and every lie is
+named by file and field.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,19 @@ from sparkstorm.errors import CheckpointError
 from sparkstorm.model.values.codec import Codec
 
 TASKS = {1: "__acker", 2: "count", 3: "count", 4: "lines"}
-scalars = st.one_of(st.none(), st.booleans(), st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False), st.text(), st.binary())
-values = st.recursive(scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner), max_leaves=5)
+scalars = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**63), 2**63 - 1),
+    st.floats(allow_nan=False),
+    st.text(),
+    st.binary(),
+)
+values = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner),
+    max_leaves=5,
+)
 
 
 def write(folder: Path, rows: list[Any], **more: Any) -> Path:
@@ -33,15 +46,30 @@ def write(folder: Path, rows: list[Any], **more: Any) -> Path:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return write(tmp_path / "half", [(2, "state", "a", 7), (3, "state", ("b", 1), [1]), (3, "time", ("W",), 5)])
+    return write(
+        tmp_path / "half",
+        [(2, "state", "a", 7), (3, "state", ("b", 1), [1]), (3, "time", ("W",), 5)],
+    )
 
 
 @settings(deadline=None)  # each example writes and reads files
-@given(st.lists(st.tuples(st.sampled_from([2, 3]), scalars | st.tuples(scalars, scalars), values), max_size=8))
-def test_every_key_and_value_comes_back_as_it_was(tmp_path_factory: pytest.TempPathFactory, pairs: list[Any]) -> None:
-    folder = write(tmp_path_factory.mktemp("one") / "half", [(task, "state", key, value) for task, key, value in pairs])
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([2, 3]), scalars | st.tuples(scalars, scalars), values),
+        max_size=8,
+    )
+)
+def test_every_key_and_value_comes_back_as_it_was(
+    tmp_path_factory: pytest.TempPathFactory, pairs: list[Any]
+) -> None:
+    folder = write(
+        tmp_path_factory.mktemp("one") / "half",
+        [(task, "state", key, value) for task, key, value in pairs],
+    )
     content = read_checkpoint(folder).content("count")
-    assert repr([(t, *pair) for t in (2, 3) for pair in content[t].state]) == repr(sorted(pairs, key=lambda pair: int(pair[0])))
+    assert repr([(t, *pair) for t in (2, 3) for pair in content[t].state]) == repr(
+        sorted(pairs, key=lambda pair: int(pair[0]))
+    )
 
 
 def test_parts_are_kept_by_task(folder: Path) -> None:
@@ -49,13 +77,18 @@ def test_parts_are_kept_by_task(folder: Path) -> None:
     count = checkpoint.content("count")
     assert (count[2].state, count[2].time) == ([("a", 7)], [])
     assert (count[3].state, count[3].time) == ([(("b", 1), [1])], [(("W",), 5)])
-    assert checkpoint.content("lines")[4].position == [0, 17] and checkpoint.component_by_task == TASKS
+    assert (
+        checkpoint.content("lines")[4].position == [0, 17] and checkpoint.component_by_task == TASKS
+    )
 
 
 def test_a_writer_that_fails_leaves_nothing_and_one_that_replaces_leaves_one(folder: Path) -> None:
     with pytest.raises(CheckpointError, match="there is something already"):
         write(folder, [])
-    with pytest.raises(ZeroDivisionError), CheckpointWriter(folder.parent / "other", "wc", TASKS) as writer:
+    with (
+        pytest.raises(ZeroDivisionError),
+        CheckpointWriter(folder.parent / "other", "wc", TASKS) as writer,
+    ):
         writer.add("count", "bolt", [(2, "state", "a", 1 // 0)])
     write(folder, [(2, "state", "z", 1)], overwrite=True)
     assert read_checkpoint(folder).content("count")[2].state == [("z", 1)]
@@ -113,7 +146,12 @@ def replaced(folder: Path, table: pa.Table | bytes) -> Path:
     return folder
 
 
-def row(task: int = 2, part: str = "state", key: bytes | None = Codec().pack("a"), value: bytes = Codec().pack(1)) -> pa.Table:
+def row(
+    task: int = 2,
+    part: str = "state",
+    key: bytes | None = Codec().pack("a"),
+    value: bytes = Codec().pack(1),
+) -> pa.Table:
     kinds = {"task": pa.int32(), "part": pa.string(), "key": pa.binary(), "value": pa.binary()}
     cells = {"task": task, "part": part, "key": key, "value": value}
     return pa.table({name: pa.array([cells[name]], kind) for name, kind in kinds.items()})
@@ -133,7 +171,9 @@ def row(task: int = 2, part: str = "state", key: bytes | None = Codec().pack("a"
         (row(part="time"), r"row 0: key 'a' is no key of a time"),
     ],
 )
-def test_rows_that_cannot_be_ours_are_named_though_their_checksum_fits(folder: Path, table: Any, said: str) -> None:
+def test_rows_that_cannot_be_ours_are_named_though_their_checksum_fits(
+    folder: Path, table: Any, said: str
+) -> None:
     checkpoint = read_checkpoint(replaced(folder, table))
     with pytest.raises(CheckpointError, match=said):
         checkpoint.content("count")
@@ -167,7 +207,9 @@ def test_a_folder_that_is_no_checkpoint_is_never_replaced(kind: str, tmp_path: P
 
 def test_a_folder_that_holds_more_than_the_checkpoint_is_not_replaced(folder: Path) -> None:
     (folder / "thesis.txt").write_text("mine")
-    with pytest.raises(CheckpointError, match=r"holds thesis\.txt, which is no part of the checkpoint"):
+    with pytest.raises(
+        CheckpointError, match=r"holds thesis\.txt, which is no part of the checkpoint"
+    ):
         write(folder, [], overwrite=True)
     assert (folder / "thesis.txt").exists()
 

@@ -1,4 +1,6 @@
-"""Savepoints of running topologies: exact over workers and kills, from which a submission, a replay and a test go on."""
+"""Savepoints of running topologies: exact over workers and kills, from which a submission, a replay
+and a test go on.
+"""
 
 from __future__ import annotations
 
@@ -48,22 +50,38 @@ class Words(StatefulBolt):
 def test_a_submission_goes_on_from_a_savepoint_that_was_taken_under_load(
     seed: int, blocking: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another number of tasks on every component: what was handed over, and what was counted, is dealt anew."""
+    """Another number of tasks on every component: what was handed over, and what was counted, is
+    dealt anew.
+    """
     monkeypatch.setattr(FileLines, "blocking", blocking)
     for name in "abc":
-        (tmp_path / f"{name}.txt").write_text("".join(f"w{n % 17} {name}{n % 5}\n" for n in range(400)))
+        (tmp_path / f"{name}.txt").write_text(
+            "".join(f"w{n % 17} {name}{n % 5}\n" for n in range(400))
+        )
     source = FileLines(find_files([str(tmp_path)]))
     expected = Counter(
-        word for name in "abc" for line in (tmp_path / f"{name}.txt").read_text().splitlines() for word in line.split()
+        word
+        for name in "abc"
+        for line in (tmp_path / f"{name}.txt").read_text().splitlines()
+        for word in line.split()
     )
     with LocalCluster(seed=seed) as cluster:
-        cluster.submit(word_count(source, 2, count=Words()), {"topology.workers": 3, "topology.max.spout.pending": 20}, "one")
-        # A blocking spout reads in a thread of its own: simulated time alone does not say that it has read
+        cluster.submit(
+            word_count(source, 2, count=Words()),
+            {"topology.workers": 3, "topology.max.spout.pending": 20},
+            "one",
+        )
+        # A blocking spout reads in a thread of its own: simulated time alone does not say that it
+        # has read
         cluster.run_until(lambda: cluster.state("count", "one") != {})
         cluster.savepoint(tmp_path / "saved", "one")
         cluster.run_until(lambda: cluster.state("count", "one") == expected)
         cluster.kill("one", 0)
-        again = word_count(FileLines(find_files([str(tmp_path / f"{name}.txt") for name in "abc"])), counts=3, count=Words())
+        again = word_count(
+            FileLines(find_files([str(tmp_path / f"{name}.txt") for name in "abc"])),
+            counts=3,
+            count=Words(),
+        )
         cluster.submit(again, {"topology.workers": 2}, "two", from_checkpoint=tmp_path / "saved")
         cluster.run_until(lambda: cluster.state("count", "two") == expected)
         cluster.advance(1)
@@ -88,7 +106,11 @@ def test_windows_of_a_savepoint_fire_in_the_next_run(tmp_path: Path) -> None:
     def topology(spout: FeederSpout, capture: CaptureBolt) -> Topology:
         builder = TopologyBuilder()
         builder.set_spout("spout", spout)
-        builder.set_bolt("sums", Sum().with_tumbling_window(Duration(10)).with_timestamp_field("ts"), inputs="spout")
+        builder.set_bolt(
+            "sums",
+            Sum().with_tumbling_window(Duration(10)).with_timestamp_field("ts"),
+            inputs="spout",
+        )
         builder.set_bolt("capture", capture, inputs="sums")
         return builder.build()
 
@@ -121,7 +143,9 @@ def test_a_replay_begins_with_the_states_of_a_savepoint(tmp_path: Path) -> None:
         cluster.run_until_idle()
         assert cluster.state("count") == {"a": 2, "b": 1, "c": 1}, "its spouts go on"
     results = replay_locally(
-        word_count(FeederSpout(["line"]), 2, count=Words()), {"lines": [("a c",)]}, states=checkpoint_states(tmp_path / "saved")
+        word_count(FeederSpout(["line"]), 2, count=Words()),
+        {"lines": [("a c",)]},
+        states=checkpoint_states(tmp_path / "saved"),
     )
     assert results.states["count"] == {"a": 3, "b": 1, "c": 1}
 
@@ -147,11 +171,21 @@ class Plain(Spout):
 @pytest.mark.parametrize(
     ("spout", "bolt", "sentence"),
     [
-        (FeederSpout(), Keeps(), r"'bolt' \(task \d\) has 1 input that it has neither acked nor failed|has 1 open messages"),
-        (Plain(), Count(), r"spout 'spout' \(task \d\) has not come to rest, or has no position to hand over"),
+        (
+            FeederSpout(),
+            Keeps(),
+            r"'bolt' \(task \d\) has 1 input that it has neither acked nor failed|has 1 open messages",
+        ),
+        (
+            Plain(),
+            Count(),
+            r"spout 'spout' \(task \d\) has not come to rest, or has no position to hand over",
+        ),
     ],
 )
-def test_what_is_still_under_way_is_named_and_the_topology_goes_on(spout: Any, bolt: Any, sentence: str, tmp_path: Path) -> None:
+def test_what_is_still_under_way_is_named_and_the_topology_goes_on(
+    spout: Any, bolt: Any, sentence: str, tmp_path: Path
+) -> None:
     with LocalCluster() as cluster:
         cluster.submit(chain(spout, bolt), {"topology.message.timeout.secs": 600})
         if isinstance(spout, FeederSpout):
@@ -163,7 +197,9 @@ def test_what_is_still_under_way_is_named_and_the_topology_goes_on(spout: Any, b
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_a_function_brings_a_state_of_another_version_into_its_form(seed: int, tmp_path: Path) -> None:
+def test_a_function_brings_a_state_of_another_version_into_its_form(
+    seed: int, tmp_path: Path
+) -> None:
     def times_ten(state: Any, version: int) -> None:
         assert version == 2
         for key, value in state.items():
@@ -186,8 +222,13 @@ def test_a_function_brings_a_state_of_another_version_into_its_form(seed: int, t
         cluster.run_until_idle()
         cluster.savepoint(tmp_path / "saved")
         cluster.kill("one", 0)
-        with pytest.raises(CheckpointError, match=r"'count' of version 2, this code reads version 4: override migrate_state"):
-            cluster.submit(counting(state_version=4), name="two", from_checkpoint=tmp_path / "saved")
+        with pytest.raises(
+            CheckpointError,
+            match=r"'count' of version 2, this code reads version 4: override migrate_state",
+        ):
+            cluster.submit(
+                counting(state_version=4), name="two", from_checkpoint=tmp_path / "saved"
+            )
         new = counting(state_version=3, migrate_state=times_ten)
         cluster.submit(new, name="three", from_checkpoint=tmp_path / "saved")
         cluster.kill_worker("count")
@@ -196,7 +237,9 @@ def test_a_function_brings_a_state_of_another_version_into_its_form(seed: int, t
         assert cluster.state("count") == {"a": 11}
 
 
-def test_a_savepoint_keeps_the_version_of_each_state_and_the_next_code_migrates_it(tmp_path: Path) -> None:
+def test_a_savepoint_keeps_the_version_of_each_state_and_the_next_code_migrates_it(
+    tmp_path: Path,
+) -> None:
     class Old(Count):
         state_version = 2
 
@@ -264,7 +307,9 @@ class Shelf(TransactionalSink):
 
 
 @pytest.mark.parametrize("rows_before", [0, 3])
-def test_a_savepoint_waits_for_the_rows_of_a_sink_and_the_next_run_counts_its_epochs_anew(rows_before: int, tmp_path: Path) -> None:
+def test_a_savepoint_waits_for_the_rows_of_a_sink_and_the_next_run_counts_its_epochs_anew(
+    rows_before: int, tmp_path: Path
+) -> None:
     spout, shown = FeederSpout(), list[Any]()
     builder = TopologyBuilder()
     builder.set_spout("spout", spout)
@@ -278,7 +323,10 @@ def test_a_savepoint_waits_for_the_rows_of_a_sink_and_the_next_run_counts_its_ep
         cluster.advance(1)
         topology = cluster.topology()
         source = Source(topology.info_by_task, LocalReader(topology.store))
-        assert source.write(tmp_path / "no", "one") == "sink 'shelf' (task 2) has rows that are not in its target yet"
+        assert (
+            source.write(tmp_path / "no", "one")
+            == "sink 'shelf' (task 2) has rows that are not in its target yet"
+        )
         cluster.savepoint(tmp_path / "saved")
         before = [*((n + 1, n) for n in range(rows_before)), (rows_before + 1, "last")]
         assert shown == before
@@ -299,18 +347,32 @@ def test_a_state_frame_has_the_committed_state_of_every_task(tmp_path: Path) -> 
         reader = LocalReader(topology.store)
         source = Source(topology.info_by_task, reader)
         table = state_table(source.stored("count"))
-        assert dict(zip(table["key"].to_pylist(), table["value"].to_pylist(), strict=True)) == {"a": 2, "b": 1, "c": 1}
+        assert dict(zip(table["key"].to_pylist(), table["value"].to_pylist(), strict=True)) == {
+            "a": 2,
+            "b": 1,
+            "c": 1,
+        }
         assert {topology.component_by_task[task] for task in table["task"].to_pylist()} == {"count"}
         frame: Any = state_frame(source.stored("count"))
-        assert list(getattr(frame, "column_names", None) or frame.columns) == ["task", "key", "value"]
+        assert list(getattr(frame, "column_names", None) or frame.columns) == [
+            "task",
+            "key",
+            "value",
+        ]
 
 
 def test_values_without_a_common_type_are_tagged_text_and_tuples_are_lists() -> None:
     kept = StoredTask.of([{"s": [["a", 1], ["b", "x"], ["c", None]]}])
-    assert [read_value(cell) for cell in state_table([(1, kept)])["value"].to_pylist()] == [1, "x", None]
+    assert [read_value(cell) for cell in state_table([(1, kept)])["value"].to_pylist()] == [
+        1,
+        "x",
+        None,
+    ]
     kept = StoredTask.of([{"s": [[("u", 1), 2.5]]}, {"s": [[("v", 2), 3.5]], "d": [["u", 1]]}])
     table = state_table([(7, kept)])
-    assert [read_value(cell) for cell in table["key"].to_pylist()] == [["v", 2]] and table["value"].to_pylist() == [3.5]
+    assert [read_value(cell) for cell in table["key"].to_pylist()] == [["v", 2]] and table[
+        "value"
+    ].to_pylist() == [3.5]
 
 
 def test_a_hand_over_counts_only_while_nothing_was_emitted_after_it() -> None:

@@ -1,4 +1,6 @@
-"""Checks the completion of the command line: words from the parsers, live names, and the script in its shell."""
+"""Checks the completion of the command line: words from the parsers, live names, and the script in
+its shell.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,11 @@ import pytest
 from sparkstorm.cli.__main__ import main, parser
 from sparkstorm.cli.completion import candidates, live_names
 
-_NAMES = {"NAME": ["words", "w$(id)", "words-2"], "ID": ["count", "split"], "NODE:PORT": ["node-1:6700", "node-2:6700"]}
+_NAMES = {
+    "NAME": ["words", "w$(id)", "words-2"],
+    "ID": ["count", "split"],
+    "NODE:PORT": ["node-1:6700", "node-2:6700"],
+}
 _asked: list[tuple[str, str | None, str | None]] = []
 
 
@@ -61,7 +67,9 @@ def test_configuration_keys_are_offered_and_a_cluster_that_is_away_offers_nothin
     monkeypatch.setenv("XDG_CONFIG_HOME", "/nowhere")  # no contexts
     assert main(["__complete", "explain", "topology.max.spout.p"]) == 0
     assert capsys.readouterr().out == "topology.max.spout.pending\n"
-    assert [each for each in live_names("KEY=VALUE", None, None) if "max.spout.p" in each] == ["topology.max.spout.pending="]
+    assert [each for each in live_names("KEY=VALUE", None, None) if "max.spout.p" in each] == [
+        "topology.max.spout.pending="
+    ]
     assert main(["__complete", "status", ""]) == 0
     assert capsys.readouterr().out == "\n"
 
@@ -77,7 +85,12 @@ def script(shell: str, capsys: pytest.CaptureFixture[str]) -> str:
     [
         ("sparkstorm status wo", "words\nwords-2", "<__complete><status><wo>", "<words><words-2>"),
         ("sparkstorm status ", "words", "<__complete><status><>", "<words>"),
-        ("sparkstorm restart w --worker node-1:67", "node-1:6700", "<__complete><restart><w><--worker><node-1:67>", "<6700>"),
+        (
+            "sparkstorm restart w --worker node-1:67",
+            "node-1:6700",
+            "<__complete><restart><w><--worker><node-1:67>",
+            "<6700>",
+        ),
         ("sparkstorm show ", "", "<__complete><show><>", ""),
     ],
 )
@@ -95,6 +108,8 @@ echo
 [[ -z ${{COMPREPLY[0]}} ]] || printf '<%s>' "${{COMPREPLY[@]}}"
 complete -p sparkstorm >&2
 """
-    ended = subprocess.run(["bash", "--norc", "-c", typed], capture_output=True, text=True, timeout=20)
+    ended = subprocess.run(
+        ["bash", "--norc", "-c", typed], capture_output=True, text=True, timeout=20
+    )
     assert ended.stderr.strip() == "complete -o default -F _sparkstorm sparkstorm"
     assert ended.stdout == f"{asked}\n{replies}"

@@ -1,4 +1,6 @@
-"""Checks contexts: their file, its verbs, which cluster a verb asks, and the formats in which records are listed."""
+"""Checks contexts: their file, its verbs, which cluster a verb asks, and the formats in which
+records are listed.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,13 @@ from sparkstorm.client.connect import named
 from sparkstorm.client.contexts import Contexts, contexts_file, read_contexts
 from sparkstorm.errors import InvalidConfigError
 from sparkstorm.model.worker_spec import RedisAddress
-from sparkstorm.stores.connection import Connection, ReadOnlyConnection, ZooKeeperEndpoint, new_secret, save_connection
+from sparkstorm.stores.connection import (
+    Connection,
+    ReadOnlyConnection,
+    ZooKeeperEndpoint,
+    new_secret,
+    save_connection,
+)
 
 
 @pytest.fixture
@@ -28,7 +36,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.delenv("SPARKSTORM_CLUSTER", raising=False)
     monkeypatch.chdir(tmp_path)
-    redis, keeper = RedisAddress("redis.example", 6379), ZooKeeperEndpoint("zk:2181", "/storm", "storm")
+    redis, keeper = (
+        RedisAddress("redis.example", 6379),
+        ZooKeeperEndpoint("zk:2181", "/storm", "storm"),
+    )
     save_connection(tmp_path / "near.json", Connection(redis, keeper, new_secret()))
     save_connection(tmp_path / "far.json", ReadOnlyConnection(redis, keeper))
     return tmp_path
@@ -42,8 +53,13 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 0) -
     return out or err
 
 
-def test_clusters_get_names_and_one_of_them_is_current(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert said(capsys, "context", "list") == f"no context is in {contexts_file()}: sparkstorm context add NAME FILE\n"
+def test_clusters_get_names_and_one_of_them_is_current(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        said(capsys, "context", "list")
+        == f"no context is in {contexts_file()}: sparkstorm context add NAME FILE\n"
+    )
     assert named(None) is None
     assert said(capsys, "context", "add", "near", "near.json") == f"near is {folder}/near.json\n"
     assert said(capsys, "context", "add", "far", "far.json") == f"far is {folder}/far.json\n"
@@ -54,13 +70,23 @@ def test_clusters_get_names_and_one_of_them_is_current(folder: Path, capsys: pyt
     ]
     assert named(None) == f"{folder}/near.json" and named("other.json") == "other.json"
     said(capsys, "context", "use", "far")
-    rows = [{"context": "far", "current": True, "rights": "read only", "connection": f"{folder}/far.json"}]
+    rows = [
+        {
+            "context": "far",
+            "current": True,
+            "rights": "read only",
+            "connection": f"{folder}/far.json",
+        }
+    ]
     (folder / "near.json").unlink()
     found = json.loads(said(capsys, "context", "list", "--json"))["contexts"]
     assert found[0] == rows[0] and found[1]["rights"].startswith("none: connection file")
     assert candidates(["list", "--context", ""], parser("list"), live_names) == ["far", "near"]
     said(capsys, "context", "remove", "far")
-    assert read_contexts() == Contexts({"near": f"{folder}/near.json"}, "") and (folder / "far.json").exists()
+    assert (
+        read_contexts() == Contexts({"near": f"{folder}/near.json"}, "")
+        and (folder / "far.json").exists()
+    )
     assert contexts_file().stat().st_mode & 0o777 == 0o600
 
 
@@ -84,8 +110,12 @@ def test_what_cannot_be_named_is_one_sentence(
     assert [*read_contexts().files] == ["near"]
 
 
-def test_a_verb_asks_the_cluster_of_the_context_it_is_given(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "there is no context 'near'; none is there" in said(capsys, "list", "--context", "near", status=1)
+def test_a_verb_asks_the_cluster_of_the_context_it_is_given(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "there is no context 'near'; none is there" in said(
+        capsys, "list", "--context", "near", status=1
+    )
     said(capsys, "context", "add", "near", "near.json")
     (folder / "near.json").chmod(0o644)
     for words in (["list", "--context", "near"], ["list"]):  # the first context is current
@@ -96,7 +126,14 @@ def test_a_verb_asks_the_cluster_of_the_context_it_is_given(folder: Path, capsys
 
 @pytest.mark.parametrize(
     "content",
-    ["", "[]", "{}", '{"contexts": {"a": "relative.json"}, "current": ""}', '{"contexts": {}, "current": "a"}', "[" * 50_000],
+    [
+        "",
+        "[]",
+        "{}",
+        '{"contexts": {"a": "relative.json"}, "current": ""}',
+        '{"contexts": {}, "current": "a"}',
+        "[" * 50_000,
+    ],
 )
 def test_a_damaged_file_of_contexts_is_named(content: str, folder: Path) -> None:
     path = contexts_file()

@@ -34,19 +34,36 @@ def test_two_drivers_nodes_of_a_host_are_one_row_with_the_slots_of_both() -> Non
         "nodes": ["w1", "w1@2"],
     }
     row = host_row(second)
-    assert (row["host"], row["rack"], row["slots"], row["used"], row["free"]) == ("w2", "r1", 1, 0, 1)
+    assert (row["host"], row["rack"], row["slots"], row["used"], row["free"]) == (
+        "w2",
+        "r1",
+        1,
+        0,
+        1,
+    )
 
 
 def test_the_health_of_a_host_is_all_that_is_against_it() -> None:
-    infos = [SupervisorInfo(f"w{n}", f"w{n}", 0, 0, (6700,), store_problem="cut" if n == 2 else "") for n in range(1, 5)]
+    infos = [
+        SupervisorInfo(f"w{n}", f"w{n}", 0, 0, (6700,), store_problem="cut" if n == 2 else "")
+        for n in range(1, 5)
+    ]
     marks = {"w1": HostMark(True, 0, "ann"), "w2": HostMark(False, 0, "ann")}
     problems = {"blacklist": ("w1, w3: a port was missing there too often",)}
     found = hosts(*infos, host_marks=marks, problems=problems)
-    assert [host_row(each)["health"] for each in found] == ["drained, blacklisted", "excluded, no Redis", "blacklisted", "ok"]
+    assert [host_row(each)["health"] for each in found] == [
+        "drained, blacklisted",
+        "excluded, no Redis",
+        "blacklisted",
+        "ok",
+    ]
 
 
 def test_a_host_of_two_nodes_has_no_redis_when_both_have_none() -> None:
-    cut, well = SupervisorInfo("w1", "w1", 0, 0, (6700,), store_problem="cut"), SupervisorInfo("w1@2", "w1", 0, 0, (6700,))
+    cut, well = (
+        SupervisorInfo("w1", "w1", 0, 0, (6700,), store_problem="cut"),
+        SupervisorInfo("w1@2", "w1", 0, 0, (6700,)),
+    )
     assert [host_row(each)["health"] for each in hosts(cut, well)] == ["ok"]
 
 
@@ -55,7 +72,10 @@ def test_a_marked_host_is_named_with_who_when_why_and_the_workers_that_stay() ->
         (host,) = hosts(host_marks={"w1": mark})
         return mark_text(replace(host, slots_used=used), 61_000)
 
-    drained, excluded = HostMark(True, 1_000, "ann@desk:7", "new disks"), HostMark(False, 1_000, "ann@desk:7")
+    drained, excluded = (
+        HostMark(True, 1_000, "ann@desk:7", "new disks"),
+        HostMark(False, 1_000, "ann@desk:7"),
+    )
     assert marked(drained, 2) == (
         "w1 drained 1 min 0 s ago by ann@desk:7: new disks; 2 workers are still there, until slots elsewhere are free"
     )
@@ -66,7 +86,12 @@ def test_a_marked_host_is_named_with_who_when_why_and_the_workers_that_stay() ->
 def test_the_plan_of_a_drain_says_how_many_workers_move_and_stay() -> None:
     here, there = [WorkerSlot("w1", port) for port in (6700, 6701)], WorkerSlot("w2", 6700)
     plan = RebalancePlan(
-        "t-1", {ExecutorId(1, 1): here[0], ExecutorId(2, 2): here[1]}, {ExecutorId(1, 1): there, ExecutorId(2, 2): here[1]}
+        "t-1",
+        {ExecutorId(1, 1): here[0], ExecutorId(2, 2): here[1]},
+        {ExecutorId(1, 1): there, ExecutorId(2, 2): here[1]},
     )
-    assert drain_text("w1", [plan], set(here)) == "plan for w1: 1 of 2 workers there move; 1 stays until slots elsewhere are free"
+    assert (
+        drain_text("w1", [plan], set(here))
+        == "plan for w1: 1 of 2 workers there move; 1 stays until slots elsewhere are free"
+    )
     assert drain_text("w1", [], set()) == "plan for w1: 0 of 0 workers there move"

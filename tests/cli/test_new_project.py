@@ -15,7 +15,9 @@ from sparkstorm.cli import main
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Path:
+def project(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Path:
     monkeypatch.chdir(tmp_path)
     assert main(["init", "word-count"]) == 0
     assert capsys.readouterr().out.endswith("go on with: cd word-count && make test\n")
@@ -54,10 +56,15 @@ def test_its_ci_file_runs_the_tests(project: Path) -> None:
     assert workflow["jobs"]["test"]["steps"][-1] == {"run": "make test"}
 
 
-def test_a_folder_with_files_is_left_alone(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_with_files_is_left_alone(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (project / "job.yaml").write_text("mine")
     assert main(["init", "word-count"]) == 1
-    assert capsys.readouterr().err == "'word-count' is there already and not an empty folder: choose another name\n"
+    assert (
+        capsys.readouterr().err
+        == "'word-count' is there already and not an empty folder: choose another name\n"
+    )
     assert (project / "job.yaml").read_text() == "mine"
 
 

@@ -1,4 +1,6 @@
-"""Checks what a verb imports before it does its work: heavy libraries are slow to import, and a verb that only looks needs none."""
+"""Checks what a verb imports before it does its work: heavy libraries are slow to import, and a
+verb that only looks needs none.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +29,16 @@ for verb in {verbs!r}:
 """
 
 
-def ended(names: tuple[str, ...], verbs: list[str], more: str = "") -> subprocess.CompletedProcess[str]:
-    """Return the end of an interpreter that imports the verbs' modules, and dies at the first import of a name."""
+def ended(
+    names: tuple[str, ...], verbs: list[str], more: str = ""
+) -> subprocess.CompletedProcess[str]:
+    """Return the end of an interpreter that imports the verbs' modules, and dies at the first
+    import of a name.
+    """
     program = _REFUSING.format(names=names, verbs=verbs) + more
-    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=600, check=False)
+    return subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=600, check=False
+    )
 
 
 def test_a_verb_without_a_cluster_imports_no_client_of_a_store() -> None:
@@ -39,8 +47,15 @@ def test_a_verb_without_a_cluster_imports_no_client_of_a_store() -> None:
 
 
 def test_a_verb_that_looks_imports_neither_arrays_nor_what_submits() -> None:
-    groups = [modules for group, modules in GROUPS.items() if group != "run"]  # which builds topologies
-    verbs = [verb for modules in groups for known in modules.values() for verb in known if verb not in _WITHOUT_A_CLUSTER]
+    # which builds topologies
+    groups = [modules for group, modules in GROUPS.items() if group != "run"]
+    verbs = [
+        verb
+        for modules in groups
+        for known in modules.values()
+        for verb in known
+        if verb not in _WITHOUT_A_CLUSTER
+    ]
     assert {"list", "status", "tasks", "errors", "failures", "hosts", "monitor", "kill"} <= {*verbs}
     look = "from sparkstorm.client import connect\nfrom sparkstorm.insight.sampler import Sampler\n"
     found = ended((*_HEAVY, *_SUBMITTING), verbs, look)

@@ -1,4 +1,6 @@
-"""Checks texts for a terminal: folded tables, colours, pages in place, groups of verbs, lines of rates."""
+"""Checks texts for a terminal: folded tables, colours, pages in place, groups of verbs, lines of
+rates.
+"""
 
 from __future__ import annotations
 
@@ -43,20 +45,30 @@ def test_texts_are_folded_in_their_column() -> None:
 
 
 @given(
-    st.lists(st.tuples(st.text("ab ", max_size=60), st.integers(0, 10**6), st.text("xy-", max_size=60)), max_size=5),
+    st.lists(
+        st.tuples(st.text("ab ", max_size=60), st.integers(0, 10**6), st.text("xy-", max_size=60)),
+        max_size=5,
+    ),
     st.integers(24, 120),
 )
-def test_no_line_is_wider_than_the_terminal_and_nothing_is_cut(rows: list[tuple[str, int, str]], width: int) -> None:
+def test_no_line_is_wider_than_the_terminal_and_nothing_is_cut(
+    rows: list[tuple[str, int, str]], width: int
+) -> None:
     found = table(("one", "number", "two"), rows, width)
     assert max(map(len, found.splitlines())) <= width
     for letter in "abxy":
         titles = "number" * (len(rows) if "number: " in found else 1)
-        assert found.count(letter) == "".join(str(cell) for row in rows for cell in row).count(letter) + titles.count(letter)
+        assert found.count(letter) == "".join(str(cell) for row in rows for cell in row).count(
+            letter
+        ) + titles.count(letter)
 
 
 def test_columns_that_find_no_room_go_below_their_row() -> None:
     titles = ("task", "sent", "host", "why", "size")
-    rows = [("split#1", 1_000, "node-1", "it was in a call of its own for a while", 7), ("count#22", 2, "node-2:6700", "-", 8)]
+    rows = [
+        ("split#1", 1_000, "node-1", "it was in a call of its own for a while", 7),
+        ("count#22", 2, "node-2:6700", "-", 8),
+    ]
     assert table(titles, rows, 34).splitlines() == [
         "task       sent  host         size",
         "split#1   1,000  node-1          7",
@@ -99,7 +111,9 @@ def test_a_page_takes_the_place_of_the_one_before(monkeypatch: pytest.MonkeyPatc
     assert terminal.getvalue() == "\x1b[H\x1b[2J\x1b[3Jone\ntwo\n"
 
 
-def test_a_page_without_a_terminal_is_written_below_the_one_before(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_page_without_a_terminal_is_written_below_the_one_before(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     for _ in range(2):
         with page():
             print("one")
@@ -110,7 +124,11 @@ def test_the_help_has_every_verb_once_under_its_group(capsys: pytest.CaptureFixt
     with pytest.raises(SystemExit):
         main(["--help"])
     lines = capsys.readouterr().out.splitlines()
-    verbs = [line.split()[0] for line in lines if line.startswith("  ") and line[2] != " " and not line.startswith("  -")]
+    verbs = [
+        line.split()[0]
+        for line in lines
+        if line.startswith("  ") and line[2] != " " and not line.startswith("  -")
+    ]
     known = next(action.choices for action in parser()._actions if action.metavar == "VERB")
     assert known is not None
     assert verbs[0] == "VERB" and sorted(verbs[1:]) == sorted(known)
@@ -124,8 +142,14 @@ def test_the_help_has_every_verb_once_under_its_group(capsys: pytest.CaptureFixt
 
 
 def test_rates_are_those_between_two_looks() -> None:
-    before = Look(1_000, {"emitted": 10, "executed": 5, "acked": 4, "failed": 0, "pending": 1}, {8: 100})
-    now = Look(3_000, {"emitted": 2_010, "executed": 5, "acked": 3, "failed": 2, "pending": 7}, {8: 100, 40: 9, 48: 1})
+    before = Look(
+        1_000, {"emitted": 10, "executed": 5, "acked": 4, "failed": 0, "pending": 1}, {8: 100}
+    )
+    now = Look(
+        3_000,
+        {"emitted": 2_010, "executed": 5, "acked": 3, "failed": 2, "pending": 7},
+        {8: 100, 40: 9, 48: 1},
+    )
     record = rates(before, now)
     assert record == {
         "time_ms": 3_000,
@@ -141,8 +165,13 @@ def test_rates_are_those_between_two_looks() -> None:
 
 
 def test_an_interval_without_trees_has_no_latency() -> None:
-    look = Look(1_000, dict.fromkeys(("emitted", "executed", "acked", "failed", "pending"), 0), {8: 100})
-    assert rates(look, look)["p50_ms"] is None and rates_text(rates(look, look)).split()[-2:] == ["-", "-"]
+    look = Look(
+        1_000, dict.fromkeys(("emitted", "executed", "acked", "failed", "pending"), 0), {8: 100}
+    )
+    assert rates(look, look)["p50_ms"] is None and rates_text(rates(look, look)).split()[-2:] == [
+        "-",
+        "-",
+    ]
 
 
 def test_a_look_has_the_counts_of_the_read_model() -> None:
@@ -150,6 +179,10 @@ def test_a_look_has_the_counts_of_the_read_model() -> None:
         run.feed(10)
         view = run.sampler.topology("words")
     whole, count = look(view, None), look(view, "count")
-    assert (whole.counts["emitted"], whole.counts["executed"], whole.counts["acked"]) == (30, 30, 10), "acked are trees"
+    assert (whole.counts["emitted"], whole.counts["executed"], whole.counts["acked"]) == (
+        30,
+        30,
+        10,
+    ), "acked are trees"
     assert (count.counts["executed"], count.counts["acked"]) == (20, 20)
     assert sum(whole.buckets.values()) == sum(count.buckets.values()) == 10

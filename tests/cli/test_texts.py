@@ -21,7 +21,13 @@ from sparkstorm.cli.common import lasted
 from sparkstorm.cli.dead_letters import letter_text
 from sparkstorm.cli.jobs import cluster_environment
 from sparkstorm.cli.terminal import table
-from sparkstorm.cli.topologies import error_text, failures_text, problems_of, status_text, tasks_text
+from sparkstorm.cli.topologies import (
+    error_text,
+    failures_text,
+    problems_of,
+    status_text,
+    tasks_text,
+)
 from sparkstorm.client.logs import LogReader, last_lines
 from sparkstorm.config import keys, merge
 from sparkstorm.errors import InvalidConfigError, StoreUnavailableError
@@ -73,12 +79,20 @@ def test_a_plan_names_every_executor_that_moves_ends_or_finds_no_slot() -> None:
         (2, 9, "1 -> 2 workers, 1 executor stays"),
     ],
 )
-def test_a_plan_says_how_many_workers_were_wanted_and_are_given(wanted: int, slots: int, words: str) -> None:
+def test_a_plan_says_how_many_workers_were_wanted_and_are_given(
+    wanted: int, slots: int, words: str
+) -> None:
     assert words in plan_text(replace(PLAN, wanted_workers=wanted, slots=slots), TASKS)
 
 
 def test_more_workers_than_executors_are_never_given() -> None:
-    few = replace(PLAN, after={ExecutorId(1, 1): ONE, ExecutorId(2, 2): TWO}, unplaced=(), wanted_workers=5, slots=9)
+    few = replace(
+        PLAN,
+        after={ExecutorId(1, 1): ONE, ExecutorId(2, 2): TWO},
+        unplaced=(),
+        wanted_workers=5,
+        slots=9,
+    )
     assert few.shortfall == "it has 2 executors"
 
 
@@ -102,7 +116,9 @@ def test_a_rebalance_is_read_from_its_arguments() -> None:
         (["-c", "topology.wrokers=3"], "did you mean topology.workers"),
     ],
 )
-def test_a_rebalance_that_is_none_is_refused_by_its_argument(arguments: list[str], said: str) -> None:
+def test_a_rebalance_that_is_none_is_refused_by_its_argument(
+    arguments: list[str], said: str
+) -> None:
     with pytest.raises(InvalidConfigError, match=said):
         rebalance(*arguments)
 
@@ -120,7 +136,14 @@ def test_log_levels_are_read_with_their_times() -> None:
 
 @pytest.mark.parametrize(
     ("ms", "said"),
-    [(0, "0 s"), (-5, "0 s"), (59_400, "59 s"), (61_000, "1 min 1 s"), (3_600_000, "1 h 0 min"), (90_000_000, "1 d 1 h")],
+    [
+        (0, "0 s"),
+        (-5, "0 s"),
+        (59_400, "59 s"),
+        (61_000, "1 min 1 s"),
+        (3_600_000, "1 h 0 min"),
+        (90_000_000, "1 d 1 h"),
+    ],
 )
 def test_spans_of_time_have_two_units(ms: int, said: str) -> None:
     assert lasted(ms) == said
@@ -132,51 +155,97 @@ def test_a_table_sets_numbers_right_and_texts_left() -> None:
         "a               1",
         "long name  12,345",
     ]
-    assert table(("name", "n"), [("a", None), ("b", "x")]).splitlines() == ["name  n", "a     -", "b     x"]
+    assert table(("name", "n"), [("a", None), ("b", "x")]).splitlines() == [
+        "name  n",
+        "a     -",
+        "b     x",
+    ]
 
 
 @pytest.fixture(scope="module")
 def words() -> TopologyView:
-    """Return a simulated word count of which a bolt fails: all of its times are the simulation's."""
+    """Return a simulated word count of which a bolt fails: all of its times are the
+    simulation's.
+    """
     with watched() as run:
         run.feed(20_000)
         run.feed(3, "a bad word")
         view = run.sampler.topology("words")
-    workers = {slot: replace(each, pid=7, memory_mb=61, cpu_percent=97) for slot, each in view.workers.items()}
+    workers = {
+        slot: replace(each, pid=7, memory_mb=61, cpu_percent=97)
+        for slot, each in view.workers.items()
+    }
     return replace(view, workers=workers, owner="eve")
 
 
 def test_a_status_shows_health_counts_workers_and_what_is_wrong(words: TopologyView) -> None:
     one, two = words.workers.values()
-    failed = replace(one, slot="node-3:6700", state="FAILED", start_ms=None, message="no\x1b[2J\nits log")
-    lost = replace(one, slot="node-4:6700", state="no heartbeat", pid=None, start_ms=None, beat_ms=None, memory_mb=None)
+    failed = replace(
+        one, slot="node-3:6700", state="FAILED", start_ms=None, message="no\x1b[2J\nits log"
+    )
+    lost = replace(
+        one,
+        slot="node-4:6700",
+        state="no heartbeat",
+        pid=None,
+        start_ms=None,
+        beat_ms=None,
+        memory_mb=None,
+    )
     count = words.components["count"]
     counts = replace(count.counts, parked=5, replayed=2, bad=12, late=10)
     found = replace(
         words,
         sentence="words keeps up\x1b[2J",
         components={**words.components, "count": replace(count, counts=counts, held=3)},
-        workers={each.slot: each for each in (replace(one, message="died\nand its log"), failed, lost, two)},
+        workers={
+            each.slot: each
+            for each in (replace(one, message="died\nand its log"), failed, lost, two)
+        },
         problems=("too few slots", "worker node-3:6700: no\x1b[2J"),
         dead_letters=3,
     )
     lines = status_text(found, words.launch_ms + 61_000).splitlines()
     assert lines[0] == f"{words.id} is ACTIVE, up 1 min 1 s, of eve"
     assert lines[1] == "words keeps up\\x1b[2J (last 3 s)"
-    assert lines[3].split() == ["component", "tasks", "emitted", "executed", "acked", "failed", "parked", "pending"]
-    assert next(line.split() for line in lines if line.startswith("count "))[-2:] == ["3", "0"], "what was replayed is not parked"
+    assert lines[3].split() == [
+        "component",
+        "tasks",
+        "emitted",
+        "executed",
+        "acked",
+        "failed",
+        "parked",
+        "pending",
+    ]
+    assert next(line.split() for line in lines if line.startswith("count "))[-2:] == ["3", "0"], (
+        "what was replayed is not parked"
+    )
     assert "12 records went to the stream bad of count" in lines
     assert any("component 'count': 10 of " in line for line in lines)
     assert "component 'count' holds 3 inputs that it has neither acked nor failed" in lines
-    assert [line.split()[1] for line in lines if line.startswith("node")] == ["RUNNING", "FAILED", "no", "RUNNING"]
+    assert [line.split()[1] for line in lines if line.startswith("node")] == [
+        "RUNNING",
+        "FAILED",
+        "no",
+        "RUNNING",
+    ]
     end = ["worker node-3:6700: no\\x1b[2J", "its log", f"worker {one.slot}: died"]
-    assert lines[-5:] == [*end, "problem: too few slots", "3 dead letters: sparkstorm dead-letters list words"]
+    assert lines[-5:] == [
+        *end,
+        "problem: too few slots",
+        "3 dead letters: sparkstorm dead-letters list words",
+    ]
 
 
 def test_a_status_without_counts_says_so_and_shows_none(words: TopologyView) -> None:
-    lines = status_text(replace(words, problem="Redis at host:1 does not answer"), words.launch_ms).splitlines()
+    lines = status_text(
+        replace(words, problem="Redis at host:1 does not answer"), words.launch_ms
+    ).splitlines()
     assert lines[1] == "problem: counts cannot be read: Redis at host:1 does not answer"
-    assert not any(line.startswith("component") for line in lines) and any(line.startswith("node1:6700") for line in lines)
+    assert not any(line.startswith("component") for line in lines) and any(
+        line.startswith("node1:6700") for line in lines
+    )
 
 
 RENDERED_STATUS = """\
@@ -222,20 +291,39 @@ split#7    node1:6700  2 s   20,003    10,001       0       0  0/0/0            
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_status_and_tasks_fit_the_terminal(words: TopologyView, width: int) -> None:
-    by_task = {task: each for component in words.components.values() for task, each in component.tasks.items()}
+    by_task = {
+        task: each
+        for component in words.components.values()
+        for task, each in component.tasks.items()
+    }
     error = "ValueError: a bad word in a long sentence that goes on and on"
-    by_task = {task: replace(each, last_error=error if each.component == "count" else "") for task, each in by_task.items()}
+    by_task = {
+        task: replace(each, last_error=error if each.component == "count" else "")
+        for task, each in by_task.items()
+    }
     assert status_text(words, words.launch_ms, width) == RENDERED_STATUS
     assert tasks_text(by_task, width) == RENDERED_TASKS[width]
 
 
 def test_what_workers_say_cannot_command_a_terminal() -> None:
     assert shown("a\x1b[31mred\x07\ttab\x9b") == "a\\x1b[31mred\\x07\ttab\\x9b"
-    error = Failure(FailureKind.SYSTEM, "boom\x1b]0;title\nnext", "count", 2, "host", "node-1:6700", 0)
+    error = Failure(
+        FailureKind.SYSTEM, "boom\x1b]0;title\nnext", "count", 2, "host", "node-1:6700", 0
+    )
     said = error_text(error_view(error))
     assert "\x1b" not in said and said.endswith("boom\\x1b]0;title\nnext")
-    letter = DeadLetter(Failure(FailureKind.RAISED, "bad \x1b", "count", 2), "lines", 1, "default", ("word",), ("\x1b[2J",), 4)
-    assert "\x1b" not in letter_text("1-1", letter) and "word: '\\x1b[2J'" in letter_text("1-1", letter)
+    letter = DeadLetter(
+        Failure(FailureKind.RAISED, "bad \x1b", "count", 2),
+        "lines",
+        1,
+        "default",
+        ("word",),
+        ("\x1b[2J",),
+        4,
+    )
+    assert "\x1b" not in letter_text("1-1", letter) and "word: '\\x1b[2J'" in letter_text(
+        "1-1", letter
+    )
 
 
 class Log:
@@ -248,7 +336,9 @@ class Log:
         return ["node-1:6700"]
 
     def log(self, slot: str, after: str = "0") -> list[tuple[str, bytes]]:
-        return [(id, part) for id, part in self.parts if int(id[:-2]) > int(after.partition("-")[0])]
+        return [
+            (id, part) for id, part in self.parts if int(id[:-2]) > int(after.partition("-")[0])
+        ]
 
 
 def test_lines_of_a_log_are_whole_and_come_once() -> None:
@@ -262,8 +352,12 @@ def test_lines_of_a_log_are_whole_and_come_once() -> None:
     assert last_lines(Log(), "node-1:6700", 2) == []
 
 
-@pytest.mark.parametrize(("verb", "add_options"), [("run", add_job_options), ("replay", add_replay_options)])
-def test_every_option_of_a_driver_reaches_it(verb: str, add_options: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("verb", "add_options"), [("run", add_job_options), ("replay", add_replay_options)]
+)
+def test_every_option_of_a_driver_reaches_it(
+    verb: str, add_options: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     own = argparse.ArgumentParser()
     add_options(own)
     words = ["words.yaml"]
@@ -277,7 +371,9 @@ def test_every_option_of_a_driver_reaches_it(verb: str, add_options: Any, monkey
     arguments = parser().parse_args([verb, *words])
     arguments.run(arguments)
     ((_, _, _, *passed),) = begun  # python -m MODULE
-    assert vars(own.parse_args(passed)) == vars(own.parse_args(words)) and all(vars(own.parse_args(passed)).values())
+    assert vars(own.parse_args(passed)) == vars(own.parse_args(words)) and all(
+        vars(own.parse_args(passed)).values()
+    )
 
 
 @pytest.mark.parametrize(
@@ -304,31 +400,44 @@ def test_every_option_of_a_driver_reaches_it(verb: str, add_options: Any, monkey
 )
 @pytest.mark.parametrize("more", [[], ["--json"]], ids=["text", "json"])
 def test_a_verb_without_a_cluster_says_so_in_one_sentence(
-    arguments: list[str], more: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    arguments: list[str],
+    more: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.delenv("SPARKSTORM_CLUSTER", raising=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", "/nowhere")  # no contexts
     assert main([*arguments, *more]) == 1
     said = capsys.readouterr()
-    assert said.out == "" and said.err.startswith("no cluster is named: give its connection file (--cluster FILE)")
+    assert said.out == "" and said.err.startswith(
+        "no cluster is named: give its connection file (--cluster FILE)"
+    )
     assert main([*arguments, *more, "--cluster", "/nowhere/connection.json"]) == 1
     said = capsys.readouterr()
     assert said.out == "" and said.err.count("\n") == 1 and "No such file" in said.err
 
 
-# -- the cluster --------------------------------------------------------------------------------------------------------
+# -- the cluster -----------------------------------------------------------------------------------
 
 
 def environment_of(*words: str, home: Path = Path("/spark"), **environment: str) -> dict[str, str]:
-    return cluster_environment(parser().parse_args(words), environment, "/venv/bin/python", Path("/java"), home)
+    return cluster_environment(
+        parser().parse_args(words), environment, "/venv/bin/python", Path("/java"), home
+    )
 
 
 def test_a_cluster_is_started_by_this_python_with_a_java_and_sparks_options() -> None:
     words = ("cluster", "my.yaml", "-c", "a=1", "--master", "local[4]", "--spark", "spark.x=a b")
     environment = environment_of(*words, PATH="/usr/bin", SPARK_LOCAL_IP="10.0.0.1")
     assert (environment["PATH"], environment["JAVA_HOME"]) == ("/venv/bin:/usr/bin", "/java")
-    assert (environment["PYSPARK_PYTHON"], environment["SPARK_LOCAL_IP"]) == ("/venv/bin/python", "10.0.0.1")
-    assert environment["PYSPARK_SUBMIT_ARGS"] == "--master 'local[4]' --conf 'spark.x=a b' pyspark-shell"
+    assert (environment["PYSPARK_PYTHON"], environment["SPARK_LOCAL_IP"]) == (
+        "/venv/bin/python",
+        "10.0.0.1",
+    )
+    assert (
+        environment["PYSPARK_SUBMIT_ARGS"]
+        == "--master 'local[4]' --conf 'spark.x=a b' pyspark-shell"
+    )
     assert (Path(environment["SPARK_CONF_DIR"]) / "log4j2.properties").exists()
     assert "PYSPARK_SUBMIT_ARGS" not in environment_of("cluster")
 
@@ -361,7 +470,10 @@ def test_a_spark_defaults_file_is_not_hidden(tmp_path: Path) -> None:
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf" / "spark-defaults.conf").write_text("spark.authenticate.secret of-mine\n")
     assert "SPARK_CONF_DIR" not in environment_of("cluster", home=tmp_path)
-    assert environment_of("cluster", home=tmp_path, SPARK_CONF_DIR="/mine")["SPARK_CONF_DIR"] == "/mine"
+    assert (
+        environment_of("cluster", home=tmp_path, SPARK_CONF_DIR="/mine")["SPARK_CONF_DIR"]
+        == "/mine"
+    )
 
 
 def test_a_cluster_with_servers_of_its_own_has_a_folder_of_its_own() -> None:
@@ -374,9 +486,15 @@ def test_a_cluster_with_servers_of_its_own_has_a_folder_of_its_own() -> None:
 def test_a_cluster_says_where_its_files_are_and_how_to_submit(tmp_path: Path) -> None:
     conf = merge({"storm.local.dir": str(tmp_path)})
     said = "\n".join(up_lines(conf, 2, f"{tmp_path}/logs"))
-    assert "2 slots" in said and f"export SPARKSTORM_CLUSTER={tmp_path}/connection.json" in said and "none (see" in said
+    assert (
+        "2 slots" in said
+        and f"export SPARKSTORM_CLUSTER={tmp_path}/connection.json" in said
+        and "none (see" in said
+    )
     (tmp_path / "connection-read-only.json").touch()
-    assert f"only look: {tmp_path}/connection-read-only.json" in "\n".join(up_lines(conf, 2, "/logs"))
+    assert f"only look: {tmp_path}/connection-read-only.json" in "\n".join(
+        up_lines(conf, 2, "/logs")
+    )
 
 
 def test_topologies_that_come_change_and_go_are_said_once() -> None:
@@ -398,7 +516,13 @@ def test_topologies_that_come_change_and_go_are_said_once() -> None:
     watch = TopologyWatch(statuses, said.append)
     while looks:
         watch.look()
-    assert said == ["a is ACTIVE", "a is KILLED", "b is ACTIVE", "a is gone", "c is KILLED"] and watch.names() == ["b"]
+    assert said == [
+        "a is ACTIVE",
+        "a is KILLED",
+        "b is ACTIVE",
+        "a is gone",
+        "c is KILLED",
+    ] and watch.names() == ["b"]
 
 
 def test_a_driver_says_each_problem_once_a_minute_and_a_new_death_at_once() -> None:
@@ -416,16 +540,31 @@ def test_a_driver_says_each_problem_once_a_minute_and_a_new_death_at_once() -> N
         "problem (words-1-1): work stands still: Redis is at 61% of its maxmemory"
     ]
     assert look("work stands still: Redis is at 63% of its maxmemory") == []
-    assert look("worker n1:6700 died at 12:00:01: exit status 7", after=1.0) == [], "heartbeats are read every two seconds"
+    assert look("worker n1:6700 died at 12:00:01: exit status 7", after=1.0) == [], (
+        "heartbeats are read every two seconds"
+    )
     assert look("worker n1:6700 died at 12:00:01: exit status 7", after=1.0) != []
-    assert look("worker n1:6700 died at 12:00:04, 2 times in the last five minutes: exit status 7") != []
+    assert (
+        look("worker n1:6700 died at 12:00:04, 2 times in the last five minutes: exit status 7")
+        != []
+    )
     assert look("work stands still: Redis is at 64% of its maxmemory", after=61.0) != []
 
 
 def test_a_driver_says_when_another_leads_and_when_it_leads_itself() -> None:
     me, other, third = (replace(this_driver(), pid=pid, host="here") for pid in (1, 2, 3))
     away, leading = (None, False), (me, True)
-    looks = [away, leading, leading, (other, False), away, (other, False), (third, False), leading, leading]
+    looks = [
+        away,
+        leading,
+        leading,
+        (other, False),
+        away,
+        (other, False),
+        (third, False),
+        leading,
+        leading,
+    ]
     said: list[str] = []
     watch = LeaderWatch(lambda: looks.pop(0), said.append)
     while looks:
@@ -437,24 +576,42 @@ def test_a_driver_says_when_another_leads_and_when_it_leads_itself() -> None:
     ]
 
 
-@pytest.mark.parametrize("words", ["tail wc lines -n 0", "tail wc lines --seconds nan", "logs wc -n -1", "kill wc --wait -5"])
-def test_numbers_below_their_least_are_wrong_arguments(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "words",
+    ["tail wc lines -n 0", "tail wc lines --seconds nan", "logs wc -n -1", "kill wc --wait -5"],
+)
+def test_numbers_below_their_least_are_wrong_arguments(
+    words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit, match="2"):
         parser().parse_args(words.split())
     assert "must be at least" in capsys.readouterr().err
 
 
-def test_explain_prints_effect_values_and_default_of_the_keys_that_a_pattern_names(capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_prints_effect_values_and_default_of_the_keys_that_a_pattern_names(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert main(["explain", "nimbus.task.*.secs", "nimbus.seeds"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("nimbus.task.timeout.secs: ") and lines[3].startswith("nimbus.task.launch.secs: ")
-    assert lines[1:3] == ["    values: a number (s), at least 0.1", "    default: 30; set for the cluster"]
-    assert lines[6] == "nimbus.seeds: not supported: clients find Nimbus through ZooKeeper; give them the connection file"
+    assert lines[0].startswith("nimbus.task.timeout.secs: ") and lines[3].startswith(
+        "nimbus.task.launch.secs: "
+    )
+    assert lines[1:3] == [
+        "    values: a number (s), at least 0.1",
+        "    default: 30; set for the cluster",
+    ]
+    assert (
+        lines[6]
+        == "nimbus.seeds: not supported: clients find Nimbus through ZooKeeper; give them the connection file"
+    )
 
 
 def test_explain_suggests_the_nearest_key(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "topology.worker"]) == 1
-    assert capsys.readouterr().err == "no key is named topology.worker; did you mean topology.workers?\n"
+    assert (
+        capsys.readouterr().err
+        == "no key is named topology.worker; did you mean topology.workers?\n"
+    )
 
 
 @pytest.mark.parametrize("name", sorted(keys()))
@@ -472,14 +629,22 @@ def test_every_key_is_explained_by_its_name(name: str, capsys: pytest.CaptureFix
     ],
 )
 def test_show_prints_the_topology_of_a_job_file(
-    option: str | None, line: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    option: str | None,
+    line: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.syspath_prepend(str(JOBS))
-    assert main(["show", str(JOBS.parent / "conf" / "wordcount.yaml"), *([option] if option else [])]) == 0
+    assert (
+        main(["show", str(JOBS.parent / "conf" / "wordcount.yaml"), *([option] if option else [])])
+        == 0
+    )
     assert line in capsys.readouterr().out.splitlines()
 
 
-def test_show_writes_a_picture_and_json(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_show_writes_a_picture_and_json(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.syspath_prepend(str(JOBS))
     job = str(JOBS.parent / "conf" / "wordcount.yaml")
     assert main(["show", job, "--svg"]) == main(["show", job, "--json"]) == 0
@@ -494,9 +659,20 @@ def test_failures_are_told_in_whole_sentences_and_with_the_node() -> None:
     lines = failures_text(FailureGroup(newest.cause, 4, newest)).splitlines()
     assert lines[0] == f"        4  count: {text}" and "node-2:6700 (vm)" in lines[1]
     assert text not in lines[1:], "the sentence is there once"
-    raised = Failure(FailureKind.RAISED, "ValueError: odd 3 (count.py, line 7)", "count", 2, "node-2", "node-2:6700", 0)
+    raised = Failure(
+        FailureKind.RAISED,
+        "ValueError: odd 3 (count.py, line 7)",
+        "count",
+        2,
+        "node-2",
+        "node-2:6700",
+        0,
+    )
     lines = failures_text(FailureGroup(raised.cause, 4, raised)).splitlines()
-    assert lines[0] == "        4  count: ValueError (count.py, line 7)" and lines[2].strip() == raised.text
+    assert (
+        lines[0] == "        4  count: ValueError (count.py, line 7)"
+        and lines[2].strip() == raised.text
+    )
     assert "on node-2:6700" in lines[1] and "(node-2)" not in lines[1]
     gone = FailureGroup(Cause("count", "killed its worker * times", ""), 2, None)
     assert failures_text(gone) == "        2  count: killed its worker * times"
@@ -504,9 +680,16 @@ def test_failures_are_told_in_whole_sentences_and_with_the_node() -> None:
 
 @pytest.mark.parametrize(
     ("words", "meant"),
-    [("stauts wc", "status"), ("dead-leters list", "dead-letters"), ("dead-letters lst", "list"), ("killl wc", "kill")],
+    [
+        ("stauts wc", "status"),
+        ("dead-leters list", "dead-letters"),
+        ("dead-letters lst", "list"),
+        ("killl wc", "kill"),
+    ],
 )
-def test_a_misspelt_verb_gets_the_nearest_one(words: str, meant: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_misspelt_verb_gets_the_nearest_one(
+    words: str, meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as ended:
         main(words.split())
     assert ended.value.code == 2
@@ -520,7 +703,11 @@ def test_a_word_that_is_near_nothing_gets_all_verbs(capsys: pytest.CaptureFixtur
 
 
 def test_one_is_counted_in_the_singular() -> None:
-    assert [counted(number, "tuple") for number in (0, 1, 1_200)] == ["0 tuples", "1 tuple", "1,200 tuples"]
+    assert [counted(number, "tuple") for number in (0, 1, 1_200)] == [
+        "0 tuples",
+        "1 tuple",
+        "1,200 tuples",
+    ]
     assert counted(1, "tuple was", "tuples were") == "1 tuple was"
 
 
@@ -533,6 +720,11 @@ def test_tasks_are_shown_in_the_order_of_their_numbers(words: TopologyView) -> N
 def test_a_problem_is_said_once_and_not_of_a_topology_that_is_killed(words: TopologyView) -> None:
     with watched() as run:
         cluster = replace(run.sampler.cluster(), problems={"scheduler": ("too few slots",)})
-    ill = replace(words, problems=("too few slots", "worker a is dead"), problem="Redis does not answer")
-    found = {"scheduler": ["too few slots"], words.id: ["worker a is dead", "Redis does not answer"]}
+    ill = replace(
+        words, problems=("too few slots", "worker a is dead"), problem="Redis does not answer"
+    )
+    found = {
+        "scheduler": ["too few slots"],
+        words.id: ["worker a is dead", "Redis does not answer"],
+    }
     assert problems_of(cluster, [ill, replace(ill, id="other-1-1", status="KILLED")]) == found

@@ -1,4 +1,6 @@
-"""The verbs over real stores and a Nimbus in this process: no Spark, no slots; supervisors are records."""
+"""The verbs over real stores and a Nimbus in this process: no Spark, no slots; supervisors are
+records.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,9 @@ pytestmark = pytest.mark.system
 
 
 class Bench:
-    """A cluster without slots: stores, a Nimbus on a thread, two supervisors that are alive for as long as a test takes."""
+    """A cluster without slots: stores, a Nimbus on a thread, two supervisors that are alive for as
+    long as a test takes.
+    """
 
     def __init__(self, zookeeper: ZooKeeperServer, redis: RedisServer, folder: Path) -> None:
         user, password = zookeeper.identity
@@ -71,15 +75,28 @@ class Bench:
         self.client = redis.client()
         for tombstone in self.client.scan_iter("*:ended"):  # tests of one second share topology ids
             self.client.delete(tombstone)
-        self.store = ZooKeeperStateStore(ZooKeeperAddress(keeper.hosts, keeper.root, user, password, 10_000))
+        self.store = ZooKeeperStateStore(
+            ZooKeeperAddress(keeper.hosts, keeper.root, user, password, 10_000)
+        )
         self.state = StormState(self.store, signing_key(at.secret))
         conf = merge({"nimbus.monitor.freq.secs": 0.2, "task.cleanup.timeout.sec": 0.2})
         self.state.write_cluster_conf(conf.for_clients())
         clock, wake = SystemClock(), threading.Event()
         for name in ("node-1", "node-2"):
-            self.state.register_supervisor(SupervisorInfo(name, "host", clock.now_ms(), 0, (6700, 6701)))
-        blobs = BlobStore(self.state, RedisBytesStore(self.client, f"{folder.name}:"), signing_key(at.secret))
-        nimbus = Nimbus(self.state, blobs, DefaultScheduler(), conf, "nimbus of this test", NimbusHooks(wake.set))
+            self.state.register_supervisor(
+                SupervisorInfo(name, "host", clock.now_ms(), 0, (6700, 6701))
+            )
+        blobs = BlobStore(
+            self.state, RedisBytesStore(self.client, f"{folder.name}:"), signing_key(at.secret)
+        )
+        nimbus = Nimbus(
+            self.state,
+            blobs,
+            DefaultScheduler(),
+            conf,
+            "nimbus of this test",
+            NimbusHooks(wake.set),
+        )
         self.nimbus = NimbusThread(nimbus, clock, wake)
 
     def close(self) -> None:
@@ -89,7 +106,9 @@ class Bench:
 
 
 @pytest.fixture
-def bench(zookeeper_server: ZooKeeperServer, redis_server: RedisServer, tmp_path: Path) -> Iterator[Bench]:
+def bench(
+    zookeeper_server: ZooKeeperServer, redis_server: RedisServer, tmp_path: Path
+) -> Iterator[Bench]:
     made = Bench(zookeeper_server, redis_server, tmp_path)
     made.nimbus.start()
     yield made
@@ -104,7 +123,9 @@ def cluster(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Iterator[ClusterCl
 
 
 @pytest.fixture
-def words(bench: Bench, cluster: ClusterClient, monkeypatch: pytest.MonkeyPatch) -> Iterator[TopologyHandle]:
+def words(
+    bench: Bench, cluster: ClusterClient, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[TopologyHandle]:
     # the blobs of this test lie below a prefix of their own, so that no other test sweeps them
     cluster.service._blobs._bytes = RedisBytesStore(bench.client, f"{bench.file.parent.name}:")
     handle = cluster.submit("words", wordcount(), {"topology.workers": 1})
@@ -128,62 +149,135 @@ def read(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
 
 def require_listed_and_completed(words: TopologyHandle, capsys: pytest.CaptureFixture[str]) -> None:
     listed = said(capsys, "list").splitlines()
-    assert listed[0].split() == ["name", "status", "workers", "executors", "tasks", "up", "owner", "id"]
-    assert listed[1].split()[:3] == ["words", "ACTIVE", "1"] and listed[1].endswith(words.topology_id)
-    assert "words-" in said(capsys, "status", "words") and words.topology_id in said(capsys, "status", words.topology_id)
+    assert listed[0].split() == [
+        "name",
+        "status",
+        "workers",
+        "executors",
+        "tasks",
+        "up",
+        "owner",
+        "id",
+    ]
+    assert listed[1].split()[:3] == ["words", "ACTIVE", "1"] and listed[1].endswith(
+        words.topology_id
+    )
+    assert "words-" in said(capsys, "status", "words") and words.topology_id in said(
+        capsys, "status", words.topology_id
+    )
     assert [*read(capsys, "status", "words")["workers"]] == sorted(map(str, words.slots()))
     assert said(capsys, "__complete", "status", "") == "words\n"
-    assert said(capsys, "__complete", "errors", "words", "--component", "") == "count\nlines\nsplit\n"
+    assert (
+        said(capsys, "__complete", "errors", "words", "--component", "") == "count\nlines\nsplit\n"
+    )
     assert said(capsys, "__complete", "hosts", "drain", "") == "host\n"
 
 
 def require_monitored(capsys: pytest.CaptureFixture[str]) -> None:
     header, rates = said(capsys, "monitor", "words", "-i", "0.2", "--lines", "1").splitlines()
-    assert header.split()[:2] == ["time", "emitted/s"] and rates.split()[1:] == ["0", "0", "0", "0", "0", "-", "-"]
-    assert read(capsys, "monitor", "words", "--component", "count", "-i", "0.2", "--lines", "1")["executed"] == 0
-    assert "no component 'nothing', only" in said(capsys, "monitor", "words", "--component", "nothing", status=1)
+    assert header.split()[:2] == ["time", "emitted/s"] and rates.split()[1:] == [
+        "0",
+        "0",
+        "0",
+        "0",
+        "0",
+        "-",
+        "-",
+    ]
+    assert (
+        read(capsys, "monitor", "words", "--component", "count", "-i", "0.2", "--lines", "1")[
+            "executed"
+        ]
+        == 0
+    )
+    assert "no component 'nothing', only" in said(
+        capsys, "monitor", "words", "--component", "nothing", status=1
+    )
 
 
-def require_status_and_workers_changed(words: TopologyHandle, capsys: pytest.CaptureFixture[str]) -> None:
+def require_status_and_workers_changed(
+    words: TopologyHandle, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert said(capsys, "deactivate", "words") == f"{words.topology_id} is inactive\n"
-    assert read(capsys, "activate", "words") == {"topology_id": words.topology_id, "status": "ACTIVE"}
+    assert read(capsys, "activate", "words") == {
+        "topology_id": words.topology_id,
+        "status": "ACTIVE",
+    }
     before = words.slots()
     plan = said(capsys, "rebalance", "words", "--workers", "2", "--plan-only")
-    assert plan.startswith(f"plan for {words.topology_id}: 1 -> 2 workers") and words.slots() == before
-    assert "--yes" in said_both(capsys, "rebalance", "words", "--workers", "2")[1] and words.slots() == before
+    assert (
+        plan.startswith(f"plan for {words.topology_id}: 1 -> 2 workers") and words.slots() == before
+    )
+    assert (
+        "--yes" in said_both(capsys, "rebalance", "words", "--workers", "2")[1]
+        and words.slots() == before
+    )
     done = said(capsys, "rebalance", "words", "--workers", "2", "--wait", "0", "--yes")
-    assert done.startswith(plan) and done.endswith(f"{words.topology_id} is rebalanced\n") and len(words.slots()) == 2
+    assert (
+        done.startswith(plan)
+        and done.endswith(f"{words.topology_id} is rebalanced\n")
+        and len(words.slots()) == 2
+    )
 
 
 def require_hosts_listed(capsys: pytest.CaptureFixture[str]) -> None:
     listed = said(capsys, "hosts").splitlines()
     assert listed[0].split()[:5] == ["host", "rack", "slots", "used", "free"]
-    assert listed[1].split()[:5] == ["host", "-", "4", "2", "2"] and listed[1].endswith("node-1, node-2")
+    assert listed[1].split()[:5] == ["host", "-", "4", "2", "2"] and listed[1].endswith(
+        "node-1, node-2"
+    )
     (host,) = read(capsys, "hosts")["hosts"]
-    assert [*host["nodes"]] == ["node-1", "node-2"] and len(host["slots"]) == 4 and host["slots_used"] == 2
-    assert said(capsys, "hosts", "-o", "csv").startswith("host,rack,slots,used,free,uptime_ms,beat_ms,health,nodes\nhost,,4,2,2,")
+    assert (
+        [*host["nodes"]] == ["node-1", "node-2"]
+        and len(host["slots"]) == 4
+        and host["slots_used"] == 2
+    )
+    assert said(capsys, "hosts", "-o", "csv").startswith(
+        "host,rack,slots,used,free,uptime_ms,beat_ms,health,nodes\nhost,,4,2,2,"
+    )
 
 
-def require_a_host_excluded_and_drained(words: TopologyHandle, capsys: pytest.CaptureFixture[str]) -> None:
-    assert said(capsys, "hosts", "exclude", "host", "--reason", "new disks").startswith("host is excluded: it gets no new workers")
+def require_a_host_excluded_and_drained(
+    words: TopologyHandle, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert said(capsys, "hosts", "exclude", "host", "--reason", "new disks").startswith(
+        "host is excluded: it gets no new workers"
+    )
     marked = said(capsys, "hosts").splitlines()
-    assert "excluded" in marked[1] and marked[-1].startswith("host excluded ") and marked[-1].endswith(": new disks")
-    assert [(each["mark"], each["mark_reason"]) for each in read(capsys, "hosts")["hosts"]] == [("excluded", "new disks")]
+    assert (
+        "excluded" in marked[1]
+        and marked[-1].startswith("host excluded ")
+        and marked[-1].endswith(": new disks")
+    )
+    assert [(each["mark"], each["mark_reason"]) for each in read(capsys, "hosts")["hosts"]] == [
+        ("excluded", "new disks")
+    ]
     assert read(capsys, "hosts", "include", "host") == {"host": "host", "change": "include"}
     assert read(capsys, "hosts")["hosts"][0]["mark"] is None and len(words.slots()) == 2
-    assert "host w9 is not one of this cluster's: host" in said_both(capsys, "hosts", "drain", "w9")[1]
+    assert (
+        "host w9 is not one of this cluster's: host" in said_both(capsys, "hosts", "drain", "w9")[1]
+    )
     assert "name the host" in said_both(capsys, "hosts", "drain")[1]
     drained = "plan for host: 0 of 2 workers there move; 2 stay until slots elsewhere are free\n"
     assert said(capsys, "hosts", "drain", "host", "--plan-only") == drained
     out, error = said_both(capsys, "hosts", "drain", "host")
     assert out == drained and "--yes" in error and read(capsys, "hosts")["hosts"][0]["mark"] is None
-    assert said(capsys, "hosts", "drain", "host", "--yes").startswith(f"{drained}host is drained: its workers move")
-    assert said(capsys, "hosts").splitlines()[-1].endswith("; 2 workers are still there, until slots elsewhere are free")
+    assert said(capsys, "hosts", "drain", "host", "--yes").startswith(
+        f"{drained}host is drained: its workers move"
+    )
+    assert (
+        said(capsys, "hosts")
+        .splitlines()[-1]
+        .endswith("; 2 workers are still there, until slots elsewhere are free")
+    )
     assert read(capsys, "hosts", "include", "host")["change"] == "include"
 
 
 def test_a_life(
-    words: TopologyHandle, cluster: ClusterClient, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    words: TopologyHandle,
+    cluster: ClusterClient,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     require_listed_and_completed(words, capsys)
     monkeypatch.setattr(displays, "_APART_S", 0.0)
@@ -202,31 +296,64 @@ def test_a_life(
 
 
 def test_blobs_are_made_replaced_listed_and_deleted(
-    bench: Bench, cluster: ClusterClient, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    bench: Bench,
+    cluster: ClusterClient,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     own_blobs = partial(RedisBytesStore, prefix=f"{bench.file.parent.name}:")
     monkeypatch.setattr(import_module("sparkstorm.client.connect"), "RedisBytesStore", own_blobs)
     file = tmp_path / "rules.txt"
-    assert said(capsys, "blob", "list") == "the cluster keeps no blob: sparkstorm blob create NAME FILE\n"
-    assert "cannot be read: No such file" in said_both(capsys, "blob", "create", "rules", str(file))[1]
+    assert (
+        said(capsys, "blob", "list")
+        == "the cluster keeps no blob: sparkstorm blob create NAME FILE\n"
+    )
+    assert (
+        "cannot be read: No such file" in said_both(capsys, "blob", "create", "rules", str(file))[1]
+    )
     file.write_bytes(b"old")
-    assert said(capsys, "blob", "create", "rules", str(file)) == "rules is kept: 3 bytes, version 1\n"
-    assert "blob rules is there already" in said_both(capsys, "blob", "create", "rules", str(file))[1]
+    assert (
+        said(capsys, "blob", "create", "rules", str(file)) == "rules is kept: 3 bytes, version 1\n"
+    )
+    assert (
+        "blob rules is there already" in said_both(capsys, "blob", "create", "rules", str(file))[1]
+    )
     file.write_bytes(b"newer")
-    assert said(capsys, "blob", "update", "rules", str(file)) == "rules is replaced: 5 bytes, version 2\n"
+    assert (
+        said(capsys, "blob", "update", "rules", str(file))
+        == "rules is replaced: 5 bytes, version 2\n"
+    )
     header, line = said(capsys, "blob", "list").splitlines()
-    assert header.split() == ["blob", "bytes", "version", "changed", "by"] and line.split()[:3] == ["rules", "5", "2"]
+    assert header.split() == ["blob", "bytes", "version", "changed", "by"] and line.split()[:3] == [
+        "rules",
+        "5",
+        "2",
+    ]
     (listed,) = read(capsys, "blob", "list")["blobs"]
-    assert (listed["blob"], listed["version"], cluster.blobs()["rules"].key) == ("rules", 2, listed["key"])
+    assert (listed["blob"], listed["version"], cluster.blobs()["rules"].key) == (
+        "rules",
+        2,
+        listed["key"],
+    )
     viewer = str(read_only_path(bench.file))
     assert "may only read" in said_both(capsys, "blob", "delete", "rules", "--cluster", viewer)[1]
-    assert said(capsys, "blob", "list", "--cluster", viewer).splitlines()[1].split()[:3] == ["rules", "5", "2"]
+    assert said(capsys, "blob", "list", "--cluster", viewer).splitlines()[1].split()[:3] == [
+        "rules",
+        "5",
+        "2",
+    ]
     assert said(capsys, "blob", "delete", "rules") == "rules is deleted\n"
-    assert "there is no blob rules; there are none" in said_both(capsys, "blob", "delete", "rules")[1]
+    assert (
+        "there is no blob rules; there are none" in said_both(capsys, "blob", "delete", "rules")[1]
+    )
 
 
 def test_the_doctor_names_the_slow_and_the_lost(
-    bench: Bench, words: TopologyHandle, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    bench: Bench,
+    words: TopologyHandle,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     own_blobs = partial(RedisBytesStore, prefix=f"{bench.file.parent.name}:")
     monkeypatch.setattr(import_module("sparkstorm.client.connect"), "RedisBytesStore", own_blobs)
@@ -236,7 +363,11 @@ def test_the_doctor_names_the_slow_and_the_lost(
 
     def commit(number: int, busy_us: int, sent: int) -> None:
         counts = TaskCounts("count", 1, executed=1000 * number, busy_us=busy_us)
-        record = Progress({bolt: counts}, now_ms=1000 * number, edges={("split", "default", "count"): EdgeCounts(sent, 5)})
+        record = Progress(
+            {bolt: counts},
+            now_ms=1000 * number,
+            edges={("split", "default", "count"): EdgeCounts(sent, 5)},
+        )
         transport.commit(Commit("node-1:6700", {bolt: 1}, 0, number, progress=record.encode()))
 
     with contextlib.closing(transport):
@@ -254,12 +385,18 @@ def test_the_doctor_names_the_slow_and_the_lost(
         after = (300_000, 5)
         found = read(capsys, "doctor", "words")
         assert (found["is_well"], found["culprits"], found["loads"][0]["busy"]) == (True, [], 0.3)
-        assert found["sentence"].startswith("words keeps up: 1.0 k tuples/s; slowest part count, 30% busy on node-1:6700")
+        assert found["sentence"].startswith(
+            "words keeps up: 1.0 k tuples/s; slowest part count, 30% busy on node-1:6700"
+        )
         after = (1_290_000, 6)
         assert main(["doctor", "words"]) == 1
         lines = capsys.readouterr().out.splitlines()
-        assert lines[0].startswith("words does not run well: split/default to count: 1 rows were sent and not consumed")
-        assert lines[3].split()[:2] == ["leaking", "count"] and lines[4].startswith("slow     count      count is 99% busy")
+        assert lines[0].startswith(
+            "words does not run well: split/default to count: 1 rows were sent and not consumed"
+        )
+        assert lines[3].split()[:2] == ["leaking", "count"] and lines[4].startswith(
+            "slow     count      count is 99% busy"
+        )
         assert lines[-1] == "workers: 1 of 1 wanted"
 
 
@@ -285,8 +422,11 @@ def test_a_watched_verb_asks_again_over_one_connection(
     assert pauses == [0.5] * 3 and len(opened) == 1
 
 
-def test_the_python_example_of_the_cluster_page_runs(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    own_blobs = partial(RedisBytesStore, prefix=f"{bench.file.parent.name}:")  # or another test would sweep them
+def test_the_python_example_of_the_cluster_page_runs(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # or another test would sweep them
+    own_blobs = partial(RedisBytesStore, prefix=f"{bench.file.parent.name}:")
     monkeypatch.setattr(import_module("sparkstorm.client.connect"), "RedisBytesStore", own_blobs)
     with pages.folder_of_examples(tmp_path, monkeypatch):
         module, _ = pages.run(pages.ROOT / "docs" / "cluster.md", monkeypatch)
@@ -294,10 +434,21 @@ def test_the_python_example_of_the_cluster_page_runs(bench: Bench, tmp_path: Pat
     assert handle.name == "shout" and "words" not in handle.topology_id
 
 
-def test_the_drivers_of_the_cluster_are_listed(bench: Bench, cluster: ClusterClient, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_drivers_of_the_cluster_are_listed(
+    bench: Bench, cluster: ClusterClient, capsys: pytest.CaptureFixture[str]
+) -> None:
     def driver(number: int) -> DriverInfo:
         now_ms = SystemClock().now_ms()
-        return DriverInfo(f"id-{number}", "host", 40 + number, "", "", number=number, since_ms=now_ms, is_alone=False)
+        return DriverInfo(
+            f"id-{number}",
+            "host",
+            40 + number,
+            "",
+            "",
+            number=number,
+            since_ms=now_ms,
+            is_alone=False,
+        )
 
     assert read(capsys, "status")["drivers"] == []
     assert said(capsys, "status") == "no driver is here: start a cluster\n"
@@ -305,7 +456,10 @@ def test_the_drivers_of_the_cluster_are_listed(bench: Bench, cluster: ClusterCli
         bench.state.register_driver(driver(number))
     bench.state.register_supervisor(SupervisorInfo("node-1@2", "host", 0, 0, (6700, 6701, 6702)))
     bench.store.put(paths.LEADER, encode_record(NimbusInfo("x", 1, driver(2))))
-    rows = [(row["driver"], row["state"], row["pid"], row["slots"], row["nodes"]) for row in read(capsys, "status")["drivers"]]
+    rows = [
+        (row["driver"], row["state"], row["pid"], row["slots"], row["nodes"])
+        for row in read(capsys, "status")["drivers"]
+    ]
     assert rows == [
         (1, "stands by", "41", 4, ["node-1", "node-2"]),
         (2, "leads", "42", 3, ["node-1@2"]),
@@ -314,7 +468,9 @@ def test_the_drivers_of_the_cluster_are_listed(bench: Bench, cluster: ClusterCli
 
 
 def said_both(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[str, str]:
-    """Return the outcome of a rebalance that is not confirmed: its plan, and that nothing was changed."""
+    """Return the outcome of a rebalance that is not confirmed: its plan, and that nothing was
+    changed.
+    """
     capsys.readouterr()
     assert main(list(arguments)) == 1
     found = capsys.readouterr()
@@ -335,7 +491,10 @@ def wait_gone(cluster: ClusterClient) -> bool:
     [
         (["status", "nobody"], "topology nobody is not alive; there are words"),
         (["kill", "nobody"], "topology nobody is not alive; there are words"),
-        (["logs", "words", "--worker", "node-9:1"], "has no worker node-9:1 whose log is kept; there are none yet"),
+        (
+            ["logs", "words", "--worker", "node-9:1"],
+            "has no worker node-9:1 whose log is kept; there are none yet",
+        ),
         (["rebalance", "words", "--executors", "nothing=2", "--yes"], "nothing"),
         (["rebalance", "words", "--workers", "0", "--yes"], "0"),
         (["restart", "words", "--worker", "here"], "expected a slot such as"),
@@ -356,17 +515,28 @@ def test_what_cannot_be_done_is_one_sentence(
     assert sentence in error and error.count("\n") == 1 and "Traceback" not in error
 
 
-def test_errors_and_logs_are_shown_from_the_stores(bench: Bench, words: TopologyHandle, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_and_logs_are_shown_from_the_stores(
+    bench: Bench, words: TopologyHandle, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert said(capsys, "errors", "words") == "no errors of words are kept\n"
-    bench.state.report_error(words.topology_id, Failure(FailureKind.SYSTEM, "boom", "count", 3, "host", "node-1:6700", 1_000))
+    bench.state.report_error(
+        words.topology_id,
+        Failure(FailureKind.SYSTEM, "boom", "count", 3, "host", "node-1:6700", 1_000),
+    )
     assert said(capsys, "errors", "words").endswith("count#3 on node-1:6700 (host): boom\n")
     assert read(capsys, "errors", "words", "--component", "count")[0]["text"] == "boom"
     assert read(capsys, "errors", "words", "--component", "split") == []
     for port, line in ((6700, b"one\ntwo\n"), (6701, b"three\n")):
         bench.client.xadd(Keys(words.topology_id).log(f"node-1:{port}"), {"f": line})
-    assert said(capsys, "logs", "words", "-n", "1").splitlines() == ["node-1:6700  two", "node-1:6701  three"]
+    assert said(capsys, "logs", "words", "-n", "1").splitlines() == [
+        "node-1:6700  two",
+        "node-1:6701  three",
+    ]
     assert said(capsys, "logs", "words", "--worker", "node-1:6700").splitlines() == ["one", "two"]
-    assert read(capsys, "logs", "words", "--worker", "node-1:6701") == {"worker": "node-1:6701", "line": "three"}
+    assert read(capsys, "logs", "words", "--worker", "node-1:6701") == {
+        "worker": "node-1:6701",
+        "line": "three",
+    }
 
 
 def test_dead_letters_are_listed_shown_replayed_and_dropped(
@@ -390,11 +560,18 @@ def test_dead_letters_are_listed_shown_replayed_and_dropped(
         transport.commit(Commit("o", {bolt: 1}, 0, 1, parked=[letter.encode(Codec())] * 3))
     assert f"{words.topology_id}: 3 dead letters" in said(capsys, "dead-letters", "list", "words")
     listed = read(capsys, "dead-letters", "list", "words")
-    first, second, third = (json.loads(line)["id"] for line in said(capsys, "dead-letters", "list", "--lines").splitlines())
+    first, second, third = (
+        json.loads(line)["id"]
+        for line in said(capsys, "dead-letters", "list", "--lines").splitlines()
+    )
     assert listed["count"] == 3
-    assert listed["causes"] == [{"cause": "count: ValueError", "count": 3, "ids": [first, second, third]}]
+    assert listed["causes"] == [
+        {"cause": "count: ValueError", "count": 3, "ids": [first, second, third]}
+    ]
     assert "word: 'storm'" in said(capsys, "dead-letters", "show", "words", first)
-    assert "keeps no dead letter 9-9" in said(capsys, "dead-letters", "show", "words", "9-9", status=1)
+    assert "keeps no dead letter 9-9" in said(
+        capsys, "dead-letters", "show", "words", "9-9", status=1
+    )
     found = read(capsys, "dead-letters", "replay", "words", first, "9-9")
     assert (found["replayed"], found["missing"]) == ([first], ["9-9"])
     assert bench.client.xlen(Keys(words.topology_id).stream(bolt)) == 1
@@ -405,7 +582,10 @@ def test_dead_letters_are_listed_shown_replayed_and_dropped(
 
 
 def test_a_viewer_looks_and_is_refused_everything_else(
-    bench: Bench, words: TopologyHandle, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    bench: Bench,
+    words: TopologyHandle,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("SPARKSTORM_CLUSTER", str(read_only_path(bench.file)))
     for arguments in (
@@ -429,17 +609,23 @@ def test_a_viewer_looks_and_is_refused_everything_else(
         assert "may only read" in said(capsys, *arguments, status=1)
 
 
-def test_a_follower_that_is_stopped_says_what_goes_on_and_how_to_get_back(bench: Bench, words: TopologyHandle) -> None:
+def test_a_follower_that_is_stopped_says_what_goes_on_and_how_to_get_back(
+    bench: Bench, words: TopologyHandle
+) -> None:
     process = sparkstorm("follow", "words", folder=bench.file.parent, cluster=bench.file)
     assert process.stdout is not None
     assert process.stdout.readline().startswith(f"following {words.topology_id} (ACTIVE)")
     process.send_signal(signal.SIGINT)
     status, out, err = ended(process)
-    assert (status, err) == (130, "") and out.endswith("words goes on in the cluster: sparkstorm follow words follows it again\n")
+    assert (status, err) == (130, "") and out.endswith(
+        "words goes on in the cluster: sparkstorm follow words follows it again\n"
+    )
     assert str(words.status()) == "ACTIVE"
 
 
-def test_without_a_nimbus_a_request_is_withdrawn_and_said(bench: Bench, words: TopologyHandle) -> None:
+def test_without_a_nimbus_a_request_is_withdrawn_and_said(
+    bench: Bench, words: TopologyHandle
+) -> None:
     bench.nimbus.stop()
     with connect(bench.file, {"nimbus.request.timeout.secs": 1}) as impatient:
         with pytest.raises(NimbusUnavailableError, match="no Nimbus"):

@@ -1,4 +1,6 @@
-"""Opening of a cluster by its connection file: what may be wrong with it, and that neither Spark nor Java is needed."""
+"""Opening of a cluster by its connection file: what may be wrong with it, and that neither Spark
+nor Java is needed.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,12 @@ import pytest
 
 from sparkstorm.client import connect
 from sparkstorm.embedded import RedisServer, ZooKeeperServer
-from sparkstorm.errors import InvalidConfigError, NotAliveError, ReadOnlyConnectionError, StoreUnavailableError
+from sparkstorm.errors import (
+    InvalidConfigError,
+    NotAliveError,
+    ReadOnlyConnectionError,
+    StoreUnavailableError,
+)
 from sparkstorm.model.worker_spec import RedisAddress
 from sparkstorm.stores.connection import (
     VIEWER,
@@ -56,19 +63,28 @@ except ImportError:
 
 
 @pytest.mark.system
-def test_a_cluster_is_named_by_path_mapping_or_variable(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_is_named_by_path_mapping_or_variable(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     content: dict[str, Any] = json.loads(file.read_text())
-    bare_content = {key: value for key, value in content.items() if key in ("redis", "zookeeper", "secret")}
+    bare_content = {
+        key: value for key, value in content.items() if key in ("redis", "zookeeper", "secret")
+    }
     for connection in (file, str(file), content, bare_content):
         with connect(connection) as cluster:
             assert cluster.topologies() == [] and not cluster.is_read_only
     monkeypatch.setenv("SPARKSTORM_CLUSTER", str(file))
-    with connect() as cluster, pytest.raises(NotAliveError, match="topology words is not alive; no topology runs here"):
+    with (
+        connect() as cluster,
+        pytest.raises(NotAliveError, match="topology words is not alive; no topology runs here"),
+    ):
         cluster.topology("words")
 
 
 @pytest.mark.system
-def test_everything_that_changes_something_is_refused_over_a_read_only_connection(file: Path) -> None:
+def test_everything_that_changes_something_is_refused_over_a_read_only_connection(
+    file: Path,
+) -> None:
     with connect(read_only_path(file)) as cluster:
         assert cluster.is_read_only and cluster.topologies() == []
         handle = cluster.handle("words-1-1")
@@ -87,11 +103,15 @@ def test_everything_that_changes_something_is_refused_over_a_read_only_connectio
             lambda: handle.update(None),  # type: ignore[arg-type]
             lambda: cluster.submit("words", None),  # type: ignore[arg-type]
         ):
-            with pytest.raises(ReadOnlyConnectionError, match=r"use the cluster's connection\.json"):
+            with pytest.raises(
+                ReadOnlyConnectionError, match=r"use the cluster's connection\.json"
+            ):
                 change()
 
 
-def test_a_connection_that_is_none_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_that_is_none_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("SPARKSTORM_CLUSTER", raising=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))  # no contexts
     with pytest.raises(InvalidConfigError, match="set SPARKSTORM_CLUSTER"):
@@ -102,7 +122,9 @@ def test_a_connection_that_is_none_is_one_sentence(tmp_path: Path, monkeypatch: 
     odd.touch(0o600)
     for content in ("{}", "[]", "words: 3", '{"format": 1, "kind_of_record": "Connection"}', ""):
         odd.write_text(content)
-        with pytest.raises(InvalidConfigError, match=r"odd\.json.*not the connection file of a cluster"):
+        with pytest.raises(
+            InvalidConfigError, match=r"odd\.json.*not the connection file of a cluster"
+        ):
             connect(odd)
     odd.chmod(0o644)
     with pytest.raises(InvalidConfigError, match="can be read by others: chmod 600"):
@@ -112,13 +134,29 @@ def test_a_connection_that_is_none_is_one_sentence(tmp_path: Path, monkeypatch: 
 
 
 def test_a_cluster_that_is_gone_is_one_sentence(tmp_path: Path) -> None:
-    gone = Connection(RedisAddress("127.0.0.1", 1), ZooKeeperEndpoint("127.0.0.1:1", "/storm", VIEWER, "x"), new_secret())
+    gone = Connection(
+        RedisAddress("127.0.0.1", 1),
+        ZooKeeperEndpoint("127.0.0.1:1", "/storm", VIEWER, "x"),
+        new_secret(),
+    )
     save_connection(tmp_path / "connection.json", gone)
-    with pytest.raises(StoreUnavailableError, match=r"ZooKeeper at 127\.0\.0\.1:1/storm does not answer within 1000 ms"):
+    with pytest.raises(
+        StoreUnavailableError,
+        match=r"ZooKeeper at 127\.0\.0\.1:1/storm does not answer within 1000 ms",
+    ):
         connect(tmp_path / "connection.json", QUICK)
-    for hosts, root in (("127.0.0.1:abc", "/storm"), ("127.0.0.1:1", "storm"), ("127.0.0.1:1", "/../x")):
-        save_connection(tmp_path / "odd.json", Connection(gone.redis, ZooKeeperEndpoint(hosts, root, ""), new_secret()))
-        with pytest.raises(InvalidConfigError, match=r"no ZooKeeper is at .*see storm\.zookeeper\.servers"):
+    for hosts, root in (
+        ("127.0.0.1:abc", "/storm"),
+        ("127.0.0.1:1", "storm"),
+        ("127.0.0.1:1", "/../x"),
+    ):
+        save_connection(
+            tmp_path / "odd.json",
+            Connection(gone.redis, ZooKeeperEndpoint(hosts, root, ""), new_secret()),
+        )
+        with pytest.raises(
+            InvalidConfigError, match=r"no ZooKeeper is at .*see storm\.zookeeper\.servers"
+        ):
             connect(tmp_path / "odd.json", QUICK)
     unborn = Connection(RedisAddress("127.0.0.1", 0), ZooKeeperEndpoint("", "/", ""), new_secret())
     save_connection(tmp_path / "connection.json", unborn)

@@ -21,7 +21,9 @@ def test_the_errors_of_a_topology_are_read_oldest_first_of_all_components_or_of_
     of_count, of_split, of_another = (
         Failure(FailureKind.SYSTEM, "boom", "count", 3, "host", "node-1:6700", 2_000),
         Failure(FailureKind.SYSTEM, "bang", "split", 1, "host", "node-1:6700", 1_000),
-        Failure(FailureKind.SYSTEM, "of another topology", "count", 3, "host", "node-1:6701", 1_500),
+        Failure(
+            FailureKind.SYSTEM, "of another topology", "count", 3, "host", "node-1:6701", 1_500
+        ),
     )
     state.report_error("words-1-1", of_count)
     state.report_error("words-1-1", of_split)
@@ -35,19 +37,37 @@ def test_the_errors_of_a_topology_are_read_oldest_first_of_all_components_or_of_
 
 
 def test_the_problems_of_a_topology_are_nimbuss_and_its_workers() -> None:
-    state, slot, now_ms = StormState(LocalStateStore(LocalStateTree())), WorkerSlot("n1", 6700), SystemClock().now_ms()
+    state, slot, now_ms = (
+        StormState(LocalStateStore(LocalStateTree())),
+        WorkerSlot("n1", 6700),
+        SystemClock().now_ms(),
+    )
     executor = ExecutorId(1, 1)
-    state.write_assignment(Assignment("words-1-1", 1, "", "", {"n1": "host"}, {executor: slot}, {}, {executor: 1}))
+    state.write_assignment(
+        Assignment("words-1-1", 1, "", "", {"n1": "host"}, {executor: slot}, {}, {executor: 1})
+    )
     stats: dict[str, Any] = {"blocked": ["Redis is at 61% of its maxmemory"]}
-    for node in ("n1", "elsewhere"):  # a heartbeat of a slot that the topology has left says nothing about it
-        state.write_worker_beat(WorkerBeat("words-1-1", node, 6700, now_ms, now_ms, 7, 1, "RUNNING", 1, stats=stats))
+    # a heartbeat of a slot that the topology has left says nothing about it
+    for node in ("n1", "elsewhere"):
+        state.write_worker_beat(
+            WorkerBeat("words-1-1", node, 6700, now_ms, now_ms, 7, 1, "RUNNING", 1, stats=stats)
+        )
         stats = {"blocked": ["old"]}
     service: Any = SimpleNamespace(problems_of=lambda _: ["too few slots"])
     redis: Any = None
-    cluster = ClusterClient(state, redis, service, merge(default_conf(), {"worker.heartbeat.frequency.secs": 0.1}))
+    cluster = ClusterClient(
+        state, redis, service, merge(default_conf(), {"worker.heartbeat.frequency.secs": 0.1})
+    )
     reader: Any = None
     handle = TopologyHandle("words-1-1", cluster, reader)
-    assert handle.problems() == ["too few slots", "work stands still: Redis is at 61% of its maxmemory"]
-    state.write_worker_beat(WorkerBeat("words-1-1", "n1", 6700, now_ms - 60_000, 1, 7, 1, "RUNNING", 1))
+    assert handle.problems() == [
+        "too few slots",
+        "work stands still: Redis is at 61% of its maxmemory",
+    ]
+    state.write_worker_beat(
+        WorkerBeat("words-1-1", "n1", 6700, now_ms - 60_000, 1, 7, 1, "RUNNING", 1)
+    )
     assert handle.dead_slots(handle.beats()) == {slot}
-    assert handle.problems()[1].startswith("worker n1:6700 is dead: its slot has sent no heartbeat since ")
+    assert handle.problems()[1].startswith(
+        "worker n1:6700 is dead: its slot has sent no heartbeat since "
+    )

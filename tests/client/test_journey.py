@@ -49,7 +49,9 @@ class Pass(BasicBolt):
 
 
 def cluster_of(**conf: object) -> tuple[LocalCluster, FeederSpout, Any]:
-    """Return a cluster with lines -> pass -> keep on two workers, its spout, and a client's handle."""
+    """Return a cluster with lines -> pass -> keep on two workers, its spout, and a client's
+    handle.
+    """
     spout, builder = FeederSpout(["line"]), TopologyBuilder()
     builder.set_spout("lines", spout)
     builder.set_bolt("pass", Pass(), inputs="lines")
@@ -70,7 +72,12 @@ def test_a_message_is_open_where_it_is_held_and_gone_when_it_is_acked() -> None:
         for name in ("first", message.root):
             found = handle.journeys.find(name)
             [stay] = found.stays
-            assert (stay.component, stay.state, stay.rows, stay.values) == ("keep", "held", 1, {"line": "'held'"})
+            assert (stay.component, stay.state, stay.rows, stay.values) == (
+                "keep",
+                "held",
+                1,
+                {"line": "'held'"},
+            )
             assert found.message == message and "is held by keep#" in found.sentence
         with pytest.raises(NotAliveError, match=r"no open message of words-1-.* has the id second"):
             handle.journeys.find("second")
@@ -78,7 +85,9 @@ def test_a_message_is_open_where_it_is_held_and_gone_when_it_is_acked() -> None:
 
 
 def test_a_message_that_fails_is_tried_again_and_then_given_up() -> None:
-    cluster, spout, handle = cluster_of(**{"topology.max.retries": 1, "topology.retry.backoff.ms": 60_000})
+    cluster, spout, handle = cluster_of(
+        **{"topology.max.retries": 1, "topology.retry.backoff.ms": 60_000}
+    )
     with cluster:
         spout.feed(["bad"], 7)
         cluster.advance(seconds=2)
@@ -100,10 +109,15 @@ def journeys_of(entries: list[bytes], cursor: Cursor = START) -> Journeys:
     store = LocalStore()
     store.task(2).stream = list(enumerate(entries, 1))
     store.task(2).cursor = cursor
-    components = {"lines": ComponentOutline("spout", streams={"default": ("line",)}), "keep": ComponentOutline("bolt")}
+    components = {
+        "lines": ComponentOutline("spout", streams={"default": ("line",)}),
+        "keep": ComponentOutline("bolt"),
+    }
     outline = TopologyOutline(components, {}, {1: "lines", 2: "keep"})
     tasks = {1: TaskInfo("lines", "spout"), 2: TaskInfo("keep", "bolt")}
-    return Journeys("words-1-1", LocalReader(store), tasks, outline, lambda: iter(()), lambda: 10_000)
+    return Journeys(
+        "words-1-1", LocalReader(store), tasks, outline, lambda: iter(()), lambda: 10_000
+    )
 
 
 SOURCE = Source("lines", 1, "default", ("line",))
@@ -111,7 +125,13 @@ SOURCE = Source("lines", 1, "default", ("line",))
 
 def entry(*roots: int | tuple[int, ...]) -> bytes:
     """Return an entry with a row for each of these roots."""
-    return encode_rows(Codec(), "default", 5, [((f"line {n}",), root, SOURCE) for n, root in enumerate(roots)], lambda _: 9)
+    return encode_rows(
+        Codec(),
+        "default",
+        5,
+        [((f"line {n}",), root, SOURCE) for n, root in enumerate(roots)],
+        lambda _: 9,
+    )
 
 
 def test_rows_that_wait_are_found_by_every_root_that_names_the_message() -> None:
@@ -120,21 +140,34 @@ def test_rows_that_wait_are_found_by_every_root_that_names_the_message() -> None
     found = journeys_of([entry(other, member), entry(split(member), tree), entry((tree, member))])
     [first, second, third] = found.find(f"{split(member):016x}").stays
     assert [each.rows for each in (first, second, third)] == [1, 1, 1]
-    assert (first.state, first.source, first.since_ms, first.values) == ("waits", "lines/default", 1, {"line": "'line 1'"})
-    assert len(found.find(f"{member:016x}").stays) == 3 and len(found.find(f"{tree:016x}").stays) == 2
+    assert (first.state, first.source, first.since_ms, first.values) == (
+        "waits",
+        "lines/default",
+        1,
+        {"line": "'line 1'"},
+    )
+    assert (
+        len(found.find(f"{member:016x}").stays) == 3 and len(found.find(f"{tree:016x}").stays) == 2
+    )
 
 
 def test_rows_that_are_consumed_do_not_wait() -> None:
     tree = tree_root(77)
     rows = [entry(tree, tree), entry(tree, tree, tree)]
-    assert [each.rows for each in journeys_of(rows, Cursor("1-0", 2)).find(f"{tree:016x}").stays] == [1]
+    assert [
+        each.rows for each in journeys_of(rows, Cursor("1-0", 2)).find(f"{tree:016x}").stays
+    ] == [1]
 
 
 def test_bytes_that_are_no_entry_are_passed_over_and_a_long_backlog_is_said() -> None:
     tree = tree_root(77)
     assert journeys_of([b"\x00", b"SF\x03\x01", entry(tree)]).find(f"{tree:016x}").is_whole
     found = journeys_of([entry(tree)] * (MOST_ENTRIES + 5)).find(f"{tree:016x}")
-    assert len(found.stays) == MOST_ENTRIES and not found.is_whole and "not everything was looked at" in found.sentence
+    assert (
+        len(found.stays) == MOST_ENTRIES
+        and not found.is_whole
+        and "not everything was looked at" in found.sentence
+    )
 
 
 @given(st.integers(1, (1 << 63) - 1), st.sampled_from(TRACE_BITS))
@@ -144,7 +177,9 @@ def test_all_roots_of_a_message_are_sampled_or_none(drawn: int, bits: int) -> No
 
 
 def test_a_sample_has_its_share_of_the_members_of_batches() -> None:
-    members = [batch_root(number << 10) + place for number in range(1, 65) for place in range(PLACES)]
+    members = [
+        batch_root(number << 10) + place for number in range(1, 65) for place in range(PLACES)
+    ]
     for bits in (0, 4, 8):
         count = sum(is_sampled(member, bits) for member in members)
         assert 0.8 * len(members) <= count * 2**bits <= 1.2 * len(members), bits
@@ -158,7 +193,9 @@ def look(cluster: LocalCluster) -> None:
         slot.worker.taps.look(cluster.now_ms)
 
 
-def traced(*texts: str, is_open: bool = True) -> tuple[list[traces.Trace], dict[str, tuple[int, ...]]]:
+def traced(
+    *texts: str, is_open: bool = True
+) -> tuple[list[traces.Trace], dict[str, tuple[int, ...]]]:
     """Feed lines while a tap is open; return the traces, and counts that a tap must not change."""
     cluster, spout, _ = cluster_of(**{"topology.max.retries": 0})
     with cluster:
@@ -174,7 +211,9 @@ def traced(*texts: str, is_open: bool = True) -> tuple[list[traces.Trace], dict[
         for _, data in reader.samples(trace_name(0), START.entry):
             traces._add(found, _read(data) or Sample(0, 0, {}))
         counts = {each: cluster.counts(each) for each in ("lines", "pass", "keep")}
-        return traces.traces_of(found), {name: (c.emitted, c.executed, c.acked, c.failed) for name, c in counts.items()}
+        return traces.traces_of(found), {
+            name: (c.emitted, c.executed, c.acked, c.failed) for name, c in counts.items()
+        }
 
 
 def test_a_trace_has_every_hop_of_a_message_and_changes_nothing() -> None:
@@ -182,7 +221,12 @@ def test_a_trace_has_every_hop_of_a_message_and_changes_nothing() -> None:
     found, counts = traced("well", "bad", "well")
     assert nothing == [] and counts == plain
     ways = [[(each.what, each.component) for each in trace.events] for trace in found]
-    assert sorted(ways[0]) == [("emitted", "lines"), ("executed", "pass"), ("failed", "keep"), ("given up", "lines")]
+    assert sorted(ways[0]) == [
+        ("emitted", "lines"),
+        ("executed", "pass"),
+        ("failed", "keep"),
+        ("given up", "lines"),
+    ]
     good = [("acked", "lines"), ("emitted", "lines"), ("executed", "keep"), ("executed", "pass")]
     assert [sorted(way) for way in ways[1:]] == [good, good]
     assert found[0].has_failed and "ValueError" in "".join(each.text for each in found[0].events)
@@ -191,7 +235,14 @@ def test_a_trace_has_every_hop_of_a_message_and_changes_nothing() -> None:
 
 
 def test_events_that_no_worker_writes_are_passed_over() -> None:
-    fine: dict[str, Any] = {"root": "0" * 16, "what": "emitted", "component": "a", "worker": "n:1", "source": "", "text": ""}
+    fine: dict[str, Any] = {
+        "root": "0" * 16,
+        "what": "emitted",
+        "component": "a",
+        "worker": "n:1",
+        "source": "",
+        "text": "",
+    }
     fine |= {"began_us": 1, "ended_us": 2, "committed_us": 3}
     found: dict[str, list[traces.Event]] = {}
     changes: list[dict[str, Any]] = [
@@ -209,7 +260,9 @@ def test_events_that_no_worker_writes_are_passed_over() -> None:
     assert [trace.took_us for trace in traces.traces_of(found)] == [2]
 
 
-@pytest.mark.parametrize(("rate", "bits"), [(None, 0), (0.0, 0), (50.0, 0), (51.0, 4), (800.0, 4), (1e6, 16), (1e9, 16)])
+@pytest.mark.parametrize(
+    ("rate", "bits"), [(None, 0), (0.0, 0), (50.0, 0), (51.0, 4), (800.0, 4), (1e6, 16), (1e9, 16)]
+)
 def test_the_share_follows_the_rate(rate: float | None, bits: int) -> None:
     assert traces.bits_for(rate) == bits
 

@@ -1,4 +1,6 @@
-"""Rights of a viewer, tried as attacks on real servers: it reads what it needs, and the servers refuse everything else."""
+"""Rights of a viewer, tried as attacks on real servers: it reads what it needs, and the servers
+refuse everything else.
+"""
 
 from __future__ import annotations
 
@@ -47,11 +49,13 @@ SECRET = new_secret()
 KEY = b"the cluster's key"
 
 
-# -- ZooKeeper ----------------------------------------------------------------------------------------------------------
+# -- ZooKeeper -------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def owner_address(zookeeper_server: ZooKeeperServer, request: pytest.FixtureRequest) -> ZooKeeperAddress:
+def owner_address(
+    zookeeper_server: ZooKeeperServer, request: pytest.FixtureRequest
+) -> ZooKeeperAddress:
     user, password = zookeeper_server.identity
     root = f"/read-only-{os.getpid()}-{request.node.name}"
     viewer = viewer_identity(VIEWER, viewer_zookeeper_password(SECRET))
@@ -66,13 +70,21 @@ def owner(owner_address: ZooKeeperAddress) -> Iterator[ZooKeeperStateStore]:
 
 
 def viewer_of(address: ZooKeeperAddress) -> ZooKeeperAddress:
-    return replace(address, user=VIEWER, password=viewer_zookeeper_password(SECRET), viewer="", is_read_only=True)
+    return replace(
+        address,
+        user=VIEWER,
+        password=viewer_zookeeper_password(SECRET),
+        viewer="",
+        is_read_only=True,
+    )
 
 
 @contextlib.contextmanager
 def raw_viewer(address: ZooKeeperAddress) -> Iterator[KazooClient]:
     """A viewer that does not use our client."""
-    client = KazooClient(address.hosts, auth_data=[("digest", f"{VIEWER}:{viewer_zookeeper_password(SECRET)}")])
+    client = KazooClient(
+        address.hosts, auth_data=[("digest", f"{VIEWER}:{viewer_zookeeper_password(SECRET)}")]
+    )
     client.start(10)
     try:
         yield client
@@ -81,7 +93,9 @@ def raw_viewer(address: ZooKeeperAddress) -> Iterator[KazooClient]:
         client.close()
 
 
-def test_a_viewer_reads_records_without_their_key(owner: ZooKeeperStateStore, owner_address: ZooKeeperAddress) -> None:
+def test_a_viewer_reads_records_without_their_key(
+    owner: ZooKeeperStateStore, owner_address: ZooKeeperAddress
+) -> None:
     StormState(owner, KEY).write_cluster_conf({"topology.workers": 3})
     with contextlib.closing(ZooKeeperStateStore(viewer_of(owner_address))) as store:
         state = StormState(store)
@@ -93,10 +107,14 @@ ATTACKS: dict[str, Callable[[KazooClient, str], Any]] = {
     "overwrite": lambda client, root: client.set(f"{root}/nimbus/conf", b"mine"),
     "delete": lambda client, root: client.delete(f"{root}/nimbus/conf"),
     "delete all": lambda client, root: client.delete(root, recursive=True),
-    "request": lambda client, root: client.create(f"{root}/nimbus/requests/{'0' * 32}", b"mine", makepath=True),
+    "request": lambda client, root: client.create(
+        f"{root}/nimbus/requests/{'0' * 32}", b"mine", makepath=True
+    ),
     "lead": lambda client, root: client.create(f"{root}/nimbus/leader", b"mine", ephemeral=True),
     "stop the slots": lambda client, root: client.create(f"{root}/stop-slots", b""),
-    "open the tree": lambda client, root: client.set_acls(f"{root}/nimbus/conf", [make_digest_acl(VIEWER, "mine", all=True)]),
+    "open the tree": lambda client, root: client.set_acls(
+        f"{root}/nimbus/conf", [make_digest_acl(VIEWER, "mine", all=True)]
+    ),
     "list tickets": lambda client, root: client.get_children(f"{root}/tickets"),
     "outside": lambda client, root: client.create("/elsewhere", b""),
     "list the server": lambda client, root: client.get_children("/"),
@@ -104,7 +122,9 @@ ATTACKS: dict[str, Callable[[KazooClient, str], Any]] = {
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_a_viewer_changes_nothing_in_zookeeper(owner: ZooKeeperStateStore, owner_address: ZooKeeperAddress, attack: str) -> None:
+def test_a_viewer_changes_nothing_in_zookeeper(
+    owner: ZooKeeperStateStore, owner_address: ZooKeeperAddress, attack: str
+) -> None:
     StormState(owner, KEY).write_cluster_conf({})
     before = owner.get(paths.CLUSTER_CONF)
     with TicketOffice(owner, owner_address).ticket(b"spec"), raw_viewer(owner_address) as client:
@@ -116,7 +136,9 @@ def test_a_viewer_changes_nothing_in_zookeeper(owner: ZooKeeperStateStore, owner
     assert owner.get(paths.CLUSTER_CONF) == before
 
 
-def test_a_viewers_store_refuses_writes_in_one_sentence(owner: ZooKeeperStateStore, owner_address: ZooKeeperAddress) -> None:
+def test_a_viewers_store_refuses_writes_in_one_sentence(
+    owner: ZooKeeperStateStore, owner_address: ZooKeeperAddress
+) -> None:
     owner.ensure_path("/nimbus")
     with contextlib.closing(ZooKeeperStateStore(viewer_of(owner_address))) as store:
         for write in (
@@ -129,11 +151,16 @@ def test_a_viewers_store_refuses_writes_in_one_sentence(owner: ZooKeeperStateSto
                 write()
 
 
-def test_a_tree_of_an_earlier_release_is_opened_to_viewers_but_not_its_tickets(owner_address: ZooKeeperAddress) -> None:
+def test_a_tree_of_an_earlier_release_is_opened_to_viewers_but_not_its_tickets(
+    owner_address: ZooKeeperAddress,
+) -> None:
     with contextlib.closing(ZooKeeperStateStore(replace(owner_address, viewer=""))) as former:
         StormState(former, KEY).write_cluster_conf({"topology.workers": 2})
         former.create("/tickets/old", b"sealed")
-    with raw_viewer(owner_address) as client, contextlib.closing(ZooKeeperStateStore(owner_address)) as store:
+    with (
+        raw_viewer(owner_address) as client,
+        contextlib.closing(ZooKeeperStateStore(owner_address)) as store,
+    ):
         with pytest.raises(NoAuthError):
             client.get(f"{owner_address.root}/nimbus/conf")
         store.open_to_viewer(paths.TICKETS)
@@ -143,13 +170,15 @@ def test_a_tree_of_an_earlier_release_is_opened_to_viewers_but_not_its_tickets(o
                 client.get(owner_address.root + hidden)
 
 
-# -- Redis --------------------------------------------------------------------------------------------------------------
+# -- Redis -----------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
     made = start_redis(
-        tmp_path_factory.mktemp("redis"), password=redis_password(SECRET), viewer=(VIEWER, viewer_redis_password(SECRET))
+        tmp_path_factory.mktemp("redis"),
+        password=redis_password(SECRET),
+        viewer=(VIEWER, viewer_redis_password(SECRET)),
     )
     with made.client() as client:
         client.hset("{t-1-1}:progress", "node:6700", b"record")
@@ -161,7 +190,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
 
 @pytest.fixture
 def viewer(server: RedisServer) -> Iterator[redis.Redis]:
-    with client_of(RedisAddress(server.host, server.port, viewer_redis_password(SECRET), VIEWER), 10) as client:
+    with client_of(
+        RedisAddress(server.host, server.port, viewer_redis_password(SECRET), VIEWER), 10
+    ) as client:
         yield client
 
 
@@ -211,11 +242,15 @@ def test_a_viewer_reads_what_topologies_keep_in_redis(server: RedisServer) -> No
         "INFO",
     ],
 )
-def test_a_viewer_is_refused_by_redis(server: RedisServer, viewer: redis.Redis, command: str) -> None:
+def test_a_viewer_is_refused_by_redis(
+    server: RedisServer, viewer: redis.Redis, command: str
+) -> None:
     with server.client() as client:
         before = {name: client.dump(name) for name in client.keys("*")}
         # Redis 7 refuses DEBUG to every user, before it looks at rights
-        with pytest.raises(redis.ResponseError, match=r"(?i)no permissions|DEBUG command not allowed"):
+        with pytest.raises(
+            redis.ResponseError, match=r"(?i)no permissions|DEBUG command not allowed"
+        ):
             viewer.execute_command(*command.split(" "))  # type: ignore[no-untyped-call]
         assert {name: client.dump(name) for name in client.keys("*")} == before
 
@@ -227,7 +262,7 @@ def test_the_default_user_keeps_its_password_beside_the_viewer(server: RedisServ
             client.ping()
 
 
-# -- the file -----------------------------------------------------------------------------------------------------------
+# -- the file --------------------------------------------------------------------------------------
 
 
 def test_the_read_only_file_holds_no_secret_and_nothing_that_leads_to_one(tmp_path: Path) -> None:
@@ -238,22 +273,40 @@ def test_the_read_only_file_holds_no_secret_and_nothing_that_leads_to_one(tmp_pa
         assert file.name == "connection-read-only.json" and file.stat().st_mode & 0o777 == 0o600
         text = file.read_text()
         found = load_any_connection(file)
-    secrets = (whole.secret, redis_password(whole.secret), zookeeper_password(whole.secret), signing_key(whole.secret).hex())
+    secrets = (
+        whole.secret,
+        redis_password(whole.secret),
+        zookeeper_password(whole.secret),
+        signing_key(whole.secret).hex(),
+    )
     assert not [secret for secret in secrets if secret in text]
-    assert isinstance(found, ReadOnlyConnection) and (found.redis.user, found.zookeeper.user) == (VIEWER, VIEWER)
+    assert isinstance(found, ReadOnlyConnection) and (found.redis.user, found.zookeeper.user) == (
+        VIEWER,
+        VIEWER,
+    )
     assert isinstance(load_any_connection(tmp_path / "connection.json"), Connection)
     with pytest.raises(InvalidConfigError, match="ReadOnlyConnection"):
         load_connection(file)
 
 
-def test_a_redis_of_the_users_own_needs_a_viewer_of_its_own(tmp_path: Path, redis_server: RedisServer) -> None:
+def test_a_redis_of_the_users_own_needs_a_viewer_of_its_own(
+    tmp_path: Path, redis_server: RedisServer
+) -> None:
     own = {
         "storm.local.dir": str(tmp_path),
         "storm.zookeeper.servers": ["127.0.0.1:1"],
         "sparkstorm.redis.url": f"redis://:{redis_server.password}@127.0.0.1:{redis_server.port}",
     }
     file = tmp_path / "connection-read-only.json"
-    with open_stores(merge({**own, "sparkstorm.redis.viewer.user": "eve", "sparkstorm.redis.viewer.password": "looks"})):
+    with open_stores(
+        merge(
+            {
+                **own,
+                "sparkstorm.redis.viewer.user": "eve",
+                "sparkstorm.redis.viewer.password": "looks",
+            }
+        )
+    ):
         content = json.loads(file.read_text())
         assert (content["redis"]["user"], content["redis"]["password"]) == ("eve", "looks")
         assert redis_server.password not in file.read_text()

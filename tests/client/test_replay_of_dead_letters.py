@@ -1,4 +1,6 @@
-"""Replay of dead letters over a simulated cluster: each input is given to its task once more, and counted once."""
+"""Replay of dead letters over a simulated cluster: each input is given to its task once more, and
+counted once.
+"""
 
 from __future__ import annotations
 
@@ -72,15 +74,21 @@ def parked(cluster: LocalCluster, workers: int = 1) -> tuple[LocalTopology, Coun
 
 
 def letters_of(
-    topology: LocalTopology, status: TopologyStatus | None = TopologyStatus.ACTIVE, tasks: dict[int, TaskInfo] | None = None
+    topology: LocalTopology,
+    status: TopologyStatus | None = TopologyStatus.ACTIVE,
+    tasks: dict[int, TaskInfo] | None = None,
 ) -> StoredLetters:
-    known = {task: TaskInfo(component, "bolt") for task, component in topology.component_by_task.items()}
+    known = {
+        task: TaskInfo(component, "bolt") for task, component in topology.component_by_task.items()
+    }
     store, found = LocalReader(topology.store), known if tasks is None else tasks
     return StoredLetters(topology.id, store, lambda: found, lambda: status, lambda: None)
 
 
 @WORKERS
-def test_replayed_letters_are_executed_once_and_leave_the_dead_letters(cluster: LocalCluster, workers: int) -> None:
+def test_replayed_letters_are_executed_once_and_leave_the_dead_letters(
+    cluster: LocalCluster, workers: int
+) -> None:
     topology, bolt = parked(cluster, workers)
     letters = letters_of(topology)
     ids = list(letters.read())
@@ -97,14 +105,18 @@ def test_replayed_letters_are_executed_once_and_leave_the_dead_letters(cluster: 
 
 
 @WORKERS
-def test_a_replayed_letter_is_parked_no_more_until_it_fails_again(cluster: LocalCluster, workers: int) -> None:
+def test_a_replayed_letter_is_parked_no_more_until_it_fails_again(
+    cluster: LocalCluster, workers: int
+) -> None:
     topology, bolt = parked(cluster, workers)
     letters = letters_of(topology)
 
     def counted() -> tuple[int, int]:
         sampler = Sampler(cluster.source())
         sampler.step()
-        return counts_by_component(sampler.topology(topology.id))["count"]["parked"], letters.count()
+        return counts_by_component(sampler.topology(topology.id))["count"][
+            "parked"
+        ], letters.count()
 
     assert counted() == (5, 5)
     letters.replay(list(letters.read())[:2])
@@ -116,7 +128,9 @@ def test_a_replayed_letter_is_parked_no_more_until_it_fails_again(cluster: Local
     assert counted() == (3, 3)
 
 
-def test_many_letters_are_put_back_in_few_steps(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_letters_are_put_back_in_few_steps(
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     topology, _ = parked(cluster)
     steps: list[int] = []
     store = LocalReader(topology.store)
@@ -127,27 +141,39 @@ def test_many_letters_are_put_back_in_few_steps(cluster: LocalCluster, monkeypat
         return put_back(letters)
 
     monkeypatch.setattr(store, "put_back", counted)
-    known = {task: TaskInfo(component, "bolt") for task, component in topology.component_by_task.items()}
-    letters = StoredLetters(topology.id, store, lambda: known, lambda: TopologyStatus.ACTIVE, lambda: None)
+    known = {
+        task: TaskInfo(component, "bolt") for task, component in topology.component_by_task.items()
+    }
+    letters = StoredLetters(
+        topology.id, store, lambda: known, lambda: TopologyStatus.ACTIVE, lambda: None
+    )
     ids = list(letters.read())
-    assert letters.replay([*ids, ids[0], "9-9"]) == Replayed(tuple(ids), (ids[0], "9-9")) and steps == [6]
+    assert letters.replay([*ids, ids[0], "9-9"]) == Replayed(
+        tuple(ids), (ids[0], "9-9")
+    ) and steps == [6]
 
 
 @WORKERS
-def test_a_replayed_letter_that_fails_again_is_parked_again(cluster: LocalCluster, workers: int) -> None:
+def test_a_replayed_letter_that_fails_again_is_parked_again(
+    cluster: LocalCluster, workers: int
+) -> None:
     topology, _ = parked(cluster, workers)
     letters = letters_of(topology)
     before = letters.read()
     letters.replay(before)
     cluster.run_until_idle()
     after = letters.read()
-    assert sorted(letter.values for letter in after.values()) == sorted(letter.values for letter in before.values())
+    assert sorted(letter.values for letter in after.values()) == sorted(
+        letter.values for letter in before.values()
+    )
     assert not after.keys() & before.keys()
     assert cluster.state("all") == dict.fromkeys(range(0, 10, 2), 1)
 
 
 @WORKERS
-def test_a_replay_is_exact_when_its_worker_dies_over_it(cluster: LocalCluster, workers: int) -> None:
+def test_a_replay_is_exact_when_its_worker_dies_over_it(
+    cluster: LocalCluster, workers: int
+) -> None:
     topology, bolt = parked(cluster, workers)
     bolt.is_broken.value = False
     letters_of(topology).replay(letters_of(topology).read())
@@ -157,7 +183,9 @@ def test_a_replay_is_exact_when_its_worker_dies_over_it(cluster: LocalCluster, w
 
 
 @pytest.mark.parametrize("status", [None, TopologyStatus.KILLED])
-def test_a_topology_that_ends_takes_no_replay(cluster: LocalCluster, status: TopologyStatus | None) -> None:
+def test_a_topology_that_ends_takes_no_replay(
+    cluster: LocalCluster, status: TopologyStatus | None
+) -> None:
     topology, _ = parked(cluster)
     letters = letters_of(topology, status)
     with pytest.raises(NotAliveError, match="does not run any more"):
@@ -168,7 +196,9 @@ def test_a_topology_that_ends_takes_no_replay(cluster: LocalCluster, status: Top
 def test_a_letter_of_another_components_task_is_refused_by_name(cluster: LocalCluster) -> None:
     topology, _ = parked(cluster)
     letters = letters_of(topology, tasks={})
-    with pytest.raises(StoreInconsistentError, match=r"task . of component 'count', which test-1-.* does not have"):
+    with pytest.raises(
+        StoreInconsistentError, match=r"task . of component 'count', which test-1-.* does not have"
+    ):
         letters.replay(letters.read())
     assert len(letters.read()) == 5
 
@@ -193,7 +223,9 @@ def test_a_reader_without_rights_changes_nothing(cluster: LocalCluster) -> None:
         raise ReadOnlyConnectionError("read only")
 
     topology, _ = parked(cluster)
-    letters = StoredLetters(topology.id, LocalReader(topology.store), dict, lambda: TopologyStatus.ACTIVE, refuse)
+    letters = StoredLetters(
+        topology.id, LocalReader(topology.store), dict, lambda: TopologyStatus.ACTIVE, refuse
+    )
     with pytest.raises(ReadOnlyConnectionError):
         letters.drop()
     with pytest.raises(ReadOnlyConnectionError):
@@ -234,7 +266,9 @@ class Alarm(TimedBolt):
 
 TIMED: dict[str, Callable[[], Any]] = {
     "windows by count": lambda: Summing().with_tumbling_window(Count(2)),
-    "windows by time": lambda: Summing().with_tumbling_window(Duration(20)).with_timestamp_field("ts"),
+    "windows by time": lambda: (
+        Summing().with_tumbling_window(Duration(20)).with_timestamp_field("ts")
+    ),
     "timers": lambda: Alarm().with_timestamp_field("ts"),
 }
 SUMS = {"windows by count": [1, 5], "windows by time": [1, 5], "timers": [0, 1, 2, 3]}
@@ -255,13 +289,24 @@ def parked_in_time(cluster: LocalCluster, bolt: Any, **conf: Any) -> LocalTopolo
 
 
 def content(letter: DeadLetter) -> tuple[Any, ...]:
-    window = {name: value for name, value in (letter.window or {}).items() if name != "watermark_ms"}
-    return letter.source_component, letter.source_task, letter.stream, letter.fields, letter.values, window
+    window = {
+        name: value for name, value in (letter.window or {}).items() if name != "watermark_ms"
+    }
+    return (
+        letter.source_component,
+        letter.source_task,
+        letter.stream,
+        letter.fields,
+        letter.values,
+        window,
+    )
 
 
 @pytest.mark.parametrize("kind", TIMED)
 @pytest.mark.parametrize("death", [False, True])
-def test_replayed_windows_and_timers_fire_once(cluster: LocalCluster, kind: str, death: bool) -> None:
+def test_replayed_windows_and_timers_fire_once(
+    cluster: LocalCluster, kind: str, death: bool
+) -> None:
     bolt = TIMED[kind]()
     letters = letters_of(parked_in_time(cluster, bolt))
     before = letters.read()
@@ -291,7 +336,9 @@ def test_a_replayed_window_is_tried_again_and_survives_its_worker(cluster: Local
     assert (cluster.state("all"), letters.read()) == (dict.fromkeys([1, 5], 1), {})
 
 
-def test_a_window_whose_content_was_too_large_for_its_letter_is_refused(cluster: LocalCluster) -> None:
+def test_a_window_whose_content_was_too_large_for_its_letter_is_refused(
+    cluster: LocalCluster,
+) -> None:
     class Large(Summing):
         def execute(self, window: Window, collector: BasicOutputCollector) -> None:
             raise ValueError("not yet")
@@ -304,6 +351,9 @@ def test_a_window_whose_content_was_too_large_for_its_letter_is_refused(cluster:
         spout.feed(["x" * 200_000])
     cluster.run_until_idle()
     letters = letters_of(cluster.topology())
-    with pytest.raises(StoreInconsistentError, match="the content of its window was too large for it; it can only be dropped"):
+    with pytest.raises(
+        StoreInconsistentError,
+        match="the content of its window was too large for it; it can only be dropped",
+    ):
         letters.replay(letters.read())
     assert len(letters.read()) == 1

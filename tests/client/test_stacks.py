@@ -60,7 +60,10 @@ def test_a_thread_that_works_is_told_from_one_that_waits() -> None:
         while not ended.is_set():
             sum(range(1000))
 
-    threads = [threading.Thread(target=work, name="works"), threading.Thread(target=ended.wait, name="waits")]
+    threads = [
+        threading.Thread(target=work, name="works"),
+        threading.Thread(target=ended.wait, name="waits"),
+    ]
     for thread in threads:
         thread.start()
     tap = StackTap("node1:6700", lambda: 5, beside)
@@ -68,7 +71,10 @@ def test_a_thread_that_works_is_told_from_one_that_waits() -> None:
     tap.follow(tap.names)  # one thread, however often it looks
     until = time.monotonic() + 30
     found = Stacks("", 0, 0, ())
-    while sum(each.cpu_us for each in found.stacks if each.thread == "works") < 20_000 and time.monotonic() < until:
+    while (
+        sum(each.cpu_us for each in found.stacks if each.thread == "works") < 20_000
+        and time.monotonic() < until
+    ):
         time.sleep(0.05)
         samples = [s for rows in tap.take().values() for row in rows if (s := _read(row))]
         more = merged("", 0, samples)
@@ -88,14 +94,19 @@ def test_a_worker_of_a_simulation_shows_its_stack_while_somebody_looks() -> None
     with watched() as run:
         slot = next(iter(run.cluster.topology().workers))
         assert slot.worker is not None
-        name, reader = stacks_name(slot.worker.parts.plan.owner), LocalReader(run.cluster.topology().store)
+        name, reader = (
+            stacks_name(slot.worker.parts.plan.owner),
+            LocalReader(run.cluster.topology().store),
+        )
         slot.worker.taps.look(run.cluster.now_ms)
         assert reader.samples(name, START.entry) == []
         reader.open_tap(name)
         for _ in range(3):
             run.cluster.advance(seconds=1)
             slot.worker.taps.look(run.cluster.now_ms)
-        found = merged("", 1, [s for _, data in reader.samples(name, START.entry) if (s := _read(data))])
+        found = merged(
+            "", 1, [s for _, data in reader.samples(name, START.entry) if (s := _read(data))]
+        )
         assert found.samples >= 2 and found.stacks
 
 
@@ -105,7 +116,10 @@ def test_the_rarest_stacks_become_one_and_none_is_lost() -> None:
     tap._found = {("t", (f"call {n}",)): [n + 1, 0] for n in range(1_000)}
     [[data]] = tap.take().values()
     found = merged("n:1", 1, [_read(data) or Sample(0, 0, {})])
-    assert sum(each.samples for each in found.stacks) == sum(range(1, 1_001)) and len(found.stacks) == 401
+    assert (
+        sum(each.samples for each in found.stacks) == sum(range(1, 1_001))
+        and len(found.stacks) == 401
+    )
     assert OTHER in {each.thread for each in found.stacks}
 
 
@@ -120,7 +134,11 @@ def test_what_no_worker_writes_is_passed_over() -> None:
         ["t", ["a"], -1, 1],
         ["t", ["a"], 1, -1],
     ]
-    samples = [Sample(0, 0, {"count": 1, "stacks": rows}), Sample(0, 0, {"count": "1", "stacks": []}), Sample(0, 0, {"stacks": 7})]
+    samples = [
+        Sample(0, 0, {"count": 1, "stacks": rows}),
+        Sample(0, 0, {"count": "1", "stacks": []}),
+        Sample(0, 0, {"stacks": 7}),
+    ]
     samples.append(Sample(0, 0, {"count": 0, "stacks": [["\ud800" * 999, ["\ud800"], 0, 0]]}))
     found = merged("n:1", 1, samples)
     assert found.samples == 1 and found.stacks == (Stack("\\ud800" * 300, ("\\ud800",), 0, 0),)
@@ -136,7 +154,9 @@ def test_deep_stacks_are_cut_and_names_can_be_kept() -> None:
         return deeper(left - 1) if left else calls_of(sys._getframe())
 
     assert len(deeper(150)) == 100
-    code = compile("import sys\ndef f():\n return sys._getframe()\nframe = f()", HOSTILE[:-1] * 20, "exec")
+    code = compile(
+        "import sys\ndef f():\n return sys._getframe()\nframe = f()", HOSTILE[:-1] * 20, "exec"
+    )
     held: dict[str, object] = {}
     exec(code, held)
     [*_, last] = calls_of(held["frame"])  # type: ignore[arg-type]
@@ -155,11 +175,15 @@ def test_boxes_lie_within_their_callers_and_waiting_threads_are_named() -> None:
 
 def test_the_picture_is_well_formed_whatever_the_names_are_and_has_no_script() -> None:
     picture = flame_graph(FOUND.stacks, FOUND.samples, FOUND.seconds, HOSTILE[:-2])
-    assert picture.text == flame_graph(FOUND.stacks, FOUND.samples, FOUND.seconds, HOSTILE[:-2]).text
+    assert (
+        picture.text == flame_graph(FOUND.stacks, FOUND.samples, FOUND.seconds, HOSTILE[:-2]).text
+    )
     root = ElementTree.fromstring(picture.text)
     tags = {each.tag.rpartition("}")[2] for each in root.iter()}
     assert tags == {"svg", "rect", "text", "g", "title"}
-    assert not any(name.startswith("on") or "href" in name for each in root.iter() for name in each.attrib)
+    assert not any(
+        name.startswith("on") or "href" in name for each in root.iter() for name in each.attrib
+    )
     assert flame_graph([], 0, 1, "nothing").text.count("<rect") == 1
 
 

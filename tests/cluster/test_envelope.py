@@ -10,7 +10,11 @@ from sparkstorm.errors import StoreInconsistentError, TamperedBlobError
 KEY = b"secret"
 
 
-@pytest.mark.parametrize("body", [b"", b"{}", b"x" * 99_999, b"y" * 2_000_000], ids=["empty", "small", "plain", "deflated"])
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{}", b"x" * 99_999, b"y" * 2_000_000],
+    ids=["empty", "small", "plain", "deflated"],
+)
 @pytest.mark.parametrize("key", [KEY, None])
 def test_a_record_comes_out_as_it_went_in(body: bytes, key: bytes | None) -> None:
     sealed = seal("/a", body, key)
@@ -28,7 +32,11 @@ def test_every_changed_byte_is_noticed() -> None:
 
 def test_a_record_is_bound_to_its_path_and_key_and_cannot_pass_unsigned() -> None:
     sealed = seal("/a", b"{}", KEY)
-    for path, data, key in (("/b", sealed, KEY), ("/a", sealed, b"other"), ("/a", seal("/a", b"{}", None), KEY)):
+    for path, data, key in (
+        ("/b", sealed, KEY),
+        ("/a", sealed, b"other"),
+        ("/a", seal("/a", b"{}", None), KEY),
+    ):
         with pytest.raises(TamperedBlobError, match=path):
             unseal(path, data, key)
 

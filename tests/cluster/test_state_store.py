@@ -62,7 +62,9 @@ class ZooKeeperBench:
     def __init__(self, server: Any) -> None:
         ZooKeeperBench.roots += 1
         user, password = server.identity
-        self.address = ZooKeeperAddress(server.hosts, f"/contract-{ZooKeeperBench.roots}", user, password, 4_000)
+        self.address = ZooKeeperAddress(
+            server.hosts, f"/contract-{ZooKeeperBench.roots}", user, password, 4_000
+        )
         self.opened: list[ZooKeeperStateStore] = []
 
     def open(self) -> StateStore:
@@ -130,7 +132,9 @@ def test_compare_and_put_refuses_every_version_but_the_present(store: StateStore
     assert store.get("/b") is None
 
 
-def test_every_write_and_every_birth_of_a_node_is_another_change(bench: Bench, store: StateStore) -> None:
+def test_every_write_and_every_birth_of_a_node_is_another_change(
+    bench: Bench, store: StateStore
+) -> None:
     other = bench.open()
     seen: list[int] = []
 
@@ -202,7 +206,9 @@ def test_a_path_that_is_none_is_refused_by_name(store: StateStore, path: str) ->
         store.put(path, b"")
 
 
-def test_more_than_a_node_takes_is_refused_by_name_and_the_session_lives_on(store: StateStore) -> None:
+def test_more_than_a_node_takes_is_refused_by_name_and_the_session_lives_on(
+    store: StateStore,
+) -> None:
     store.put("/a", b"kept")
     for write in (store.put, store.create, store.put_ephemeral):
         with pytest.raises(ValueError, match=r"/[ab]: 1000001 bytes are more than a node takes"):
@@ -229,7 +235,9 @@ def test_an_ephemeral_node_dies_with_its_session(bench: Bench, store: StateStore
     assert store.get("/lasting") is not None
 
 
-def test_an_expired_session_says_so_and_its_owner_makes_the_node_again(bench: Bench, store: StateStore) -> None:
+def test_an_expired_session_says_so_and_its_owner_makes_the_node_again(
+    bench: Bench, store: StateStore
+) -> None:
     watcher = bench.open()
     store.put_ephemeral("/supervisors/s1", b"before")
     epoch = store.session_epoch
@@ -246,7 +254,9 @@ def test_put_ephemeral_updates_in_place_within_a_session(store: StateStore) -> N
     assert content(store, "/s") == (b"two", 1)
 
 
-def test_a_successor_takes_over_the_node_of_a_session_that_lingers(bench: Bench, store: StateStore) -> None:
+def test_a_successor_takes_over_the_node_of_a_session_that_lingers(
+    bench: Bench, store: StateStore
+) -> None:
     dead = bench.open()
     dead.put_ephemeral("/supervisors/s1", b"dead")
     store.put_ephemeral("/supervisors/s1", b"alive")
@@ -340,7 +350,9 @@ def test_a_request_that_was_cut_is_not_sent_again_under_a_later_session_of_a_bou
     store._client.create_async = cut_at_first
     try:
         if is_bound:
-            with pytest.raises(StoreUnavailableError, match=r"session with ZooKeeper at .* was lost"):
+            with pytest.raises(
+                StoreUnavailableError, match=r"session with ZooKeeper at .* was lost"
+            ):
                 store.create("/a", b"x")
             assert len(sent) == 1 and store.get("/a") is None
         else:

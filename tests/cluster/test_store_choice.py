@@ -1,4 +1,6 @@
-"""The store of a new topology: named, or the one with the fewest workers; unknown and unreached ones are refused in a sentence."""
+"""The store of a new topology: named, or the one with the fewest workers; unknown and unreached
+ones are refused in a sentence.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +30,12 @@ HOSTS = [host("h1", b="", c=""), host("h2", b="", c="")]
         ([base("a", 1)], HOSTS, "b"),
         ([base("a", 1), base("b", 1)], HOSTS, "c"),
         ([base("a", 2), base("b", 1), base("c", 2)], HOSTS, "b"),
-        ([base("", 2), base("b", 1), base("c", 1)], HOSTS, "b"),  # of an earlier version: in the home store
+        # of an earlier version: in the home store
+        ([base("", 2), base("b", 1), base("c", 1)], HOSTS, "b"),
         ([base("a", 9, TopologyStatus.KILLED), base("b", 1), base("c", 1)], HOSTS, "a"),
         ([base("a", 1), base("gone", 0)], HOSTS, "b"),
-        ([base("a", 1)], [host("h1", b="", c=""), host("old")], "a"),  # slots that were started with one store
+        # slots that were started with one store
+        ([base("a", 1)], [host("h1", b="", c=""), host("old")], "a"),
         ([base("a", 1)], [host("h1", b="cut", c=""), host("h2", b="", c="")], "c"),
         ([], [host("h1", "cut", b="", c="")], "b"),
         ([base("a", 1)], [], "b"),
@@ -55,10 +59,20 @@ def test_a_topology_may_name_its_store_however_full_it_is() -> None:
 @pytest.mark.parametrize(
     ("wanted", "stores", "hosts", "words"),
     [
-        ("d", ("a", "b"), HOSTS, r"topology\.redis\.store: new names the store 'd'; the cluster's stores are a, b$"),
+        (
+            "d",
+            ("a", "b"),
+            HOSTS,
+            r"topology\.redis\.store: new names the store 'd'; the cluster's stores are a, b$",
+        ),
         ("", ("a", "b"), HOSTS, r"names the store ''"),
         ("", ("",), [], r"the cluster's stores are none: sparkstorm\.redis\.urls is not set$"),
-        ("b", ("a", "b"), [host("h1", b=""), host("old")], r"which the slots of host old do not know: start their driver again"),
+        (
+            "b",
+            ("a", "b"),
+            [host("h1", b=""), host("old")],
+            r"which the slots of host old do not know: start their driver again",
+        ),
     ],
 )
 def test_a_store_that_cannot_be_had_is_refused(
@@ -72,5 +86,7 @@ def test_new_code_stays_in_its_store() -> None:
     check_kept("t", None, "b", "a")
     check_kept("t", "b", "b", "a")
     check_kept("t", "a", "", "a")
-    with pytest.raises(InvalidConfigError, match=r"the data of t are in the store 'b' and stay there.*savepoint"):
+    with pytest.raises(
+        InvalidConfigError, match=r"the data of t are in the store 'b' and stay there.*savepoint"
+    ):
         check_kept("t", "a", "b", "a")

@@ -1,4 +1,6 @@
-"""Checks Storm's verbs over the local twin of the store: permissions to write, and answers to damaged nodes."""
+"""Checks Storm's verbs over the local twin of the store: permissions to write, and answers to
+damaged nodes.
+"""
 
 from dataclasses import replace
 
@@ -37,7 +39,9 @@ KEY = b"k" * 32
 SLOT = WorkerSlot("host-a-1", 6700)
 BASE = TopologyBase("wc-1-9", "wc", 7, TopologyStatus.ACTIVE, 2, {"split": 4}, "c0de", "c0nf")
 ASSIGNMENT = Assignment("wc-1-9", 1, "c0de", "c0nf", {SLOT.node: "a"}, {ExecutorId(1, 1): SLOT})
-BEAT = WorkerBeat("wc-1-9", SLOT.node, SLOT.port, 10, 5, 321, 2, "RUNNING", 1, {ExecutorId(1, 1): {"acked": 1}})
+BEAT = WorkerBeat(
+    "wc-1-9", SLOT.node, SLOT.port, 10, 5, 321, 2, "RUNNING", 1, {ExecutorId(1, 1): {"acked": 1}}
+)
 
 
 @pytest.fixture
@@ -61,7 +65,9 @@ def test_what_nimbus_writes_is_read_back(state: StormState) -> None:
 
 
 @pytest.mark.parametrize("path", [paths.assignment("wc-1-9"), paths.storm("wc-1-9")])
-def test_a_record_with_another_signature_is_not_opened(state: StormState, store: LocalStateStore, path: str) -> None:
+def test_a_record_with_another_signature_is_not_opened(
+    state: StormState, store: LocalStateStore, path: str
+) -> None:
     stranger = StormState(store, b"another key")
     stranger.create_base(BASE)
     stranger.write_assignment(ASSIGNMENT)
@@ -69,7 +75,9 @@ def test_a_record_with_another_signature_is_not_opened(state: StormState, store:
         _ = state.read_base("wc-1-9") if "storms" in path else state.read_assignment("wc-1-9")
 
 
-def test_a_record_moved_to_another_path_is_not_opened(state: StormState, store: LocalStateStore) -> None:
+def test_a_record_moved_to_another_path_is_not_opened(
+    state: StormState, store: LocalStateStore
+) -> None:
     state.write_assignment(ASSIGNMENT)
     found = store.get(paths.assignment("wc-1-9"))
     assert found
@@ -90,8 +98,12 @@ def test_a_damaged_node_is_named(state: StormState, store: LocalStateStore) -> N
         state.read_worker_beat("wc-1-9", SLOT)
 
 
-def test_an_upgrade_that_ends_while_it_is_read_is_read_whole_or_not_at_all(state: StormState, store: LocalStateStore) -> None:
-    upgrade = GrayUpgrade("wc-1-9", WorkerCode("a", "b"), WorkerCode("c", "d"), TopologyOutline({}, {}, {}), 1, 2)
+def test_an_upgrade_that_ends_while_it_is_read_is_read_whole_or_not_at_all(
+    state: StormState, store: LocalStateStore
+) -> None:
+    upgrade = GrayUpgrade(
+        "wc-1-9", WorkerCode("a", "b"), WorkerCode("c", "d"), TopologyOutline({}, {}, {}), 1, 2
+    )
     state.prepare_gray_upgrade("wc-1-9")
     state.change_upgrade("wc-1-9", lambda _: upgrade)
     look = store.get
@@ -106,7 +118,9 @@ def test_an_upgrade_that_ends_while_it_is_read_is_read_whole_or_not_at_all(state
     assert state.read_upgrade("wc-1-9") is None
 
 
-def test_a_large_assignment_fits_a_node_and_comes_back(state: StormState, store: LocalStateStore) -> None:
+def test_a_large_assignment_fits_a_node_and_comes_back(
+    state: StormState, store: LocalStateStore
+) -> None:
     slots = {ExecutorId(i, i): WorkerSlot(f"supervisor-{i % 500}", 6700) for i in range(1, 20_001)}
     large = replace(ASSIGNMENT, slot_by_executor=slots)
     state.write_assignment(large)
@@ -117,7 +131,10 @@ def test_a_large_assignment_fits_a_node_and_comes_back(state: StormState, store:
 
 @pytest.mark.slow
 def test_an_assignment_too_large_for_a_node_is_refused_with_its_size(state: StormState) -> None:
-    slots = {ExecutorId(i, i): WorkerSlot(f"{i * 7919 % 99_991:08x}{i * 104_729 % 65_537:06x}", i) for i in range(90_000)}
+    slots = {
+        ExecutorId(i, i): WorkerSlot(f"{i * 7919 % 99_991:08x}{i * 104_729 % 65_537:06x}", i)
+        for i in range(90_000)
+    }
     with pytest.raises(FailedAssignTopologyError, match="90000 executors takes"):
         state.write_assignment(replace(ASSIGNMENT, slot_by_executor=slots))
     assert state.read_assignment("wc-1-9") is None
@@ -161,7 +178,9 @@ def test_workers_make_their_own_beat_and_survive_oversized_statistics(state: Sto
     assert state.worker_beat_slots("wc-1-9") == [SLOT]
     assert state.read_worker_beat("wc-1-9", SLOT) == BEAT
     state.write_worker_beat(replace(BEAT, stats_by_executor={ExecutorId(1, 1): "x" * 1_000_000}))
-    assert state.read_worker_beat("wc-1-9", SLOT) == replace(BEAT, stats_by_executor={ExecutorId(1, 1): None})
+    assert state.read_worker_beat("wc-1-9", SLOT) == replace(
+        BEAT, stats_by_executor={ExecutorId(1, 1): None}
+    )
 
 
 def test_a_supervisor_is_gone_with_its_session(state: StormState, store: LocalStateStore) -> None:
@@ -178,8 +197,13 @@ def test_a_supervisor_is_gone_with_its_session(state: StormState, store: LocalSt
 
 def test_the_newest_ten_errors_of_each_component_are_kept(state: StormState) -> None:
     for number in range(13):
-        state.report_error("wc-1-9", Failure(FailureKind.SYSTEM, f"error {number}", "a/b", 1, "host", "node-1:6700", number))
-    state.report_error("wc-1-9", Failure(FailureKind.SYSTEM, "x" * 100_000, "other", 1, "host", "node-1:6700", 0))
+        state.report_error(
+            "wc-1-9",
+            Failure(FailureKind.SYSTEM, f"error {number}", "a/b", 1, "host", "node-1:6700", number),
+        )
+    state.report_error(
+        "wc-1-9", Failure(FailureKind.SYSTEM, "x" * 100_000, "other", 1, "host", "node-1:6700", 0)
+    )
     kept = [error.text for error in state.read_errors("wc-1-9", "a/b")]
     assert kept == [f"error {number}" for number in range(3, 13)]
     assert state.error_components("wc-1-9") == ["a/b", "other"]
@@ -192,7 +216,9 @@ def test_removing_a_topology_leaves_no_trace(state: StormState) -> None:
     state.write_tasks("wc-1-9", TaskTable({1: TaskInfo("split", "bolt")}))
     state.prepare_gray_upgrade("wc-1-9")
     state.write_worker_beat(BEAT)
-    state.report_error("wc-1-9", Failure(FailureKind.SYSTEM, "boom", "split", 1, "host", "node-1:6700", 1))
+    state.report_error(
+        "wc-1-9", Failure(FailureKind.SYSTEM, "boom", "split", 1, "host", "node-1:6700", 1)
+    )
     assert state.known_ids() == {"wc-1-9"}
     state.remove_topology("wc-1-9")
     assert state.known_ids() == set()
@@ -207,7 +233,11 @@ def test_a_hint_tells_that_an_assignment_came(state: StormState) -> None:
 
 def test_submission_numbers_never_repeat(state: StormState, store: LocalStateStore) -> None:
     other = StormState(LocalStateStore(store.tree), KEY)
-    assert [state.next_submission_number(), other.next_submission_number(), state.next_submission_number()] == [1, 2, 3]
+    assert [
+        state.next_submission_number(),
+        other.next_submission_number(),
+        state.next_submission_number(),
+    ] == [1, 2, 3]
 
 
 def test_one_nimbus_leads(state: StormState, store: LocalStateStore) -> None:
@@ -244,7 +274,9 @@ def test_a_request_may_be_created_again_but_not_another_one_under_its_id(state: 
 def test_the_first_outcome_decides(state: StormState, store: LocalStateStore) -> None:
     client = StormState(LocalStateStore(store.tree), KEY)
     withdrawn = Outcome(REQUEST.id, OutcomeState.WITHDRAWN, 4)
-    assert state.create_outcome(ACCEPTED) and state.create_outcome(ACCEPTED), "a second try after a cut connection"
+    assert state.create_outcome(ACCEPTED) and state.create_outcome(ACCEPTED), (
+        "a second try after a cut connection"
+    )
     assert not client.create_outcome(withdrawn)
     assert client.read_outcome(REQUEST.id) == ACCEPTED
     state.write_outcome(replace(ACCEPTED, state=OutcomeState.DONE))
@@ -253,7 +285,9 @@ def test_the_first_outcome_decides(state: StormState, store: LocalStateStore) ->
     assert client.create_outcome(withdrawn) and not state.create_outcome(ACCEPTED)
 
 
-def test_requests_and_outcomes_of_another_key_or_another_node_are_not_opened(state: StormState, store: LocalStateStore) -> None:
+def test_requests_and_outcomes_of_another_key_or_another_node_are_not_opened(
+    state: StormState, store: LocalStateStore
+) -> None:
     foreign = StormState(LocalStateStore(store.tree), b"x" * 32)
     foreign.create_request(REQUEST)
     foreign.create_outcome(ACCEPTED)
@@ -268,7 +302,9 @@ def test_requests_and_outcomes_of_another_key_or_another_node_are_not_opened(sta
         state.read_request("ef" * 16)
 
 
-def test_an_id_is_protected_until_its_session_ends(state: StormState, store: LocalStateStore) -> None:
+def test_an_id_is_protected_until_its_session_ends(
+    state: StormState, store: LocalStateStore
+) -> None:
     client = StormState(LocalStateStore(store.tree), KEY)
     for topology_id in ("wc-1-9", "wc-2-9"):
         client.protect(topology_id)

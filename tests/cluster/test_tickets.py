@@ -1,4 +1,6 @@
-"""One-time tickets on a real ZooKeeper: good for one use, for nobody without them, and gone with their driver."""
+"""One-time tickets on a real ZooKeeper: good for one use, for nobody without them, and gone with
+their driver.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ TICKET = Ticket("127.0.0.1:1", "/root", "ab" * 32)
 @pytest.fixture
 def address(zookeeper_server: ZooKeeperServer, request: pytest.FixtureRequest) -> ZooKeeperAddress:
     user, password = zookeeper_server.identity
-    return ZooKeeperAddress(zookeeper_server.hosts, f"/tickets-{os.getpid()}-{request.node.name}", user, password, 4_000)
+    return ZooKeeperAddress(
+        zookeeper_server.hosts, f"/tickets-{os.getpid()}-{request.node.name}", user, password, 4_000
+    )
 
 
 @pytest.fixture
@@ -35,7 +39,9 @@ def store(address: ZooKeeperAddress) -> Iterator[ZooKeeperStateStore]:
 
 
 @pytest.mark.system
-def test_a_ticket_brings_its_spec_once(address: ZooKeeperAddress, store: ZooKeeperStateStore) -> None:
+def test_a_ticket_brings_its_spec_once(
+    address: ZooKeeperAddress, store: ZooKeeperStateStore
+) -> None:
     with TicketOffice(store, address).ticket(SPEC) as ticket:
         assert redeem(ticket) == SPEC
         with pytest.raises(SlotsUnavailableError, match="ticket was used before"):
@@ -44,7 +50,9 @@ def test_a_ticket_brings_its_spec_once(address: ZooKeeperAddress, store: ZooKeep
 
 
 @pytest.mark.system
-def test_a_ticket_ends_with_its_job_and_with_its_driver(address: ZooKeeperAddress, store: ZooKeeperStateStore) -> None:
+def test_a_ticket_ends_with_its_job_and_with_its_driver(
+    address: ZooKeeperAddress, store: ZooKeeperStateStore
+) -> None:
     with TicketOffice(store, address).ticket(SPEC) as unused:
         assert store.children(TICKETS) == [unused.name]
     assert store.children(TICKETS) == []
@@ -63,8 +71,14 @@ def test_neither_the_node_nor_the_pickled_ticket_holds_a_secret_and_strangers_se
         path = f"{TICKETS}/{ticket.name}"
         found = store.get(path)
         assert found is not None and b"key of the cluster" not in found.data
-        assert address.password is not None and address.password.encode() not in found.data + pickle.dumps(ticket)
-        assert ticket.text not in repr(ticket) and ticket.text.encode() not in found.data + path.encode()
+        assert (
+            address.password is not None
+            and address.password.encode() not in found.data + pickle.dumps(ticket)
+        )
+        assert (
+            ticket.text not in repr(ticket)
+            and ticket.text.encode() not in found.data + path.encode()
+        )
         for auth in ([], [("digest", "ticket:guess")], [("digest", f"{address.user}:guess")]):
             stranger = KazooClient(address.hosts, auth_data=auth)
             stranger.start(10)
@@ -79,7 +93,12 @@ def test_neither_the_node_nor_the_pickled_ticket_holds_a_secret_and_strangers_se
 def test_a_sealed_spec_opens_with_its_own_ticket_alone() -> None:
     sealed = seal(TICKET, SPEC)
     assert unseal(TICKET, sealed) == SPEC
-    for wrong in (sealed[:-1] + bytes([sealed[-1] ^ 1]), sealed[:40], b"", bytes([sealed[0] ^ 1]) + sealed[1:]):
+    for wrong in (
+        sealed[:-1] + bytes([sealed[-1] ^ 1]),
+        sealed[:40],
+        b"",
+        bytes([sealed[0] ^ 1]) + sealed[1:],
+    ):
         with pytest.raises(StoreInconsistentError, match="sealed spec was changed"):
             unseal(TICKET, wrong)
     with pytest.raises(StoreInconsistentError):

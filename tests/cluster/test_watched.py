@@ -1,4 +1,6 @@
-"""Reads that a slot keeps until their watch fires: what is asked of the store, and what may never be answered from memory."""
+"""Reads that a slot keeps until their watch fires: what is asked of the store, and what may never
+be answered from memory.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from tests.waiting import wait_until
 
 
 class Counting(LocalStateStore):
-    """A session that counts its reads; `during` is called within the next one, after the tree was looked at."""
+    """A session that counts its reads; `during` is called within the next one, after the tree was
+    looked at.
+    """
 
     def __init__(self, tree: LocalStateTree) -> None:
         super().__init__(tree)
@@ -72,8 +76,16 @@ def bench() -> Bench:
 def test_a_poll_asks_once_until_a_change_and_then_once_more(bench: Bench) -> None:
     bench.other.put("/a", b"1")
     for _ in range(100):
-        assert (bench.text(), bench.text("/none"), bench.store.children("/", bench.wake)) == (b"1", None, ["a"])
-    assert sorted(bench.counting.reads) == ["/", "/a", "/none"] or sorted(bench.counting.reads) == ["//", "/a", "/none"]
+        assert (bench.text(), bench.text("/none"), bench.store.children("/", bench.wake)) == (
+            b"1",
+            None,
+            ["a"],
+        )
+    assert sorted(bench.counting.reads) == ["/", "/a", "/none"] or sorted(bench.counting.reads) == [
+        "//",
+        "/a",
+        "/none",
+    ]
     bench.counting.reads.clear()
     bench.other.put("/a", b"2")
     assert bench.woken == 1
@@ -187,7 +199,9 @@ def test_slow_reads_of_slots_that_start_together_are_spread(bench: Bench) -> Non
     assert 25 < again < 75
 
 
-def test_a_cut_connection_to_a_real_server_does_not_leave_an_old_answer(own_zookeeper: ZooKeeperServer) -> None:
+def test_a_cut_connection_to_a_real_server_does_not_leave_an_old_answer(
+    own_zookeeper: ZooKeeperServer,
+) -> None:
     user, password = own_zookeeper.identity
     address = ZooKeeperAddress(own_zookeeper.hosts, "/watched", user, password, 60_000)
     real, other = ZooKeeperStateStore(address), ZooKeeperStateStore(address)

@@ -18,7 +18,9 @@ WITHIN_S = 12.0  # kazoo alone: the session's 60 s
 def test_a_connection_that_a_starting_server_never_answers_is_given_up_for_another() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(WITHIN_S)
-        client = _make_client(ZooKeeperAddress(f"127.0.0.1:{server.getsockname()[1]}", session_timeout_ms=60_000))
+        client = _make_client(
+            ZooKeeperAddress(f"127.0.0.1:{server.getsockname()[1]}", session_timeout_ms=60_000)
+        )
         client.start_async()
         try:
             with server.accept()[0], server.accept()[0]:
@@ -41,7 +43,9 @@ def test_waits_for_a_slow_answer_grow_and_shrink_again() -> None:
         assert handler.select([], [one], [], 1.0)[1] == [one]
 
 
-def test_a_session_that_comes_back_while_a_probe_looks_is_not_ahead_of_its_server(own_zookeeper: ZooKeeperServer) -> None:
+def test_a_session_that_comes_back_while_a_probe_looks_is_not_ahead_of_its_server(
+    own_zookeeper: ZooKeeperServer,
+) -> None:
     user, password = own_zookeeper.identity
     address = ZooKeeperAddress(own_zookeeper.hosts, "/storm", user, password)
     client, said = _make_client(address), list[str]()
@@ -58,7 +62,9 @@ def test_a_session_that_comes_back_while_a_probe_looks_is_not_ahead_of_its_serve
         return Probe(hosts=own_zookeeper.hosts, auth_data=[own_zookeeper.auth])
 
     try:
-        assert not SessionRenewal(client, make_probe, lambda: said.append("rolled back"))._is_ahead_of_server()
+        assert not SessionRenewal(
+            client, make_probe, lambda: said.append("rolled back")
+        )._is_ahead_of_server()
     finally:
         client.stop()
         client.close()

@@ -1,4 +1,6 @@
-"""Checks the pauses between two tries of a request to ZooKeeper, and the time limits of requests."""
+"""Checks the pauses between two tries of a request to ZooKeeper, and the time limits of
+requests.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from sparkstorm.cluster.zookeeper_patience import Patience, Pauses
         (ForceRetryError, 0.0, 1.0),  # connected and without an answer: the whole pause
     ],
 )
-def test_a_pause_after_a_cut_ends_with_the_next_connection(error: type[Exception], back_after_s: float, slept_s: float) -> None:
+def test_a_pause_after_a_cut_ends_with_the_next_connection(
+    error: type[Exception], back_after_s: float, slept_s: float
+) -> None:
     slept: list[float] = []
     answers = iter([error, None])
 
@@ -28,7 +32,9 @@ def test_a_pause_after_a_cut_ends_with_the_next_connection(error: type[Exception
         return "answer"
 
     pauses = Pauses(lambda: sum(slept) >= back_after_s - 0.001, slept.append)
-    retry = KazooRetry(max_tries=5, delay=1.0, max_jitter=0.0, sleep_func=pauses.sleep, interrupt=lambda: False)
+    retry = KazooRetry(
+        max_tries=5, delay=1.0, max_jitter=0.0, sleep_func=pauses.sleep, interrupt=lambda: False
+    )
     assert retry(pauses.watching, ask) == "answer"
     assert sum(slept) == pytest.approx(slept_s)
 

@@ -1,4 +1,6 @@
-"""Checks that a session outlives a ZooKeeper that was emptied or put back to an older state, and ends before a silent one."""
+"""Checks that a session outlives a ZooKeeper that was emptied or put back to an older state, and
+ends before a silent one.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,11 @@ def test_a_server_without_what_a_session_has_seen_gets_a_new_session(
 ) -> None:
     data, older = own_zookeeper.data_dir / "zookeeper-data", tmp_path / "older"
     user, password = own_zookeeper.identity
-    store = ZooKeeperStateStore(ZooKeeperAddress(own_zookeeper.hosts, "/storm", user, password, 4_000, request_timeout_ms=60_000))
+    store = ZooKeeperStateStore(
+        ZooKeeperAddress(
+            own_zookeeper.hosts, "/storm", user, password, 4_000, request_timeout_ms=60_000
+        )
+    )
     try:
         store.put("/before", b"x")
         own_zookeeper.stop()
@@ -49,9 +55,13 @@ def test_a_server_without_what_a_session_has_seen_gets_a_new_session(
         store.close()
 
 
-def test_a_restarted_server_with_all_its_data_keeps_its_sessions(own_zookeeper: ZooKeeperServer) -> None:
+def test_a_restarted_server_with_all_its_data_keeps_its_sessions(
+    own_zookeeper: ZooKeeperServer,
+) -> None:
     user, password = own_zookeeper.identity
-    store = ZooKeeperStateStore(ZooKeeperAddress(own_zookeeper.hosts, "/storm", user, password, 30_000))
+    store = ZooKeeperStateStore(
+        ZooKeeperAddress(own_zookeeper.hosts, "/storm", user, password, 30_000)
+    )
     try:
         store.put_ephemeral("/here", b"x")
         own_zookeeper.kill()
@@ -63,9 +73,15 @@ def test_a_restarted_server_with_all_its_data_keeps_its_sessions(own_zookeeper: 
         store.close()
 
 
-def test_a_request_to_a_server_that_is_away_ends_within_its_limit(own_zookeeper: ZooKeeperServer) -> None:
+def test_a_request_to_a_server_that_is_away_ends_within_its_limit(
+    own_zookeeper: ZooKeeperServer,
+) -> None:
     user, password = own_zookeeper.identity
-    store = ZooKeeperStateStore(ZooKeeperAddress(own_zookeeper.hosts, "/storm", user, password, 4_000, request_timeout_ms=1_000))
+    store = ZooKeeperStateStore(
+        ZooKeeperAddress(
+            own_zookeeper.hosts, "/storm", user, password, 4_000, request_timeout_ms=1_000
+        )
+    )
     try:
         own_zookeeper.kill()
         began = time.monotonic()
@@ -92,7 +108,11 @@ def test_sessions_end_soon_although_their_server_is_silent(own_zookeeper: ZooKee
                 with pytest.raises(StoreUnavailableError):
                     store.get("/here")
             store.close()
-        assert time.monotonic() - began < ENDS_S  # kazoo alone: some 14 s for each end, and 2 s for each request
+        # kazoo alone: some 14 s for each end, and 2 s for each request
+        assert time.monotonic() - began < ENDS_S
     finally:
         os.kill(pid, signal.SIGCONT)
-    wait_until(lambda: not any(each.name == "zookeeper-end" for each in threading.enumerate()), "the end of the sessions")
+    wait_until(
+        lambda: not any(each.name == "zookeeper-end" for each in threading.enumerate()),
+        "the end of the sessions",
+    )

@@ -41,7 +41,9 @@ def topology(spout: DrpcSpout) -> Topology:
 def ask(port: int, path: str, body: bytes | None = None, token: str = "of-the-test") -> Answer:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
     try:
-        connection.request("GET" if body is None else "POST", path, body, {"Authorization": f"Bearer {token}"})
+        connection.request(
+            "GET" if body is None else "POST", path, body, {"Authorization": f"Bearer {token}"}
+        )
         answer = connection.getresponse()
         return answer.status, answer.read().decode()
     finally:
@@ -57,7 +59,9 @@ def port() -> int:
 def spout(port: int, tmp_path: Path) -> DrpcSpout:
     (tmp_path / "token").write_text("of-the-test")
     (tmp_path / "token").chmod(0o600)
-    return DrpcSpout("count", port, token_file=str(tmp_path / "token"), patience_secs=10, max_body_bytes=100)
+    return DrpcSpout(
+        "count", port, token_file=str(tmp_path / "token"), patience_secs=10, max_body_bytes=100
+    )
 
 
 def test_requests_get_the_results_that_the_topology_gives_them(spout: DrpcSpout, port: int) -> None:
@@ -73,7 +77,9 @@ def test_requests_get_the_results_that_the_topology_gives_them(spout: DrpcSpout,
         assert {status for status, _ in many} == {200}
         assert sorted(json.loads(text)["times"] for _, text in many) == [1, 2, 3, 4, 5, 6]
         assert {json.loads(text)["args"] for _, text in many} == {"a é/b"}
-        assert answered(("/drpc/count", "a é/b".encode())) == [(200, json.dumps({"args": "a é/b", "times": 7}))]
+        assert answered(("/drpc/count", "a é/b".encode())) == [
+            (200, json.dumps({"args": "a é/b", "times": 7}))
+        ]
         poison, silence = answered(("/drpc/count/poison", None), ("/drpc/count/silence", None))
         assert poison == (500, "count failed: see the topology's dead letters")
         assert silence == (500, "count gave no result")
@@ -100,7 +106,10 @@ def test_what_is_no_request_is_refused_at_once(spout: DrpcSpout, port: int) -> N
         assert ask(port, "/count/x")[0] == ask(port, "/", b"x")[0] == 404
         assert ask(port, "/drpc/count", b"x" * 101)[0] == 413
         assert ask(port, "/drpc/count", b"\xff") == (400, "the body is no UTF-8")
-        assert ask(port, "/drpc/count/x", token="guessed") == (401, "the Authorization header does not show the token")
+        assert ask(port, "/drpc/count/x", token="guessed") == (
+            401,
+            "the Authorization header does not show the token",
+        )
         assert ask(port, "/drpc-result/guessed", b"wrong") == (404, "nobody waits for it")
         cluster.kill("test", 0)
 

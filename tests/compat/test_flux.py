@@ -1,4 +1,6 @@
-"""Flux documents: every section, substitution and includes, against what Storm's documentation says of them."""
+"""Flux documents: every section, substitution and includes, against what Storm's documentation says
+of them.
+"""
 
 from __future__ import annotations
 
@@ -103,24 +105,43 @@ def built(folder: Path, text: str | None = None, **more: Any) -> Any:
 def test_every_section_is_read(folder: Path) -> None:
     topology = built(folder, filter=str(folder / "words.properties"))
     lines, split, count = (topology.components[id] for id in ("lines", "split", "count"))
-    assert (lines.parallelism, lines.num_tasks, lines.conf) == (2, 4, {"topology.component.cpu.pcore.percent": 50})
-    assert (split.instance.suffix.text, split.instance.others, split.instance.upper) == ("?!", (7,), True)
+    assert (lines.parallelism, lines.num_tasks, lines.conf) == (
+        2,
+        4,
+        {"topology.component.cpu.pcore.percent": 50},
+    )
+    assert (split.instance.suffix.text, split.instance.others, split.instance.upper) == (
+        "?!",
+        (7,),
+        True,
+    )
     holder = split.instance.holder
     assert (holder.text, holder.more[0]) == (split.instance.suffix, [split.instance.suffix] * 2)
     assert split.instance.steps == [(1, holder), ()]
-    assert [each.grouping.kind for each in (*split.inputs, *count.inputs)] == ["local_or_shuffle", "fields", "custom"]
-    assert count.inputs[0].grouping == Grouping("fields", ("word",)) and count.inputs[1].stream == "side"
+    assert [each.grouping.kind for each in (*split.inputs, *count.inputs)] == [
+        "local_or_shuffle",
+        "fields",
+        "custom",
+    ]
+    assert (
+        count.inputs[0].grouping == Grouping("fields", ("word",))
+        and count.inputs[1].stream == "side"
+    )
     done = complete_topology(topology, {"lines": [["a b"], ["a"]]})
     assert done.state("count") == {"A?!": 2, "B?!": 1}
 
 
 def test_the_file_is_a_job_of_the_command_line(folder: Path) -> None:
-    job = read_job_file(str(folder / "words.yaml"), substituted={"filter": str(folder / "words.properties")})
+    job = read_job_file(
+        str(folder / "words.yaml"), substituted={"filter": str(folder / "words.properties")}
+    )
     assert (job.name, job.conf["topology.workers"]) == ("words", 2)
     topology, modules = make_topology(job)
     assert set(topology.components) == {"lines", "split", "count"} and modules == ["fluxed"]
     (folder / "job.yaml").write_text("topology: fluxed:x\n")
-    with pytest.raises(InvalidConfigError, match="--filter and --env-filter are for Flux documents"):
+    with pytest.raises(
+        InvalidConfigError, match="--filter and --env-filter are for Flux documents"
+    ):
         read_job_file(str(folder / "job.yaml"), substituted={"environment": True})
 
 
@@ -135,22 +156,37 @@ def test_properties_lists_and_the_environment_are_substituted_several_on_a_line(
 ) -> None:
     monkeypatch.setenv("WORDS_HOME", "here")
     (folder / "p").write_text('a=1\nlist=["x", "y"]\n')
-    (folder / "words.yaml").write_text("name: ${a}-${list[1]}-${ENV-WORDS_HOME}  # ${a}\nspouts: []\n# ${unknown}\n")
-    assert read_flux(folder / "words.yaml", str(folder / "p"), environment=True)["name"] == "1-y-here"
-    with pytest.raises(InvalidConfigError, match=r"words\.yaml, line 1: \$\{ENV-WORDS_HOME\} has no value; give --env-filter"):
+    (folder / "words.yaml").write_text(
+        "name: ${a}-${list[1]}-${ENV-WORDS_HOME}  # ${a}\nspouts: []\n# ${unknown}\n"
+    )
+    assert (
+        read_flux(folder / "words.yaml", str(folder / "p"), environment=True)["name"] == "1-y-here"
+    )
+    with pytest.raises(
+        InvalidConfigError,
+        match=r"words\.yaml, line 1: \$\{ENV-WORDS_HOME\} has no value; give --env-filter",
+    ):
         read_flux(folder / "words.yaml", str(folder / "p"))
-    with pytest.raises(InvalidConfigError, match=r"line 1: \$\{a\} has no value; give --filter FILE with a line for it"):
+    with pytest.raises(
+        InvalidConfigError,
+        match=r"line 1: \$\{a\} has no value; give --filter FILE with a line for it",
+    ):
         read_flux(folder / "words.yaml")
 
 
 @pytest.mark.parametrize(("override", "workers", "executors"), [("false", 2, 2), ("true", 5, 9)])
-def test_includes_are_merged_and_override_says_who_wins(folder: Path, override: str, workers: int, executors: int) -> None:
+def test_includes_are_merged_and_override_says_who_wins(
+    folder: Path, override: str, workers: int, executors: int
+) -> None:
     (folder / "more.yaml").write_text(
         "config: {topology.workers: 5, topology.debug: true}\n"
         "spouts: [{id: lines, className: fluxed.Lines, parallelism: 9}, {id: others, className: fluxed.Lines}]\n"
         "streams: [{from: others, to: split, grouping: {type: SHUFFLE}}]\n"
     )
-    text = DOCUMENT.replace("${mark}", "") + f"includes: [{{file: more.yaml, resource: false, override: {override}}}]\n"
+    text = (
+        DOCUMENT.replace("${mark}", "")
+        + f"includes: [{{file: more.yaml, resource: false, override: {override}}}]\n"
+    )
     topology = built(folder, text)
     config = read_flux(folder / "words.yaml")["config"]
     assert config == {"topology.workers": workers, "topology.debug": True}
@@ -161,7 +197,9 @@ def test_includes_are_merged_and_override_says_who_wins(folder: Path, override: 
 def test_a_topology_source_is_called_with_the_configuration(folder: Path) -> None:
     text = "name: x\nconfig: {spouts: 3}\ntopologySource: {className: fluxed.Source}\n"
     assert built(folder, text).components["lines"].parallelism == 3
-    with pytest.raises(InvalidConfigError, match=r"other returned a NoneType; return builder\.build\(\)"):
+    with pytest.raises(
+        InvalidConfigError, match=r"other returned a NoneType; return builder\.build\(\)"
+    ):
         built(folder, text.replace("fluxed.Source", "fluxed.Source, methodName: other"))
 
 
@@ -173,26 +211,45 @@ def test_shell_components_have_their_command_fields_and_streams(folder: Path) ->
     )
     count = built(folder, text).components["count"]
     assert isinstance(count.instance, ShellBolt) and count.instance.command == ["node", "c.js"]
-    assert {name: stream.fields for name, stream in count.streams.items()} == {"default": ("word", "n"), "odd": ("why",)}
-    assert count.instance.settings == {"rate": 3} and count.conf == {"topology.tick.tuple.freq.secs": 1}
+    assert {name: stream.fields for name, stream in count.streams.items()} == {
+        "default": ("word", "n"),
+        "odd": ("why",),
+    }
+    assert count.instance.settings == {"rate": 3} and count.conf == {
+        "topology.tick.tuple.freq.secs": 1
+    }
 
 
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        (("fluxed.Lines", "org.apache.storm.kafka.spout.KafkaSpout"), "spout 'lines': org.apache.* is a Java class"),
+        (
+            ("fluxed.Lines", "org.apache.storm.kafka.spout.KafkaSpout"),
+            "spout 'lines': org.apache.* is a Java class",
+        ),
         (("fluxed.Lines", "fluxed.Nothing"), "spout 'lines': module 'fluxed' has no 'Nothing'"),
         (("fluxed.Lines", "nowhere.Lines"), "spout 'lines': module 'nowhere' was not found"),
         (("fluxed.Lines", "Lines"), "className 'Lines' has no module"),
-        (("{ref: bang}, 7", "{ref: bong}, 7"), "bolt 'split': ref 'bong' names no component before it"),
-        (("to: split", "to: splot"), "stream 'lines' to 'splot': there is no component 'splot'; there are lines, split, count"),
-        (("type: FIELDS", "type: SOME"), "stream 'split' to 'count': grouping .* has no 'type' of ALL, CUSTOM"),
+        (
+            ("{ref: bang}, 7", "{ref: bong}, 7"),
+            "bolt 'split': ref 'bong' names no component before it",
+        ),
+        (
+            ("to: split", "to: splot"),
+            "stream 'lines' to 'splot': there is no component 'splot'; there are lines, split, count",
+        ),
+        (
+            ("type: FIELDS", "type: SOME"),
+            "stream 'split' to 'count': grouping .* has no 'type' of ALL, CUSTOM",
+        ),
         (("withStep, args", "without, args"), "bolt 'split': fluxed.Split has no method without"),
         (("{ref: bang}, 7]", "]"), r"bolt 'split': Split raised TypeError"),
         (("streams:", "steams:"), "steams is no key of a Flux document"),
         (("id: lines, ", ""), "spouts: each entry has an 'id'"),
     ],
 )
-def test_mistakes_are_named_with_their_place(folder: Path, change: tuple[str, str], sentence: str) -> None:
+def test_mistakes_are_named_with_their_place(
+    folder: Path, change: tuple[str, str], sentence: str
+) -> None:
     with pytest.raises(InvalidConfigError, match=sentence):
         built(folder, DOCUMENT.replace("${mark}", "").replace(*change))

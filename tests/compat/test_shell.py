@@ -1,4 +1,6 @@
-"""Components in other languages: Storm's multi-lang protocol with children in Node, bash and Python, well and badly behaved."""
+"""Components in other languages: Storm's multi-lang protocol with children in Node, bash and
+Python, well and badly behaved.
+"""
 
 from __future__ import annotations
 
@@ -94,11 +96,20 @@ def python(folder: Path, body: str) -> list[str]:
     return [sys.executable, "-S", str(folder / "child.py")]
 
 
-def run(command: list[str], lines: list[str], outputs: Any = ("word",), settings: Any = None, **conf: Any) -> Any:
+def run(
+    command: list[str],
+    lines: list[str],
+    outputs: Any = ("word",),
+    settings: Any = None,
+    **conf: Any,
+) -> Any:
     builder = TopologyBuilder()
     builder.set_spout("lines", FeederSpout(["line"]))
     builder.set_bolt(
-        "split", ShellBolt(command, outputs, timeout_s=10, settings=settings), inputs="lines", conf=conf.pop("of_bolt", None)
+        "split",
+        ShellBolt(command, outputs, timeout_s=10, settings=settings),
+        inputs="lines",
+        conf=conf.pop("of_bolt", None),
     )
     return complete_topology(builder.build(), {"lines": [[line] for line in lines]}, conf=conf)
 
@@ -116,7 +127,9 @@ def test_a_spout_in_bash_is_asked_until_it_has_no_more_and_hears_its_acks(tmp_pa
     (tmp_path / "lines.sh").write_text(BASH)
     acks, capture = tmp_path / "acks", CaptureBolt()
     builder = TopologyBuilder()
-    builder.set_spout("lines", ShellSpout(["bash", str(tmp_path / "lines.sh"), str(acks)], ["line"], timeout_s=10))
+    builder.set_spout(
+        "lines", ShellSpout(["bash", str(tmp_path / "lines.sh"), str(acks)], ["line"], timeout_s=10)
+    )
     builder.set_bolt("capture", capture, inputs="lines")
     with LocalCluster() as cluster:
         cluster.submit(builder.build(), {})
@@ -125,7 +138,9 @@ def test_a_spout_in_bash_is_asked_until_it_has_no_more_and_hears_its_acks(tmp_pa
     assert sorted(json.loads(line)["id"] for line in acks.read_text().splitlines()) == [1, 2, 3]
 
 
-def test_the_child_gets_configuration_and_context_and_an_answer_to_each_emit(tmp_path: Path) -> None:
+def test_the_child_gets_configuration_and_context_and_an_answer_to_each_emit(
+    tmp_path: Path,
+) -> None:
     body = """
 for tup in tuples():
     context = first["context"]
@@ -136,12 +151,26 @@ for tup in tuples():
     say({"command": "ack", "id": tup["id"]})
 """
     done = run(
-        python(tmp_path, body), ["x"], ("id", "own", "pending", "fields", "from", "stream"), **{"topology.max.spout.pending": 30}
+        python(tmp_path, body),
+        ["x"],
+        ("id", "own", "pending", "fields", "from", "stream"),
+        **{"topology.max.spout.pending": 30},
     )
-    assert done["split"] == [("split", "split", 30, ["id", "own", "pending", "fields", "from", "stream"], "lines", "default")]
+    assert done["split"] == [
+        (
+            "split",
+            "split",
+            30,
+            ["id", "own", "pending", "fields", "from", "stream"],
+            "lines",
+            "default",
+        )
+    ]
 
 
-def test_streams_direct_emits_logs_errors_and_fails_are_carried_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_streams_direct_emits_logs_errors_and_fails_are_carried_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     body = """
 for tup in tuples():
     say({"command": "log", "msg": "seen " + tup["tuple"][0], "level": 3})
@@ -153,13 +182,17 @@ for tup in tuples():
         say({"command": "emit", "stream": "side", "anchors": [tup["id"]], "tuple": [1], "need_task_ids": False})
         say({"command": "ack", "id": tup["id"]})
 """
-    done = run(python(tmp_path, body), ["good", "bad"], {"side": ["n"]}, **{"topology.max.retries": 0})
+    done = run(
+        python(tmp_path, body), ["good", "bad"], {"side": ["n"]}, **{"topology.max.retries": 0}
+    )
     assert done.values("split", "side") == [(1,)]
     assert len(done.dead_letters) == 1
     assert "warn: component 'split', task" in capsys.readouterr().out
 
 
-def test_tuples_that_a_child_acks_later_stay_open_until_the_tick_that_brings_the_ack(tmp_path: Path) -> None:
+def test_tuples_that_a_child_acks_later_stay_open_until_the_tick_that_brings_the_ack(
+    tmp_path: Path,
+) -> None:
     body = """
 held = []
 for tup in tuples():
@@ -185,14 +218,21 @@ for tup in tuples():
         say({"command": "ack", "id": tup["id"]})
     threading.Timer(0.1, later).start()
 """
-    done = run(python(tmp_path, body), ["a"], of_bolt={"topology.tick.tuple.freq.secs": 0.01}, **{"topology.max.retries": 0})
+    done = run(
+        python(tmp_path, body),
+        ["a"],
+        of_bolt={"topology.tick.tuple.freq.secs": 0.01},
+        **{"topology.max.retries": 0},
+    )
     assert len(done.acked["lines"]) + len(done.dead_letters) == 1 and not [
         letter for letter in done.dead_letters if "ended with status" in letter.failure.text
     ]
 
 
 @pytest.mark.parametrize("harm", ["sys.exit(3)", "print('no json', 'end', sep='\\n', flush=True)"])
-def test_a_child_that_dies_or_writes_garbage_fails_its_tuple_and_is_started_anew(tmp_path: Path, harm: str) -> None:
+def test_a_child_that_dies_or_writes_garbage_fails_its_tuple_and_is_started_anew(
+    tmp_path: Path, harm: str
+) -> None:
     once = tmp_path / "once"
     body = f"""
 for tup in tuples():
@@ -203,14 +243,19 @@ for tup in tuples():
     say({{"command": "ack", "id": tup["id"]}})
 """
     done = run(python(tmp_path, body), ["a", "b", "c"])
-    assert sorted(done["split"]) == [("a",), ("b",), ("c",)], "what was emitted before the death is not there twice"
+    assert sorted(done["split"]) == [("a",), ("b",), ("c",)], (
+        "what was emitted before the death is not there twice"
+    )
     assert not done.dead_letters
 
 
 @pytest.mark.parametrize(
     ("command", "sentence"),
     [
-        (["no-such-program"], "component 'split', task .*: the command 'no-such-program' cannot be run"),
+        (
+            ["no-such-program"],
+            "component 'split', task .*: the command 'no-such-program' cannot be run",
+        ),
         ([sys.executable, "-c", "pass"], "has ended with status 0"),
         ([sys.executable, "-c", "print('{}\\nend', flush=True); input()"], "the handshake answers"),
     ],
@@ -233,8 +278,14 @@ def test_a_child_that_hangs_is_given_up_after_its_time(tmp_path: Path) -> None:
 def test_values_that_json_cannot_carry_are_named(tmp_path: Path) -> None:
     builder = TopologyBuilder()
     builder.set_spout("lines", FeederSpout(["line"]))
-    builder.set_bolt("split", ShellBolt(python(tmp_path, "for tup in tuples(): pass"), ["word"]), inputs={"lines": fields("line")})
-    done = complete_topology(builder.build(), {"lines": [[b"bytes"]]}, conf={"topology.max.retries": 0})
+    builder.set_bolt(
+        "split",
+        ShellBolt(python(tmp_path, "for tup in tuples(): pass"), ["word"]),
+        inputs={"lines": fields("line")},
+    )
+    done = complete_topology(
+        builder.build(), {"lines": [[b"bytes"]]}, conf={"topology.max.retries": 0}
+    )
     assert "gets values as JSON, which cannot carry these" in done.dead_letters[0].failure.text
 
 

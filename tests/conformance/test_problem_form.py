@@ -1,4 +1,6 @@
-"""The JSON form of problems is read strictly; each mistake is named; the command answers all problems in order."""
+"""The JSON form of problems is read strictly; each mistake is named; the command answers all
+problems in order.
+"""
 
 import io
 import json
@@ -20,7 +22,13 @@ def problem(**more: Any) -> Problem:
     base: Problem = {
         "scheduler": "even",
         "supervisors": [{"id": "s1", "host": "h1", "ports": [1, 2]}],
-        "topologies": [{"id": "t", "name": "t", "components": [{"id": "in", "kind": "spout", "executors": [[1, 2], [3, 3]]}]}],
+        "topologies": [
+            {
+                "id": "t",
+                "name": "t",
+                "components": [{"id": "in", "kind": "spout", "executors": [[1, 2], [3, 3]]}],
+            }
+        ],
     }
     return {**base, **more}
 
@@ -47,7 +55,10 @@ def test_rows_are_sorted_and_every_topology_has_a_key() -> None:
     asked = problem()
     asked["topologies"].append(empty)
     assert solve(asked)["assignments"] == {
-        "t": [{"executor": [1, 2], "node": "s1", "port": 1}, {"executor": [3, 3], "node": "s1", "port": 1}],
+        "t": [
+            {"executor": [1, 2], "node": "s1", "port": 1},
+            {"executor": [3, 3], "node": "s1", "port": 1},
+        ],
         "z": [],
     }
 
@@ -60,25 +71,48 @@ Change = Callable[[Problem], object]
     [
         (lambda p: p.update(colour="red"), "problem: unknown field 'colour'"),
         (lambda p: p["supervisors"][0].update(port=1), "supervisors[0]: unknown field 'port'"),
-        (lambda p: p["topologies"][0]["components"][0].update(tasks=1), "components[0]: unknown field 'tasks'"),
+        (
+            lambda p: p["topologies"][0]["components"][0].update(tasks=1),
+            "components[0]: unknown field 'tasks'",
+        ),
         (lambda p: p.pop("supervisors"), "supervisors: missing"),
         (lambda p: p.pop("scheduler"), "scheduler: missing"),
         (lambda p: p.update(scheduler="odd"), "scheduler: expected one of even"),
         (lambda p: p.update(inner="blacklist"), "inner: expected one of"),
         (lambda p: p.update(inner=["even"]), "inner: expected one of"),
-        (lambda p: p["supervisors"][0].update(ports=[True]), "supervisors[0].ports[0]: expected an integer"),
+        (
+            lambda p: p["supervisors"][0].update(ports=[True]),
+            "supervisors[0].ports[0]: expected an integer",
+        ),
         (lambda p: p["supervisors"][0].update(ports=[-1]), "supervisors[0].ports[0]"),
-        (lambda p: p["supervisors"][0].update(resources={"cpu": "much"}), "supervisors[0].resources.cpu"),
+        (
+            lambda p: p["supervisors"][0].update(resources={"cpu": "much"}),
+            "supervisors[0].resources.cpu",
+        ),
         (lambda p: p["supervisors"].append(p["supervisors"][0]), "supervisors: 's1' occurs twice"),
         (lambda p: p["topologies"].append(p["topologies"][0]), "topologies: 't' occurs twice"),
-        (lambda p: p["topologies"][0]["components"][0].update(kind="pump"), "kind: expected one of spout"),
-        (lambda p: p["topologies"][0]["components"][0].update(executors=[[2, 1]]), "executors[0]: expected [first"),
-        (lambda p: p["topologies"][0]["components"][0].update(executors=[[1, 3], [3, 4]]), "task 3 is in two"),
-        (lambda p: p["topologies"][0].update(conf={"topology.workers": "3"}), "conf['topology.workers']"),
+        (
+            lambda p: p["topologies"][0]["components"][0].update(kind="pump"),
+            "kind: expected one of spout",
+        ),
+        (
+            lambda p: p["topologies"][0]["components"][0].update(executors=[[2, 1]]),
+            "executors[0]: expected [first",
+        ),
+        (
+            lambda p: p["topologies"][0]["components"][0].update(executors=[[1, 3], [3, 4]]),
+            "task 3 is in two",
+        ),
+        (
+            lambda p: p["topologies"][0].update(conf={"topology.workers": "3"}),
+            "conf['topology.workers']",
+        ),
         (lambda p: p["topologies"][0].update(uptime_secs=-1), "topologies[0].uptime_secs"),
         (lambda p: p.update(assignments={"u": []}), "assignments: no topology is called 'u'"),
         (
-            lambda p: p.update(assignments={"t": [{"executor": [1, 2], "node": "s1", "port": 1}] * 2}),
+            lambda p: p.update(
+                assignments={"t": [{"executor": [1, 2], "node": "s1", "port": 1}] * 2}
+            ),
             "assignments.t: executor [1, 2] occurs twice",
         ),
         (lambda p: p.update(rounds=[{"topology": []}]), "rounds[0]: unknown field 'topology'"),
@@ -100,8 +134,14 @@ def test_each_mistake_is_named(change: Change, text: str) -> None:
         (lambda p: p["topology"].update(speed=1), "topology: unknown field 'speed'"),
         (lambda p: p.update(tasks={"one": "in"}), "tasks: expected a task id"),
         (lambda p: p.update(tasks={"1": "out"}), "tasks: task 1: no component is called 'out'"),
-        (lambda p: p["supervisors"][0].update(available=[9]), "supervisors[0].available: 9 is not one of its ports"),
-        (lambda p: p["topology"]["components"][0].update(parallelism=2_000_000), "more than 1000000 tasks"),
+        (
+            lambda p: p["supervisors"][0].update(available=[9]),
+            "supervisors[0].available: 9 is not one of its ports",
+        ),
+        (
+            lambda p: p["topology"]["components"][0].update(parallelism=2_000_000),
+            "more than 1000000 tasks",
+        ),
         (lambda p: p.update(old_workers=[{"node": "s1"}]), "old_workers[0].host: missing"),
     ],
 )
@@ -111,18 +151,45 @@ def test_mistakes_in_jstorm_problems_are_named_too(change: Change, text: str) ->
     assert text in error_of(json.dumps(asked))
 
 
-ODD: tuple[object, ...] = (None, True, -1, 1.5, 10**30, "", "x", [], {}, [[]], [None], {"": None}, ["a"], [2, 1])
+ODD: tuple[object, ...] = (
+    None,
+    True,
+    -1,
+    1.5,
+    10**30,
+    "",
+    "x",
+    [],
+    {},
+    [[]],
+    [None],
+    {"": None},
+    ["a"],
+    [2, 1],
+)
 
 
 def parts_of(value: object, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """The paths of everything inside a JSON value."""
-    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return [found for key, each in inside for found in [(*path, key), *parts_of(each, (*path, key))]]
+    inside = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
+    return [
+        found for key, each in inside for found in [(*path, key), *parts_of(each, (*path, key))]
+    ]
 
 
-@pytest.mark.parametrize("name", ["even", "isolation", "multitenant", "resource-aware", "blacklist", "jstorm"])
+@pytest.mark.parametrize(
+    "name", ["even", "isolation", "multitenant", "resource-aware", "blacklist", "jstorm"]
+)
 def test_whatever_stands_in_a_field_there_is_an_answer(name: str) -> None:
-    """Every part of a good problem in turn becomes something odd, or is left out: an answer or a named error, never a crash."""
+    """Every part of a good problem in turn becomes something odd, or is left out: an answer or a
+    named error, never a crash.
+    """
     text = (WORKED / f"{name}.problem.json").read_text()
     for at, path in enumerate(parts_of(json.loads(text))):
         for odd in (ODD[at % len(ODD)], ODD[(at + 5) % len(ODD)], ...):
@@ -139,7 +206,18 @@ def test_whatever_stands_in_a_field_there_is_an_answer(name: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "{", "[]", "7", '"x"', '{"a": 1, "a": 2}', '{"scheduler": NaN}', "[" * 100_000, "1" * 5_000, '{"scheduler": Infinity}'],
+    [
+        "",
+        "{",
+        "[]",
+        "7",
+        '"x"',
+        '{"a": 1, "a": 2}',
+        '{"scheduler": NaN}',
+        "[" * 100_000,
+        "1" * 5_000,
+        '{"scheduler": Infinity}',
+    ],
 )
 def test_what_is_not_a_json_object_is_an_error(text: str) -> None:
     assert error_of(text)
@@ -164,7 +242,11 @@ def test_later_rounds_keep_what_they_do_not_replace() -> None:
 
 
 def test_worker_resources_are_checked_and_accepted() -> None:
-    asked = problem(worker_resources={"t": [{"node": "s1", "port": 1, "memory_on_heap_mb": 768.0, "cpu": 100.0}]})
+    asked = problem(
+        worker_resources={
+            "t": [{"node": "s1", "port": 1, "memory_on_heap_mb": 768.0, "cpu": 100.0}]
+        }
+    )
     assert "assignments" in solve(asked)
     asked["worker_resources"]["t"][0]["gpu"] = 1
     assert "unknown field 'gpu'" in error_of(json.dumps(asked))
@@ -181,7 +263,9 @@ def test_workers_are_counted_as_jstorm_does_whatever_system_components_are_liste
     asked["supervisors"][0]["ports"] = [1, 2, 3]
     asked["topology"]["components"][0]["parallelism"] = 4
     assert len(solve(asked)["workers"]) == 3
-    asked["topology"]["components"].append({"id": "__topology_master", "kind": "system", "parallelism": 1})
+    asked["topology"]["components"].append(
+        {"id": "__topology_master", "kind": "system", "parallelism": 1}
+    )
     assert len(solve(asked)["workers"]) == 3
     few = jstorm(conf={"topology.workers": 9, "topology.acker.executors": 0})
     few["topology"]["components"].append({"id": "__acker", "kind": "system", "parallelism": 3})
@@ -196,7 +280,12 @@ def test_two_nodes_of_one_host_with_one_port_are_told_apart_by_their_ids() -> No
     both = solve(jstorm(supervisors=supervisors, conf={"topology.workers": 2}))["workers"]
     assert [(row["node"], row["tasks"]) for row in both] == [("s1", [1]), ("s9", [2])]
     old = [{"node": row["node"], "host": "h", "port": 1, "tasks": row["tasks"]} for row in both]
-    again = jstorm(supervisors=supervisors, assign_type="REBALANCE", old_workers=old, conf={"topology.workers": 2})
+    again = jstorm(
+        supervisors=supervisors,
+        assign_type="REBALANCE",
+        old_workers=old,
+        conf={"topology.workers": 2},
+    )
     assert sorted(task for row in solve(again)["workers"] for task in row["tasks"]) == [1, 2]
 
 
@@ -212,12 +301,25 @@ def test_evicted_are_those_who_ran_and_run_no_more(spare: float, evicted: list[s
     """An executor that gave way and found another place in the same round has only moved."""
 
     def topology(name: str, cpu: float, priority: int) -> Problem:
-        asks = {"topology.component.resources.map": {"gpu": 0.5}, "topology.component.cpu.pcore.percent": cpu}
+        asks = {
+            "topology.component.resources.map": {"gpu": 0.5},
+            "topology.component.cpu.pcore.percent": cpu,
+        }
         part = {"id": "in", "kind": "spout", "executors": [[1, 1], [2, 2]], "conf": asks}
-        return {"id": name, "name": name, "owner": "ann", "conf": {"topology.priority": priority}, "components": [part]}
+        return {
+            "id": name,
+            "name": name,
+            "owner": "ann",
+            "conf": {"topology.priority": priority},
+            "components": [part],
+        }
 
     def node(name: str, cpu: float, gpu: float) -> Problem:
-        resources = {"supervisor.memory.capacity.mb": 2000.0, "supervisor.cpu.capacity": cpu, "gpu": gpu}
+        resources = {
+            "supervisor.memory.capacity.mb": 2000.0,
+            "supervisor.cpu.capacity": cpu,
+            "gpu": gpu,
+        }
         return {"id": name, "host": name, "ports": [1, 2], "resources": resources}
 
     asked = {
@@ -228,11 +330,15 @@ def test_evicted_are_those_who_ran_and_run_no_more(spare: float, evicted: list[s
     }
     answer = solve(asked)
     assert [row["node"] for row in answer["assignments"]["great"]] == ["a", "a"]
-    assert [row["node"] for row in answer["assignments"]["small"]] == ([] if evicted else ["b", "b"])
+    assert [row["node"] for row in answer["assignments"]["small"]] == (
+        [] if evicted else ["b", "b"]
+    )
     assert answer["evicted"] == evicted
 
 
-def test_the_command_answers_all_and_fails_at_the_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_answers_all_and_fails_at_the_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     lines = tmp_path / "problems.jsonl"
     lines.write_text("\n".join([json.dumps(problem()), "{", "", json.dumps(jstorm())]))
     assert main(["schedule", "--lines", str(lines)]) == 1
@@ -245,12 +351,19 @@ def test_the_command_reads_files_and_standard_input(
 ) -> None:
     one = tmp_path / "one.json"
     one.write_text(json.dumps(problem(), indent=2))
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(json.dumps(jstorm(), indent=1).encode())))
+    monkeypatch.setattr(
+        sys, "stdin", io.TextIOWrapper(io.BytesIO(json.dumps(jstorm(), indent=1).encode()))
+    )
     assert main(["schedule", str(one), "-"]) == 0
-    assert [sorted(json.loads(line))[0] for line in capsys.readouterr().out.splitlines()] == ["assignments", "workers"]
+    assert [sorted(json.loads(line))[0] for line in capsys.readouterr().out.splitlines()] == [
+        "assignments",
+        "workers",
+    ]
 
 
-def test_a_file_that_cannot_be_read_is_an_error_and_the_rest_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_cannot_be_read_is_an_error_and_the_rest_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     good, bad = tmp_path / "good.json", tmp_path / "bad.json"
     good.write_text(json.dumps(problem()))
     bad.write_bytes(b"\xff\xfe")

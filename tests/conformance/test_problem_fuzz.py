@@ -1,4 +1,6 @@
-"""Any bytes, any JSON and any mutation of a good problem have one answer each: never a traceback, none lost."""
+"""Any bytes, any JSON and any mutation of a good problem have one answer each: never a traceback,
+none lost.
+"""
 
 import copy
 import io
@@ -17,20 +19,63 @@ from sparkstorm.scheduling.form.solve import answer_to
 WORKED = Path(__file__).parents[2] / "benchmarks" / "conformance" / "worked"
 PROBLEMS = [json.loads(path.read_text()) for path in sorted(WORKED.glob("*.problem.json"))]
 HUGE = "9" * 5_000
-NUMBERS = ("NaN", "Infinity", "-Infinity", "1e999", "-1", "-1e300", "70000", "9" * 20, HUGE, f"-{HUGE}", f"{HUGE}.5e-9")
-TEXTS = ("", "x", HUGE, "-1", "٣", "\ud800", "a\u0000b", "{", "[" * 300, '{"componentToNum": Infinity}', "not JSON")
-LITERALS = (*NUMBERS, *(json.dumps(each) for each in TEXTS), "null", "true", "[]", "{}", "[[]]", "[" * 200 + "]" * 200)
+NUMBERS = (
+    "NaN",
+    "Infinity",
+    "-Infinity",
+    "1e999",
+    "-1",
+    "-1e300",
+    "70000",
+    "9" * 20,
+    HUGE,
+    f"-{HUGE}",
+    f"{HUGE}.5e-9",
+)
+TEXTS = (
+    "",
+    "x",
+    HUGE,
+    "-1",
+    "٣",
+    "\ud800",
+    "a\u0000b",
+    "{",
+    "[" * 300,
+    '{"componentToNum": Infinity}',
+    "not JSON",
+)
+LITERALS = (
+    *NUMBERS,
+    *(json.dumps(each) for each in TEXTS),
+    "null",
+    "true",
+    "[]",
+    "{}",
+    "[[]]",
+    "[" * 200 + "]" * 200,
+)
 LITERALS += ('{"a":' * 120 + "1" + "}" * 120, json.dumps({HUGE: 1}), json.dumps({HUGE: "in"}))
 LAX = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 
 
 def paths_in(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return [found for key, each in inside for found in [(*path, key), *paths_in(each, (*path, key))]]
+    inside = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
+    return [
+        found for key, each in inside for found in [(*path, key), *paths_in(each, (*path, key))]
+    ]
 
 
 def checked(text: str | bytes) -> dict[str, Any]:
-    """The answer, which says why where the problem was malformed, and never that our code failed."""
+    """The answer, which says why where the problem was malformed, and never that our code
+    failed.
+    """
     line, well_formed = answer_to(text)
     assert "\n" not in line
     answer: dict[str, Any] = json.loads(line)
@@ -50,7 +95,9 @@ def test_any_bytes_have_an_answer(text: bytes) -> None:
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4)
+    ),
     max_leaves=12,
 )
 
@@ -60,7 +107,10 @@ json_values = st.recursive(
 def test_any_json_has_an_answer(value: Any) -> None:
     checked(json.dumps(value))
     if isinstance(value, dict):
-        for problem in (PROBLEMS[0], next(each for each in PROBLEMS if each["scheduler"] == "jstorm")):
+        for problem in (
+            PROBLEMS[0],
+            next(each for each in PROBLEMS if each["scheduler"] == "jstorm"),
+        ):
             checked(json.dumps({**problem, **value}))
 
 
@@ -82,7 +132,9 @@ def test_any_mutation_of_a_good_problem_has_an_answer(data: st.DataObject) -> No
         if kind == "drop":
             del inner[path[-1]]
         elif kind == "other":
-            inner[path[-1]] = copy.deepcopy(inner[path[-1]] if not isinstance(inner, list) else inner[0])
+            inner[path[-1]] = copy.deepcopy(
+                inner[path[-1]] if not isinstance(inner, list) else inner[0]
+            )
         elif kind == "key" and isinstance(inner, dict):
             inner[data.draw(st.sampled_from(TEXTS))] = inner.pop(path[-1])
         else:
@@ -100,7 +152,9 @@ DEFINED = ("port", "mem", "cpu", "componentToNum", "hostName", "nodeId", "jvm")
 @pytest.mark.parametrize("literal", LITERALS, ids=range(len(LITERALS)))
 @pytest.mark.parametrize("name", DEFINED)
 @pytest.mark.parametrize("as_text", [True, False])
-def test_any_literal_in_a_user_defined_worker_has_an_answer(name: str, literal: str, as_text: bool) -> None:
+def test_any_literal_in_a_user_defined_worker_has_an_answer(
+    name: str, literal: str, as_text: bool
+) -> None:
     problem = copy.deepcopy(next(each for each in PROBLEMS if each["scheduler"] == "jstorm"))
     worker = '{"componentToNum": {"split": 1}, ' + f'"{name}": {literal}' + "}"
     problem["conf"]["use.userdefine.assignment"] = [worker if as_text else MARK]
@@ -110,13 +164,22 @@ def test_any_literal_in_a_user_defined_worker_has_an_answer(name: str, literal: 
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ('"port": -1', "use.userdefine.assignment[0].port: expected an integer from 0 to 65535, got -1"),
-        ('"port": "70000"', "use.userdefine.assignment[0].port: expected an integer from 0 to 65535, got '70000'"),
+        (
+            '"port": -1',
+            "use.userdefine.assignment[0].port: expected an integer from 0 to 65535, got -1",
+        ),
+        (
+            '"port": "70000"',
+            "use.userdefine.assignment[0].port: expected an integer from 0 to 65535, got '70000'",
+        ),
         ('"mem": -5', "use.userdefine.assignment[0].mem: expected an integer from 0"),
         ('"mem": Infinity', "use.userdefine.assignment[0].mem: expected an integer from 0"),
         ('"cpu": NaN', "use.userdefine.assignment[0].cpu: expected an integer from 0"),
         (f'"cpu": {HUGE}', "use.userdefine.assignment[0].cpu: expected an integer from 0"),
-        ('"componentToNum": {"split": -1}', "use.userdefine.assignment[0].componentToNum.split: expected an integer from 0"),
+        (
+            '"componentToNum": {"split": -1}',
+            "use.userdefine.assignment[0].componentToNum.split: expected an integer from 0",
+        ),
     ],
 )
 def test_numbers_of_a_user_defined_worker_are_bounded(wrong: str, words: str) -> None:
@@ -130,14 +193,25 @@ def test_numbers_of_a_user_defined_worker_are_bounded(wrong: str, words: str) ->
     ("literal", "words"),
     [
         ("NaN", "supervisors[0].resources.supervisor.memory.capacity.mb: NaN is no number"),
-        ("1e999", "supervisors[0].resources.supervisor.memory.capacity.mb: 1e999 is too large for a number"),
-        (HUGE, "supervisors[0].resources.supervisor.memory.capacity.mb: an integer of 5,000 digits is too large"),
-        ("-1", "supervisors[0].resources.supervisor.memory.capacity.mb: expected a number that is not negative"),
+        (
+            "1e999",
+            "supervisors[0].resources.supervisor.memory.capacity.mb: 1e999 is too large for a number",
+        ),
+        (
+            HUGE,
+            "supervisors[0].resources.supervisor.memory.capacity.mb: an integer of 5,000 digits is too large",
+        ),
+        (
+            "-1",
+            "supervisors[0].resources.supervisor.memory.capacity.mb: expected a number that is not negative",
+        ),
         ("[" * 99 + "]" * 99, "more than 60 lists and objects in each other"),
     ],
 )
 def test_a_number_that_is_none_is_named_with_its_field(literal: str, words: str) -> None:
-    problem = copy.deepcopy(next(each for each in PROBLEMS if each["scheduler"] == "resource-aware"))
+    problem = copy.deepcopy(
+        next(each for each in PROBLEMS if each["scheduler"] == "resource-aware")
+    )
     problem["supervisors"][0]["resources"]["supervisor.memory.capacity.mb"] = MARK
     assert words in checked(json.dumps(problem).replace(json.dumps(MARK), literal))["error"]
 
@@ -146,11 +220,31 @@ def test_each_line_has_its_answer_whatever_the_others_are(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     good = json.dumps(next(each for each in PROBLEMS if each["scheduler"] == "jstorm")).encode()
-    named = good.replace(b'"supervisors"', b'"tasks": {"' + HUGE.encode() + b'": "in"}, "supervisors"')
-    lines = [good, b"\xff\xfe", b"[" * 50_000, HUGE.encode(), named, b'{"a": NaN}', b"\xed\xa0\x80", good]
+    named = good.replace(
+        b'"supervisors"', b'"tasks": {"' + HUGE.encode() + b'": "in"}, "supervisors"'
+    )
+    lines = [
+        good,
+        b"\xff\xfe",
+        b"[" * 50_000,
+        HUGE.encode(),
+        named,
+        b'{"a": NaN}',
+        b"\xed\xa0\x80",
+        good,
+    ]
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\n".join(lines))))
     assert main(["schedule", "--lines", "-"]) == 1
     answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert ["error" in each for each in answers] == [False, True, True, True, True, True, True, False]
+    assert ["error" in each for each in answers] == [
+        False,
+        True,
+        True,
+        True,
+        True,
+        True,
+        True,
+        False,
+    ]
     assert answers[0] == answers[-1]
     assert answers[1]["error"].startswith("not UTF-8") and "tasks" in answers[4]["error"]

@@ -1,4 +1,6 @@
-"""Our schedulers against answers that the original Java classes gave (recorded by benchmarks/conformance)."""
+"""Our schedulers against answers that the original Java classes gave (recorded by
+benchmarks/conformance).
+"""
 
 import copy
 import gzip
@@ -20,28 +22,49 @@ FILES = ("recorded.jsonl.gz", "recorded-wide.jsonl.gz", "recorded-shared.jsonl.g
 
 
 def recorded(name: str) -> list[dict[str, Any]]:
-    """Return the rows of a file; the answers are Storm 2.8.3's, so our default scheduler is asked to do as Storm 2."""
+    """Return the rows of a file; the answers are Storm 2.8.3's, so our default scheduler is asked
+    to do as Storm 2.
+    """
     rows = [json.loads(line) for line in gzip.decompress((HERE / name).read_bytes()).splitlines()]
     return [{**row, "problem": with_scope(row["problem"], "cluster")} for row in rows]
 
 
 ROWS = [row for name in FILES for row in recorded(name)]
-STORM_3 = [json.loads(line) for line in gzip.decompress((HERE / "recorded-storm-3.jsonl.gz").read_bytes()).splitlines()]
+STORM_3 = [
+    json.loads(line)
+    for line in gzip.decompress((HERE / "recorded-storm-3.jsonl.gz").read_bytes()).splitlines()
+]
 
 
 @pytest.mark.parametrize(
-    "scheduler", [pytest.param(each, marks=pytest.mark.slow if each == "resource-aware" else ()) for each in GENERATORS]
+    "scheduler",
+    [
+        pytest.param(each, marks=pytest.mark.slow if each == "resource-aware" else ())
+        for each in GENERATORS
+    ],
 )
 def test_recorded_problems_are_answered_as_the_originals_did(scheduler: str) -> None:
     rows = [row for row in ROWS if row["problem"]["scheduler"] == scheduler]
     assert len(rows) >= 20
-    assert [at for at, row in enumerate(rows) if not same(row["problem"], solve(row["problem"]), row["answer"])] == []
+    assert [
+        at
+        for at, row in enumerate(rows)
+        if not same(row["problem"], solve(row["problem"]), row["answer"])
+    ] == []
 
 
 @pytest.mark.parametrize("scheduler", ["even", "default", "isolation"])
 def test_recorded_problems_are_answered_as_storm_3_did(scheduler: str) -> None:
     rows = [row for row in STORM_3 if row["problem"]["scheduler"] == scheduler]
-    assert rows and [at for at, row in enumerate(rows) if not same(row["problem"], solve(row["problem"]), row["answer"])] == []
+    assert (
+        rows
+        and [
+            at
+            for at, row in enumerate(rows)
+            if not same(row["problem"], solve(row["problem"]), row["answer"])
+        ]
+        == []
+    )
 
 
 @pytest.mark.parametrize("scheduler", ["even", "default"])
@@ -49,17 +72,25 @@ def test_workers_move_to_supervisors_without_any_in_some_of_them(scheduler: str)
     rows = [row for row in STORM_3 if row["problem"]["scheduler"] == scheduler]
     off = {"nimbus.even.rebalance.idle.supervisor.enabled": False}
     without = [{**row["problem"], "conf": {**row["problem"]["conf"], **off}} for row in rows]
-    assert not all(same(problem, solve(problem), row["answer"]) for problem, row in zip(without, rows, strict=True))
+    assert not all(
+        same(problem, solve(problem), row["answer"])
+        for problem, row in zip(without, rows, strict=True)
+    )
 
 
 @pytest.mark.parametrize("name", [*GENERATORS, "shared-memory"])
 def test_the_worked_problem_has_the_answer_beside_it(name: str) -> None:
-    problem, answer = (json.loads((WORKED / f"{name}.{kind}.json").read_text()) for kind in ("problem", "answer"))
+    problem, answer = (
+        json.loads((WORKED / f"{name}.{kind}.json").read_text()) for kind in ("problem", "answer")
+    )
     assert solve(problem) == answer
 
 
 def test_equal_means_every_row_for_even_and_default() -> None:
-    problem, answer = json.loads((WORKED / "even.problem.json").read_text()), {"assignments": {"t": [{"port": 1}]}}
+    problem, answer = (
+        json.loads((WORKED / "even.problem.json").read_text()),
+        {"assignments": {"t": [{"port": 1}]}},
+    )
     assert same(problem, answer, answer)
     assert not same(problem, answer, {"assignments": {"t": [{"port": 2}]}})
 
@@ -107,7 +138,11 @@ def altered(answer: dict[str, Any]) -> dict[str, Any]:
     held = found.get("rounds", [found])[-1]
     if "failed" in held:
         return {"workers": []}
-    rows = held["workers"] if "workers" in held else next((rows for rows in held["assignments"].values() if rows), [])
+    rows = (
+        held["workers"]
+        if "workers" in held
+        else next((rows for rows in held["assignments"].values() if rows), [])
+    )
     if rows:
         rows[0]["port"] += 1
     else:
@@ -116,7 +151,9 @@ def altered(answer: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_an_excuse_needs_its_situation() -> None:
-    """The exception alone excuses nothing: the problem must be one in which the original raises it."""
+    """The exception alone excuses nothing: the problem must be one in which the original raises
+    it.
+    """
     for row in EXCUSED:
         problem = row["problem"]
         if problem["scheduler"] in ("even", "default"):
@@ -149,5 +186,12 @@ def test_generated_problems_cover_the_rare_fields() -> None:
     for scheduler in GENERATORS:
         for problem in generate(scheduler, 1, 40):
             seen.update(problem.keys())
-    for field in ("dead_ports", "blacklisted_hosts", "greylisted_hosts", "assignments", "rounds", "old_workers"):
+    for field in (
+        "dead_ports",
+        "blacklisted_hosts",
+        "greylisted_hosts",
+        "assignments",
+        "rounds",
+        "old_workers",
+    ):
         assert seen[field] > 0, field

@@ -1,4 +1,6 @@
-"""A sink around any other, whose worker dies at the n-th phase; and a run of a sink under every such death."""
+"""A sink around any other, whose worker dies at the n-th phase; and a run of a sink under every
+such death.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +11,17 @@ from sparkstorm.api import TopologyBuilder, TransactionalSink
 from sparkstorm.model.dead_letter import DeadLetter
 from sparkstorm.testing import FeederSpout, LocalCluster, Shared, die
 
-CONF = {"topology.epoch.rows": 4, "topology.max.worker.deaths": 1000, "topology.sink.patience.secs": 1}
+CONF = {
+    "topology.epoch.rows": 4,
+    "topology.max.worker.deaths": 1000,
+    "topology.sink.patience.secs": 1,
+}
 
 
 class CrashingSink(TransactionalSink):
-    """Counts phases down and dies before or after one; its connections are closed then, as by the end of a process."""
+    """Counts phases down and dies before or after one; its connections are closed then, as by the
+    end of a process.
+    """
 
     opened: ClassVar[list[TransactionalSink]] = []
 
@@ -54,11 +62,17 @@ class CrashingSink(TransactionalSink):
         self.inner.cleanup()
 
 
-def feed(sink: TransactionalSink, fields: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[DeadLetter]:
+def feed(
+    sink: TransactionalSink, fields: Sequence[str], rows: Sequence[Sequence[Any]]
+) -> list[DeadLetter]:
     """Write rows on a simulated cluster; the dead letters."""
     spout, builder = FeederSpout(list(fields)), TopologyBuilder()
     builder.set_spout("feed", spout)
-    builder.set_bolt("sink", sink if isinstance(sink, CrashingSink) else CrashingSink(sink, Shared([0])), inputs="feed")
+    builder.set_bolt(
+        "sink",
+        sink if isinstance(sink, CrashingSink) else CrashingSink(sink, Shared([0])),
+        inputs="feed",
+    )
     try:
         with LocalCluster() as cluster:
             cluster.submit(builder.build(), CONF)
@@ -71,8 +85,12 @@ def feed(sink: TransactionalSink, fields: Sequence[str], rows: Sequence[Sequence
             CrashingSink.opened.pop().cleanup()
 
 
-def die_everywhere(make: Callable[[int], tuple[TransactionalSink, Callable[[], None]]], rows: int = 20) -> int:
-    """Run once for each phase, with a death there; `make` returns a fresh sink for (n, text) and the check of its target."""
+def die_everywhere(
+    make: Callable[[int], tuple[TransactionalSink, Callable[[], None]]], rows: int = 20
+) -> int:
+    """Run once for each phase, with a death there; `make` returns a fresh sink for (n, text) and
+    the check of its target.
+    """
     data = [(n, f"text {n}") for n in range(rows)]
     sink, check = make(0)
     clean = Shared([0])

@@ -22,7 +22,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkstorm.api import TopologyBuilder, TransactionalSink
-from sparkstorm.connectors import Files, FileSink, HttpSink, Rate, RedisSink, SparkSource, SqlSink, Webhook
+from sparkstorm.connectors import (
+    Files,
+    FileSink,
+    HttpSink,
+    Rate,
+    RedisSink,
+    SparkSource,
+    SqlSink,
+    Webhook,
+)
 from sparkstorm.connectors.file_folders import Folders
 from sparkstorm.connectors.time_order import PartitionOrder
 from sparkstorm.embedded import RedisServer
@@ -101,7 +110,11 @@ def small_disk() -> Iterator[Path]:
 def disk_of(size: str) -> Iterator[Path]:
     """Mount a disk of a size."""
     folder = Path(tempfile.mkdtemp(prefix="sparkstorm-small-"))
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], capture_output=True, check=False)
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)],
+        capture_output=True,
+        check=False,
+    )
     if made.returncode:
         folder.rmdir()
         pytest.skip(f"only root may mount a small disk: {made.stderr.decode().strip()}")
@@ -124,13 +137,20 @@ def fill(folder: Path) -> Callable[[], None]:
 
 
 @pytest.mark.parametrize("format", ["parquet", "json"])
-def test_a_full_disk_keeps_a_file_sink_waiting_and_loses_nothing(small_disk: Path, format: str) -> None:
+def test_a_full_disk_keeps_a_file_sink_waiting_and_loses_nothing(
+    small_disk: Path, format: str
+) -> None:
     sink = FileSink(small_disk / "out", format, "n bigint, text string", flush_secs=0)
     relieved = Relieved(sink, fill(small_disk))
     write(relieved)
-    assert len(relieved.refusals.value) >= 2 and "No space left on device" in relieved.refusals.value[0]
+    assert (
+        len(relieved.refusals.value) >= 2
+        and "No space left on device" in relieved.refusals.value[0]
+    )
     read_back = pq.read_table if format == "parquet" else _read_json
-    found = [row for path in (small_disk / "out").glob("*.*") for row in read_back(path).to_pylist()]
+    found = [
+        row for path in (small_disk / "out").glob("*.*") for row in read_back(path).to_pylist()
+    ]
     assert Counter((row["n"], row["text"]) for row in found) == Counter(ROWS)
 
 
@@ -145,7 +165,10 @@ def test_a_full_disk_keeps_a_table_waiting_and_loses_nothing(small_disk: Path) -
     connection.close()
     relieved = Relieved(SqlSink(f"sqlite:///{path}", "rows"), fill(small_disk))
     write(relieved)
-    assert "disk is full" in relieved.refusals.value[0] or "disk I/O error" in relieved.refusals.value[0]
+    assert (
+        "disk is full" in relieved.refusals.value[0]
+        or "disk I/O error" in relieved.refusals.value[0]
+    )
     connection = sqlite3.connect(path)
     assert connection.execute("SELECT n, text FROM rows ORDER BY n").fetchall() == ROWS
     connection.close()
@@ -163,7 +186,11 @@ def test_a_full_redis_keeps_a_stream_waiting_and_loses_nothing(
             with redis_server.client() as own:
                 own.config_set("maxmemory", before)
 
-        sink = RedisSink(f"redis://{redis_server.host}:{redis_server.port}", "full", password_env="TEST_REDIS_PASSWORD")
+        sink = RedisSink(
+            f"redis://{redis_server.host}:{redis_server.port}",
+            "full",
+            password_env="TEST_REDIS_PASSWORD",
+        )
         relieved = Relieved(sink, relieve)
         try:
             write(relieved)
@@ -190,14 +217,19 @@ def run_files(spout: Files) -> tuple[list[Any], list[Any]]:
     return rows.values, bad.values
 
 
-POISON = {"surrogate": ('"\\ud800"', "not valid UTF-8"), "number": ("9" * 3000, "the most are 8192")}
+POISON = {
+    "surrogate": ('"\\ud800"', "not valid UTF-8"),
+    "number": ("9" * 3000, "the most are 8192"),
+}
 
 
 @pytest.mark.parametrize("kind", POISON)
 def test_a_record_that_no_tuple_can_carry_costs_itself_only(tmp_path: Path, kind: str) -> None:
     value, reason = POISON[kind]
     lines = [f'{{"n": {n}, "t": "x"}}' for n in range(20)]
-    (tmp_path / "a.json").write_text("\n".join([*lines[:10], f'{{"n": 99, "t": {value}}}', *lines[10:]]) + "\n")
+    (tmp_path / "a.json").write_text(
+        "\n".join([*lines[:10], f'{{"n": 99, "t": {value}}}', *lines[10:]]) + "\n"
+    )
     rows, bad = run_files(Files(str(tmp_path / "a.json"), "json", {"n": "bigint", "t": "any"}))
     assert sorted(n for n, _ in rows) == list(range(20))
     assert len(bad) == 1 and reason in bad[0][3]
@@ -207,17 +239,26 @@ def test_a_parquet_row_that_no_tuple_can_carry_costs_itself_only(tmp_path: Path)
     import datetime
 
     times = [None, datetime.datetime(2026, 1, 1), None]
-    pq.write_table(pa.table({"n": [1, 2, 3], "at": pa.array(times, pa.timestamp("us"))}), tmp_path / "a.parquet")
-    rows, bad = run_files(Files(str(tmp_path / "a.parquet"), "parquet", {"n": "bigint", "at": "any"}))
+    pq.write_table(
+        pa.table({"n": [1, 2, 3], "at": pa.array(times, pa.timestamp("us"))}),
+        tmp_path / "a.parquet",
+    )
+    rows, bad = run_files(
+        Files(str(tmp_path / "a.parquet"), "parquet", {"n": "bigint", "at": "any"})
+    )
     assert [n for n, _ in rows] == [1, 3]
     assert "zone" in bad[0][3]
 
 
 def test_a_column_whose_type_has_changed_is_named(tmp_path: Path) -> None:
     pq.write_table(pa.table({"n": ["1"], "t": ["x"]}), tmp_path / "a.parquet")
-    with pytest.raises(InvalidConfigError, match=r"a.parquet: column 'n' is string, but the source declares bigint"):
+    with pytest.raises(
+        InvalidConfigError, match=r"a.parquet: column 'n' is string, but the source declares bigint"
+    ):
         Run(Files(str(tmp_path / "a.parquet"), "parquet", {"n": "bigint", "t": "string"})).steps(3)
-    with pytest.raises(InvalidConfigError, match="column 'n' is string, but the source declares timestamp"):
+    with pytest.raises(
+        InvalidConfigError, match="column 'n' is string, but the source declares timestamp"
+    ):
         Run(Files(str(tmp_path / "a.parquet"), "parquet", {"n": "timestamp"})).steps(3)
 
 
@@ -225,7 +266,10 @@ def test_a_folder_of_another_schema_is_named_and_kept(tmp_path: Path) -> None:
     old = FileSink(tmp_path, schema="n bigint, text string", flush_secs=0)
     write(old)
     new = FileSink(tmp_path, schema="n bigint, text string, more double", flush_secs=0)
-    with pytest.raises(WorkerFailedError, match=r"has the columns n int64, text string, the sink n int64, .* more double"):
+    with pytest.raises(
+        WorkerFailedError,
+        match=r"has the columns n int64, text string, the sink n int64, .* more double",
+    ):
         feed(new, ["n", "text", "more"], [(1, "a", 1.0)])
     found = [row for path in tmp_path.glob("*.parquet") for row in pq.read_table(path).to_pylist()]
     assert Counter((row["n"], row["text"]) for row in found) == Counter(ROWS)
@@ -233,18 +277,28 @@ def test_a_folder_of_another_schema_is_named_and_kept(tmp_path: Path) -> None:
 
 def test_a_folder_that_goes_in_the_middle_of_a_run_is_named(tmp_path: Path) -> None:
     inner = FileSink(tmp_path / "out", schema="n bigint, text string", flush_secs=0)
-    with pytest.raises(WorkerFailedError, match=r"/out: epoch \d+ was staged as .* is there any more; restore it, or kill"):
+    with pytest.raises(
+        WorkerFailedError,
+        match=r"/out: epoch \d+ was staged as .* is there any more; restore it, or kill",
+    ):
         write(Spoiled(inner, lambda: shutil.rmtree(tmp_path / "out")))
 
 
-def test_a_table_that_is_dropped_in_the_middle_of_a_run_is_named_and_hostile_names_are_names(tmp_path: Path) -> None:
-    url, connection = f"sqlite:///{tmp_path / 'a.db'}", sqlite3.connect(tmp_path / "a.db", isolation_level=None)
+def test_a_table_that_is_dropped_in_the_middle_of_a_run_is_named_and_hostile_names_are_names(
+    tmp_path: Path,
+) -> None:
+    url, connection = (
+        f"sqlite:///{tmp_path / 'a.db'}",
+        sqlite3.connect(tmp_path / "a.db", isolation_level=None),
+    )
     connection.execute('CREATE TABLE "ro""ws; --" ("n"");--" INTEGER, ":p" TEXT)')
     assert feed(SqlSink(url, 'ro"ws; --'), ['n");--', ":p"], [(1, "a")]) == []
     assert connection.execute('SELECT * FROM "ro""ws; --"').fetchall() == [(1, "a")]
     connection.execute("DROP TABLE sparkstorm_epochs")  # simulated topologies have all the same id
     connection.execute("CREATE TABLE target (n INTEGER, text TEXT)")
-    with pytest.raises(WorkerFailedError, match=r"'sink' .*: table target at .*: no such table: target"):
+    with pytest.raises(
+        WorkerFailedError, match=r"'sink' .*: table target at .*: no such table: target"
+    ):
         write(Spoiled(SqlSink(url, "target"), lambda: connection.execute("DROP TABLE target")))
     connection.close()
 
@@ -265,10 +319,14 @@ class Failing:
         return getattr(self.inner, name)
 
 
-def test_a_store_that_goes_away_in_the_middle_of_a_file_costs_no_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_goes_away_in_the_middle_of_a_file_costs_no_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "a.txt").write_text("".join(f"{n}\n" for n in range(200)))
     opened, whole = iter((10, 0, 100, 100, 1000)), Folders.open
-    monkeypatch.setattr(Folders, "open", lambda self, path, at: Failing(whole(self, path, at), next(opened)))
+    monkeypatch.setattr(
+        Folders, "open", lambda self, path, at: Failing(whole(self, path, at), next(opened))
+    )
     rows, errors = CaptureBolt(), []
     builder = TopologyBuilder()
     builder.set_spout("files", Files(str(tmp_path / "a.txt")))
@@ -299,9 +357,13 @@ class Stumbling(Numbers):
         return StumblingReader(self.options)
 
 
-def test_a_data_source_that_raises_in_the_middle_of_a_partition_costs_no_row(tmp_path: Path) -> None:
+def test_a_data_source_that_raises_in_the_middle_of_a_partition_costs_no_row(
+    tmp_path: Path,
+) -> None:
     StumblingReader.stumbled.value.clear()
-    found = read(SparkSource(Stumbling, {"end": "53", "told": str(tmp_path / "told")}, follow=False))
+    found = read(
+        SparkSource(Stumbling, {"end": "53", "told": str(tmp_path / "told")}, follow=False)
+    )
     assert Counter(found) == Counter((n, str(n)) for n in range(53))
 
 
@@ -312,7 +374,9 @@ def test_wrong_tokens_and_addresses_end_a_run_and_park_nothing(target: Target) -
         (308, "it points elsewhere"),
     ):
         target.statuses = [status] * 99
-        with pytest.raises(WorkerFailedError, match=rf"'sink' .*: {target.url} answers {status}: said; {mend}"):
+        with pytest.raises(
+            WorkerFailedError, match=rf"'sink' .*: {target.url} answers {status}: said; {mend}"
+        ):
             feed(HttpSink(target.url), ["n"], [[1], [2]])
     assert target.bodies == {}
 
@@ -376,8 +440,14 @@ TIMES = st.lists(st.lists(st.integers(0, 50), max_size=20), min_size=1, max_size
 
 
 @given(TIMES, st.data())
-def test_a_record_is_as_late_as_in_its_own_partition(times: list[list[int]], data: st.DataObject) -> None:
-    order, left, given = PartitionOrder(1000), [list(each) for each in times], list[tuple[int, int]]()
+def test_a_record_is_as_late_as_in_its_own_partition(
+    times: list[list[int]], data: st.DataObject
+) -> None:
+    order, left, given = (
+        PartitionOrder(1000),
+        [list(each) for each in times],
+        list[tuple[int, int]](),
+    )
     for place in range(len(times)):
         order.add(str(place))
     ended: set[int] = set()

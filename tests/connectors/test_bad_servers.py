@@ -37,7 +37,9 @@ pytestmark = pytest.mark.system
 class Dropping(SqlSink):
     """Sink whose table loses a column after the second epoch."""
 
-    def __init__(self, drop: Shared[Callable[[], Any]], url: str, table: str, **secret: Any) -> None:
+    def __init__(
+        self, drop: Shared[Callable[[], Any]], url: str, table: str, **secret: Any
+    ) -> None:
         super().__init__(url, table, **secret)
         self.drop = drop
 
@@ -66,7 +68,8 @@ def step_once(source: SqlSource) -> None:
 @pytest.fixture
 def secret(postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     monkeypatch.setenv("BAD_PASSWORD", PASSWORD)
-    postgres.run("DROP TABLE IF EXISTS sparkstorm_epochs")  # simulated topologies have all the same id
+    # simulated topologies have all the same id
+    postgres.run("DROP TABLE IF EXISTS sparkstorm_epochs")
     return {"password_env": "BAD_PASSWORD"}
 
 
@@ -76,8 +79,12 @@ def suppressed(server: PostgresServer, statement: str) -> None:
 
 
 def test_a_killed_server_starts_at_once_though_it_was_at_work(postgres: PostgresServer) -> None:
-    """A backend that computes does not see its server's death, and keeps the shared memory that the next server needs."""
-    query = threading.Thread(target=suppressed, args=(postgres, "SELECT count(*) FROM generate_series(1, 1000000000)"))
+    """A backend that computes does not see its server's death, and keeps the shared memory that the
+    next server needs.
+    """
+    query = threading.Thread(
+        target=suppressed, args=(postgres, "SELECT count(*) FROM generate_series(1, 1000000000)")
+    )
     query.start()
     busy = "SELECT 1 FROM pg_stat_activity WHERE state = 'active' AND query LIKE 'SELECT count(*) FROM generate_series%'"
     wait_until(lambda: postgres.run(busy), "the query runs")
@@ -93,17 +100,29 @@ def test_a_wrong_password_is_one_sentence_each(
 ) -> None:
     postgres.run("CREATE TABLE guarded (id BIGINT, n BIGINT)")
     monkeypatch.setenv("BAD_PASSWORD", "wrong")
-    with pytest.raises(WorkerFailedError, match=r"'sink' .*: table guarded at postgresql.*password authentication failed"):
+    with pytest.raises(
+        WorkerFailedError,
+        match=r"'sink' .*: table guarded at postgresql.*password authentication failed",
+    ):
         feed(SqlSink(postgres.url, "guarded", **secret), ["id", "n"], [(1, 2)])
-    with pytest.raises(InvalidConfigError, match=r"component 'sql', guarded at postgresql.*password authentication failed"):
+    with pytest.raises(
+        InvalidConfigError,
+        match=r"component 'sql', guarded at postgresql.*password authentication failed",
+    ):
         step_once(SqlSource(postgres.url, "guarded", ["n"], key="id", **secret))
     assert postgres.run("SELECT * FROM guarded") == []
 
 
-def test_a_table_that_is_missing_or_has_changed_is_named(postgres: PostgresServer, secret: dict[str, Any]) -> None:
-    with pytest.raises(InvalidConfigError, match=r'component .sql., nowhere at .*relation "nowhere" does not exist'):
+def test_a_table_that_is_missing_or_has_changed_is_named(
+    postgres: PostgresServer, secret: dict[str, Any]
+) -> None:
+    with pytest.raises(
+        InvalidConfigError, match=r'component .sql., nowhere at .*relation "nowhere" does not exist'
+    ):
         step_once(SqlSource(postgres.url, "nowhere", ["n"], key="id", **secret))
-    postgres.run("CREATE TABLE moving (id BIGINT PRIMARY KEY, n BIGINT)", "INSERT INTO moving VALUES (1, 10)")
+    postgres.run(
+        "CREATE TABLE moving (id BIGINT PRIMARY KEY, n BIGINT)", "INSERT INTO moving VALUES (1, 10)"
+    )
     source = SqlSource(postgres.url, "moving", ["n"], key="id", **secret)
     bench = Bench(source)
     assert bench.step() == [(10,)]
@@ -116,12 +135,18 @@ def test_a_table_that_is_missing_or_has_changed_is_named(postgres: PostgresServe
     postgres.run("CREATE TABLE target (n BIGINT, text TEXT)")
 
     drop = Shared(lambda: postgres.run("ALTER TABLE target DROP COLUMN text"))
-    with pytest.raises(WorkerFailedError, match=r"table target at .*(has no column 'text'|column \"text\" .*does not exist)"):
+    with pytest.raises(
+        WorkerFailedError,
+        match=r"table target at .*(has no column 'text'|column \"text\" .*does not exist)",
+    ):
         write(Dropping(drop, postgres.url, "target", **secret))
-    assert [n for (n,) in postgres.run("SELECT n FROM target ORDER BY n")] == [0, 1, 2]  # two epochs, each once
+    # two epochs, each once
+    assert [n for (n,) in postgres.run("SELECT n FROM target ORDER BY n")] == [0, 1, 2]
 
 
-def test_a_full_disk_of_the_database_is_waited_for(postgres: PostgresServer, secret: dict[str, Any], small_disk: Path) -> None:
+def test_a_full_disk_of_the_database_is_waited_for(
+    postgres: PostgresServer, secret: dict[str, Any], small_disk: Path
+) -> None:
     space = small_disk / "space"
     space.mkdir()
     subprocess.run(["chown", "postgres", str(space)], check=True)
@@ -135,11 +160,15 @@ def test_a_full_disk_of_the_database_is_waited_for(postgres: PostgresServer, sec
     postgres.run("DROP TABLESPACE small")
 
 
-def test_a_row_that_no_tuple_can_carry_costs_itself_only(postgres: PostgresServer, secret: dict[str, Any]) -> None:
+def test_a_row_that_no_tuple_can_carry_costs_itself_only(
+    postgres: PostgresServer, secret: dict[str, Any]
+) -> None:
     postgres.run("CREATE TABLE times (id BIGINT PRIMARY KEY, at TIMESTAMP)")
     postgres.run("INSERT INTO times VALUES (1, NULL), (2, NULL), (3, '2026-01-01'), (4, NULL)")
     rows, bad, builder = CaptureBolt(), CaptureBolt(), TopologyBuilder()
-    builder.set_spout("times", SqlSource(postgres.url, "times", ["id", "at"], key="id", follow=False, **secret))
+    builder.set_spout(
+        "times", SqlSource(postgres.url, "times", ["id", "at"], key="id", follow=False, **secret)
+    )
     builder.set_bolt("rows", rows, inputs="times")
     builder.set_bolt("bad", bad, inputs="times:bad")
     with LocalCluster() as cluster:
@@ -175,14 +204,25 @@ def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def test_hostile_names_of_objects_are_names(bucket: Any) -> None:
-    names = ["a b%2F+?#é'.txt", "x..%2f..%2fetc.txt", "$(x)`y`;--rf.txt", "[x]*.txt", 'in"quoted".txt', "_hidden.txt"]
+    names = [
+        "a b%2F+?#é'.txt",
+        "x..%2f..%2fetc.txt",
+        "$(x)`y`;--rf.txt",
+        "[x]*.txt",
+        'in"quoted".txt',
+        "_hidden.txt",
+    ]
     keys = [f"in/{name}" for name in names]
     for number, key in enumerate(keys):
         bucket.put_object(Bucket="bucket", Key=key, Body=f"{number}\n".encode())
     run = Run(Files("s3://bucket/in/*.txt")).steps()
     assert sorted(run.lines) == ["0", "1", "2", "3", "4"]
-    write(FileSink("s3://bucket/out/it's a [folder]*?#", schema="n bigint, text string", flush_secs=0))
-    found = [each["Key"] for each in bucket.list_objects_v2(Bucket="bucket", Prefix="out/")["Contents"]]
+    write(
+        FileSink("s3://bucket/out/it's a [folder]*?#", schema="n bigint, text string", flush_secs=0)
+    )
+    found = [
+        each["Key"] for each in bucket.list_objects_v2(Bucket="bucket", Prefix="out/")["Contents"]
+    ]
     written = [key for key in found if key.endswith(".parquet")]
     assert written and all(key.startswith("out/it's a [folder]*?#/test-") for key in written)
 
@@ -209,9 +249,13 @@ for call in (
 
 
 def refusals(bucket: str, folder: Path, url: str) -> list[str]:
-    """Ask for a bucket in a process of its own: the libraries keep a connection that was answered with an error."""
+    """Ask for a bucket in a process of its own: the libraries keep a connection that was answered
+    with an error.
+    """
     command = [sys.executable, "-c", _ASK_S3, bucket, str(folder), url]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900, check=False)
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=900, check=False
+    )
     lines = done.stdout.splitlines()
     assert len(lines) == 4, done
     return lines
@@ -219,18 +263,39 @@ def refusals(bucket: str, folder: Path, url: str) -> list[str]:
 
 def test_a_bucket_that_is_gone_is_named(bucket: Any, tmp_path: Path) -> None:
     sink, source, delta, iceberg = refusals("gone", tmp_path, bucket.meta.endpoint_url)
-    assert re.match(r"WorkerFailedError: component 'sink' .*: s3://gone/out: .*(not found|NO_SUCH_BUCKET)", sink)
+    assert re.match(
+        r"WorkerFailedError: component 'sink' .*: s3://gone/out: .*(not found|NO_SUCH_BUCKET)", sink
+    )
     assert re.match(r"InvalidConfigError: component 'files': no file matches s3://gone/in", source)
     assert re.match(r"WorkerFailedError: component 'sink' .*: s3://gone/out: .*NoSuchBucket", delta)
     assert re.match(r"WorkerFailedError: component 'sink' .*: db.rows: .*NO_SUCH_BUCKET", iceberg)
 
 
-def test_credentials_that_s3_refuses_are_named(s3: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    own = {"AWS_ENDPOINT_URL": s3.url, "AWS_ALLOW_HTTP": "true", "AWS_REGION": "us-east-1", "AWS_EC2_METADATA_DISABLED": "true"}
-    for name, value in {**own, "AWS_ACCESS_KEY_ID": "no-such", "AWS_SECRET_ACCESS_KEY": "wrong"}.items():
+def test_credentials_that_s3_refuses_are_named(
+    s3: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = {
+        "AWS_ENDPOINT_URL": s3.url,
+        "AWS_ALLOW_HTTP": "true",
+        "AWS_REGION": "us-east-1",
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }
+    for name, value in {
+        **own,
+        "AWS_ACCESS_KEY_ID": "no-such",
+        "AWS_SECRET_ACCESS_KEY": "wrong",
+    }.items():
         monkeypatch.setenv(name, value)
     sink, source, delta, iceberg = refusals("bucket", tmp_path, s3.url)
-    assert re.match(r"WorkerFailedError: component 'sink' .*: s3://bucket/out: .*(ACCESS_DENIED|INVALID_ACCESS_KEY_ID)", sink)
-    assert re.match(r"InvalidConfigError: component 'files', .*s3://bucket/in.*(ACCESS_DENIED|INVALID_ACCESS_KEY_ID)", source)
-    assert re.match(r"WorkerFailedError: component 'sink' .*: s3://bucket/out: .*InvalidAccessKeyId", delta)
+    assert re.match(
+        r"WorkerFailedError: component 'sink' .*: s3://bucket/out: .*(ACCESS_DENIED|INVALID_ACCESS_KEY_ID)",
+        sink,
+    )
+    assert re.match(
+        r"InvalidConfigError: component 'files', .*s3://bucket/in.*(ACCESS_DENIED|INVALID_ACCESS_KEY_ID)",
+        source,
+    )
+    assert re.match(
+        r"WorkerFailedError: component 'sink' .*: s3://bucket/out: .*InvalidAccessKeyId", delta
+    )
     assert re.match(r"WorkerFailedError: component 'sink' .*: db.rows: .*ACCESS_DENIED", iceberg)

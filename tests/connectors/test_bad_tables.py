@@ -39,7 +39,11 @@ class Table:
 
     def read(self) -> Counter[Any]:
         """Rows of the table, by its library."""
-        found = pa.table(DeltaTable(str(self.path)).to_pyarrow_table()) if self.is_delta else self.iceberg().scan().to_arrow()
+        found = (
+            pa.table(DeltaTable(str(self.path)).to_pyarrow_table())
+            if self.is_delta
+            else self.iceberg().scan().to_arrow()
+        )
         return Counter((row["n"], row["text"]) for row in found.to_pylist())
 
     def iceberg(self) -> Any:
@@ -65,11 +69,16 @@ def kind(request: pytest.FixtureRequest) -> Any:
     return request.param
 
 
-def test_a_full_disk_keeps_a_table_waiting_and_loses_nothing(kind: str, small_disk: Path, tmp_path: Path) -> None:
+def test_a_full_disk_keeps_a_table_waiting_and_loses_nothing(
+    kind: str, small_disk: Path, tmp_path: Path
+) -> None:
     table = Table(kind, small_disk, tmp_path)
     relieved = Relieved(table.sink(), fill(small_disk))
     write(relieved)
-    assert len(relieved.refusals.value) >= 2 and "No space left on device" in relieved.refusals.value[0]
+    assert (
+        len(relieved.refusals.value) >= 2
+        and "No space left on device" in relieved.refusals.value[0]
+    )
     assert "\x1b" not in relieved.refusals.value[0]
     assert table.read() == Counter(ROWS)
 
@@ -77,7 +86,8 @@ def test_a_full_disk_keeps_a_table_waiting_and_loses_nothing(kind: str, small_di
 def test_a_table_that_is_gone_is_named_and_not_made_anew(kind: str, tmp_path: Path) -> None:
     table = Table(kind, tmp_path, tmp_path)
     with pytest.raises(
-        WorkerFailedError, match=r"rows: the table is gone, and with it what was written up to epoch \d+; restore|NoSuch"
+        WorkerFailedError,
+        match=r"rows: the table is gone, and with it what was written up to epoch \d+; restore|NoSuch",
     ):
         write(Spoiled(table.sink(), table.drop))
 
@@ -87,5 +97,8 @@ def test_a_table_whose_columns_have_changed_is_named(kind: str, tmp_path: Path) 
     if kind == "delta":  # files without a new column are its rows with nulls there
         write(Spoiled(table.sink(), table.change))
         assert table.read() == Counter(ROWS)
-    with pytest.raises(WorkerFailedError, match=r"rows: the table has the columns n int64, .*, the sink n int64, text string"):
+    with pytest.raises(
+        WorkerFailedError,
+        match=r"rows: the table has the columns n int64, .*, the sink n int64, text string",
+    ):
         write(Spoiled(table.sink(), table.change))

@@ -1,4 +1,6 @@
-"""DeltaSink: every row in the table once, whatever dies; small files merged; tables that do not fit."""
+"""DeltaSink: every row in the table once, whatever dies; small files merged; tables that do not
+fit.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ SCHEMA = "n bigint, text string"
 @pytest.fixture(scope="module", autouse=True)
 def runtime(tmp_path_factory: pytest.TempPathFactory) -> None:
     """The library's threads, which the first call of a process starts and nothing ends."""
-    DeltaTable.create(str(tmp_path_factory.mktemp("delta")), pa.schema([("n", pa.int64())])).to_pyarrow_table()
+    DeltaTable.create(
+        str(tmp_path_factory.mktemp("delta")), pa.schema([("n", pa.int64())])
+    ).to_pyarrow_table()
 
 
 def rows_of(folder: Path) -> Counter[tuple[int, str]]:
@@ -58,11 +62,17 @@ def test_small_files_are_merged_and_a_repeated_commit_changes_nothing(tmp_path: 
 
 def test_tables_that_do_not_fit_are_named(tmp_path: Path) -> None:
     DeltaTable.create(str(tmp_path / "other"), pa.schema([("n", pa.string())]))
-    with pytest.raises(WorkerFailedError, match=r"/other: the table has the columns n string, the sink n int64, text string"):
+    with pytest.raises(
+        WorkerFailedError,
+        match=r"/other: the table has the columns n string, the sink n int64, text string",
+    ):
         feed(DeltaSink(tmp_path / "other", SCHEMA), ["n", "text"], [(1, "a")])
     parted = pa.schema([("n", pa.int64()), ("text", pa.string())])
     DeltaTable.create(str(tmp_path / "parted"), parted, partition_by=["n"])
     with pytest.raises(WorkerFailedError, match="DeltaSink writes no partitioned tables"):
         feed(DeltaSink(tmp_path / "parted", SCHEMA), ["n", "text"], [(1, "a")])
-    with pytest.raises(InvalidConfigError, match="storage_options: AWS_SECRET_ACCESS_KEY holds a password or secret"):
+    with pytest.raises(
+        InvalidConfigError,
+        match="storage_options: AWS_SECRET_ACCESS_KEY holds a password or secret",
+    ):
         DeltaSink(tmp_path, SCHEMA, storage_options={"AWS_SECRET_ACCESS_KEY": "x"})

@@ -1,4 +1,6 @@
-"""FileSink: every row in the folder once, whatever dies; compaction; rows and folders that do not fit."""
+"""FileSink: every row in the folder once, whatever dies; compaction; rows and folders that do not
+fit.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,26 @@ import pyarrow.parquet as pq
 import pytest
 
 from sparkstorm.api import TopologyBuilder
-from sparkstorm.connectors import DeltaSink, FileSink, IcebergSink, KafkaSink, KafkaSource, RedisSink, RedisSource, SqlSink
+from sparkstorm.connectors import (
+    DeltaSink,
+    FileSink,
+    IcebergSink,
+    KafkaSink,
+    KafkaSource,
+    RedisSink,
+    RedisSource,
+    SqlSink,
+)
 from sparkstorm.errors import InvalidConfigError, WorkerFailedError
 from sparkstorm.model.topology import Topology
 from sparkstorm.testing import FeederSpout, LocalCluster, Shared, die
 from tests.connectors.crashing_sink import feed
 
-CONF = {"topology.epoch.rows": 4, "topology.max.worker.deaths": 1000, "topology.sink.patience.secs": 1}
+CONF = {
+    "topology.epoch.rows": 4,
+    "topology.max.worker.deaths": 1000,
+    "topology.sink.patience.secs": 1,
+}
 
 
 def build(sink: FileSink, fields: Any = ("n", "text")) -> tuple[Topology, FeederSpout]:
@@ -48,7 +63,9 @@ def read(folder: Path) -> Counter[tuple[Any, ...]]:
         elif path.suffix == ".jsonl":
             rows += [tuple(json.loads(line).values()) for line in path.read_text().splitlines()]
         else:
-            rows += [(int(n), text) for n, text in list(csv.reader(path.read_text().splitlines()))[1:]]
+            rows += [
+                (int(n), text) for n, text in list(csv.reader(path.read_text().splitlines()))[1:]
+            ]
     return Counter(rows)
 
 
@@ -57,7 +74,9 @@ WANTED = Counter((n, str(n)) for n in range(30))
 
 @pytest.mark.parametrize("format", ["parquet", "json", "csv"])
 @pytest.mark.parametrize("target_bytes", [0, 1 << 20])
-def test_rows_are_written_once_and_small_files_are_compacted(tmp_path: Path, format: str, target_bytes: int) -> None:
+def test_rows_are_written_once_and_small_files_are_compacted(
+    tmp_path: Path, format: str, target_bytes: int
+) -> None:
     schema = "n bigint, text string" if format == "parquet" else None
     write(FileSink(tmp_path, format, schema, flush_secs=0, target_bytes=target_bytes))
     assert read(tmp_path) == WANTED
@@ -96,7 +115,9 @@ class CrashingFileSink(FileSink):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [{"flush_secs": 0.002}, {"flush_secs": 0.01, "flush_rows": 6, "target_bytes": 0}])
+@pytest.mark.parametrize(
+    "options", [{"flush_secs": 0.002}, {"flush_secs": 0.01, "flush_rows": 6, "target_bytes": 0}]
+)
 def test_a_death_in_every_phase(tmp_path: Path, options: Any) -> None:
     clean = Shared([0])
     write(CrashingFileSink(tmp_path / "clean", clean, **options))
@@ -112,7 +133,14 @@ def test_rows_that_do_not_fit_the_schema_are_parked_by_field(tmp_path: Path) -> 
     topology, feed = build(FileSink(tmp_path, schema=schema, flush_secs=0), ("n", "text", "tags"))
     with LocalCluster() as cluster:
         cluster.submit(topology, CONF)
-        for row in ([1, "a", [1]], [1.5, "b", [1]], [500, "c", None], [2, b"d", None], [3, "e", ["x"]], [None, None, None]):
+        for row in (
+            [1, "a", [1]],
+            [1.5, "b", [1]],
+            [500, "c", None],
+            [2, b"d", None],
+            [3, "e", ["x"]],
+            [None, None, None],
+        ):
             feed.feed(row)
         cluster.run_until_idle()
         reasons = [letter.reason for letter in cluster.dead_letters]
@@ -124,7 +152,9 @@ def test_rows_that_do_not_fit_the_schema_are_parked_by_field(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("format", ["parquet", "json", "csv"])
 def test_an_epoch_whose_rows_all_failed_leaves_no_file(tmp_path: Path, format: str) -> None:
-    topology, feed = build(FileSink(tmp_path, format, "n bigint, text string", flush_secs=0, target_bytes=0))
+    topology, feed = build(
+        FileSink(tmp_path, format, "n bigint, text string", flush_secs=0, target_bytes=0)
+    )
     with LocalCluster() as cluster:
         cluster.submit(topology, CONF)
         for row in ([1, "a"], [1.5, "b"], [2, "c"]):
@@ -138,11 +168,17 @@ def test_an_epoch_whose_rows_all_failed_leaves_no_file(tmp_path: Path, format: s
 @pytest.mark.parametrize("name", ["a\0b", "a\udcffb", " "])
 def test_a_name_that_no_system_takes_is_refused_where_it_is_given(name: str) -> None:
     for make in (FileSink, DeltaSink, IcebergSink):
-        with pytest.raises(InvalidConfigError, match=rf"{make.__name__}: .* is no name: it is empty, holds a NUL, or is not UTF-8"):
+        with pytest.raises(
+            InvalidConfigError,
+            match=rf"{make.__name__}: .* is no name: it is empty, holds a NUL, or is not UTF-8",
+        ):
             make(name, schema="n bigint")
     with pytest.raises(InvalidConfigError, match=r"SqlSink: .* is no name"):
         SqlSink("sqlite://", name)
-    for make_redis in (lambda: RedisSink("redis://h", name), lambda: RedisSource("redis://h", name, ["a"])):
+    for make_redis in (
+        lambda: RedisSink("redis://h", name),
+        lambda: RedisSource("redis://h", name, ["a"]),
+    ):
         with pytest.raises(InvalidConfigError, match=r"Redis(Sink|Source): .* is no name"):
             make_redis()
 
@@ -150,7 +186,9 @@ def test_a_name_that_no_system_takes_is_refused_where_it_is_given(name: str) -> 
 @pytest.mark.parametrize("name", ["..", "a\nb", "a\0b", "a\udcff", "é", "a" * 250, "", "../x"])
 def test_a_topic_that_kafka_refuses_is_refused_where_it_is_given(name: str) -> None:
     for make in (lambda: KafkaSink("h:1", name), lambda: KafkaSource("h:1", ["fine", name])):
-        with pytest.raises(InvalidConfigError, match=r"Kafka(Sink|Source): .* is no name of a topic"):
+        with pytest.raises(
+            InvalidConfigError, match=r"Kafka(Sink|Source): .* is no name of a topic"
+        ):
             make()
 
 
@@ -165,14 +203,19 @@ def test_a_source_without_a_topic_or_stream_is_refused_and_one_named_twice_is_re
 
 def test_a_folder_that_cannot_be_ends_the_run_at_once(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
-    for name, reason in (("a" * 300, "File name too long"), ("loop", "Too many levels of symbolic links")):
+    for name, reason in (
+        ("a" * 300, "File name too long"),
+        ("loop", "Too many levels of symbolic links"),
+    ):
         with pytest.raises(WorkerFailedError, match=rf"^(?!.*waits for its target).*{reason}"):
             feed(FileSink(tmp_path / name, schema="n bigint", flush_secs=0), ["n"], [(1,)])
 
 
 def test_a_full_or_foreign_folder_is_said_in_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(WorkerFailedError, match=r"'files' .* waits for its target: .*; given up after 1 s"):
+    with pytest.raises(
+        WorkerFailedError, match=r"'files' .* waits for its target: .*; given up after 1 s"
+    ):
         write(FileSink(tmp_path / "file", schema="n bigint, text string", flush_secs=0))
     with pytest.raises(InvalidConfigError, match="parquet needs a schema"):
         FileSink(tmp_path)

@@ -1,4 +1,6 @@
-"""Files: every record of each format once, over restarts, new files, growth and rotation; and what cannot be read."""
+"""Files: every record of each format once, over restarts, new files, growth and rotation; and what
+cannot be read.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,12 @@ class Context:
     """Context of the spout, with a clock that the test moves."""
 
     def __init__(self, index: int = 0, tasks: int = 1) -> None:
-        self.task_index, self.peers, self.component_id, self.at_ms = index, tuple(range(tasks)), "files", 0
+        self.task_index, self.peers, self.component_id, self.at_ms = (
+            index,
+            tuple(range(tasks)),
+            "files",
+            0,
+        )
         self.column_streams: frozenset[str] = frozenset()
 
     def now_ms(self) -> int:
@@ -90,7 +97,9 @@ def lines(first: int, last: int) -> bytes:
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
-def test_packed_files_and_folders_are_read_once_from_any_position(tmp_path: Path, suffix: str) -> None:
+def test_packed_files_and_folders_are_read_once_from_any_position(
+    tmp_path: Path, suffix: str
+) -> None:
     (tmp_path / "deep").mkdir()
     packed(tmp_path, f"a.txt{suffix}", lines(0, 150))
     packed(tmp_path / "deep", f"b.txt{suffix}", lines(150, 300)[:-1])  # without a last line end
@@ -105,13 +114,25 @@ def test_packed_files_and_folders_are_read_once_from_any_position(tmp_path: Path
 
 
 def parquet(path: Path) -> None:
-    pq.write_table(pa.table({"n": list(range(200)), "t": [str(n) for n in range(200)]}), path, row_group_size=30)
+    pq.write_table(
+        pa.table({"n": list(range(200)), "t": [str(n) for n in range(200)]}),
+        path,
+        row_group_size=30,
+    )
 
 
 FORMATS: dict[str, tuple[str, Callable[[Path], Any]]] = {
     "parquet": ("a.parquet", parquet),
-    "json": ("a.json", lambda p: p.write_text("".join(json.dumps({"t": str(n), "n": n, "x": 0}) + "\n" for n in range(200)))),
-    "csv": ("a.csv", lambda p: p.write_text("t,x,n\n" + "".join(f'"{n}",,{n}\n' for n in range(200)))),
+    "json": (
+        "a.json",
+        lambda p: p.write_text(
+            "".join(json.dumps({"t": str(n), "n": n, "x": 0}) + "\n" for n in range(200))
+        ),
+    ),
+    "csv": (
+        "a.csv",
+        lambda p: p.write_text("t,x,n\n" + "".join(f'"{n}",,{n}\n' for n in range(200))),
+    ),
 }
 
 
@@ -127,22 +148,33 @@ def test_fields_are_read_by_name_and_type_from_any_position(tmp_path: Path, form
 
 
 def test_csv_cells_may_hold_line_ends_quotes_and_delimiters(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_bytes(b'\xef\xbb\xbfid;text\r\n1;"two\r\nlines; and ""quotes"""\r\n2;\r\n')
-    run = Run(Files(str(tmp_path / "a.csv"), "csv", {"text": "string", "id": "int"}, delimiter=";")).steps()
+    (tmp_path / "a.csv").write_bytes(
+        b'\xef\xbb\xbfid;text\r\n1;"two\r\nlines; and ""quotes"""\r\n2;\r\n'
+    )
+    run = Run(
+        Files(str(tmp_path / "a.csv"), "csv", {"text": "string", "id": "int"}, delimiter=";")
+    ).steps()
     assert run.collector.rows == [('two\r\nlines; and "quotes"', 1), ("", 2)]
 
 
 @pytest.mark.parametrize(
     ("text", "rows", "bad"),
     [
-        (b'a,b\n1,5" pipe\n2,"x\ny"\n3,z\n', [(1, '5" pipe'), (2, "x\ny"), (3, "z")], []),  # a quote within a cell opens none
+        # a quote within a cell opens none
+        (b'a,b\n1,5" pipe\n2,"x\ny"\n3,z\n', [(1, '5" pipe'), (2, "x\ny"), (3, "z")], []),
         (b'a,"b\nc",b\n1,x,2\n', [(1, "2")], []),
-        (b"a,b\n1,x\r2,y\n3,z\n", [(3, "z")], ["a carriage return outside of quotes; lines end with a newline"]),
+        (
+            b"a,b\n1,x\r2,y\n3,z\n",
+            [(3, "z")],
+            ["a carriage return outside of quotes; lines end with a newline"],
+        ),
         (b"a,b\n1_0,x\n", [], ["field 'a' is '1_0', not a whole number"]),
         (b"", [], []),
     ],
 )
-def test_no_row_of_a_csv_file_is_passed_by_in_silence(tmp_path: Path, text: bytes, rows: list[Any], bad: list[str]) -> None:
+def test_no_row_of_a_csv_file_is_passed_by_in_silence(
+    tmp_path: Path, text: bytes, rows: list[Any], bad: list[str]
+) -> None:
     (tmp_path / "1.csv").write_bytes(text)
     (tmp_path / "2[1].csv").write_bytes(b"a,b\n9,last\n")
     paths = [str(tmp_path / "1.csv"), str(tmp_path / "2[1].csv")]  # a name, not a pattern
@@ -154,7 +186,10 @@ def test_no_row_of_a_csv_file_is_passed_by_in_silence(tmp_path: Path, text: byte
 
 def test_headers_that_are_none_are_named(tmp_path: Path) -> None:
     (tmp_path / "1.csv").write_bytes(b"a,b\r1,x\r2,y\r")
-    with pytest.raises(InvalidConfigError, match=r"1\.csv: its header cannot be read: a carriage return outside of quotes"):
+    with pytest.raises(
+        InvalidConfigError,
+        match=r"1\.csv: its header cannot be read: a carriage return outside of quotes",
+    ):
         Run(Files(str(tmp_path / "1.csv"), "csv", ["a"])).steps()
 
 
@@ -169,7 +204,9 @@ def test_a_zstd_file_that_was_cut_is_reported_and_the_next_file_is_read(tmp_path
 
 
 def test_poison_records_go_to_the_stream_bad_and_the_rest_is_read(tmp_path: Path) -> None:
-    (tmp_path / "a.json").write_text('{"n": 1}\n[1]\n{"n": "x"}\n{"n"\n' + "x" * 500 + '\n{"n": 2}\n')
+    (tmp_path / "a.json").write_text(
+        '{"n": 1}\n[1]\n{"n": "x"}\n{"n"\n' + "x" * 500 + '\n{"n": 2}\n'
+    )
     (tmp_path / "b.json").write_text("[" * 300 + '\n{"n": 3}\n')
     (tmp_path / "c.json.gz").write_bytes(gzip.compress(b'{"n": 4}\n' * 5)[:-12])
     run = Run(Files(str(tmp_path), "json", {"n": "bigint"}, max_record_bytes=400)).steps()
@@ -205,11 +242,16 @@ def test_a_file_that_goes_or_shrinks_between_two_runs_is_reported_and_the_next_i
     again = Run(spout, begun.spout.snapshot()).steps()
     assert again.lines == ["0", "1", "2"] and again.spout.is_exhausted()
     [(path, _, _, reason)] = again.collector.bad
-    assert path == str(tmp_path / "a") and ("is gone" if harm == "gone" else "has become shorter") in reason
+    assert (
+        path == str(tmp_path / "a")
+        and ("is gone" if harm == "gone" else "has become shorter") in reason
+    )
     assert str(tmp_path / "a") in again.collector.errors[0]
 
 
-def test_a_damaged_page_of_a_parquet_file_is_reported_and_the_next_file_is_read(tmp_path: Path) -> None:
+def test_a_damaged_page_of_a_parquet_file_is_reported_and_the_next_file_is_read(
+    tmp_path: Path,
+) -> None:
     table = pa.table({"n": list(range(5000))})
     pq.write_table(table, tmp_path / "a.parquet", row_group_size=1000, compression="zstd")
     damaged = bytearray((tmp_path / "a.parquet").read_bytes())
@@ -225,13 +267,18 @@ def test_a_damaged_page_of_a_parquet_file_is_reported_and_the_next_file_is_read(
 def test_files_are_read_in_the_order_of_their_paths_or_of_a_key(tmp_path: Path) -> None:
     for name, size in (("10.log", 1), ("9.log", 900), ("2.log", 20)):
         (tmp_path / name).write_text(f"{name}\n" * size)
-    for order, wanted in ((None, ["10", "2", "9"]), (lambda path: int(Path(path).stem), ["2", "9", "10"])):
+    for order, wanted in (
+        (None, ["10", "2", "9"]),
+        (lambda path: int(Path(path).stem), ["2", "9", "10"]),
+    ):
         read = Run(Files(str(tmp_path), order=order)).steps().lines
         assert [f"{stem}.log" for stem in wanted] == list(dict.fromkeys(read)) and len(read) == 921
 
 
 def test_new_files_are_found_and_shared_by_tasks(tmp_path: Path) -> None:
-    runs = [Run(Files(str(tmp_path / "*.txt"), follow=True), index=index, tasks=3) for index in range(3)]
+    runs = [
+        Run(Files(str(tmp_path / "*.txt"), follow=True), index=index, tasks=3) for index in range(3)
+    ]
     found: list[str] = []
     for n in range(9):
         (tmp_path / f"{n}.txt").write_bytes(lines(n, n + 1))
@@ -252,7 +299,8 @@ def test_a_growing_file_is_followed_over_renames_truncation_and_restarts(tmp_pat
     assert run.lines == ["line 0", "line 1", "line 2"]  # half a line is no line yet
     with log.open("ab") as writer:
         writer.write(b"3\n" + lines(4, 5))
-        log.rename(tmp_path / "app.log.1")  # rotation: its writer goes on for a moment, then opens a new file
+        # rotation: its writer goes on for a moment, then opens a new file
+        log.rename(tmp_path / "app.log.1")
         writer.write(lines(5, 6))
         writer.flush()
         log.write_bytes(lines(6, 8))
@@ -279,7 +327,9 @@ def test_a_new_file_under_an_old_inode_is_told_from_it(tmp_path: Path) -> None:
     run = Run(Files(str(log), tail=True)).steps()
     position = run.spout.snapshot()
     log.write_bytes(b"other 0\nother 1\nother 2\nother 3\n")  # the same inode
-    assert Run(Files(str(log), tail=True), position).steps().lines == [f"other {n}" for n in range(4)]
+    assert Run(Files(str(log), tail=True), position).steps().lines == [
+        f"other {n}" for n in range(4)
+    ]
 
 
 def test_hostile_names_and_what_is_no_file_do_no_harm(tmp_path: Path) -> None:
@@ -302,7 +352,12 @@ def test_loops_of_links_and_folders_of_any_depth(tmp_path: Path) -> None:
         (tmp_path / folder / "x.txt").write_text(f"{folder}\n")
     (tmp_path / "a" / "self").symlink_to(tmp_path)
     (tmp_path / "a" / "loop.txt").symlink_to(tmp_path / "a" / "loop.txt")
-    for pattern, found in (("**/*.txt", ["", "a/", "a/b/"]), ("*/*.txt", ["a/"]), ("a/../**/b/*", ["a/b/"]), ("**", [""])):
+    for pattern, found in (
+        ("**/*.txt", ["", "a/", "a/b/"]),
+        ("*/*.txt", ["a/"]),
+        ("a/../**/b/*", ["a/b/"]),
+        ("**", [""]),
+    ):
         assert sorted(Run(Files(str(tmp_path / pattern))).steps().lines) == found
     for name in ("a/loop.txt", "n" * 300):
         with pytest.raises(InvalidConfigError, match="no file matches"):
@@ -320,7 +375,9 @@ def test_a_header_that_grows_is_waited_for(tmp_path: Path) -> None:
     assert run.steps().lines == ["x"]
 
 
-def test_a_log_that_is_rotated_away_before_a_position_in_it_is_committed_is_not_read(tmp_path: Path) -> None:
+def test_a_log_that_is_rotated_away_before_a_position_in_it_is_committed_is_not_read(
+    tmp_path: Path,
+) -> None:
     spout = Files(str(tmp_path / "app.log"), tail=True)
     (tmp_path / "app.log").write_text("one\n")
     begun = Run(spout).steps(1)
@@ -335,7 +392,9 @@ def test_a_log_that_is_rotated_away_before_a_position_in_it_is_committed_is_not_
 
 
 def test_mistakes_are_named(tmp_path: Path) -> None:
-    with pytest.raises(InvalidConfigError, match="format is 'xml'; there are lines, json, csv, parquet"):
+    with pytest.raises(
+        InvalidConfigError, match="format is 'xml'; there are lines, json, csv, parquet"
+    ):
         Files("a", "xml")
     with pytest.raises(InvalidConfigError, match="json needs fields, as names or types by name"):
         Files("a", "json")
@@ -344,7 +403,9 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidConfigError, match=r"component 'files': no file matches .*/nothing"):
         Run(Files(str(tmp_path / "nothing"))).steps()
     (tmp_path / "a.csv").write_text("id,name\n1,x\n")
-    with pytest.raises(InvalidConfigError, match=r"a.csv: its header has no column 'text', only id, name"):
+    with pytest.raises(
+        InvalidConfigError, match=r"a.csv: its header has no column 'text', only id, name"
+    ):
         Run(Files(str(tmp_path / "a.csv"), "csv", ["text"])).steps()
     (tmp_path / "b.parquet").write_text("no parquet")
     with pytest.raises(InvalidConfigError, match=r"b.parquet is no Parquet file: "):

@@ -1,4 +1,6 @@
-"""FileLines and the files it is given: odd bytes, empty files, missing paths, shares, and going on from a position."""
+"""FileLines and the files it is given: odd bytes, empty files, missing paths, shares, and going on
+from a position.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +74,9 @@ def test_paths_are_taken_as_what_find_files_returns_of_them(tmp_path: Path) -> N
         spout.open({}, Context(0, 1), collector)  # type: ignore[arg-type]
         drain(spout)
         assert collector.lines == ["a.txt", "b.txt"]
-    with pytest.raises(InvalidConfigError, match=r"FileLines: 7 is no path and no \(path, bytes\) of `find_files`"):
+    with pytest.raises(
+        InvalidConfigError, match=r"FileLines: 7 is no path and no \(path, bytes\) of `find_files`"
+    ):
         FileLines([7])  # type: ignore[list-item]
 
 
@@ -84,7 +88,12 @@ def test_bytes_that_are_not_utf_8_become_replacement_characters(tmp_path: Path) 
 
 
 @given(
-    st.lists(st.sampled_from([b"", b"a", b"caf\xe9", "naïve".encode(), b"\xe2\x82", b"\r", b"a\rb", b" x \t"]), max_size=12),
+    st.lists(
+        st.sampled_from(
+            [b"", b"a", b"caf\xe9", "naïve".encode(), b"\xe2\x82", b"\r", b"a\rb", b" x \t"]
+        ),
+        max_size=12,
+    ),
     st.booleans(),
 )
 def test_blocks_hold_the_lines_that_would_be_emitted_one_by_one(
@@ -92,14 +101,18 @@ def test_blocks_hold_the_lines_that_would_be_emitted_one_by_one(
 ) -> None:
     path = tmp_path_factory.mktemp("files") / "a"
     path.write_bytes(b"\r\n".join(lines) + (b"\n" if has_end else b""))
-    (single, of_rows), (block, of_batches) = (opened(find_files([path]), takes_batches=whole) for whole in (False, True))
+    (single, of_rows), (block, of_batches) = (
+        opened(find_files([path]), takes_batches=whole) for whole in (False, True)
+    )
     drain(single)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sparkstorm.connectors.files._BLOCK_BYTES", 7)
         drain(block)
     assert of_batches.lines == of_rows.lines
     assert block.snapshot() == single.snapshot() and block.extent() == single.extent()
-    assert len(set(of_batches.ids)) == len(of_batches.ids) and set(of_batches.ids) <= set(of_rows.ids)
+    assert len(set(of_batches.ids)) == len(of_batches.ids) and set(of_batches.ids) <= set(
+        of_rows.ids
+    )
 
 
 def test_empty_files_are_passed_by(tmp_path: Path) -> None:
@@ -118,7 +131,9 @@ def test_nothing_but_empty_files_is_a_source_that_ends(tmp_path: Path) -> None:
 
 
 def test_a_missing_path_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InvalidConfigError, match=r"input .*/nowhere: there is no such file or folder"):
+    with pytest.raises(
+        InvalidConfigError, match=r"input .*/nowhere: there is no such file or folder"
+    ):
         find_files([tmp_path, tmp_path / "nowhere"])
 
 
@@ -128,7 +143,9 @@ def test_a_folder_without_matching_files_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("takes_batches", [False, True])
-def test_a_restored_spout_goes_on_behind_the_last_committed_line(tmp_path: Path, takes_batches: bool) -> None:
+def test_a_restored_spout_goes_on_behind_the_last_committed_line(
+    tmp_path: Path, takes_batches: bool
+) -> None:
     (tmp_path / "a").write_bytes(b"1\n2\n3\n")
     (tmp_path / "b").write_bytes(b"4\n5\n")
     files = find_files([tmp_path])
@@ -145,7 +162,9 @@ def test_a_restored_spout_goes_on_behind_the_last_committed_line(tmp_path: Path,
 
 
 @given(st.lists(st.integers(0, 10_000), max_size=40), st.integers(1, 8))
-def test_shares_are_a_partition_and_no_share_is_much_larger_than_another(sizes: list[int], tasks: int) -> None:
+def test_shares_are_a_partition_and_no_share_is_much_larger_than_another(
+    sizes: list[int], tasks: int
+) -> None:
     files = [(f"f{number}", size) for number, size in enumerate(sizes)]
     shares = share(files, tasks)
     assert sorted(file for dealt in shares for file in dealt) == sorted(files)
@@ -153,7 +172,12 @@ def test_shares_are_a_partition_and_no_share_is_much_larger_than_another(sizes: 
     assert max(loads) - min(loads) <= max(sizes, default=0)
 
 
-@given(st.lists(st.integers(0, 6), min_size=1, max_size=5), st.integers(0, 20), st.integers(1, 3), st.integers(1, 3))
+@given(
+    st.lists(st.integers(0, 6), min_size=1, max_size=5),
+    st.integers(0, 20),
+    st.integers(1, 3),
+    st.integers(1, 3),
+)
 def test_what_one_run_hands_over_the_next_goes_on_behind_whatever_its_tasks(
     tmp_path_factory: pytest.TempPathFactory, sizes: list[int], calls: int, before: int, after: int
 ) -> None:
@@ -177,13 +201,17 @@ def test_what_one_run_hands_over_the_next_goes_on_behind_whatever_its_tasks(
         drain(spout)
         assert spout.extent()[0] == spout.extent()[1]
         lines += collector.lines
-    assert sorted(lines) == sorted([f"{n}-{line}" for n, size in enumerate(sizes) for line in range(size)] + ["grown", "new"])
+    assert sorted(lines) == sorted(
+        [f"{n}-{line}" for n, size in enumerate(sizes) for line in range(size)] + ["grown", "new"]
+    )
 
 
 @pytest.mark.parametrize("handed", [None, [1, 2], {"a": "b"}, {"a": -1}, {1: 1}])
 def test_what_no_files_handed_over_is_refused(tmp_path: Path, handed: Any) -> None:
     (tmp_path / "a").write_bytes(b"1\n")
-    with pytest.raises(InvalidConfigError, match=r"FileLines was handed .*, which is not bytes read by path"):
+    with pytest.raises(
+        InvalidConfigError, match=r"FileLines was handed .*, which is not bytes read by path"
+    ):
         FileLines(find_files([tmp_path])).take_over([handed])
 
 
@@ -218,7 +246,10 @@ def test_a_task_reads_its_share_in_the_order_of_names_whatever_the_sizes(tmp_pat
 def test_a_share_is_read_in_the_order_of_a_key(tmp_path: Path) -> None:
     for name in ("10.log", "9.log", "2.log"):
         (tmp_path / name).write_text(name)
-    spout, collector = FileLines(find_files([tmp_path]), order=lambda path: int(Path(path).stem)), Collector()
+    spout, collector = (
+        FileLines(find_files([tmp_path]), order=lambda path: int(Path(path).stem)),
+        Collector(),
+    )
     spout.open({}, Context(0, 1), collector)  # type: ignore[arg-type]
     drain(spout)
     assert collector.lines == ["2.log", "9.log", "10.log"]

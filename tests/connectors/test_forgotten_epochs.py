@@ -1,4 +1,6 @@
-"""Sinks whose topology's store has forgotten epochs that the target has: no new epoch is taken for a done one."""
+"""Sinks whose topology's store has forgotten epochs that the target has: no new epoch is taken for
+a done one.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,12 @@ from sparkstorm.worker.worker import Worker
 from tests.topologies import Log
 
 SCHEMA = "n bigint"
-CONF = {"topology.workers": 1, "topology.epoch.rows": 2, "topology.message.timeout.secs": 3600, "topology.store.loss": "continue"}
+CONF = {
+    "topology.workers": 1,
+    "topology.epoch.rows": 2,
+    "topology.message.timeout.secs": 3600,
+    "topology.store.loss": "continue",
+}
 Read = Callable[[], list[int]]
 _numbers = count(1)
 
@@ -38,8 +45,14 @@ def runtimes(tmp_path_factory: pytest.TempPathFactory) -> None:
     from deltalake import DeltaTable
     from pyiceberg.utils.concurrent import ExecutorFactory
 
-    DeltaTable.create(str(tmp_path_factory.mktemp("delta")), pa.schema([("n", pa.int64())])).to_pyarrow_table()
-    list(ExecutorFactory.get_or_create().map(lambda n: time.sleep(0.05), range(100 if (os.cpu_count() or 1) > 8 else 20)))
+    DeltaTable.create(
+        str(tmp_path_factory.mktemp("delta")), pa.schema([("n", pa.int64())])
+    ).to_pyarrow_table()
+    list(
+        ExecutorFactory.get_or_create().map(
+            lambda n: time.sleep(0.05), range(100 if (os.cpu_count() or 1) > 8 else 20)
+        )
+    )
 
 
 def sql(folder: Path, _: Any) -> tuple[TransactionalSink, Read]:
@@ -56,7 +69,11 @@ def sql(folder: Path, _: Any) -> tuple[TransactionalSink, Read]:
 
 def files(folder: Path, _: Any) -> tuple[TransactionalSink, Read]:
     def read() -> list[int]:
-        return [n for path in folder.glob("out/*.parquet") for n in pq.read_table(path).column("n").to_pylist()]
+        return [
+            n
+            for path in folder.glob("out/*.parquet")
+            for n in pq.read_table(path).column("n").to_pylist()
+        ]
 
     return FileSink(folder / "out", "parquet", SCHEMA, flush_secs=0, target_bytes=1), read
 
@@ -65,7 +82,12 @@ def delta(folder: Path, _: Any) -> tuple[TransactionalSink, Read]:
     from deltalake import DeltaTable
 
     def read() -> list[int]:
-        return [int(n) for n in pa.table(DeltaTable(str(folder / "t")).to_pyarrow_table()).column("n").to_pylist()]
+        return [
+            int(n)
+            for n in pa.table(DeltaTable(str(folder / "t")).to_pyarrow_table())
+            .column("n")
+            .to_pylist()
+        ]
 
     return DeltaSink(folder / "t", SCHEMA, flush_secs=0, compact_files=1000), read
 
@@ -74,10 +96,22 @@ def iceberg(folder: Path, _: Any) -> tuple[TransactionalSink, Read]:
     from pyiceberg.catalog import load_catalog
 
     (folder / "warehouse").mkdir()
-    own = {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}/warehouse"}
+    own = {
+        "type": "sql",
+        "uri": f"sqlite:///{folder}/catalog.db",
+        "warehouse": f"file://{folder}/warehouse",
+    }
 
     def read() -> list[int]:
-        return [int(n) for n in load_catalog("default", **own).load_table("db.t").scan().to_arrow().column("n").to_pylist()]
+        return [
+            int(n)
+            for n in load_catalog("default", **own)
+            .load_table("db.t")
+            .scan()
+            .to_arrow()
+            .column("n")
+            .to_pylist()
+        ]
 
     return IcebergSink("db.t", SCHEMA, properties=own, flush_secs=0, compact_files=1000), read
 
@@ -103,7 +137,9 @@ TARGETS = [sql, files, delta, iceberg, pytest.param(streams, marks=pytest.mark.s
 
 
 @pytest.fixture(params=TARGETS, ids=lambda make: make.__name__)
-def target(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[TransactionalSink, Read]:
+def target(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[TransactionalSink, Read]:
     server = request.getfixturevalue("redis_server") if request.param is streams else None
     if server is not None:
         monkeypatch.setenv("FORGOTTEN", server.password)
@@ -119,7 +155,9 @@ def test_rows_are_written_although_the_target_is_newer_than_the_store(
     assert any("the target has epochs up to" in error for error in errors)
 
 
-def test_a_sink_that_was_only_opened_says_what_the_target_has(target: tuple[TransactionalSink, Read]) -> None:
+def test_a_sink_that_was_only_opened_says_what_the_target_has(
+    target: tuple[TransactionalSink, Read],
+) -> None:
     sink, read = target
     new = deepcopy(sink)
     new.open({}, TopologyContext("other-1-1", 1, "sink", {1: "sink"}, (1,), {}, lambda: 0))
@@ -144,7 +182,8 @@ def test_a_sink_that_was_only_opened_says_what_the_target_has(target: tuple[Tran
 
 
 def write_beyond_a_lost_store(sink: TransactionalSink, read: Read, is_emptied: bool) -> list[str]:
-    """Put the store back behind the target, check what is written after that, and return the run's errors.
+    """Put the store back behind the target, check what is written after that, and return the run's
+    errors.
 
     The target is the only witness of the loss.
     """
@@ -171,7 +210,8 @@ def write_beyond_a_lost_store(sink: TransactionalSink, read: Read, is_emptied: b
         close(slot.worker)
         slot.die()
         store.restore(copy)
-        cluster.storm_state.store.delete(paths.store_mark(topology_id))  # no witness is left but the target
+        # no witness is left but the target
+        cluster.storm_state.store.delete(paths.store_mark(topology_id))
         slot.start()
         cluster.advance(5)
         write(8)

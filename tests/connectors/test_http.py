@@ -74,7 +74,9 @@ def test_rows_are_posted_under_keys_that_stay_whatever_dies(target: Target) -> N
         target.bodies.clear()
 
         def check() -> None:
-            assert sorted(row["n"] for body in target.bodies.values() for row in body) == list(range(8))
+            assert sorted(row["n"] for body in target.bodies.values() for row in body) == list(
+                range(8)
+            )
 
         return HttpSink(target.url, batch=3), check
 
@@ -85,8 +87,13 @@ def test_rows_are_posted_under_keys_that_stay_whatever_dies(target: Target) -> N
 def test_an_emptied_store_counts_epochs_anew_under_other_keys(target: Target) -> None:
     """With the keys of the former incarnation the server would take new rows for repeated ones."""
     sink = HttpSink(target.url, batch=2)
-    write_beyond_a_lost_store(sink, lambda: [row["n"] for body in target.bodies.values() for row in body], True)
-    epochs = {(incarnation, epoch) for _, _, _, incarnation, epoch, _ in (key.split("/") for key in target.bodies)}
+    write_beyond_a_lost_store(
+        sink, lambda: [row["n"] for body in target.bodies.values() for row in body], True
+    )
+    epochs = {
+        (incarnation, epoch)
+        for _, _, _, incarnation, epoch, _ in (key.split("/") for key in target.bodies)
+    }
     numbers = Counter(epoch for _, epoch in epochs)
     assert len({incarnation for incarnation, _ in epochs}) == 2 and 2 in numbers.values()
 
@@ -95,10 +102,14 @@ def test_busy_servers_are_asked_again_and_refused_rows_are_parked(target: Target
     target.statuses = [503, 429, 500]
     letters = feed(HttpSink(target.url), ["n"], [[n] for n in range(11, 16)])
     assert sorted(body["n"] for body in target.bodies.values()) == [11, 12, 14, 15]
-    assert [(letter.component, letter.source_component, letter.values, letter.reason) for letter in letters] == [
-        ("sink", "feed", (13,), f"{target.url} answers 422: said")
-    ]
-    with pytest.raises(WorkerFailedError, match=r"'sink' .* waits for its target: .*Connection refused.*; given up after 1 s"):
+    assert [
+        (letter.component, letter.source_component, letter.values, letter.reason)
+        for letter in letters
+    ] == [("sink", "feed", (13,), f"{target.url} answers 422: said")]
+    with pytest.raises(
+        WorkerFailedError,
+        match=r"'sink' .* waits for its target: .*Connection refused.*; given up after 1 s",
+    ):
         feed(HttpSink("http://127.0.0.1:9/"), ["n"], [[1]])
     for url in (
         "ftp://host/",
@@ -134,7 +145,14 @@ def test_a_webhook_answers_when_the_rows_are_committed(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("of-the-test")
     (tmp_path / "token").chmod(0o600)
     builder = TopologyBuilder()
-    hook = Webhook(port, ["user"], path="/in", token_file=str(tmp_path / "token"), patience_secs=5, max_body_bytes=1000)
+    hook = Webhook(
+        port,
+        ["user"],
+        path="/in",
+        token_file=str(tmp_path / "token"),
+        patience_secs=5,
+        max_body_bytes=1000,
+    )
     builder.set_spout("hook", hook)
     builder.set_bolt("checked", checked, inputs="hook")
     secret = {"Authorization": "Bearer of-the-test"}
@@ -153,11 +171,14 @@ def test_a_webhook_answers_when_the_rows_are_committed(tmp_path: Path) -> None:
         cluster.kill("test", 0)
 
 
-def test_a_token_that_no_header_holds_is_refused_and_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_token_that_no_header_holds_is_refused_and_not_shown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for token in ("of-the-test\r\nX-Other: y", "of-the-test\u20ac"):
         monkeypatch.setenv("BAD_TOKEN", token)
         with pytest.raises(
-            InvalidConfigError, match="'sink': the token holds what no header may hold; name the token's place"
+            InvalidConfigError,
+            match="'sink': the token holds what no header may hold; name the token's place",
         ) as failed:
             feed(HttpSink("http://127.0.0.1:9/", token_env="BAD_TOKEN"), ["n"], [[1]])
         assert "of-the-test" not in str(failed.value)
@@ -168,7 +189,9 @@ def test_an_open_webhook_needs_a_token() -> None:
         Webhook(8080, ["a"], host="0.0.0.0")
 
 
-def test_rate_emits_its_numbers_in_time_and_console_prints_them(capfd: pytest.CaptureFixture[str]) -> None:
+def test_rate_emits_its_numbers_in_time_and_console_prints_them(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     builder = TopologyBuilder()
     builder.set_spout("rate", Rate(rows_per_second=100, rows=7), 2)
     builder.set_bolt("console", Console(), inputs="rate")

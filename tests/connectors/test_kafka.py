@@ -1,4 +1,6 @@
-"""KafkaSource and KafkaSink on a real broker: records once over restarts and deaths, JSON, partitions, mistakes."""
+"""KafkaSource and KafkaSink on a real broker: records once over restarts and deaths, JSON,
+partitions, mistakes.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,14 @@ import pytest
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic  # type: ignore[attr-defined]
 
-from sparkstorm.api import ColumnBolt, Source, TopologyBuilder, TopologyContext, TransactionalSink, Tuple
+from sparkstorm.api import (
+    ColumnBolt,
+    Source,
+    TopologyBuilder,
+    TopologyContext,
+    TransactionalSink,
+    Tuple,
+)
 from sparkstorm.connectors import KafkaSink, KafkaSource, kafka_sink
 from sparkstorm.connectors.file_records import json_parser
 from sparkstorm.connectors.kafka import batch_maker
@@ -63,7 +72,12 @@ def produce(kafka: KafkaServer, name: str, values: list[Any], partition: int = 0
 
 def read_all(kafka: KafkaServer, name: str, partitions: int = 1) -> list[Any]:
     """Every committed record of a topic, by a consumer of its own."""
-    own = {"group.id": "check", "isolation.level": "read_committed", "enable.partition.eof": True, "auto.offset.reset": "earliest"}
+    own = {
+        "group.id": "check",
+        "isolation.level": "read_committed",
+        "enable.partition.eof": True,
+        "auto.offset.reset": "earliest",
+    }
     consumer, found, ends = Consumer({"bootstrap.servers": kafka.address, **own}), list[Any](), 0
     consumer.assign([TopicPartition(name, p, 0) for p in range(partitions)])
     while ends < partitions:
@@ -78,17 +92,22 @@ def read_all(kafka: KafkaServer, name: str, partitions: int = 1) -> list[Any]:
 
 class Bench(SqlBench):
     def until(self, rows: int) -> list[Any]:
-        """Step until so many rows have come, or long enough: a busy broker takes seconds to answer."""
+        """Step until so many rows have come, or long enough: a busy broker takes seconds to
+        answer.
+        """
         found: list[Any] = []
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
-            found += self.step(100)  # a source that met a busy server rests for a second of this clock
+            # a source that met a busy server rests for a second of this clock
+            found += self.step(100)
             if len(found) >= rows or self.source.is_exhausted():
                 break
         return found
 
 
-def test_records_come_once_with_key_and_time_over_restarts_and_new_partitions(kafka: KafkaServer) -> None:
+def test_records_come_once_with_key_and_time_over_restarts_and_new_partitions(
+    kafka: KafkaServer,
+) -> None:
     name = topic(kafka, 2)
     produce(kafka, name, [{"n": 1}, {"n": 2}])
     produce(kafka, name, [{"n": 3}, b"{", {"n": "x"}], 1)
@@ -104,7 +123,12 @@ def test_records_come_once_with_key_and_time_over_restarts_and_new_partitions(ka
     assert source.is_exhausted() and len(bench.errors) == 2
     position = source.snapshot()
     assert position == {f"{name}/0": 2, f"{name}/1": 3}
-    heads = {f"{name}/0.position": 2, f"{name}/0.head": 2, f"{name}/1.position": 3, f"{name}/1.head": 3}
+    heads = {
+        f"{name}/0.position": 2,
+        f"{name}/0.head": 2,
+        f"{name}/1.position": 3,
+        f"{name}/1.head": 3,
+    }
     assert bench.gauge() == heads
     source.close()
     admin = AdminClient({"bootstrap.servers": kafka.address})
@@ -171,7 +195,9 @@ def test_rows_are_in_the_topic_once_whatever_dies(kafka: KafkaServer) -> None:
 def test_rows_are_written_although_the_topic_is_newer_than_the_store(kafka: KafkaServer) -> None:
     name = topic(kafka)
     sink = KafkaSink(kafka.address, name)
-    errors = write_beyond_a_lost_store(sink, lambda: [row["n"] for row in read_all(kafka, name)], True)
+    errors = write_beyond_a_lost_store(
+        sink, lambda: [row["n"] for row in read_all(kafka, name)], True
+    )
     assert any("the target has epochs up to" in error for error in errors)
 
 
@@ -218,13 +244,22 @@ def test_a_record_that_kafka_refuses_is_parked(kafka: KafkaServer) -> None:
 
 
 def test_mistakes_are_one_sentence(kafka: KafkaServer) -> None:
-    with pytest.raises(WorkerFailedError, match=r"'sink' \(task \d\): topic no-such of Kafka at .*: .*[Uu]nknown topic"):
-        feed(KafkaSink(kafka.address, "no-such", options={"allow.auto.create.topics": False}), ["n"], [[1]])
+    with pytest.raises(
+        WorkerFailedError,
+        match=r"'sink' \(task \d\): topic no-such of Kafka at .*: .*[Uu]nknown topic",
+    ):
+        feed(
+            KafkaSink(kafka.address, "no-such", options={"allow.auto.create.topics": False}),
+            ["n"],
+            [[1]],
+        )
     name = topic(kafka)
     produce(kafka, name, ["a"])
     source = KafkaSource(kafka.address, name)
     bench: Any = Bench(source, {f"{name}/0": 77})  # type: ignore[arg-type]
-    with pytest.raises(InvalidConfigError, match=rf"offset 77 of {name}/0 is out of range: .*; set lost=\"skip\""):
+    with pytest.raises(
+        InvalidConfigError, match=rf"offset 77 of {name}/0 is out of range: .*; set lost=\"skip\""
+    ):
         bench.until(1)
     source.close()
     skipping = KafkaSource(kafka.address, name, lost="skip")
@@ -245,33 +280,57 @@ def test_mistakes_are_one_sentence(kafka: KafkaServer) -> None:
 SASL = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "test"}
 
 
-def test_a_wrong_password_is_one_sentence(kafka: KafkaServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_password_is_one_sentence(
+    kafka: KafkaServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     name = topic(kafka)
     produce(kafka, name, ["a"])
     monkeypatch.setenv("KAFKA_PASSWORD", "of-the-tests")
     source = KafkaSource(kafka.guarded, name, options=SASL, password_env="KAFKA_PASSWORD")
     assert [row[0] for row in Bench(source).until(1)] == ['"a"']  # type: ignore[arg-type]
     source.close()
-    assert feed(KafkaSink(kafka.guarded, name, options=SASL, password_env="KAFKA_PASSWORD"), ["n"], [[1]]) == []
+    assert (
+        feed(
+            KafkaSink(kafka.guarded, name, options=SASL, password_env="KAFKA_PASSWORD"),
+            ["n"],
+            [[1]],
+        )
+        == []
+    )
     assert read_all(kafka, name) == ["a", {"n": 1}]
     monkeypatch.setenv("KAFKA_PASSWORD", "wrong")
     monkeypatch.setattr("sparkstorm.connectors.kafka.CALL_SECS", 2.0)
     monkeypatch.setattr("sparkstorm.connectors.kafka_sink.CALL_SECS", 2.0)
     source = KafkaSource(kafka.guarded, name, options=SASL, password_env="KAFKA_PASSWORD")
-    with pytest.raises(InvalidConfigError, match=rf"Kafka at {kafka.guarded}, {name}: .*Authentication failed"):
+    with pytest.raises(
+        InvalidConfigError, match=rf"Kafka at {kafka.guarded}, {name}: .*Authentication failed"
+    ):
         Bench(source).until(1)  # type: ignore[arg-type]
     with pytest.raises(InvalidConfigError, match="Authentication failed"):
         source.next_tuple()  # and it stays so
     source.close()
-    with pytest.raises(WorkerFailedError, match=rf"topic {name} of Kafka at {kafka.guarded}: .*Authentication failed"):
-        feed(KafkaSink(kafka.guarded, name, options=SASL, password_env="KAFKA_PASSWORD"), ["n"], [[1]])
+    with pytest.raises(
+        WorkerFailedError,
+        match=rf"topic {name} of Kafka at {kafka.guarded}: .*Authentication failed",
+    ):
+        feed(
+            KafkaSink(kafka.guarded, name, options=SASL, password_env="KAFKA_PASSWORD"),
+            ["n"],
+            [[1]],
+        )
     assert read_all(kafka, name) == ["a", {"n": 1}]
 
 
 def test_a_topic_that_is_not_there_or_is_deleted_is_named(kafka: KafkaServer) -> None:
-    off = {"allow.auto.create.topics": False, "topic.metadata.refresh.interval.ms": 200, "topic.metadata.propagation.max.ms": 200}
+    off = {
+        "allow.auto.create.topics": False,
+        "topic.metadata.refresh.interval.ms": 200,
+        "topic.metadata.propagation.max.ms": 200,
+    }
     source = KafkaSource(kafka.address, "no-such", options=off)
-    with pytest.raises(InvalidConfigError, match=r"component 'sql', Kafka at .*, no-such: .*[Uu]nknown topic"):
+    with pytest.raises(
+        InvalidConfigError, match=r"component 'sql', Kafka at .*, no-such: .*[Uu]nknown topic"
+    ):
         Bench(source).until(1)  # type: ignore[arg-type]
     source.close()
     name = topic(kafka)
@@ -281,7 +340,10 @@ def test_a_topic_that_is_not_there_or_is_deleted_is_named(kafka: KafkaServer) ->
     assert [row[0] for row in bench.until(2)] == ['"a"', '"b"']
     admin = AdminClient({"bootstrap.servers": kafka.address})
     admin.delete_topics([name])[name].result(20)
-    with pytest.raises(InvalidConfigError, match=rf"Kafka at .*, {name}: .*([Uu]nknown (topic|partition)|does not exist)"):
+    with pytest.raises(
+        InvalidConfigError,
+        match=rf"Kafka at .*, {name}: .*([Uu]nknown (topic|partition)|does not exist)",
+    ):
         bench.until(1)
     source.close()
     del admin
@@ -290,7 +352,9 @@ def test_a_topic_that_is_not_there_or_is_deleted_is_named(kafka: KafkaServer) ->
 def test_a_partition_that_is_added_is_read_from_its_beginning(kafka: KafkaServer) -> None:
     name = topic(kafka)
     produce(kafka, name, ["a"])
-    source = KafkaSource(kafka.address, name, start="latest", options={"topic.metadata.refresh.interval.ms": 200})
+    source = KafkaSource(
+        kafka.address, name, start="latest", options={"topic.metadata.refresh.interval.ms": 200}
+    )
     bench: Any = Bench(source)  # type: ignore[arg-type]
     bench.step()
     produce(kafka, name, ["b"])
@@ -305,8 +369,20 @@ def test_a_partition_that_is_added_is_read_from_its_beginning(kafka: KafkaServer
 
 def test_records_of_wrong_clocks_and_wrong_types_go_to_the_stream_bad(kafka: KafkaServer) -> None:
     name = topic(kafka)
-    produce(kafka, name, [{"n": 1, "t": 5}, {"n": 2, "t": 99_999_999}, {"n": 3, "t": "x"}, b'{"n": "4", "t": 6}', {"n": 5, "t": 7}])
-    source = KafkaSource(kafka.address, name, {"n": "bigint", "t": "any"}, time="t", ahead_secs=60, follow=False)
+    produce(
+        kafka,
+        name,
+        [
+            {"n": 1, "t": 5},
+            {"n": 2, "t": 99_999_999},
+            {"n": 3, "t": "x"},
+            b'{"n": "4", "t": 6}',
+            {"n": 5, "t": 7},
+        ],
+    )
+    source = KafkaSource(
+        kafka.address, name, {"n": "bigint", "t": "any"}, time="t", ahead_secs=60, follow=False
+    )
     bench: Any = Bench(source)  # type: ignore[arg-type]
     bench.emit = lambda values, message_id, stream="default": bench.rows.append((stream, *values))
     rows = bench.until(99)
@@ -320,7 +396,16 @@ def test_records_of_wrong_clocks_and_wrong_types_go_to_the_stream_bad(kafka: Kaf
 
 def test_a_poison_record_costs_itself_only(kafka: KafkaServer) -> None:
     name = topic(kafka)
-    produce(kafka, name, [*({"t": str(n)} for n in range(20)), b'{"t": "\\ud800"}', *({"t": str(n)} for n in range(20, 40)), None])
+    produce(
+        kafka,
+        name,
+        [
+            *({"t": str(n)} for n in range(20)),
+            b'{"t": "\\ud800"}',
+            *({"t": str(n)} for n in range(20, 40)),
+            None,
+        ],
+    )
     rows, bad, builder = CaptureBolt(), CaptureBolt(), TopologyBuilder()
     builder.set_spout("kafka", KafkaSource(kafka.address, name, {"t": "string"}, follow=False))
     builder.set_bolt("rows", rows, inputs="kafka")
@@ -329,7 +414,8 @@ def test_a_poison_record_costs_itself_only(kafka: KafkaServer) -> None:
         cluster.submit(builder.build())
         cluster.run_until(lambda: len(rows.values) >= 40 and len(bad.values) >= 2)
     assert sorted(int(row[0]) for row in rows.values) == list(range(40))
-    assert bad.values[1][0] == f"{name}/0/41" and "not a JSON object" in bad.values[1][2]  # a tombstone
+    # a tombstone
+    assert bad.values[1][0] == f"{name}/0/41" and "not a JSON object" in bad.values[1][2]
     assert bad.values[0][0] == f"{name}/0/20" and "not valid UTF-8" in bad.values[0][2]
 
 
@@ -343,12 +429,20 @@ def test_partitions_are_read_in_step_by_event_time(kafka: KafkaServer) -> None:
     source.close()
 
 
-def test_partitions_of_text_are_read_in_step_by_what_a_function_makes_of_a_record(kafka: KafkaServer) -> None:
+def test_partitions_of_text_are_read_in_step_by_what_a_function_makes_of_a_record(
+    kafka: KafkaServer,
+) -> None:
     name = topic(kafka, 3)
     for partition in range(3):
         produce(kafka, name, [f"{t} line".encode() for t in range(partition, 3000, 3)], partition)
     produce(kafka, name, [b"no time"], 1)
-    source = KafkaSource(kafka.address, name, time=lambda record: int(record["value"].split()[0]), idle_secs=60, follow=False)
+    source = KafkaSource(
+        kafka.address,
+        name,
+        time=lambda record: int(record["value"].split()[0]),
+        idle_secs=60,
+        follow=False,
+    )
     bench: Any = Bench(source)  # type: ignore[arg-type]
     bench.emit = lambda values, message_id, stream="default": bench.rows.append((stream, *values))
     rows = bench.until(3001)
@@ -382,7 +476,9 @@ def test_a_batch_is_what_its_rows_would_be_or_none() -> None:
     assert make is not None and batch_maker({"n": "any"}, False) is None
     made = 0
     for values in [*([value] for value in _ODD), *itertools.product(_ODD, repeat=2)]:
-        batch = make([Message("t", 0, n, b"k", value, timestamp=(1, 5)) for n, value in enumerate(values)])
+        batch = make(
+            [Message("t", 0, n, b"k", value, timestamp=(1, 5)) for n, value in enumerate(values)]
+        )
         if batch is None:
             continue
         rows = [tuple(row.values()) for row in batch[0].to_pylist()]
@@ -393,8 +489,11 @@ def test_a_batch_is_what_its_rows_would_be_or_none() -> None:
 
 def test_a_column_bolt_gets_what_rows_would_be(kafka: KafkaServer) -> None:
     name = topic(kafka, 2)
-    plain = [{"n": n, "t": f"\u00e9\U0001f600 {n}", "d": n / 2, "b": n % 2 == 0} for n in range(200)]
-    odd = [value for value in _ODD if b"18446744073709551616" not in value]  # no column holds it: it is parked
+    plain = [
+        {"n": n, "t": f"\u00e9\U0001f600 {n}", "d": n / 2, "b": n % 2 == 0} for n in range(200)
+    ]
+    # no column holds it: it is parked
+    odd = [value for value in _ODD if b"18446744073709551616" not in value]
     for number, value in enumerate(odd):
         produce(kafka, name, [value], number % 2)
     produce(kafka, name, plain)
@@ -409,7 +508,14 @@ def test_a_column_bolt_gets_what_rows_would_be(kafka: KafkaServer) -> None:
         with LocalCluster() as cluster:
             cluster.submit(builder.build())
             cluster.run_until(partial(_are_all, rows, bad, len(odd) + len(plain)))
-        found.append((sorted((tuple(row[0]) if columns else row for row in rows.values), key=itemgetter(6, 7)), sorted(bad.values)))
+        found.append(
+            (
+                sorted(
+                    (tuple(row[0]) if columns else row for row in rows.values), key=itemgetter(6, 7)
+                ),
+                sorted(bad.values),
+            )
+        )
     assert found[0] == found[1] and len(found[0][0]) > len(plain)
 
 
@@ -417,7 +523,9 @@ def _are_all(rows: CaptureBolt, bad: CaptureBolt, most: int) -> bool:
     return len(rows.values) + len(bad.values) >= most
 
 
-def test_a_full_disk_of_the_broker_is_waited_for_and_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_of_the_broker_is_waited_for_and_costs_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(kafka_sink, "CALL_SECS", 4.0)
     with disk_of("24m") as folder:
         server = KafkaServer(folder)
@@ -435,7 +543,9 @@ def test_a_full_disk_of_the_broker_is_waited_for_and_costs_nothing(monkeypatch: 
             make_room = fill(folder)
             write(relieved, ROWS)
             refusals = relieved.refusals.value
-            assert len(refusals) >= 2 and all("Broker transport failure" in each or "Timed out" in each for each in refusals)
+            assert len(refusals) >= 2 and all(
+                "Broker transport failure" in each or "Timed out" in each for each in refusals
+            )
             assert [(row["n"], row["text"]) for row in read_all(server, name)] == ROWS
         finally:
             server.stop()

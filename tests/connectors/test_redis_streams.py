@@ -1,4 +1,6 @@
-"""RedisSource and RedisSink on a real Redis: entries once over restarts and deaths, trimmed streams, mistakes."""
+"""RedisSource and RedisSink on a real Redis: entries once over restarts and deaths, trimmed
+streams, mistakes.
+"""
 
 from __future__ import annotations
 
@@ -43,9 +45,13 @@ def url_of(server: RedisServer) -> str:
     return f"redis://{server.host}:{server.port}"
 
 
-def test_entries_come_once_with_id_and_time_over_restarts(url: str, redis_server: RedisServer) -> None:
+def test_entries_come_once_with_id_and_time_over_restarts(
+    url: str, redis_server: RedisServer
+) -> None:
     one, two = next(names), next(names)
-    source = RedisSource(url, [one, two], ["page", "user"], follow=False, password_env="TEST_REDIS_PASSWORD")
+    source = RedisSource(
+        url, [one, two], ["page", "user"], follow=False, password_env="TEST_REDIS_PASSWORD"
+    )
     with redis_server.client() as client:
         client.xadd(one, {"page": "a", "user": b"\xff"}, "5-1")
         client.xadd(two, {"page": "b"}, "6-0")
@@ -60,14 +66,18 @@ def test_entries_come_once_with_id_and_time_over_restarts(url: str, redis_server
         source.close()
 
 
-def test_the_end_where_a_source_began_outlasts_a_restart_before_its_first_entry(url: str, redis_server: RedisServer) -> None:
+def test_the_end_where_a_source_began_outlasts_a_restart_before_its_first_entry(
+    url: str, redis_server: RedisServer
+) -> None:
     there, later = next(names), next(names)
     source = RedisSource(url, [there, later], ["n"], first="$", password_env="TEST_REDIS_PASSWORD")
     with redis_server.client() as client:
         client.xadd(there, {"n": "0"}, "5-1")
         bench: Any = Bench(source)  # type: ignore[arg-type]
         bench.source.next_tuple()
-        assert [{name: id for name, (id, _) in kept.items()} for kept in bench.kept] == [{there: "5-1", later: "0-0"}]
+        assert [{name: id for name, (id, _) in kept.items()} for kept in bench.kept] == [
+            {there: "5-1", later: "0-0"}
+        ]
         source.close()
         client.xadd(there, {"n": "1"}, "6-0")
         client.xadd(later, {"n": "2"}, "7-0")
@@ -77,11 +87,17 @@ def test_the_end_where_a_source_began_outlasts_a_restart_before_its_first_entry(
         source.close()
 
 
-def test_a_server_that_runs_a_long_script_is_waited_for(url: str, redis_server: RedisServer) -> None:
+def test_a_server_that_runs_a_long_script_is_waited_for(
+    url: str, redis_server: RedisServer
+) -> None:
     name = next(names)
     source = RedisSource(url, name, ["n"], follow=False, password_env="TEST_REDIS_PASSWORD")
     bench: Any = Bench(source)  # type: ignore[arg-type]
-    with redis_server.client() as client, redis_server.client() as other, ThreadPoolExecutor(1) as threads:
+    with (
+        redis_server.client() as client,
+        redis_server.client() as other,
+        ThreadPoolExecutor(1) as threads,
+    ):
         client.xadd(name, {"n": "1"}, "5-0")
         client.config_set("lua-time-limit", 1)
         try:
@@ -105,18 +121,29 @@ def is_busy(client: Any) -> bool:
         return True
 
 
-def test_batches_of_a_checkpoint_that_was_given_up_fence_none_of_the_next_one(url: str, redis_server: RedisServer) -> None:
+def test_batches_of_a_checkpoint_that_was_given_up_fence_none_of_the_next_one(
+    url: str, redis_server: RedisServer
+) -> None:
     from pyspark.sql import Row
     from pyspark.sql.types import LongType, StructType
 
     name = next(names)
-    target = _Target(url, Secret("test", None, "TEST_REDIS_PASSWORD"), name, "query", 1000, StructType().add("n", LongType()))
+    target = _Target(
+        url,
+        Secret("test", None, "TEST_REDIS_PASSWORD"),
+        name,
+        "query",
+        1000,
+        StructType().add("n", LongType()),
+    )
     sent = [(batch, n) for n, batch in enumerate((3, 4, 5, 5, 0, 1, 2, 3, 4, 5))]  # one is repeated
     for batch, n in sent:
         target.forget(batch)
         target.write(batch, 0, [Row(n=n)])
     with redis_server.client() as client:
-        assert [entry[b"row"] for _, entry in client.xrange(name)] == [b'{"n":%d}' % n for n in range(10) if n != 3]
+        assert [entry[b"row"] for _, entry in client.xrange(name)] == [
+            b'{"n":%d}' % n for n in range(10) if n != 3
+        ]
 
 
 @pytest.fixture
@@ -124,7 +151,9 @@ def redis_7(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RedisSe
     """A Redis that counts the entries of a stream: the embedded one, else Debian's."""
     if not re.search("v=([7-9]|[1-9][0-9])", version_of(find_redis_binary())):
         if shutil.which("apt-get") is None:
-            pytest.skip("Redis before 7 does not count what was removed, and there is no apt-get to fetch a newer one with")
+            pytest.skip(
+                "Redis before 7 does not count what was removed, and there is no apt-get to fetch a newer one with"
+            )
         monkeypatch.setenv(CHOSEN_SERVER, debian_redis())
     server = start_redis(tmp_path, password="of-this-test")
     monkeypatch.setenv("TEST_REDIS_PASSWORD", server.password)
@@ -133,7 +162,9 @@ def redis_7(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RedisSe
 
 
 def read_to_six(source: RedisSource, client: Any, name: str) -> Any:
-    """Position behind the entries 5-0 and 6-0 of a stream of which the first one, 4-0, was trimmed before."""
+    """Position behind the entries 5-0 and 6-0 of a stream of which the first one, 4-0, was trimmed
+    before.
+    """
     for number in (4, 5, 6):
         client.xadd(name, {"page": "x"}, f"{number}-0")
     client.xtrim(name, maxlen=2, approximate=False)
@@ -148,7 +179,10 @@ def read_to_six(source: RedisSource, client: Any, name: str) -> Any:
 @pytest.mark.parametrize(
     ("harm", "sentence"),
     [
-        ([("XADD", "7-0"), ("XADD", "8-0"), ("XTRIM", 1)], r"1 entry was trimmed and never read of stream links-\d+ behind 6-0"),
+        (
+            [("XADD", "7-0"), ("XADD", "8-0"), ("XTRIM", 1)],
+            r"1 entry was trimmed and never read of stream links-\d+ behind 6-0",
+        ),
         ([("XADD", "7-0"), ("XTRIM", 0)], "1 entry was trimmed and never read"),
         ([("XADD", "7-0"), ("XDEL", "7-0")], "entries up to 7-0 were deleted and never read"),
         (
@@ -157,9 +191,13 @@ def read_to_six(source: RedisSource, client: Any, name: str) -> Any:
         ),
     ],
 )
-def test_entries_that_were_removed_before_they_were_read_are_named(redis_7: RedisServer, harm: list[Any], sentence: str) -> None:
+def test_entries_that_were_removed_before_they_were_read_are_named(
+    redis_7: RedisServer, harm: list[Any], sentence: str
+) -> None:
     name = next(names)
-    source = RedisSource(url_of(redis_7), name, ["page"], follow=False, password_env="TEST_REDIS_PASSWORD")
+    source = RedisSource(
+        url_of(redis_7), name, ["page"], follow=False, password_env="TEST_REDIS_PASSWORD"
+    )
     with redis_7.client() as client:
         position = read_to_six(source, client, name)
         for step in harm:
@@ -168,14 +206,23 @@ def test_entries_that_were_removed_before_they_were_read_are_named(redis_7: Redi
     with pytest.raises(InvalidConfigError, match=rf'{sentence}.* set lost="skip"'):
         Bench(source, position).step()  # type: ignore[arg-type]
     source.close()
-    skipping = RedisSource(url_of(redis_7), name, ["page"], lost="skip", follow=False, password_env="TEST_REDIS_PASSWORD")
+    skipping = RedisSource(
+        url_of(redis_7),
+        name,
+        ["page"],
+        lost="skip",
+        follow=False,
+        password_env="TEST_REDIS_PASSWORD",
+    )
     assert Bench(skipping, position).step()[-1] == ("x", "9-0", 9)  # type: ignore[arg-type]
     skipping.close()
 
 
 def test_entries_that_were_removed_after_they_were_read_are_no_loss(redis_7: RedisServer) -> None:
     name = next(names)
-    source = RedisSource(url_of(redis_7), name, ["page"], follow=False, password_env="TEST_REDIS_PASSWORD")
+    source = RedisSource(
+        url_of(redis_7), name, ["page"], follow=False, password_env="TEST_REDIS_PASSWORD"
+    )
     with redis_7.client() as client:
         position = read_to_six(source, client, name)
         do(client, name, "XTRIM", 0)
@@ -201,27 +248,38 @@ def test_rows_are_in_the_stream_once_whatever_dies(url: str, redis_server: Redis
         def check() -> None:
             with redis_server.client() as client:
                 found = [entry for _, entry in client.xrange(name)]
-            assert found == [{b"n": str(n).encode(), b"text": f"text {n}".encode()} for n in range(20)]
+            assert found == [
+                {b"n": str(n).encode(), b"text": f"text {n}".encode()} for n in range(20)
+            ]
 
         return RedisSink(url, name, password_env="TEST_REDIS_PASSWORD"), check
 
     assert die_everywhere(make) > 8
 
 
-def test_mistakes_are_one_sentence(url: str, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mistakes_are_one_sentence(
+    url: str, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     name = next(names)
     with redis_server.client() as client:
         client.set(name, "no stream")
-    with pytest.raises(WorkerFailedError, match=r"'sink' .*: stream links-\d+ of Redis at .*WRONGTYPE"):
+    with pytest.raises(
+        WorkerFailedError, match=r"'sink' .*: stream links-\d+ of Redis at .*WRONGTYPE"
+    ):
         feed(RedisSink(url, name, password_env="TEST_REDIS_PASSWORD"), ["n"], [[1]])
     source = RedisSource(url, name, ["a"], password_env="TEST_REDIS_PASSWORD")
     with pytest.raises(InvalidConfigError, match=r"component 'sql', Redis at redis://.*WRONGTYPE"):
         Bench(source).step()  # type: ignore[arg-type]
     source.close()
     monkeypatch.setenv("TEST_REDIS_PASSWORD", "wrong")
-    with pytest.raises(WorkerFailedError, match=r"Redis at .*; name the password's place with password_file or password_env"):
+    with pytest.raises(
+        WorkerFailedError,
+        match=r"Redis at .*; name the password's place with password_file or password_env",
+    ):
         feed(RedisSink(url, name, password_env="TEST_REDIS_PASSWORD"), ["n"], [[1]])
-    with pytest.raises(InvalidConfigError, match="the environment variable NOT_THERE is not set on this host"):
+    with pytest.raises(
+        InvalidConfigError, match="the environment variable NOT_THERE is not set on this host"
+    ):
         Bench(RedisSource(url, name, ["a"], password_env="NOT_THERE")).step()  # type: ignore[arg-type]
 
 
@@ -231,11 +289,21 @@ def test_rows_of_a_frame_are_deleted_when_all_before_them_are_done_and_what_is_n
     name, builder = next(names), TopologyBuilder()
     rows, bad = CaptureBolt(), CaptureBolt()
     with redis_server.client() as client:
-        for row in ('{"n": 1}', '{"n": "x"}', "[1", '{"n": 2}', '{"n": ' + "9" * 3000 + "}", '{"m": 5}', "\x00"):
+        for row in (
+            '{"n": 1}',
+            '{"n": "x"}',
+            "[1",
+            '{"n": 2}',
+            '{"n": ' + "9" * 3000 + "}",
+            '{"m": 5}',
+            "\x00",
+        ):
             client.xadd(name, {"row": row})
         client.xadd(name, {"other": "n"})
         client.xadd(name, {"row": '{"n": 3}'})
-        builder.set_spout("frame", SparkFrame(url, name, {"n": "bigint"}, password_env="TEST_REDIS_PASSWORD"))
+        builder.set_spout(
+            "frame", SparkFrame(url, name, {"n": "bigint"}, password_env="TEST_REDIS_PASSWORD")
+        )
         builder.set_bolt("rows", rows, inputs="frame")
         builder.set_bolt("bad", bad, inputs="frame:bad")
         with LocalCluster() as cluster:
@@ -243,7 +311,13 @@ def test_rows_of_a_frame_are_deleted_when_all_before_them_are_done_and_what_is_n
             cluster.run_until(lambda: len(rows.values) + len(bad.values) >= 9)
             cluster.run_until(lambda: client.xlen(name) == 0)
     assert [row[0] for row in rows.values if row[0] is not None] == [1, 2, 3]
-    signs = ("field 'n' is 'x', not a whole number", "no JSON", "the most are 8192", "no JSON", "no JSON")
+    signs = (
+        "field 'n' is 'x', not a whole number",
+        "no JSON",
+        "the most are 8192",
+        "no JSON",
+        "no JSON",
+    )
     assert all(sign in row[2] for sign, row in zip(signs, bad.values, strict=True))
     source = SparkFrame(url, name, ["n"], password_env="TEST_REDIS_PASSWORD")
     with redis_server.client() as client:

@@ -1,4 +1,6 @@
-"""Spark's Python data sources as spouts and sinks: every row once over restarts, shares of tasks, and mistakes."""
+"""Spark's Python data sources as spouts and sinks: every row once over restarts, shares of tasks,
+and mistakes.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,13 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from sparkstorm.api import BatchCollector, ColumnBolt, InvalidTopologyError, TopologyBuilder, TransactionalSink
+from sparkstorm.api import (
+    BatchCollector,
+    ColumnBolt,
+    InvalidTopologyError,
+    TopologyBuilder,
+    TransactionalSink,
+)
 from sparkstorm.connectors.spark import SparkSink, SparkSource
 from sparkstorm.errors import WorkerFailedError
 from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster, Shared
@@ -41,10 +49,16 @@ class Slice(InputPartition):
 
 
 class NumbersReader(DataSourceStreamReader):
-    """Numbers up to the option `end` over shards, `step` a range; writes down how far it may forget."""
+    """Numbers up to the option `end` over shards, `step` a range; writes down how far it may
+    forget.
+    """
 
     def __init__(self, options: Any) -> None:
-        self.end, self.shards, self.step = int(options["end"]), int(options.get("shards", 1)), int(options.get("step", 10))
+        self.end, self.shards, self.step = (
+            int(options["end"]),
+            int(options.get("shards", 1)),
+            int(options.get("step", 10)),
+        )
         self.told, self.kind = Path(options["told"]), options.get("kind", "rows")
 
     def initialOffset(self) -> dict[str, Any]:
@@ -57,7 +71,9 @@ class NumbersReader(DataSourceStreamReader):
         return [Slice(shard, start["next"], end["next"]) for shard in range(self.shards)]
 
     def read(self, partition: Any) -> Iterator[Any]:
-        mine = [n for n in range(partition.first, partition.last) if n % self.shards == partition.shard]
+        mine = [
+            n for n in range(partition.first, partition.last) if n % self.shards == partition.shard
+        ]
         if self.kind == "arrow":
             yield pa.RecordBatch.from_pydict({"n": mine, "text": [str(n) for n in mine]})
         else:
@@ -101,11 +117,18 @@ def has_come(capture: CaptureBolt, rows: int) -> bool:
 
 
 def spouts_of(cluster: LocalCluster) -> list[SpoutTask]:
-    return [spout for slot in cluster.topology().workers if slot.worker for spout in slot.worker.task_set.spouts.values()]
+    return [
+        spout
+        for slot in cluster.topology().workers
+        if slot.worker
+        for spout in slot.worker.task_set.spouts.values()
+    ]
 
 
 def read(source: SparkSource, parallelism: int = 1, kills: int = 0) -> list[tuple[Any, ...]]:
-    """Return everything that a topology of this source captures, with its worker killed so often on the way."""
+    """Return everything that a topology of this source captures, with its worker killed so often on
+    the way.
+    """
     capture, builder = CaptureBolt(), TopologyBuilder()
     builder.set_spout("numbers", source, parallelism)
     builder.set_bolt("capture", capture, inputs="numbers")
@@ -114,7 +137,11 @@ def read(source: SparkSource, parallelism: int = 1, kills: int = 0) -> list[tupl
         for kill in range(1, kills + 1):
             cluster.run_until(partial(has_come, capture, 10 * kill))
             cluster.kill_worker("numbers")
-        cluster.run_until(lambda: all(spout.is_exhausted for spout in spouts_of(cluster)) and not cluster.waiting())
+        cluster.run_until(
+            lambda: (
+                all(spout.is_exhausted for spout in spouts_of(cluster)) and not cluster.waiting()
+            )
+        )
     return [tuple(values) for values in capture.values]
 
 
@@ -132,11 +159,16 @@ def test_the_source_may_forget_what_is_done_and_no_more(tmp_path: Path) -> None:
 
 def test_tasks_share_partitions_by_a_key_that_stays(tmp_path: Path) -> None:
     options = {"end": "40", "shards": "3", "told": str(tmp_path / "told")}
-    found = read(SparkSource(Numbers, options, partition_key=attrgetter("shard"), follow=False), parallelism=2, kills=1)
+    found = read(
+        SparkSource(Numbers, options, partition_key=attrgetter("shard"), follow=False),
+        parallelism=2,
+        kills=1,
+    )
     assert Counter(found) == Counter((n, str(n)) for n in range(40))
     assert not (tmp_path / "told").exists()
     with pytest.raises(
-        InvalidTopologyError, match=r"Numbers is read by 2 tasks, .* give SparkSource a partition_key, or parallelism 1"
+        InvalidTopologyError,
+        match=r"Numbers is read by 2 tasks, .* give SparkSource a partition_key, or parallelism 1",
     ):
         read(SparkSource(Numbers, options), parallelism=2)
 
@@ -168,13 +200,24 @@ class Odd(Numbers):
 @pytest.mark.parametrize(
     ("kind", "sentence"),
     [
-        ("refused", r"spout 'numbers' \(task \d+\) raised 10 times in a row: PermissionError: wrong credentials for the shop"),
-        ("poison", r"spout 'numbers' .*component 'numbers', stream 'default', field 'text': text that is not valid UTF-8"),
+        (
+            "refused",
+            r"spout 'numbers' \(task \d+\) raised 10 times in a row: PermissionError: wrong credentials for the shop",
+        ),
+        (
+            "poison",
+            r"spout 'numbers' .*component 'numbers', stream 'default', field 'text': text that is not valid UTF-8",
+        ),
         ("short", r"spout 'numbers' .*1 value"),
-        ("renamed", r"component 'numbers': Odd read a batch of the columns words, n, but its schema has n, text; mend"),
+        (
+            "renamed",
+            r"component 'numbers': Odd read a batch of the columns words, n, but its schema has n, text; mend",
+        ),
     ],
 )
-def test_a_reader_that_always_raises_or_breaks_its_schema_ends_the_run(tmp_path: Path, kind: str, sentence: str) -> None:
+def test_a_reader_that_always_raises_or_breaks_its_schema_ends_the_run(
+    tmp_path: Path, kind: str, sentence: str
+) -> None:
     options = {"end": "10", "told": str(tmp_path / "told"), "kind": kind}
     with pytest.raises(WorkerFailedError, match=sentence):
         read(SparkSource(Odd, options, follow=False))
@@ -187,9 +230,15 @@ def test_a_batch_is_read_by_the_names_of_its_columns(tmp_path: Path) -> None:
 
 def test_a_schema_declares_the_fields_and_a_wrong_one_is_named() -> None:
     assert SparkSource(Few).outputs == {"n": "int"}
-    assert SparkSource(Few, schema="n bigint, tags array<string>").outputs == {"n": "bigint", "tags": "array<string>"}
+    assert SparkSource(Few, schema="n bigint, tags array<string>").outputs == {
+        "n": "bigint",
+        "tags": "array<string>",
+    }
     kinds = {"d": "date", "t": "timestamp", "p": "decimal(10,2)"}
-    assert SparkSource(Few, schema=", ".join(f"{name} {kind}" for name, kind in kinds.items())).outputs == kinds
+    assert (
+        SparkSource(Few, schema=", ".join(f"{name} {kind}" for name, kind in kinds.items())).outputs
+        == kinds
+    )
     with pytest.raises(InvalidTopologyError, match="the schema of Few: 'quux' is no type"):
         SparkSource(Few, schema="n quux")
     with pytest.raises(InvalidTopologyError, match="is no class derived from pyspark"):
@@ -197,7 +246,9 @@ def test_a_schema_declares_the_fields_and_a_wrong_one_is_named() -> None:
 
 
 class ForgetfulReader(NumbersReader):
-    """Keeps nothing that it was told to forget; begins at whatever number is next; every second range is empty."""
+    """Keeps nothing that it was told to forget; begins at whatever number is next; every second
+    range is empty.
+    """
 
     def initialOffset(self) -> dict[str, Any]:
         start = self.told.with_name("start")
@@ -220,9 +271,16 @@ class Forgetful(Numbers):
         return ForgetfulReader(self.options)
 
 
-def test_a_source_is_never_told_to_forget_what_is_asked_for_again_nor_to_begin_twice(tmp_path: Path) -> None:
+def test_a_source_is_never_told_to_forget_what_is_asked_for_again_nor_to_begin_twice(
+    tmp_path: Path,
+) -> None:
     capture, builder = CaptureBolt(), TopologyBuilder()
-    source = SparkSource(Forgetful, {"end": "200", "step": "5", "told": str(tmp_path / "told")}, follow=False, poll_secs=0)
+    source = SparkSource(
+        Forgetful,
+        {"end": "200", "step": "5", "told": str(tmp_path / "told")},
+        follow=False,
+        poll_secs=0,
+    )
     builder.set_spout("numbers", source)
     builder.set_bolt("capture", capture, inputs="numbers")
     with LocalCluster() as cluster:
@@ -230,8 +288,14 @@ def test_a_source_is_never_told_to_forget_what_is_asked_for_again_nor_to_begin_t
         for told in range(1, 10, 2):
             cluster.run_until(lambda told=told: told_of(tmp_path) >= told)  # type: ignore[misc]
             cluster.kill_worker("numbers")
-        cluster.run_until(lambda: all(spout.is_exhausted for spout in spouts_of(cluster)) and not cluster.waiting())
-    wanted = [n for first in range(7, 200, 5) if first // 5 % 2 for n in range(first, min(200, first + 5))]
+        cluster.run_until(
+            lambda: (
+                all(spout.is_exhausted for spout in spouts_of(cluster)) and not cluster.waiting()
+            )
+        )
+    wanted = [
+        n for first in range(7, 200, 5) if first // 5 % 2 for n in range(first, min(200, first + 5))
+    ]
     assert sorted(n for n, _ in capture.values) == wanted
     assert not cluster.errors
 
@@ -267,7 +331,10 @@ class Shop(DataSource):
 @pytest.mark.parametrize(
     ("kind", "sentence"),
     [
-        ("Row", "component 'numbers': Shop read a Row of the columns a, c, at, but its schema has a, b, at; mend its read"),
+        (
+            "Row",
+            "component 'numbers': Shop read a Row of the columns a, c, at, but its schema has a, b, at; mend its read",
+        ),
         (
             "dict",
             "Shop read a dict, where a tuple, a list, a Row or an Arrow batch was expected; mend its read",
@@ -306,7 +373,9 @@ class JsonWriter(DataSourceStreamWriter):
         return Written([[row["n"], row["text"]] for row in iterator])
 
     def commit(self, messages: Any, batchId: int) -> None:
-        (self.path / "new").write_text(json.dumps([row for message in messages for row in message.rows]))
+        (self.path / "new").write_text(
+            json.dumps([row for message in messages for row in message.rows])
+        )
         (self.path / "new").rename(self.path / f"{batchId}.json")
 
 
@@ -319,13 +388,18 @@ class BatchWriter(DataSourceWriter):
     """One file per epoch, which the options name."""
 
     def __init__(self, options: Any) -> None:
-        self.path, self.name = Path(options["path"]), options["sparkstorm-sink"].replace("/", "-") + options["sparkstorm-epoch"]
+        self.path, self.name = (
+            Path(options["path"]),
+            options["sparkstorm-sink"].replace("/", "-") + options["sparkstorm-epoch"],
+        )
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         return Written([[row["n"], row["text"]] for row in iterator])
 
     def commit(self, messages: Any) -> None:
-        (self.path / "new").write_text(json.dumps([row for message in messages for row in message.rows]))
+        (self.path / "new").write_text(
+            json.dumps([row for message in messages for row in message.rows])
+        )
         (self.path / "new").rename(self.path / f"{self.name}.json")
 
 
@@ -351,7 +425,9 @@ class JsonFiles(DataSource):
 def test_a_stream_writer_is_a_sink_whose_batch_is_the_epoch(tmp_path: Path, arrow: str) -> None:
     feed, builder = FeederSpout(["n", "text"]), TopologyBuilder()
     builder.set_spout("feed", feed)
-    builder.set_bolt("files", SparkSink(JsonFiles, {"path": str(tmp_path), "arrow": arrow}), inputs="feed")
+    builder.set_bolt(
+        "files", SparkSink(JsonFiles, {"path": str(tmp_path), "arrow": arrow}), inputs="feed"
+    )
     with LocalCluster(seed=2) as cluster:
         cluster.submit(builder.build(), {"topology.epoch.rows": 4})
         for n in range(30):
@@ -367,15 +443,31 @@ def test_a_stream_writer_is_a_sink_whose_batch_is_the_epoch(tmp_path: Path, arro
     ("schema", "good", "bad", "reason"),
     [
         ("n array<double>", [1.0], {1.0, 2.0}, r"field 'n' is {1.0, 2.0}"),
-        ("n array<double>", [1, 2.5], [1.0, True], r"field 'n' is \[1.0, True\], but the column is list<"),
+        (
+            "n array<double>",
+            [1, 2.5],
+            [1.0, True],
+            r"field 'n' is \[1.0, True\], but the column is list<",
+        ),
         ("n string", "a", b"a", "field 'n' is b'a' of type bytes, but the column is string"),
-        ("n map<string,bigint>", {"a": 1}, {"a": 1.5}, r"field 'n' is {'a': 1.5}, but the column is map<"),
+        (
+            "n map<string,bigint>",
+            {"a": 1},
+            {"a": 1.5},
+            r"field 'n' is {'a': 1.5}, but the column is map<",
+        ),
     ],
 )
-def test_a_writer_of_batches_gets_no_value_changed(tmp_path: Path, schema: str, good: Any, bad: Any, reason: str) -> None:
+def test_a_writer_of_batches_gets_no_value_changed(
+    tmp_path: Path, schema: str, good: Any, bad: Any, reason: str
+) -> None:
     feed, builder = FeederSpout(["n"]), TopologyBuilder()
     builder.set_spout("feed", feed)
-    builder.set_bolt("files", SparkSink(JsonFiles, {"path": str(tmp_path), "arrow": "yes"}, schema), inputs="feed")
+    builder.set_bolt(
+        "files",
+        SparkSink(JsonFiles, {"path": str(tmp_path), "arrow": "yes"}, schema),
+        inputs="feed",
+    )
     with LocalCluster() as cluster:
         cluster.submit(builder.build(), {"topology.max.retries": 0})
         for value in (bad, good):
@@ -388,7 +480,9 @@ def test_a_writer_of_batches_gets_no_value_changed(tmp_path: Path, schema: str, 
 
 
 def written(folder: Path) -> Counter[tuple[Any, ...]]:
-    return Counter(tuple(row) for file in folder.glob("*.json") for row in json.loads(file.read_text()))
+    return Counter(
+        tuple(row) for file in folder.glob("*.json") for row in json.loads(file.read_text())
+    )
 
 
 def test_a_batch_writer_is_a_sink_whatever_dies(tmp_path: Path) -> None:
@@ -402,7 +496,9 @@ def test_a_batch_writer_is_a_sink_whatever_dies(tmp_path: Path) -> None:
         return SparkSink(BatchFiles, {"path": str(folder)}), check
 
     assert die_everywhere(make, rows=8) > 8
-    with pytest.raises(InvalidTopologyError, match="SparkSink: Few has neither a streamWriter nor a writer"):
+    with pytest.raises(
+        InvalidTopologyError, match="SparkSink: Few has neither a streamWriter nor a writer"
+    ):
         SparkSink(Few)
 
 
@@ -419,9 +515,16 @@ class Sums(ColumnBolt):
         collector.emit_batch(batch)
 
 
-def test_arrow_batches_reach_bolts_of_columns_and_bolts_of_rows_once_though_workers_die(tmp_path: Path) -> None:
+def test_arrow_batches_reach_bolts_of_columns_and_bolts_of_rows_once_though_workers_die(
+    tmp_path: Path,
+) -> None:
     options = {"end": "3000", "step": "1500", "told": str(tmp_path / "told"), "kind": "arrow"}
-    sizes, columns, rows, builder = Shared[list[int]]([]), CaptureBolt(), CaptureBolt(), TopologyBuilder()
+    sizes, columns, rows, builder = (
+        Shared[list[int]]([]),
+        CaptureBolt(),
+        CaptureBolt(),
+        TopologyBuilder(),
+    )
     builder.set_spout("numbers", SparkSource(Numbers, options, follow=False))
     builder.set_bolt("sums", Sums(sizes), inputs="numbers")
     builder.set_bolt("columns", columns, inputs="sums")
@@ -430,7 +533,11 @@ def test_arrow_batches_reach_bolts_of_columns_and_bolts_of_rows_once_though_work
         cluster.submit(builder.build(), {"topology.workers": 2, "topology.epoch.rows": 5})
         cluster.run_until(partial(has_come, rows, 1000))
         cluster.kill_worker("numbers")
-        cluster.run_until(lambda: all(spout.is_exhausted for spout in spouts_of(cluster)) and not cluster.waiting())
+        cluster.run_until(
+            lambda: (
+                all(spout.is_exhausted for spout in spouts_of(cluster)) and not cluster.waiting()
+            )
+        )
         cluster.run_until(lambda: told_of(tmp_path) > 0)
     wanted = Counter((n, str(n)) for n in range(3000))
     assert Counter(map(tuple, columns.values)) == wanted == Counter(map(tuple, rows.values))

@@ -1,4 +1,6 @@
-"""SparkFrame: rows of a streaming and a batch frame reach the spout once, also when Spark repeats a batch."""
+"""SparkFrame: rows of a streaming and a batch frame reach the spout once, also when Spark repeats a
+batch.
+"""
 
 from __future__ import annotations
 
@@ -38,10 +40,15 @@ def test_rows_come_once_though_spark_repeats_a_batch(
     spark: SparkSession, redis_server: RedisServer, url: str, secret: dict[str, Any], tmp_path: Path
 ) -> None:
     (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "a.json").write_text("".join(f'{{"n": {n}, "t": "{n}"}}\n' for n in range(1200)))
+    (tmp_path / "in" / "a.json").write_text(
+        "".join(f'{{"n": {n}, "t": "{n}"}}\n' for n in range(1200))
+    )
     frame = spark.readStream.schema("n bigint, t string").json(str(tmp_path / "in"))
-    for checkpoint in ("one", "two"):  # a checkpoint that was lost, after all was sent: the batch comes again
-        query = send_frame(frame, url, "frames", name="q", checkpoint=str(tmp_path / checkpoint), **secret)
+    # a checkpoint that was lost, after all was sent: the batch comes again
+    for checkpoint in ("one", "two"):
+        query = send_frame(
+            frame, url, "frames", name="q", checkpoint=str(tmp_path / checkpoint), **secret
+        )
         assert query is not None
         query.processAllAvailable()
         query.stop()
@@ -64,17 +71,36 @@ def test_rows_come_once_though_spark_repeats_a_batch(
         send_frame(frame, url, "frames", name="q", **secret)
 
 
-def test_columns_of_every_type_come_as_spark_has_them(spark: SparkSession, url: str, secret: dict[str, Any]) -> None:
+def test_columns_of_every_type_come_as_spark_has_them(
+    spark: SparkSession, url: str, secret: dict[str, Any]
+) -> None:
     kinds = spark.sql(
         "SELECT timestamp'2024-05-01 12:00:00+02:00' AS t, date'2024-05-01' AS d, 1.50BD AS p, x'ff' AS b, map(1, date'2024-05-01')"
         " AS m, named_struct('a', array(timestamp'2024-05-01 10:00:00Z'), 'b', null) AS s, double('-Infinity') AS f,"
         " '{\"$a' AS text"
     )
     send_frame(kinds, url, "kinds", name="kinds", **secret)
-    source = SparkFrame(url, "kinds", {**dict.fromkeys(kinds.columns, "any"), "f": "double"}, follow=False, **secret)
+    source = SparkFrame(
+        url, "kinds", {**dict.fromkeys(kinds.columns, "any"), "f": "double"}, follow=False, **secret
+    )
     noon, day = datetime(2024, 5, 1, 10, tzinfo=UTC), date(2024, 5, 1)
-    wanted = {"t": noon, "d": day, "p": Decimal("1.50"), "b": b"\xff", "m": {1: day}, "s": {"a": [noon], "b": None}}
+    wanted = {
+        "t": noon,
+        "d": day,
+        "p": Decimal("1.50"),
+        "b": b"\xff",
+        "m": {1: day},
+        "s": {"a": [noon], "b": None},
+    }
     assert Bench(source).step(1) == [(*wanted.values(), -math.inf, '{"$a')]  # type: ignore[arg-type]
     source.close()
-    with pytest.raises(InvalidConfigError, match="column 'n' is timestamp_ntz, which no tuple carries; cast it"):
-        send_frame(spark.sql("SELECT timestamp_ntz'2024-05-01 12:00:00' AS n"), url, "kinds", name="ntz", **secret)
+    with pytest.raises(
+        InvalidConfigError, match="column 'n' is timestamp_ntz, which no tuple carries; cast it"
+    ):
+        send_frame(
+            spark.sql("SELECT timestamp_ntz'2024-05-01 12:00:00' AS n"),
+            url,
+            "kinds",
+            name="ntz",
+            **secret,
+        )

@@ -1,4 +1,6 @@
-"""SqlSink and SqlSource over SQLite: rows once under every death, constraints, gaps of keys, and mistakes."""
+"""SqlSink and SqlSource over SQLite: rows once under every death, constraints, gaps of keys, and
+mistakes.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ from tests.connectors.crashing_sink import die_everywhere, feed
 def run(path: Path, *statements: str) -> list[Any]:
     connection = sqlite3.connect(path)
     try:
-        found = [row for statement in statements for row in connection.execute(statement).fetchall()]
+        found = [
+            row for statement in statements for row in connection.execute(statement).fetchall()
+        ]
         connection.commit()
     finally:
         connection.close()
@@ -31,7 +35,10 @@ def run(path: Path, *statements: str) -> list[Any]:
 
 @pytest.fixture
 def database(tmp_path: Path) -> Path:
-    run(tmp_path / "a.db", "CREATE TABLE rows (n INTEGER NOT NULL, text TEXT CHECK (text <> 'poison'), UNIQUE (n, text))")
+    run(
+        tmp_path / "a.db",
+        "CREATE TABLE rows (n INTEGER NOT NULL, text TEXT CHECK (text <> 'poison'), UNIQUE (n, text))",
+    )
     return tmp_path / "a.db"
 
 
@@ -42,7 +49,9 @@ def test_rows_are_in_the_table_once_whatever_dies(tmp_path: Path) -> None:
         run(path, "CREATE TABLE rows (n INTEGER, text TEXT)")
 
         def check() -> None:
-            assert run(path, "SELECT n, text FROM rows ORDER BY n") == [(n, f"text {n}") for n in range(8)]
+            assert run(path, "SELECT n, text FROM rows ORDER BY n") == [
+                (n, f"text {n}") for n in range(8)
+            ]
 
         return SqlSink(f"sqlite:///{path}", "rows"), check
 
@@ -61,31 +70,55 @@ def test_rows_that_break_constraints_are_parked_and_the_others_stay(database: Pa
     assert any("field 'text' is a list, which no column holds" in reason for _, reason in reasons)
 
 
-def test_rows_that_the_driver_or_a_column_has_no_form_for_are_parked_and_times_are_in_utc(tmp_path: Path) -> None:
+def test_rows_that_the_driver_or_a_column_has_no_form_for_are_parked_and_times_are_in_utc(
+    tmp_path: Path,
+) -> None:
     database = tmp_path / "typed.db"
     run(database, "CREATE TABLE rows (n BIGINT, day DATE, is_on BOOLEAN, at TIMESTAMP, text TEXT)")
     noon = datetime(2024, 5, 1, 12, tzinfo=timezone(timedelta(hours=2)))
     good = [1, date(2024, 5, 1), True, noon, "a"]
     odd = {0: 1 << 70, 1: "2024-05-01", 2: "yes", 4: UUID(int=5)}
-    rows = [good, *[[*good[:at], value, *good[at + 1 :]] for at, value in odd.items()], [6, *good[1:4], {1}], [7, *good[1:]]]
-    letters = feed(SqlSink(f"sqlite:///{database}", "rows"), ["n", "day", "is_on", "at", "text"], rows)
+    rows = [
+        good,
+        *[[*good[:at], value, *good[at + 1 :]] for at, value in odd.items()],
+        [6, *good[1:4], {1}],
+        [7, *good[1:]],
+    ]
+    letters = feed(
+        SqlSink(f"sqlite:///{database}", "rows"), ["n", "day", "is_on", "at", "text"], rows
+    )
     wanted = ("2024-05-01", 1, "2024-05-01 10:00:00.000000", "a")
     assert run(database, "SELECT * FROM rows ORDER BY n") == [(1, *wanted), (7, *wanted)]
     reasons = " ".join(letter.reason for letter in letters)
-    for sign in ("too large", "only accepts Python date", "'yes'", "type 'UUID' is not supported", "'text' is a set, which no"):
+    for sign in (
+        "too large",
+        "only accepts Python date",
+        "'yes'",
+        "type 'UUID' is not supported",
+        "'text' is a set, which no",
+    ):
         assert sign in reasons
     assert len(letters) == 5
 
 
 def test_mistakes_of_a_sink_are_one_sentence(database: Path) -> None:
     url = f"sqlite:///{database}"
-    with pytest.raises(WorkerFailedError, match=r"'sink' \(task \d\): table gone at sqlite:///.*: there is no such table"):
+    with pytest.raises(
+        WorkerFailedError,
+        match=r"'sink' \(task \d\): table gone at sqlite:///.*: there is no such table",
+    ):
         feed(SqlSink(url, "gone"), ["n"], [[1]])
-    with pytest.raises(WorkerFailedError, match=r"table rows at .* has no column 'm'; it has n, text"):
+    with pytest.raises(
+        WorkerFailedError, match=r"table rows at .* has no column 'm'; it has n, text"
+    ):
         feed(SqlSink(url, "rows"), ["m"], [[1]])
     with pytest.raises(WorkerFailedError, match="unable to open database file"):
         feed(SqlSink("sqlite:////nowhere/a.db", "rows"), ["n"], [[1]])
-    for held in ("postgresql://me:secret@host/db", "postgresql://host/db?user=me&password=secret", "host=h password=secret"):
+    for held in (
+        "postgresql://me:secret@host/db",
+        "postgresql://host/db?user=me&password=secret",
+        "host=h password=secret",
+    ):
         with pytest.raises(InvalidConfigError, match="take the password out of the URL"):
             SqlSink(held, "rows")
     with pytest.raises(WorkerFailedError, match="is no URL of a database"):
@@ -99,7 +132,12 @@ class Bench:
 
     def __init__(self, source: SqlSource, position: Any = None, tasks: int = 1) -> None:
         self.source, self.rows, self.kept, self.at_ms = source, list[Any](), list[Any](), 0
-        self.task_index, self.peers, self.component_id, self.errors = 0, tuple(range(tasks)), "sql", list[str]()
+        self.task_index, self.peers, self.component_id, self.errors = (
+            0,
+            tuple(range(tasks)),
+            "sql",
+            list[str](),
+        )
         source.open({}, self, self)  # type: ignore[arg-type]
         if position is not None:
             source.restore(position)
@@ -137,7 +175,9 @@ def source(database: Path) -> SqlSource:
     return SqlSource(f"sqlite:///{database}", "events", ["page"], key="id", gap_secs=1.0)
 
 
-def test_rows_come_once_in_the_order_of_the_key_over_restarts(database: Path, source: SqlSource) -> None:
+def test_rows_come_once_in_the_order_of_the_key_over_restarts(
+    database: Path, source: SqlSource
+) -> None:
     bench = Bench(source)
     assert bench.step() == []
     run(database, "INSERT INTO events VALUES (1, 'a'), (2, 'b')")
@@ -153,7 +193,8 @@ def test_a_missing_number_is_waited_for(database: Path, source: SqlSource) -> No
     run(database, "INSERT INTO events VALUES (1, 'a'), (3, 'c')")
     bench = Bench(source)
     assert bench.step() == [("a",)]
-    run(database, "INSERT INTO events VALUES (2, 'b')")  # its transaction commits later than the next one's
+    # its transaction commits later than the next one's
+    run(database, "INSERT INTO events VALUES (2, 'b')")
     assert bench.step() == [("b",), ("c",)]
     run(database, "INSERT INTO events VALUES (5, 'e')")
     assert [bench.step() for _ in range(5)] == [[], [], [("e",)], [], []]  # 4 was rolled back
@@ -161,10 +202,18 @@ def test_a_missing_number_is_waited_for(database: Path, source: SqlSource) -> No
 
 
 @pytest.mark.parametrize("query", [None, "SELECT * FROM events"])
-def test_keys_that_begin_anew_below_the_position_are_reported(database: Path, query: str | None) -> None:
-    run(database, "CREATE TABLE events (id INTEGER PRIMARY KEY, page TEXT)", "INSERT INTO events VALUES (8, 'a'), (9, 'b')")
+def test_keys_that_begin_anew_below_the_position_are_reported(
+    database: Path, query: str | None
+) -> None:
+    run(
+        database,
+        "CREATE TABLE events (id INTEGER PRIMARY KEY, page TEXT)",
+        "INSERT INTO events VALUES (8, 'a'), (9, 'b')",
+    )
     url = f"sqlite:///{database}"
-    source = SqlSource(url, None if query else "events", ["page"], key="id", query=query, gap_secs=0)
+    source = SqlSource(
+        url, None if query else "events", ["page"], key="id", query=query, gap_secs=0
+    )
     bench = Bench(source)
     assert bench.step() == [("a",), ("b",)]
     run(database, "DELETE FROM events WHERE id = 9")
@@ -177,27 +226,41 @@ def test_keys_that_begin_anew_below_the_position_are_reported(database: Path, qu
     run(database, "INSERT INTO events VALUES (2, 'd')")
     bench.steps(12)
     assert len(bench.errors) == 1
-    assert "inserted with 'id' up to 2, below the position 9, and are not read: its keys have begun anew" in bench.errors[0]
+    assert (
+        "inserted with 'id' up to 2, below the position 9, and are not read: its keys have begun anew"
+        in bench.errors[0]
+    )
     source.close()
 
 
 def test_a_query_and_mistakes_of_a_source(database: Path, source: SqlSource) -> None:
     url = f"sqlite:///{database}"
     run(database, "INSERT INTO events VALUES (1, 'a'), (2, 'b')")
-    query = SqlSource(url, query="SELECT id AS n, upper(page) AS p FROM events", fields=["p"], key="n", follow=False)
+    query = SqlSource(
+        url,
+        query="SELECT id AS n, upper(page) AS p FROM events",
+        fields=["p"],
+        key="n",
+        follow=False,
+    )
     bench = Bench(query)
     assert [bench.step(), bench.step()] == [[("A",), ("B",)], []] and query.is_exhausted()
     query.close()
-    with pytest.raises(InvalidConfigError, match=r"component 'sql', events at .*: no such column: cost"):
+    with pytest.raises(
+        InvalidConfigError, match=r"component 'sql', events at .*: no such column: cost"
+    ):
         Bench(SqlSource(url, "events", ["cost"], key="id")).step()
     run(database, "INSERT INTO events VALUES (3, 'b')")
     with pytest.raises(InvalidConfigError, match="'page' is not unique or null"):
         Bench(SqlSource(url, "events", ["id"], key="page")).step()
-    with pytest.raises(InvalidConfigError, match="'page' is not unique or null"):  # though the first fetch ends between the two
+    # though the first fetch ends between the two
+    with pytest.raises(InvalidConfigError, match="'page' is not unique or null"):
         Bench(SqlSource(url, "events", ["id"], key="page", rows=2)).step()
     with pytest.raises(InvalidConfigError, match=r"the query at .*: near .*: syntax error"):
         Bench(SqlSource(url, query="SELECT id FROM events WHERE", fields=["id"], key="id")).step()
-    query = SqlSource(url, query="SELECT id, page || ':b' AS p FROM events;", fields=["p"], key="id", follow=False)
+    query = SqlSource(
+        url, query="SELECT id, page || ':b' AS p FROM events;", fields=["p"], key="id", follow=False
+    )
     assert Bench(query).step() == [("a:b",), ("b:b",), ("b:b",)]
     query.close()
     with pytest.raises(InvalidConfigError, match="give a table or a query"):
@@ -241,13 +304,19 @@ def test_batches_hold_the_rows_that_come_one_by_one(database: Path, odd: str | N
     run(database, f"INSERT INTO events VALUES (10, {odd or 'NULL'}, NULL), (12, 1, 'behind a gap')")
     fields = {"n": "bigint", "page": "string"}
     url = f"sqlite:///{database}"
-    single, batched = Bench(SqlSource(url, "events", fields, key="id")), BatchBench(SqlSource(url, "events", fields, key="id"))
+    single, batched = (
+        Bench(SqlSource(url, "events", fields, key="id")),
+        BatchBench(SqlSource(url, "events", fields, key="id")),
+    )
     found = [[row for _ in range(9) for row in bench.step()] for bench in (single, batched)]
     assert found[0] == found[1]
     assert len(found[0]) == 11
-    run(database, *[f"INSERT INTO events VALUES ({n}, {odd or 'NULL'}, 'x')" for n in range(13, 16)])
+    run(
+        database, *[f"INSERT INTO events VALUES ({n}, {odd or 'NULL'}, 'x')" for n in range(13, 16)]
+    )
     assert single.step() == batched.step() != []
     assert single.source.snapshot() == batched.source.snapshot() == [15]
-    assert batched.batches == (0 if odd in ("'text'", "1.5") else 1)  # a value that is none of its column's type goes as a row
+    # a value that is none of its column's type goes as a row
+    assert batched.batches == (0 if odd in ("'text'", "1.5") else 1)
     single.source.close()
     batched.source.close()

@@ -1,4 +1,6 @@
-"""Sources that merge their inputs by event time: files of one task and Redis streams, live, replayed and over restarts."""
+"""Sources that merge their inputs by event time: files of one task and Redis streams, live,
+replayed and over restarts.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ def first_word(record: Any) -> int:
     return int(record["line"].split()[0])
 
 
-# -- the merge ---------------------------------------------------------------------------------------------------------
+# -- the merge -------------------------------------------------------------------------------------
 
 
 class Numbers:
@@ -45,7 +47,11 @@ class Numbers:
         self.number, self.left, self.is_open = number, list(times), False
 
 
-@given(st.lists(st.lists(st.integers(0, 50), max_size=20), min_size=1, max_size=6), st.integers(1, 3), st.booleans())
+@given(
+    st.lists(st.lists(st.integers(0, 50), max_size=20), min_size=1, max_size=6),
+    st.integers(1, 3),
+    st.booleans(),
+)
 def test_no_record_is_later_than_in_its_own_input_and_few_inputs_are_open(
     times: list[list[int]], most_open: int, in_order: bool
 ) -> None:
@@ -99,7 +105,7 @@ def test_nothing_goes_out_before_each_of_many_inputs_was_asked_and_an_error_repe
     assert taken == [None, *range(401, 1001), None]
 
 
-# -- files ----------------------------------------------------------------------------------------------------------
+# -- files -----------------------------------------------------------------------------------------
 
 
 def write(folder: Path, format: str) -> Path:
@@ -108,7 +114,11 @@ def write(folder: Path, format: str) -> Path:
     for host in range(HOSTS):
         times = TIMES[host::HOSTS]
         if format == "parquet":
-            pq.write_table(pa.table({"at": times, "host": [str(host)] * ROWS}), folder / f"{host}.parquet", row_group_size=7)
+            pq.write_table(
+                pa.table({"at": times, "host": [str(host)] * ROWS}),
+                folder / f"{host}.parquet",
+                row_group_size=7,
+            )
             continue
         rows = {
             "json": [json.dumps({"host": str(host), "at": ms}) for ms in times],
@@ -117,14 +127,18 @@ def write(folder: Path, format: str) -> Path:
         }[format]
         data = "".join(f"{row}\n" for row in rows).encode()
         packed = host == 2  # one of them in another form
-        (folder / f"{host}.log{'.gz' if packed else ''}").write_bytes(gzip.compress(data) if packed else data)
+        (folder / f"{host}.log{'.gz' if packed else ''}").write_bytes(
+            gzip.compress(data) if packed else data
+        )
     return folder
 
 
 def source(folder: Path, format: str) -> tuple[Files, Callable[[Any], int]]:
     if format == "lines":
         return Files(str(folder), time=first_word), lambda row: int(row[0].split()[0])
-    return Files(str(folder), format, {"at": "bigint", "host": "string"}, time="at"), lambda row: int(row[0])
+    return Files(
+        str(folder), format, {"at": "bigint", "host": "string"}, time="at"
+    ), lambda row: int(row[0])
 
 
 @pytest.mark.parametrize("most_open", [1, 2, 99])
@@ -200,13 +214,18 @@ def test_lines_of_a_share_are_read_in_step_from_any_position_and_handed_over(
 ) -> None:
     monkeypatch.setattr("sparkstorm.connectors.files.MOST_OPEN", most_open)
     for host in range(HOSTS):
-        (tmp_path / f"host{host}").write_text("".join(f"{ms} {host}\n" for ms in TIMES[host::HOSTS]))
+        (tmp_path / f"host{host}").write_text(
+            "".join(f"{ms} {host}\n" for ms in TIMES[host::HOSTS])
+        )
     (tmp_path / "empty").touch()
     made = FileLines(find_files([tmp_path]), time=first_word)
     for steps in range(5):
         read, snapshot, handed = list[int](), None, None
         for part in ("begun", "restored", "handed over"):
-            spout, collector = (made.take_over([handed]) if part == "handed over" else made), Collector()
+            spout, collector = (
+                (made.take_over([handed]) if part == "handed over" else made),
+                Collector(),
+            )
             spout.open({}, Context(0, 1), collector)  # type: ignore[arg-type]
             if part == "restored":
                 spout.restore(snapshot)
@@ -222,21 +241,28 @@ def test_lines_of_a_share_are_read_in_step_from_any_position_and_handed_over(
 def test_a_line_without_a_time_keeps_its_place_and_is_reported(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("1 a\n-\n5 a\n")
     (tmp_path / "b").write_text("2 b\n6 b\n")
-    spout, collector, errors = FileLines(find_files([tmp_path]), time=first_word), Collector(), list[str]()
+    spout, collector, errors = (
+        FileLines(find_files([tmp_path]), time=first_word),
+        Collector(),
+        list[str](),
+    )
     collector.report_error = errors.append  # type: ignore[attr-defined]
     spout.open({}, Context(0, 1, takes_batches=True), collector)  # type: ignore[arg-type]
     drain(spout)
     assert collector.lines == ["1 a", "-", "2 b", "5 a", "6 b"]
     assert [error.partition(": ")[0].rpartition("/")[2] for error in errors] == ["a, at 4"]
     with pytest.raises(
-        InvalidConfigError, match="FileLines: time names the field 'line', which is not among the fields; it may be"
+        InvalidConfigError,
+        match="FileLines: time names the field 'line', which is not among the fields; it may be",
     ):
         FileLines([], time="line")
-    with pytest.raises(InvalidConfigError, match="Files: time names the field 'ta', which is not among the fields"):
+    with pytest.raises(
+        InvalidConfigError, match="Files: time names the field 'ta', which is not among the fields"
+    ):
         Files("a", "json", ["at"], time="ta")
 
 
-# -- windows over them, live and replayed ---------------------------------------------------------------------------
+# -- windows over them, live and replayed ----------------------------------------------------------
 
 
 class Members(FoldingBolt):
@@ -264,7 +290,12 @@ class Kept(StatefulBolt):
 def counted(spout: Spout) -> Topology:
     builder = TopologyBuilder()
     builder.set_spout("logs", spout)
-    windowed = Members().with_tumbling_window(Duration.millis(20)).with_timestamp_field("at").with_lag(Duration.millis(0))
+    windowed = (
+        Members()
+        .with_tumbling_window(Duration.millis(20))
+        .with_timestamp_field("at")
+        .with_lag(Duration.millis(0))
+    )
     builder.set_bolt("windows", windowed, inputs="logs")
     builder.set_bolt("kept", Kept()).global_grouping("windows")
     return builder.build()
@@ -277,7 +308,9 @@ def live(topology: Topology, **options: Any) -> dict[Any, Any]:
         return cluster.state("kept")
 
 
-def test_logs_of_several_hosts_dealt_to_one_task_have_no_late_row_live_and_replayed(tmp_path: Path) -> None:
+def test_logs_of_several_hosts_dealt_to_one_task_have_no_late_row_live_and_replayed(
+    tmp_path: Path,
+) -> None:
     folder, fields = write(tmp_path / "in", "json"), {"at": "bigint", "host": "string"}
     wanted = dict.fromkeys(range(0, len(TIMES), 20), 20)
     one_after_another = live(counted(Files(str(folder), "json", fields)))
@@ -290,7 +323,7 @@ def test_logs_of_several_hosts_dealt_to_one_task_have_no_late_row_live_and_repla
     assert dict(replay_locally(merged, {"logs": rows}, event_time="at").states["kept"]) == wanted
 
 
-# -- Redis streams -------------------------------------------------------------------------------------------------
+# -- Redis streams ---------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -299,7 +332,9 @@ def url(redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> str:
     return f"redis://{redis_server.host}:{redis_server.port}"
 
 
-@pytest.mark.parametrize("time", [None, "at", lambda record: int(record["at"])], ids=["id", "field", "function"])
+@pytest.mark.parametrize(
+    "time", [None, "at", lambda record: int(record["at"])], ids=["id", "field", "function"]
+)
 def test_streams_of_a_task_are_read_in_step_over_restarts(
     url: str, redis_server: RedisServer, time: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -309,9 +344,15 @@ def test_streams_of_a_task_are_read_in_step_over_restarts(
     with redis_server.client() as client:
         client.delete(*streams)
         for ms in range(size):  # the first stream is far ahead at any number of entries
-            client.xadd(streams[0 if ms % 10 else 1 + ms // 10 % 2], {"at": ms}, f"{ms + 1 if time is None else size - 1}-{ms + 1}")
+            client.xadd(
+                streams[0 if ms % 10 else 1 + ms // 10 % 2],
+                {"at": ms},
+                f"{ms + 1 if time is None else size - 1}-{ms + 1}",
+            )
         for _ in range(400):
-            spout = RedisSource(url, streams, ["at"], follow=False, time=time, password_env="TEST_REDIS_PASSWORD")
+            spout = RedisSource(
+                url, streams, ["at"], follow=False, time=time, password_env="TEST_REDIS_PASSWORD"
+            )
             bench = Bench(spout, position)  # type: ignore[arg-type]
             read += [int(row[0]) for _ in range(5) for row in bench.step()]
             position = spout.snapshot()
@@ -321,13 +362,26 @@ def test_streams_of_a_task_are_read_in_step_over_restarts(
     assert read == list(range(size))
 
 
-def test_an_entry_without_a_time_is_bad_and_holds_up_no_other(url: str, redis_server: RedisServer) -> None:
+def test_an_entry_without_a_time_is_bad_and_holds_up_no_other(
+    url: str, redis_server: RedisServer
+) -> None:
     with redis_server.client() as client:
         client.delete("times-a", "times-b")
         for number, at in enumerate(["1", "x", None, "5"]):
-            client.xadd("times-a", {"n": number} if at is None else {"n": number, "at": at}, f"1-{number + 1}")
+            client.xadd(
+                "times-a",
+                {"n": number} if at is None else {"n": number, "at": at},
+                f"1-{number + 1}",
+            )
         client.xadd("times-b", {"n": 9, "at": 3}, "1-1")
-    spout = RedisSource(url, ["times-a", "times-b"], ["n", "at"], follow=False, time="at", password_env="TEST_REDIS_PASSWORD")
+    spout = RedisSource(
+        url,
+        ["times-a", "times-b"],
+        ["n", "at"],
+        follow=False,
+        time="at",
+        password_env="TEST_REDIS_PASSWORD",
+    )
     bench: Any = Bench(spout)  # type: ignore[arg-type]
     bench.emit = lambda values, message_id, stream="default": bench.rows.append((stream, *values))
     rows = bench.step()
@@ -337,5 +391,8 @@ def test_an_entry_without_a_time_is_bad_and_holds_up_no_other(url: str, redis_se
         ("times-a/1-2", "time= raised ValueError: invalid literal for int() with base 10: 'x'"),
         ("times-a/1-3", "the time of the record is None, not a whole number of milliseconds"),
     ]
-    with pytest.raises(InvalidConfigError, match="RedisSource: time names the field 'id', which is not among the fields"):
+    with pytest.raises(
+        InvalidConfigError,
+        match="RedisSource: time names the field 'id', which is not among the fields",
+    ):
         RedisSource(url, "times-a", ["at"], time="id")

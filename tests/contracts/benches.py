@@ -151,7 +151,10 @@ class RedisBench:
 
     def of(self, topology_id: str) -> tuple[Transport, Reader]:
         """Return the two ways to a topology's data by its id."""
-        made = RedisTransport(self._direct, topology_id, self.patience_s), RedisReader(self._direct, topology_id)
+        made = (
+            RedisTransport(self._direct, topology_id, self.patience_s),
+            RedisReader(self._direct, topology_id),
+        )
         self._opened += made
         return made
 
@@ -168,7 +171,9 @@ class RedisBench:
 Bench = LocalBench | RedisBench
 
 
-def read(transport: Transport, after: Mapping[int, str], entries: int, batch: int = 100) -> list[Entry]:
+def read(
+    transport: Transport, after: Mapping[int, str], entries: int, batch: int = 100
+) -> list[Entry]:
     """Return a number of entries behind the given ids, polled for until they are there."""
     found: list[Entry] = []
     newest = dict(after)

@@ -1,4 +1,6 @@
-"""Checks on both transports that a topology's end is final: for its own workers, and for leaders that repeat its clean-up late."""
+"""Checks on both transports that a topology's end is final: for its own workers, and for leaders
+that repeat its clean-up late.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,11 @@ TASK = 3
 
 @pytest.fixture(params=["local", pytest.param("redis", marks=pytest.mark.system)])
 def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
-    made: Bench = LocalBench() if request.param == "local" else RedisBench(request.getfixturevalue("redis_server"))
+    made: Bench = (
+        LocalBench()
+        if request.param == "local"
+        else RedisBench(request.getfixturevalue("redis_server"))
+    )
     yield made
     made.close()
 
@@ -39,7 +45,9 @@ def work(seq: int) -> Commit:
 
 
 def assert_nothing_can_be_done(transport: Transport, reader: Reader) -> None:
-    """A worker that was cut off, and the next one that its slot starts, are turned away and leave nothing."""
+    """A worker that was cut off, and the next one that its slot starts, are turned away and leave
+    nothing.
+    """
     with pytest.raises(FencedError):
         transport.commit(work(2))
     with pytest.raises(FencedError, match="has ended"):
@@ -51,7 +59,9 @@ def assert_nothing_can_be_done(transport: Transport, reader: Reader) -> None:
     assert (record.journal, record.held, record.last_entry) == ([], {}, "0-0")
 
 
-def test_a_topology_that_ended_turns_its_workers_away_and_keeps_its_dead_letters(bench: Bench) -> None:
+def test_a_topology_that_ended_turns_its_workers_away_and_keeps_its_dead_letters(
+    bench: Bench,
+) -> None:
     topology_id, transport, reader = running(bench, "ended")
     bench.retirement().retire(topology_id)
     assert_nothing_can_be_done(transport, reader)
@@ -60,14 +70,17 @@ def test_a_topology_that_ended_turns_its_workers_away_and_keeps_its_dead_letters
     assert_nothing_can_be_done(transport, bench.of(topology_id)[1])
 
 
-def test_data_is_handed_on_once_and_a_deposed_leader_that_repeats_it_changes_nothing(bench: Bench) -> None:
+def test_data_is_handed_on_once_and_a_deposed_leader_that_repeats_it_changes_nothing(
+    bench: Bench,
+) -> None:
     old, transport, reader = running(bench, "old")
     retirement = bench.retirement()
     for heir in ("new", "again", "back"):
         bench.of(f"{old}-{heir}")
     retirement.hand_over(old, f"{old}-new")
     assert_nothing_can_be_done(transport, reader)
-    retirement.hand_over(f"{old}-new", f"{old}-back")  # the deploy was refused: the data goes on, never back
+    # the deploy was refused: the data goes on, never back
+    retirement.hand_over(f"{old}-new", f"{old}-back")
     successor, its_reader = bench.of(f"{old}-back")
     for _ in range(2):
         retirement.hand_over(old, f"{old}-new")
@@ -75,8 +88,12 @@ def test_data_is_handed_on_once_and_a_deposed_leader_that_repeats_it_changes_not
         retirement.retire(old)
     claim = successor.claim("worker", {TASK: 1})
     assert claim.origin == old and claim.incarnation
-    assert claim.record_by_task[TASK].journal == [b"state"] and claim.record_by_task[TASK].held == {"1-0": b"held"}
-    assert claim.record_by_task[TASK].last_entry != "0-0" and claim.seq == 0 and claim.progress == b""
+    assert claim.record_by_task[TASK].journal == [b"state"] and claim.record_by_task[TASK].held == {
+        "1-0": b"held"
+    }
+    assert (
+        claim.record_by_task[TASK].last_entry != "0-0" and claim.seq == 0 and claim.progress == b""
+    )
     assert [data for _, data in its_reader.parked(10)] == [b"letter"]
     for stale in ("new", "again"):
         assert bench.of(f"{old}-{stale}")[1].record(TASK).journal == []

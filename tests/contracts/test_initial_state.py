@@ -1,4 +1,6 @@
-"""The laws of sowing, on the local store and a real Redis: wholly or not at all, any number of times, never over what has run."""
+"""The laws of sowing, on the local store and a real Redis: wholly or not at all, any number of
+times, never over what has run.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,11 @@ Seeding = LocalSeeding | RedisSeeding
 
 @pytest.fixture(params=["local", pytest.param("redis", marks=pytest.mark.system)])
 def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
-    made: Bench = LocalBench() if request.param == "local" else RedisBench(request.getfixturevalue("redis_server"))
+    made: Bench = (
+        LocalBench()
+        if request.param == "local"
+        else RedisBench(request.getfixturevalue("redis_server"))
+    )
     yield made
     made.close()
 
@@ -35,15 +41,24 @@ def journal(bench: Bench, task: int) -> list[bytes]:
     return list(bench.reader().record(task).journal)
 
 
-def test_a_task_gets_its_journal_whole_and_the_same_again_changes_nothing(bench: Bench, seeding: Seeding) -> None:
-    large = [b"head", *(bytes([n]) * (1 << 20) for n in range(9))]  # more than goes to Redis at once
+def test_a_task_gets_its_journal_whole_and_the_same_again_changes_nothing(
+    bench: Bench, seeding: Seeding
+) -> None:
+    # more than goes to Redis at once
+    large = [b"head", *(bytes([n]) * (1 << 20) for n in range(9))]
     for _ in range(2):
         seeding.sow(3, iter(large))
         seeding.sow(4, [b"nothing in it"])
-        assert journal(bench, 3) == large and journal(bench, 4) == [b"nothing in it"] and journal(bench, 5) == []
+        assert (
+            journal(bench, 3) == large
+            and journal(bench, 4) == [b"nothing in it"]
+            and journal(bench, 5) == []
+        )
 
 
-def test_one_that_breaks_off_is_not_there_and_leaves_nothing_to_the_next(bench: Bench, seeding: Seeding) -> None:
+def test_one_that_breaks_off_is_not_there_and_leaves_nothing_to_the_next(
+    bench: Bench, seeding: Seeding
+) -> None:
     def breaks_off() -> Iterator[bytes]:
         yield from (b"x" * (1 << 20) for _ in range(6))
         raise KeyboardInterrupt
@@ -55,7 +70,9 @@ def test_one_that_breaks_off_is_not_there_and_leaves_nothing_to_the_next(bench: 
     assert journal(bench, 3) == [b"whole"]
 
 
-def test_a_base_is_written_before_its_journal_and_not_changed_after_it(bench: Bench, seeding: Seeding) -> None:
+def test_a_base_is_written_before_its_journal_and_not_changed_after_it(
+    bench: Bench, seeding: Seeding
+) -> None:
     def base() -> dict[bytes, bytes]:
         return dict(pair for part in bench.reader().scan_state(3) for pair in part)
 

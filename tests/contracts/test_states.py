@@ -1,4 +1,6 @@
-"""Checks that a state of either backend, on the local store and on a real Redis, is a mapping that survives its owners."""
+"""Checks that a state of either backend, on the local store and on a real Redis, is a mapping that
+survives its owners.
+"""
 
 from __future__ import annotations
 
@@ -136,7 +138,9 @@ def test_any_history_of_changes_failures_commits_and_deaths_gives_the_mapping(
             look(owner.state, model)
 
 
-def test_a_state_of_the_memory_backend_goes_on_as_a_lazy_one(bench: Bench, small_sweeps: None) -> None:
+def test_a_state_of_the_memory_backend_goes_on_as_a_lazy_one(
+    bench: Bench, small_sweeps: None
+) -> None:
     first = Owner(bench, "memory")
     for key in range(100):
         first.state.put(key, "x")
@@ -148,7 +152,9 @@ def test_a_state_of_the_memory_backend_goes_on_as_a_lazy_one(bench: Bench, small
     look(Owner(bench, "lazy", 3).state, dict.fromkeys(range(1, 100), "x"))
 
 
-def test_a_restart_reads_a_journal_in_proportion_to_changes_and_memory_is_bounded(bench: Bench) -> None:
+def test_a_restart_reads_a_journal_in_proportion_to_changes_and_memory_is_bounded(
+    bench: Bench,
+) -> None:
     owner = Owner(bench, "lazy", most=100)
     for first in range(0, 20_000, 500):
         owner.state.add_batch(list(range(first, first + 500)))
@@ -194,7 +200,13 @@ def test_a_batch_of_several_columns_adds_under_tuples(bench: Bench, backend: str
 
 def test_keys_that_compare_equal_are_one(bench: Bench, small_sweeps: None) -> None:
     berlin = datetime(2026, 1, 1, 1, tzinfo=timezone(timedelta(hours=1)))
-    pairs = [(1, 1.0), (1, True), (1, Decimal("1.0")), (0.5, Decimal("0.50")), (berlin, datetime(2026, 1, 1, tzinfo=UTC))]
+    pairs = [
+        (1, 1.0),
+        (1, True),
+        (1, Decimal("1.0")),
+        (0.5, Decimal("0.50")),
+        (berlin, datetime(2026, 1, 1, tzinfo=UTC)),
+    ]
     for token, (one, other) in enumerate(pairs, 1):
         for backend in ("lazy",):
             owner = Owner(bench, backend, token)
@@ -207,7 +219,9 @@ def test_keys_that_compare_equal_are_one(bench: Bench, small_sweeps: None) -> No
             assert found.get(other) == found.get((other, "x")) == token
 
 
-def test_a_block_of_keys_is_read_at_once_and_a_changed_one_is_not_overwritten(bench: Bench, small_sweeps: None) -> None:
+def test_a_block_of_keys_is_read_at_once_and_a_changed_one_is_not_overwritten(
+    bench: Bench, small_sweeps: None
+) -> None:
     owner = Owner(bench, "lazy")
     owner.state.add_batch(list(range(50)))
     for _ in range(60):
@@ -227,24 +241,33 @@ def test_a_block_of_keys_is_read_at_once_and_a_changed_one_is_not_overwritten(be
     state._base = Counting()
     state.coming = lambda: range(60)
     assert state.get(3) == 2 and not reads, "a key in memory reads nothing"
-    assert state.get(49) == 1 and reads == [59], "the first that is missing brings the others of its block"
+    assert state.get(49) == 1 and reads == [59], (
+        "the first that is missing brings the others of its block"
+    )
     assert state.get(59) is None and state.get(48) == 1 and reads == [59]
     assert state.get(70) is None and reads == [59, 1]
 
 
-def test_a_damaged_value_names_its_key_and_fails_the_worker_not_the_tuple(bench: Bench, small_sweeps: None) -> None:
+def test_a_damaged_value_names_its_key_and_fails_the_worker_not_the_tuple(
+    bench: Bench, small_sweeps: None
+) -> None:
     owner = Owner(bench, "lazy")
     commit = Commit("o", {TASK: 1}, 0, owner.seq + 1, state=[(TASK, CODEC.pack("k"), b"\xc1")])
     owner.transport.commit(commit)
     for look_up in (lambda: owner.state.get("k"), lambda: dict(owner.state.items())):
         with pytest.raises(UnreadableStateError):
             look_up()
-        with pytest.raises(StoreInconsistentError, match=r"\{t\}:state:7:\* in Redis is damaged"), surfacing():
+        with (
+            pytest.raises(StoreInconsistentError, match=r"\{t\}:state:7:\* in Redis is damaged"),
+            surfacing(),
+        ):
             look_up()
     assert not issubclass(UnreadableStateError, Exception)
 
 
-def test_a_state_is_not_gone_through_beyond_a_commit_that_changes_it(bench: Bench, small_sweeps: None) -> None:
+def test_a_state_is_not_gone_through_beyond_a_commit_that_changes_it(
+    bench: Bench, small_sweeps: None
+) -> None:
     owner = Owner(bench, "lazy")
     for key in range(40):
         owner.state.put(key, "x")
@@ -265,7 +288,11 @@ def test_used_keys_are_noted_and_bad_keys_refused(bench: Bench) -> None:
         state.get("b")
         assert "c" not in state
     assert list(used) == ["a", "b", "c"] and type(state) is LazyState
-    for key, said in ((float("nan"), "NaN"), (frozenset({1}), "a state key holds a frozenset"), ("\ud800", "surrogates")):
+    for key, said in (
+        (float("nan"), "NaN"),
+        (frozenset({1}), "a state key holds a frozenset"),
+        ("\ud800", "surrogates"),
+    ):
         with pytest.raises(CodecError, match=said):
             state.get(key)
     with pytest.raises(CodecError, match="NaN"):
@@ -288,7 +315,11 @@ class Disturbed:
 
 @pytest.mark.parametrize(("commits", "is_possible"), [(1, True), (100, False)])
 def test_a_state_is_read_as_of_one_commit_while_it_changes(
-    bench: Bench, commits: int, is_possible: bool, small_sweeps: None, monkeypatch: pytest.MonkeyPatch
+    bench: Bench,
+    commits: int,
+    is_possible: bool,
+    small_sweeps: None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each commit moves one from a key to another: the sum is the same as of any commit."""
     monkeypatch.setattr(state_base, "_PAIRS_OF_A_SCAN", 1)
@@ -319,14 +350,42 @@ def test_a_state_is_read_as_of_one_commit_while_it_changes(
 @pytest.mark.parametrize("backend", ["memory", "lazy"])
 def test_keys_are_scanned_in_order(bench: Bench, backend: str, small_sweeps: None) -> None:
     owner = Owner(bench, backend)
-    keys = [3, True, 2.5, "b", "ab", "a", b"x", ("u", 2), ("u", 1), ("t", 9, "x"), Decimal("-1"), None, date(2026, 1, 2)]
+    keys = [
+        3,
+        True,
+        2.5,
+        "b",
+        "ab",
+        "a",
+        b"x",
+        ("u", 2),
+        ("u", 1),
+        ("t", 9, "x"),
+        Decimal("-1"),
+        None,
+        date(2026, 1, 2),
+    ]
     for place, key in enumerate(keys):
         owner.state.put(key, place)
         owner.commit()
     state = Owner(bench, backend, 2).state
     state.put("aa", "new")
     state.delete("ab")
-    ordered = [None, Decimal("-1"), True, 2.5, 3, "a", "aa", "b", b"x", date(2026, 1, 2), ("t", 9, "x"), ("u", 1), ("u", 2)]
+    ordered = [
+        None,
+        Decimal("-1"),
+        True,
+        2.5,
+        3,
+        "a",
+        "aa",
+        "b",
+        b"x",
+        date(2026, 1, 2),
+        ("t", 9, "x"),
+        ("u", 1),
+        ("u", 2),
+    ]
     assert [key for key, _ in state.scan()] == ordered
     assert list(state.scan("a", "b")) == [("a", 5), ("aa", "new")]
     assert [key for key, _ in state.scan(prefix="a")] == ["a", "aa"]

@@ -14,7 +14,15 @@ from sparkstorm.model.values.codec import Codec
 from sparkstorm.model.worker_spec import StoreMark
 from sparkstorm.transport import local as local_transport
 from sparkstorm.transport import redis as redis_transport
-from sparkstorm.transport.base import MOST_SAMPLES, START, Claim, Commit, Cursor, Expected, Transport
+from sparkstorm.transport.base import (
+    MOST_SAMPLES,
+    START,
+    Claim,
+    Commit,
+    Cursor,
+    Expected,
+    Transport,
+)
 from sparkstorm.transport.frames import SettledRoots, encode_settled
 from tests.contracts.benches import Bench, LocalBench, RedisBench, consumed, read
 from tests.waiting import assert_once_within, wait_until
@@ -42,7 +50,9 @@ class Owner:
         self.seq = self.claimed.seq
 
     def draft(self, **changes: Any) -> Commit:
-        return Commit(self.name, self.token_by_task, self.claimed.generation, self.seq + 1, **changes)
+        return Commit(
+            self.name, self.token_by_task, self.claimed.generation, self.seq + 1, **changes
+        )
 
     def commit(self, **changes: Any) -> Any:
         pressure = self.transport.commit(self.draft(**changes))
@@ -80,7 +90,9 @@ def test_frames_of_one_sender_are_read_in_the_order_of_commits(bench: Bench) -> 
     for n in range(20):
         sender.commit(frames=frames_for(2, b"%d" % n, b"%d'" % n) + frames_for(3, b"other %d" % n))
     found = read(receiver.transport, {2: START.entry, 3: START.entry}, 60, batch=7)
-    assert [e.data for e in found if e.task == 2] == [part for n in range(20) for part in (b"%d" % n, b"%d'" % n)]
+    assert [e.data for e in found if e.task == 2] == [
+        part for n in range(20) for part in (b"%d" % n, b"%d'" % n)
+    ]
     assert [e.data for e in found if e.task == 3] == [b"other %d" % n for n in range(20)]
 
 
@@ -97,7 +109,9 @@ def test_poll_gives_at_most_so_many_entries_of_each_task(bench: Bench) -> None:
     assert [(e.task, e.data) for e in seen] == [(1, b"a"), (1, b"b"), (2, b"d"), (2, b"e")]
 
 
-def test_an_entry_was_sent_at_the_stores_time_or_has_no_time_where_the_store_keeps_none(bench: Bench) -> None:
+def test_an_entry_was_sent_at_the_stores_time_or_has_no_time_where_the_store_keeps_none(
+    bench: Bench,
+) -> None:
     sender, receiver = Owner(bench, "s", (1,)), Owner(bench, "r", (2,))
     before_ms = store_ms(bench)
     sender.commit(frames=frames_for(2, b"a"))
@@ -116,7 +130,9 @@ def store_ms(bench: Bench) -> int | None:
     return int(seconds) * 1_000 + int(micros) // 1_000
 
 
-def test_poll_answers_at_once_when_there_is_nothing_and_wait_hears_of_something_new(bench: Bench) -> None:
+def test_poll_answers_at_once_when_there_is_nothing_and_wait_hears_of_something_new(
+    bench: Bench,
+) -> None:
     sender, receiver = Owner(bench, "s", (1,)), Owner(bench, "r", (2,))
 
     def polled() -> float:
@@ -141,7 +157,10 @@ def test_what_an_owner_asks_for_is_read_once_with_its_next_commit(bench: Bench) 
     read_to = {2: found[1].id, 3: found[2].id}
     receiver.transport.ask(read_to, 10)
     sender.commit(frames=frames_for(2, b"d"))
-    receiver.commit(cursors={task: Cursor(entry, 0) for task, entry in read_to.items()}, drained_bytes={2: 2, 3: 1})
+    receiver.commit(
+        cursors={task: Cursor(entry, 0) for task, entry in read_to.items()},
+        drained_bytes={2: 2, 3: 1},
+    )
     assert [e.data for e in receiver.transport.poll(read_to, 10)] == [b"d"]
 
 
@@ -185,7 +204,9 @@ def test_nothing_stays_at_or_before_the_cursor_and_everything_behind_it_does(ben
     assert bench.reader().backlog()[2] == 0
 
 
-def test_an_entry_consumed_in_part_stays_and_a_restart_reads_it_again_from_its_row(bench: Bench) -> None:
+def test_an_entry_consumed_in_part_stays_and_a_restart_reads_it_again_from_its_row(
+    bench: Bench,
+) -> None:
     sender, receiver = Owner(bench, "s", (1,)), Owner(bench, "r", (2,))
     sender.commit(frames=frames_for(2, b"a", b"b", b"c"))
     found = read(receiver.transport, {2: START.entry}, 3)
@@ -202,7 +223,9 @@ def test_rows_of_the_very_first_entry_are_counted_from_the_start(bench: Bench) -
     owner.commit(frames=frames_for(1, b"a"))
     owner.commit(cursors={1: Cursor(START.entry, 3)})
     assert bench.frames(1) == [b"a"]
-    assert Owner(bench, "p", (1,), token=2).claimed.record_by_task[1].cursor == Cursor(START.entry, 3)
+    assert Owner(bench, "p", (1,), token=2).claimed.record_by_task[1].cursor == Cursor(
+        START.entry, 3
+    )
 
 
 def test_entry_ids_go_on_when_a_stream_has_been_emptied(bench: Bench) -> None:
@@ -238,7 +261,10 @@ def test_a_claim_returns_what_was_committed(bench: Bench) -> None:
     owner.commit(frames=frames_for(1, b"a", b"b"))
     entry = read(owner.transport, {1: START.entry}, 2)[0].id
     owner.commit(**everything(1, entry))
-    owner.commit(journal=[(1, b"later"), (2, b"x"), (1, b"last")], held=[(1, "h2", b"two"), (1, "h1", b"one")])
+    owner.commit(
+        journal=[(1, b"later"), (2, b"x"), (1, b"last")],
+        held=[(1, "h2", b"two"), (1, "h1", b"one")],
+    )
     claimed = Owner(bench, "o", (1, 2), token=2).claimed
     record = claimed.record_by_task[1]
     assert (claimed.seq, claimed.progress, claimed.generation) == (4, b"progress", 0)
@@ -324,7 +350,9 @@ def test_tokens_are_compared_as_numbers(bench: Bench) -> None:
 
 def test_a_task_nobody_claimed_or_whose_topology_was_deleted_takes_no_commit(bench: Bench) -> None:
     owner = Owner(bench, "o", (1,))
-    owner.commit(frames=frames_for(1, b"a"), held=[(1, "h", b"h")], low_ms=5, progress=b"p", parked=[b"q"])
+    owner.commit(
+        frames=frames_for(1, b"a"), held=[(1, "h", b"h")], low_ms=5, progress=b"p", parked=[b"q"]
+    )
     bench.reader().delete()
     empty = bench.dump()
     assert bench.frames(1) == []
@@ -345,7 +373,10 @@ def test_dead_letters_outlive_their_topology_until_they_are_dropped(bench: Bench
     assert [data for _, data in letters] == [b"one", b"two", b"three"]
     assert [data for _, data in reader.parked(1, letters[0][0])] == [b"two"]
     assert reader.parked(10, letters[-1][0]) == []
-    assert reader.letters([letters[1][0], "9-9", "+", letters[0][0]]) == {letters[1][0]: b"two", letters[0][0]: b"one"}
+    assert reader.letters([letters[1][0], "9-9", "+", letters[0][0]]) == {
+        letters[1][0]: b"two",
+        letters[0][0]: b"one",
+    }
     assert reader.letters([]) == {}
     assert reader.drop_dead_letter(letters[1][0]) and not reader.drop_dead_letter(letters[1][0])
     assert [data for _, data in reader.parked(10)] == [b"one", b"three"]
@@ -360,7 +391,11 @@ def test_a_dead_letter_is_put_back_once_and_counts_as_backlog(bench: Bench) -> N
     (first, _), (second, _) = reader.parked(10)
     assert reader.put_back([(first, 1, b"frame")]) == [first]
     assert reader.put_back([(first, 1, b"frame")]) == []
-    assert (bench.frames(1), reader.backlog()[1], [id for id, _ in reader.parked(10)]) == ([b"frame"], 5, [second])
+    assert (bench.frames(1), reader.backlog()[1], [id for id, _ in reader.parked(10)]) == (
+        [b"frame"],
+        5,
+        [second],
+    )
     (entry,) = read(owner.transport, {1: START.entry}, 1)
     owner.commit(cursors={1: Cursor(entry.id, 0)}, drained_bytes={1: len(entry.data)})
     assert (bench.frames(1), reader.backlog()[1]) == ([], 0)
@@ -384,8 +419,13 @@ def test_many_dead_letters_are_put_back_at_once_in_their_order(bench: Bench) -> 
     assert reader.drop_dead_letter(ids[3])
     several = [(id, 1 + n % 2, b"frame %d" % n) for n, id in enumerate(ids)]
     gone = ids[3]
-    assert reader.put_back([*several, several[0]]) == [id for id in ids if id != gone], "the second of the same letter is missing"
-    assert bench.frames(1) == [b"frame 0", b"frame 2", b"frame 4"] and bench.frames(2) == [b"frame 1", b"frame 5"]
+    assert reader.put_back([*several, several[0]]) == [id for id in ids if id != gone], (
+        "the second of the same letter is missing"
+    )
+    assert bench.frames(1) == [b"frame 0", b"frame 2", b"frame 4"] and bench.frames(2) == [
+        b"frame 1",
+        b"frame 5",
+    ]
     assert (reader.backlog(), reader.parked(10)) == ({1: 21, 2: 14}, [])
 
 
@@ -399,7 +439,9 @@ def test_of_letters_of_which_one_has_no_owner_none_is_put_back(bench: Bench) -> 
     assert bench.dump() == before
 
 
-def test_of_too_many_dead_letters_the_oldest_go(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_too_many_dead_letters_the_oldest_go(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for twin in (redis_transport, local_transport):
         monkeypatch.setattr(twin, "MOST_DEAD_LETTERS", 500)
     owner = Owner(bench, "o", (1,))
@@ -424,7 +466,8 @@ def test_a_commit_out_of_turn_is_refused_and_leaves_no_trace(bench: Bench) -> No
     owner.commit(journal=[(1, b"two")])
     before = bench.dump()
     with pytest.raises(StoreRolledBackError, match="seq 2"):
-        owner.transport.commit(replace(owner.draft(journal=[(1, b"?")]), seq=1))  # the store is ahead: no alarm
+        # the store is ahead: no alarm
+        owner.transport.commit(replace(owner.draft(journal=[(1, b"?")]), seq=1))
     assert bench.dump() == before
     with pytest.raises(StoreRolledBackError, match="generation 0, seq 2"):
         owner.transport.commit(replace(owner.draft(journal=[(1, b"?")]), seq=4))
@@ -451,7 +494,9 @@ def test_a_store_that_lost_its_tail_sends_every_owner_back_to_it(bench: Bench) -
 
 
 def test_a_frame_read_and_then_lost_cannot_be_consumed(bench: Bench) -> None:
-    """The receiver's own commits are all there; only the frame is gone, and its sender will send it again."""
+    """The receiver's own commits are all there; only the frame is gone, and its sender will send it
+    again.
+    """
     sender, receiver = Owner(bench, "s", (1,)), Owner(bench, "r", (2,))
     sender.commit(frames=frames_for(2, b"kept"))
     checkpoint = bench.checkpoint()
@@ -472,14 +517,17 @@ def test_a_frame_read_and_then_lost_cannot_be_consumed(bench: Bench) -> None:
     assert bench.reader().record(2).journal == [b"both"]
 
 
-def test_a_lost_frame_is_missed_even_when_it_was_sent_again_before_its_reader_commits(bench: Bench) -> None:
+def test_a_lost_frame_is_missed_even_when_it_was_sent_again_before_its_reader_commits(
+    bench: Bench,
+) -> None:
     sender, receiver = Owner(bench, "s", (1,)), Owner(bench, "r", (2,))
     sender.commit(progress=b"begun")
     checkpoint = bench.checkpoint()
     sender.commit(frames=frames_for(2, b"lost"))
     found = read(receiver.transport, {2: START.entry}, 1)
     bench.restore(checkpoint)
-    successor = Owner(bench, "s2", (1,), token=2)  # nobody has noticed anything: the generation is the old one
+    # nobody has noticed anything: the generation is the old one
+    successor = Owner(bench, "s2", (1,), token=2)
     successor.commit(frames=frames_for(2, b"sent again"))
     with pytest.raises(StoreRolledBackError):
         found += read(receiver.transport, {2: found[-1].id}, 1)
@@ -489,8 +537,14 @@ def test_a_lost_frame_is_missed_even_when_it_was_sent_again_before_its_reader_co
     assert successor.transport.claim("s2", {1: 2}).generation == 1
 
 
-def test_an_answer_of_a_store_that_is_no_more_is_not_read_after_a_commit_to_its_successor(bench: Bench) -> None:
-    sender, receiver, other = Owner(bench, "s", (1,)), Owner(bench, "r", (2,)), Owner(bench, "o", (3,))
+def test_an_answer_of_a_store_that_is_no_more_is_not_read_after_a_commit_to_its_successor(
+    bench: Bench,
+) -> None:
+    sender, receiver, other = (
+        Owner(bench, "s", (1,)),
+        Owner(bench, "r", (2,)),
+        Owner(bench, "o", (3,)),
+    )
     assert receiver.transport.poll({2: START.entry}, 10) == []
     checkpoint = bench.checkpoint()
     sender.commit(frames=frames_for(2, b"lost"))
@@ -544,7 +598,8 @@ def test_a_store_that_lost_a_claim_does_not_take_its_owner_for_a_zombie(bench: B
     bench.restore(checkpoint)
     with pytest.raises(StoreRolledBackError):
         new.commit(journal=[(1, b"newer")])
-    with pytest.raises(StoreRolledBackError):  # the zombie has its token back, but not its generation
+    # the zombie has its token back, but not its generation
+    with pytest.raises(StoreRolledBackError):
         old.commit(journal=[(1, b"zombie")])
     new.claim()
     new.commit(journal=[(1, b"newer")])
@@ -555,7 +610,8 @@ def test_what_was_read_before_a_claim_is_not_read_on_from_there(bench: Bench) ->
     sender, receiver = Owner(bench, "s", (1,)), Owner(bench, "r", (2,))
     sender.commit(frames=frames_for(2, b"a", b"b"))
     found = read(receiver.transport, {2: START.entry}, 2)
-    assert receiver.transport.poll({2: found[-1].id}, 10) == []  # a question behind b may still be open
+    # a question behind b may still be open
+    assert receiver.transport.poll({2: found[-1].id}, 10) == []
     receiver.claim()
     sender.commit(frames=frames_for(2, b"c"))
     assert [e.data for e in read(receiver.transport, {2: START.entry}, 3)] == [b"a", b"b", b"c"]
@@ -566,16 +622,22 @@ def test_what_was_read_before_a_claim_is_not_read_on_from_there(bench: Bench) ->
 
 def test_a_commit_tells_the_backlog_of_the_tasks_it_watches(bench: Bench) -> None:
     sender, other = Owner(bench, "s", (1,)), Owner(bench, "t", (3,))
-    assert sender.commit(frames=[(2, b"data", 4), (9, b"ack", 0)], watched=(2, 9)).backlog_by_task == {2: 4, 9: 0}
+    assert sender.commit(
+        frames=[(2, b"data", 4), (9, b"ack", 0)], watched=(2, 9)
+    ).backlog_by_task == {2: 4, 9: 0}
     assert other.commit(frames=frames_for(2, b"more data"), watched=(2,)).backlog_by_task == {2: 13}
     receiver = Owner(bench, "r", (2,))
     assert receiver.commit(drained_bytes={2: 4}, watched=(2, 5)).backlog_by_task == {2: 9, 5: 0}
 
 
-def test_the_oldest_that_waits_is_looked_for_in_every_frame_of_tasks_with_a_backlog_and_of_those_named(bench: Bench) -> None:
+def test_the_oldest_that_waits_is_looked_for_in_every_frame_of_tasks_with_a_backlog_and_of_those_named(
+    bench: Bench,
+) -> None:
     sender, receiver = Owner(bench, "s", (1,)), Owner(bench, "r", (2, 3))
     assert sender.transport.oldest_waiting_ms() is None
-    sender.commit(frames=[*frames_for(2, born(700), born(500), b"garbage", born(600)), (4, born(300), 0)])
+    sender.commit(
+        frames=[*frames_for(2, born(700), born(500), b"garbage", born(600)), (4, born(300), 0)]
+    )
     assert sender.transport.oldest_waiting_ms() == 500
     assert sender.transport.oldest_waiting_ms(also=[5, 4]) == 300
     receiver.commit(low_ms=400)
@@ -588,7 +650,12 @@ def test_the_oldest_that_waits_is_looked_for_in_every_frame_of_tasks_with_a_back
 
 def test_whatever_is_not_younger_than_the_floor_ends_the_search(bench: Bench) -> None:
     sender = Owner(bench, "s", (1,))
-    sender.commit(frames=[*frames_for(2, *[born(900 - n) for n in range(200)]), *frames_for(3, born(800), born(400))])
+    sender.commit(
+        frames=[
+            *frames_for(2, *[born(900 - n) for n in range(200)]),
+            *frames_for(3, born(800), born(400)),
+        ]
+    )
     assert sender.transport.oldest_waiting_ms() == 400
     assert sender.transport.oldest_waiting_ms(floor_ms=399) == 400
     found = sender.transport.oldest_waiting_ms(floor_ms=750)
@@ -600,7 +667,9 @@ def born(at_ms: int) -> bytes:
     return encode_settled(Codec(), SettledRoots([], {}, at_ms))
 
 
-def test_the_low_watermark_is_the_least_of_all_owners_and_zero_means_nothing_waits(bench: Bench) -> None:
+def test_the_low_watermark_is_the_least_of_all_owners_and_zero_means_nothing_waits(
+    bench: Bench,
+) -> None:
     one, two = Owner(bench, "one", (1,)), Owner(bench, "two", (2,))
     assert one.transport.oldest_waiting_ms() is None
     one.commit(low_ms=500)
@@ -612,7 +681,9 @@ def test_the_low_watermark_is_the_least_of_all_owners_and_zero_means_nothing_wai
     assert one.transport.oldest_waiting_ms() == 500
 
 
-def test_a_former_owner_no_longer_holds_the_watermark_down_once_its_last_task_is_claimed(bench: Bench) -> None:
+def test_a_former_owner_no_longer_holds_the_watermark_down_once_its_last_task_is_claimed(
+    bench: Bench,
+) -> None:
     gone = Owner(bench, "gone", (1, 2))
     gone.commit(low_ms=100)
     heir = Owner(bench, "heir", (1,), token=2)
@@ -639,7 +710,9 @@ def test_release_frees_what_the_stored_cursor_has_passed_and_no_more(bench: Benc
 # -- what waits for a task
 
 
-def test_what_waits_for_a_task_is_its_held_inputs_and_the_entries_behind_its_cursor(bench: Bench) -> None:
+def test_what_waits_for_a_task_is_its_held_inputs_and_the_entries_behind_its_cursor(
+    bench: Bench,
+) -> None:
     owner, reader = Owner(bench, "o", (1,)), bench.reader()
     assert (reader.inputs(1, 10).held, list(reader.inputs(1, 10).entries)) == ({}, [])
     owner.commit(frames=frames_for(1, b"a", b"b", b"c"))
@@ -665,7 +738,10 @@ def test_samples_are_kept_for_those_who_look(bench: Bench) -> None:
     assert [data for _, data in reader.samples("a:default", START.entry)] == [b"1", b"2"]
     owner.transport.show({"a:default": [b"%d" % n for n in range(3 * MOST_SAMPLES)]})
     found = reader.samples("a:default", last)
-    assert found[-1][1] == b"%d" % (3 * MOST_SAMPLES - 1) and MOST_SAMPLES <= len(found) < 2 * MOST_SAMPLES
+    assert (
+        found[-1][1] == b"%d" % (3 * MOST_SAMPLES - 1)
+        and MOST_SAMPLES <= len(found) < 2 * MOST_SAMPLES
+    )
     owner.commit(frames=frames_for(1, b"frame"))  # and the commits go on as before
 
 
@@ -673,7 +749,9 @@ def test_samples_are_kept_for_those_who_look(bench: Bench) -> None:
 
 
 class Witness(Owner):
-    """An owner that remembers what it has seen of the store, as its slot does, and expects it at its next claim."""
+    """An owner that remembers what it has seen of the store, as its slot does, and expects it at
+    its next claim.
+    """
 
     step = 0
     floor = 0
@@ -685,21 +763,35 @@ class Witness(Owner):
 
     def mark(self) -> StoreMark:
         claimed = self.claimed
-        return StoreMark(claimed.incarnation, claimed.generation, max(self.step, claimed.step), 1_700_000_000_000, self.floor)
+        return StoreMark(
+            claimed.incarnation,
+            claimed.generation,
+            max(self.step, claimed.step),
+            1_700_000_000_000,
+            self.floor,
+        )
 
     def claim_again(self, accepts_loss: bool = False) -> Claim:
-        self.claimed = self.transport.claim(self.name, self.token_by_task, Expected(self.mark(), accepts_loss))
+        self.claimed = self.transport.claim(
+            self.name, self.token_by_task, Expected(self.mark(), accepts_loss)
+        )
         self.seq, self.step = self.claimed.seq, self.claimed.step
         return self.claimed
 
 
-def test_writes_are_counted_and_a_store_that_has_them_all_stays_the_same_incarnation(bench: Bench) -> None:
+def test_writes_are_counted_and_a_store_that_has_them_all_stays_the_same_incarnation(
+    bench: Bench,
+) -> None:
     owner = Witness(bench, "o", (1,))
     before = owner.claimed
     steps = [before.step, *(owner.commit().step for _ in range(3)), owner.commit(journal=[]).step]
     assert steps == list(range(steps[0], steps[0] + 5))
     after = owner.claim_again()
-    assert (after.incarnation, after.generation, after.loss) == (before.incarnation, before.generation, "")
+    assert (after.incarnation, after.generation, after.loss) == (
+        before.incarnation,
+        before.generation,
+        "",
+    )
     assert before.incarnation
 
 
@@ -717,7 +809,9 @@ def test_a_lost_tail_makes_a_new_incarnation_of_a_greater_generation(bench: Benc
 
 
 @pytest.mark.parametrize("is_empty", [True, False])
-def test_a_store_that_lost_more_than_its_tail_is_refused_unchanged(bench: Bench, is_empty: bool) -> None:
+def test_a_store_that_lost_more_than_its_tail_is_refused_unchanged(
+    bench: Bench, is_empty: bool
+) -> None:
     copy = bench.checkpoint()
     owner = Witness(bench, "o", (1,))
     owner.commit()
@@ -736,7 +830,9 @@ def test_a_store_that_lost_more_than_its_tail_is_refused_unchanged(bench: Bench,
 
 
 @pytest.mark.parametrize("is_claimed", [False, True])
-def test_an_emptied_store_is_refused_though_its_writes_were_all_tail(bench: Bench, is_claimed: bool) -> None:
+def test_an_emptied_store_is_refused_though_its_writes_were_all_tail(
+    bench: Bench, is_claimed: bool
+) -> None:
     empty = bench.checkpoint()
     owner = Witness(bench, "o", (1,))
     assert owner.commit() and owner.floor == 0
@@ -779,7 +875,9 @@ def test_the_generation_grows_over_one_older_copy_after_another(bench: Bench) ->
     assert len(set(ids)) == len(ids)
 
 
-def test_a_mark_of_a_former_incarnation_accuses_the_one_that_follows_it_no_more(bench: Bench) -> None:
+def test_a_mark_of_a_former_incarnation_accuses_the_one_that_follows_it_no_more(
+    bench: Bench,
+) -> None:
     copy = bench.checkpoint()
     one, other = Witness(bench, "one", (1,)), Witness(bench, "other", (2,))
     one.floor = one.commit().step
@@ -788,7 +886,11 @@ def test_a_mark_of_a_former_incarnation_accuses_the_one_that_follows_it_no_more(
     bench.restore(copy)
     first = one.claim_again(accepts_loss=True)
     second = other.claim_again()
-    assert (second.generation, second.incarnation, second.loss) == (first.generation, first.incarnation, "")
+    assert (second.generation, second.incarnation, second.loss) == (
+        first.generation,
+        first.incarnation,
+        "",
+    )
     one.commit()
     other.commit()
 
@@ -810,7 +912,9 @@ def test_a_claimer_that_knows_more_than_the_first_one_after_a_loss_says_it(bench
     third = Witness(bench, "third", (3,))
     third.claimed, third.floor = other.claimed, other.floor
     second = other.claim_again(accepts_loss=True)
-    assert second.loss.startswith("Redis has lost") and f"all since write {one.floor:,}" in second.loss
+    assert (
+        second.loss.startswith("Redis has lost") and f"all since write {one.floor:,}" in second.loss
+    )
     assert (second.generation, second.incarnation) == (first.generation, first.incarnation)
     assert third.claim_again().loss == ""  # it was said
     one.commit()

@@ -1,4 +1,6 @@
-"""Checks that the local transport and Redis answer any history of claims, commits and reads alike."""
+"""Checks that the local transport and Redis answer any history of claims, commits and reads
+alike.
+"""
 
 from __future__ import annotations
 
@@ -38,13 +40,17 @@ changes = st.fixed_dictionaries(
 owner = st.sampled_from(OWNERS)
 step = st.one_of(
     st.tuples(st.just("commit"), owner, changes, st.sampled_from([0, 0, 0, 0, 0, -1, 1])),
-    st.tuples(st.just("claim"), owner, st.sampled_from([(1,), (2,), TASKS]), st.sampled_from([1, 1, 1, 0])),
+    st.tuples(
+        st.just("claim"), owner, st.sampled_from([(1,), (2,), TASKS]), st.sampled_from([1, 1, 1, 0])
+    ),
     st.tuples(st.just("consume"), owner, st.integers(1, 3)),
 )
 
 
 class History:
-    """One bench and its owners; everything a step shows is put down, with entries as their place in the stream."""
+    """One bench and its owners; everything a step shows is put down, with entries as their place in
+    the stream.
+    """
 
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
@@ -65,18 +71,30 @@ class History:
         claim = self.transports[name].claim(name, tokens)
         self.standing[name] = Commit(name, tokens, claim.generation, claim.seq)
         self.after[name] = {t: record.cursor.entry for t, record in claim.record_by_task.items()}
-        records = [(t, r.journal, r.held, r.cursor.row, r.cursor == START) for t, r in sorted(claim.record_by_task.items())]
+        records = [
+            (t, r.journal, r.held, r.cursor.row, r.cursor == START)
+            for t, r in sorted(claim.record_by_task.items())
+        ]
         return claim.generation, claim.seq, claim.progress, records
 
     def commit(self, name: str, wanted: dict[str, Any], offset: int) -> Any:
         last = self.standing[name]
-        draft = Commit(name, last.token_by_task, last.generation, last.seq + 1 + offset, watched=TASKS, **wanted)
+        draft = Commit(
+            name,
+            last.token_by_task,
+            last.generation,
+            last.seq + 1 + offset,
+            watched=TASKS,
+            **wanted,
+        )
         backlog = dict(self.transports[name].commit(draft).backlog_by_task)
         self.standing[name] = replace(last, seq=draft.seq)
         return backlog
 
     def consume(self, name: str, rows: int) -> Any:
-        """Read what there is for this owner and put its cursor inside, then behind, the first entry."""
+        """Read what there is for this owner and put its cursor inside, then behind, the first
+        entry.
+        """
         mine = self.after[name]
         waiting = sum(len(self.bench.frames(t)) for t in mine)
         if not waiting:
@@ -103,9 +121,16 @@ class History:
         )
 
 
-@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=40,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(steps=st.lists(step, min_size=3, max_size=14))
-def test_both_tell_and_keep_the_same(redis_server: RedisServer, steps: list[tuple[Any, ...]]) -> None:
+def test_both_tell_and_keep_the_same(
+    redis_server: RedisServer, steps: list[tuple[Any, ...]]
+) -> None:
     redis_bench = RedisBench(redis_server)
     try:
         local, remote = History(LocalBench()), History(redis_bench)

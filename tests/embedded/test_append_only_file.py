@@ -1,4 +1,6 @@
-"""Gaps of zero bytes are removed from append-only files; damage of any other kind is left to the server."""
+"""Gaps of zero bytes are removed from append-only files; damage of any other kind is left to the
+server.
+"""
 
 from pathlib import Path
 
@@ -8,10 +10,13 @@ from sparkstorm.embedded.append_only_file import close_gaps
 
 
 def command(*words: bytes) -> bytes:
-    return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(word), word) for word in words)
+    return b"*%d\r\n" % len(words) + b"".join(
+        b"$%d\r\n%s\r\n" % (len(word), word) for word in words
+    )
 
 
-FIRST = command(b"SET", b"k", b"\0\0\0*1\r\n$1\r\n\0")  # a value of zeros and of what looks like a command
+# a value of zeros and of what looks like a command
+FIRST = command(b"SET", b"k", b"\0\0\0*1\r\n$1\r\n\0")
 SECOND = command(b"MULTI") + command(b"SET", b"", b"v") + command(b"EXEC")
 TIME = b"#TS:1790000000\r\n"
 

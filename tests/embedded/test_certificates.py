@@ -15,11 +15,15 @@ from sparkstorm.embedded.certificates import Certificates, main, make_certificat
 from sparkstorm.errors import InvalidConfigError
 from sparkstorm.tls import TlsFiles
 
-pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="certificates are made by the command openssl")
+pytestmark = pytest.mark.skipif(
+    shutil.which("openssl") is None, reason="certificates are made by the command openssl"
+)
 
 
 def greet(made: Certificates, name: str) -> None:
-    """Shake hands as client and server, both of which want a certificate; ssl.SSLError when one does not fit."""
+    """Shake hands as client and server, both of which want a certificate; ssl.SSLError when one
+    does not fit.
+    """
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(made.server)
     server.load_verify_locations(made.ca)
@@ -57,15 +61,21 @@ def test_servers_and_clients_trust_each_other_under_these_names_only(tmp_path: P
     ]
 
 
-def test_what_is_printed_are_settings_that_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_printed_are_settings_that_fit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main([str(tmp_path), "localhost"]) == 0
     said = dict(line.split(": ") for line in capsys.readouterr().out.splitlines())
-    TlsFiles(*(said[f"sparkstorm.tls.{name}.file"] for name in ("ca", "certificate", "key"))).check()
+    TlsFiles(
+        *(said[f"sparkstorm.tls.{name}.file"] for name in ("ca", "certificate", "key"))
+    ).check()
     assert said["storm.zookeeper.ssl.enable"] == "true"
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a,DNS:b", "a..b", "näme"])
-def test_a_name_that_is_none_is_refused(tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_name_that_is_none_is_refused(
+    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(InvalidConfigError, match="is no host name and no address"):
         make_certificates(tmp_path, [name])
     assert main([str(tmp_path), name]) == 2

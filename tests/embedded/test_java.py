@@ -19,7 +19,10 @@ def a_java(folder: Path, version: str) -> Path:
     return program
 
 
-@pytest.mark.parametrize(("said", "major"), [("17.0.15", 17), ("21", 21), ("25-ea", 25), ("1.8.0_392", 8), ("11.0.2", 11)])
+@pytest.mark.parametrize(
+    ("said", "major"),
+    [("17.0.15", 17), ("21", 21), ("25-ea", 25), ("1.8.0_392", 8), ("11.0.2", 11)],
+)
 def test_versions_of_every_age_are_understood(tmp_path: Path, said: str, major: int) -> None:
     assert java_version(str(a_java(tmp_path, said))) == major
 
@@ -34,7 +37,9 @@ def test_java_home_comes_before_the_path(tmp_path: Path) -> None:
 def test_an_old_java_home_gives_way_to_a_newer_one_on_the_path(tmp_path: Path) -> None:
     a_java(tmp_path / "home" / "bin", "11.0.2")
     on_path = a_java(tmp_path / "path", "17.0.1")
-    assert find_java({"JAVA_HOME": str(tmp_path / "home"), "PATH": str(tmp_path / "path")}) == str(on_path)
+    assert find_java({"JAVA_HOME": str(tmp_path / "home"), "PATH": str(tmp_path / "path")}) == str(
+        on_path
+    )
 
 
 def test_only_old_ones_are_an_error_that_names_them_and_the_package(tmp_path: Path) -> None:
@@ -44,7 +49,9 @@ def test_only_old_ones_are_an_error_that_names_them_and_the_package(tmp_path: Pa
 
 
 def test_no_java_is_one_line_that_says_what_to_install(tmp_path: Path) -> None:
-    with pytest.raises(EmbeddedServerError, match=rf"none was found\): .*{DEBIAN_PACKAGE}\) or set JAVA_HOME") as caught:
+    with pytest.raises(
+        EmbeddedServerError, match=rf"none was found\): .*{DEBIAN_PACKAGE}\) or set JAVA_HOME"
+    ) as caught:
         find_java({"PATH": str(tmp_path)})
     assert "\n" not in str(caught.value)
 
@@ -72,9 +79,13 @@ def test_where_there_is_none_root_gets_debians(
     assert capsys.readouterr().out == f"{tmp_path}\n"
 
 
-def test_a_failed_installation_shows_its_last_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_installation_shows_its_last_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     without_java(tmp_path, monkeypatch, "echo a; echo 'E: no route to the archive' >&2; exit 100")
-    with pytest.raises(EmbeddedServerError, match=r"apt-get update failed \(E: no route to the archive\)"):
+    with pytest.raises(
+        EmbeddedServerError, match=r"apt-get update failed \(E: no route to the archive\)"
+    ):
         install_java(is_root=True)
 
 
@@ -87,7 +98,9 @@ def test_without_install_nothing_is_installed(
     assert "Java 17 or newer is needed" in capsys.readouterr().err
 
 
-def test_who_may_not_install_is_told_what_to_ask_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_may_not_install_is_told_what_to_ask_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     without_java(tmp_path, monkeypatch, f"echo asked > {tmp_path}/asked")
     with pytest.raises(EmbeddedServerError, match=DEBIAN_PACKAGE):
         install_java(is_root=False)

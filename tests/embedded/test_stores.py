@@ -20,7 +20,12 @@ pytestmark = pytest.mark.system
 
 
 def a_conf(folder: Path, **own: Value) -> Conf:
-    return merge({"storm.local.dir": str(folder), **{key.replace("__", "."): value for key, value in own.items()}})
+    return merge(
+        {
+            "storm.local.dir": str(folder),
+            **{key.replace("__", "."): value for key, value in own.items()},
+        }
+    )
 
 
 def pid_of(folder: Path, name: str) -> int:
@@ -36,7 +41,9 @@ def test_with_nothing_configured_both_are_brought_along_and_gone_at_the_end(tmp_
     assert [is_running(pid) for pid in pids] == [False, False]
 
 
-def test_a_later_run_opens_what_an_earlier_one_left_unless_it_was_discarded(tmp_path: Path, zookeeper_server: object) -> None:
+def test_a_later_run_opens_what_an_earlier_one_left_unless_it_was_discarded(
+    tmp_path: Path, zookeeper_server: object
+) -> None:
     conf = merge(a_conf(tmp_path), {"storm.zookeeper.servers": ["127.0.0.1:1"]})
     with open_stores(conf) as first:
         secret = first.connection.secret
@@ -48,11 +55,15 @@ def test_a_later_run_opens_what_an_earlier_one_left_unless_it_was_discarded(tmp_
     assert not (tmp_path / "redis").exists()
 
 
-def test_what_somebody_else_keeps_in_the_folder_is_neither_written_to_nor_deleted(tmp_path: Path) -> None:
+def test_what_somebody_else_keeps_in_the_folder_is_neither_written_to_nor_deleted(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "redis").mkdir()
     (tmp_path / "redis" / "app.py").write_text("mine")
     conf = a_conf(tmp_path, storm__zookeeper__servers=["127.0.0.1:1"])
-    with pytest.raises(InvalidConfigError, match=r"redis holds files that SparkStorm did not write"):
+    with pytest.raises(
+        InvalidConfigError, match=r"redis holds files that SparkStorm did not write"
+    ):
         open_stores(conf)
     assert [path.name for path in (tmp_path / "redis").iterdir()] == ["app.py"]
 
@@ -65,19 +76,26 @@ def test_a_good_end_deletes_no_folder_whose_marker_is_gone(tmp_path: Path) -> No
     assert (tmp_path / "redis" / "redis.conf").exists()
 
 
-def test_a_second_run_in_the_folder_is_refused_and_changes_nothing_of_the_first(tmp_path: Path) -> None:
+def test_a_second_run_in_the_folder_is_refused_and_changes_nothing_of_the_first(
+    tmp_path: Path,
+) -> None:
     conf = a_conf(tmp_path, storm__zookeeper__servers=["127.0.0.1:1"])
     with open_stores(conf) as first:
         settings = (tmp_path / "redis" / "redis.conf").read_bytes()
         connection = (tmp_path / "connection.json").read_bytes()
-        with pytest.raises(EmbeddedServerError, match=rf"redis is in use: .* process {os.getpid()}, which still runs; stop that"):
+        with pytest.raises(
+            EmbeddedServerError,
+            match=rf"redis is in use: .* process {os.getpid()}, which still runs; stop that",
+        ):
             open_stores(conf)
         assert (tmp_path / "redis" / "redis.conf").read_bytes() == settings
         assert (tmp_path / "connection.json").read_bytes() == connection
         first.embedded["redis"].restart()  # on the port of its own settings
 
 
-def test_a_start_that_failed_leaves_the_secret_that_its_data_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_start_that_failed_leaves_the_secret_that_its_data_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fails(*_: object, **__: object) -> object:
         raise EmbeddedServerError("no Java")
 
@@ -93,7 +111,9 @@ def test_a_start_that_failed_leaves_the_secret_that_its_data_needs(tmp_path: Pat
 
 def test_configured_addresses_start_nothing(tmp_path: Path, redis_server: RedisServer) -> None:
     url = f"redis://:{redis_server.password}@127.0.0.1:{redis_server.port}"
-    conf = a_conf(tmp_path, sparkstorm__redis__url=url, storm__zookeeper__servers=["zk1", "zk2:2182"])
+    conf = a_conf(
+        tmp_path, sparkstorm__redis__url=url, storm__zookeeper__servers=["zk1", "zk2:2182"]
+    )
     with open_stores(conf) as stores:
         assert not stores.data_by_embedded
         assert stores.connection.redis.password == redis_server.password
@@ -117,7 +137,9 @@ def test_when_the_second_store_cannot_start_the_first_is_ended(tmp_path: Path) -
 
 @pytest.mark.parametrize("wanted", ["everysec", "always"])
 def test_when_the_log_is_brought_to_the_disk_can_be_chosen(tmp_path: Path, wanted: str) -> None:
-    conf = a_conf(tmp_path, sparkstorm__embedded__redis__appendfsync=wanted, storm__zookeeper__servers=["zk1"])
+    conf = a_conf(
+        tmp_path, sparkstorm__embedded__redis__appendfsync=wanted, storm__zookeeper__servers=["zk1"]
+    )
     with open_stores(conf) as stores, client_of(stores.connection.redis) as client:
         assert client.config_get("appendfsync") == {"appendfsync": wanted}
 

@@ -1,4 +1,6 @@
-"""The tether of embedded servers: a server ends with its starter, however that ends, and never before."""
+"""The tether of embedded servers: a server ends with its starter, however that ends, and never
+before.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,13 @@ from tests.waiting import wait_until
 
 pytestmark = pytest.mark.system
 
-_SERVER = [sys.executable, "-I", "-S", "-c", "import time; print('up', flush=True); time.sleep(600)"]
+_SERVER = [
+    sys.executable,
+    "-I",
+    "-S",
+    "-c",
+    "import time; print('up', flush=True); time.sleep(600)",
+]
 _STUBBORN = [
     sys.executable,
     "-I",
@@ -46,9 +54,17 @@ time.sleep(600)
 """
 
 
-def start_from_elsewhere(directory: Path, command: list[str]) -> tuple[subprocess.Popen[str], int, int]:
-    """Another process, whose starting thread ends at once; gives it, the server's pid and the life line's."""
-    starter = subprocess.Popen([sys.executable, "-c", _STARTER, str(directory), *command], stdout=subprocess.PIPE, text=True)
+def start_from_elsewhere(
+    directory: Path, command: list[str]
+) -> tuple[subprocess.Popen[str], int, int]:
+    """Another process, whose starting thread ends at once; gives it, the server's pid and the life
+    line's.
+    """
+    starter = subprocess.Popen(
+        [sys.executable, "-c", _STARTER, str(directory), *command],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     assert starter.stdout is not None
     server, tether = map(int, starter.stdout.readline().split())
     return starter, server, tether
@@ -66,7 +82,9 @@ def is_up(process: TetheredProcess) -> bool:
 
 
 @pytest.mark.parametrize("command", [_SERVER, _STUBBORN], ids=["gentle", "ignores SIGTERM"])
-def test_a_server_ends_within_seconds_of_its_starter_being_killed(tmp_path: Path, command: list[str]) -> None:
+def test_a_server_ends_within_seconds_of_its_starter_being_killed(
+    tmp_path: Path, command: list[str]
+) -> None:
     starter, server, tether = start_from_elsewhere(tmp_path, command)
     wait_until(lambda: "up" in (tmp_path / "server.log").read_text(), "the server is up")
     end(starter)
@@ -74,7 +92,9 @@ def test_a_server_ends_within_seconds_of_its_starter_being_killed(tmp_path: Path
     wait_until(lambda: not is_running(tether), "its life line is gone")
 
 
-def test_a_forked_child_that_lives_on_does_not_keep_the_server_alive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_forked_child_that_lives_on_does_not_keep_the_server_alive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("FORK", "1")
     starter, server, _ = start_from_elsewhere(tmp_path, _SERVER)
     (child,) = forked_children_of(starter.pid)
@@ -92,11 +112,14 @@ def forked_children_of(pid: int) -> list[psutil.Process]:
 
 def test_a_server_outlives_the_thread_that_started_it(tmp_path: Path) -> None:
     started: list[TetheredProcess] = []
-    thread = threading.Thread(target=lambda: started.append(start_tethered("server", _SERVER, tmp_path)))
+    thread = threading.Thread(
+        target=lambda: started.append(start_tethered("server", _SERVER, tmp_path))
+    )
     thread.start()
     thread.join()
     wait_until(lambda: is_up(started[0]), "the server is up")
-    again = start_tethered("other", _SERVER, tmp_path)  # some later work: time passes by an event, not by a pause
+    # some later work: time passes by an event, not by a pause
+    again = start_tethered("other", _SERVER, tmp_path)
     wait_until(lambda: is_up(again), "the other server is up")
     assert started[0].is_alive()
     started[0].stop()
@@ -142,8 +165,12 @@ def test_a_server_left_by_a_former_run_is_ended_before_the_new_one_starts(tmp_pa
     process.stop()
 
 
-@pytest.mark.parametrize("content", ["{pid} 1\n", "{pid}\n", "", "x y\n", "-1 5\n", "999999999 5\n"])
-def test_a_process_that_only_shares_the_pid_of_a_former_server_is_left_alone(tmp_path: Path, content: str) -> None:
+@pytest.mark.parametrize(
+    "content", ["{pid} 1\n", "{pid}\n", "", "x y\n", "-1 5\n", "999999999 5\n"]
+)
+def test_a_process_that_only_shares_the_pid_of_a_former_server_is_left_alone(
+    tmp_path: Path, content: str
+) -> None:
     bystander = subprocess.Popen(_SERVER, stdout=subprocess.DEVNULL)
     (tmp_path / "server.pid").write_text(content.format(pid=bystander.pid))
     process = start_tethered("server", _SERVER, tmp_path)
@@ -154,8 +181,13 @@ def test_a_process_that_only_shares_the_pid_of_a_former_server_is_left_alone(tmp
 
 
 def test_a_server_that_ends_while_starting_shows_the_end_of_its_log(tmp_path: Path) -> None:
-    process = start_tethered("server", [sys.executable, "-c", "print('no such luck'); raise SystemExit(3)"], tmp_path)
-    with pytest.raises(EmbeddedServerError, match=r"embedded server ended while starting[^$]*server\.log[^$]*no such luck"):
+    process = start_tethered(
+        "server", [sys.executable, "-c", "print('no such luck'); raise SystemExit(3)"], tmp_path
+    )
+    with pytest.raises(
+        EmbeddedServerError,
+        match=r"embedded server ended while starting[^$]*server\.log[^$]*no such luck",
+    ):
         process.wait_ready(lambda: False, 10)
 
 
@@ -174,5 +206,7 @@ def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "server.lock").mkdir()
-    with pytest.raises(EmbeddedServerError, match=f"could not be started in {tmp_path}: IsADirectoryError"):
+    with pytest.raises(
+        EmbeddedServerError, match=f"could not be started in {tmp_path}: IsADirectoryError"
+    ):
         start_tethered("server", _SERVER, tmp_path)

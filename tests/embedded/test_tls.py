@@ -24,7 +24,9 @@ from sparkstorm.tls import TlsFiles
 from sparkstorm.transport.connection import Link, open_connection, receive, send
 from tests.tls_servers import TlsProxy, files_of, settings_of, tls_zookeeper
 
-pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="certificates are made by the command openssl")
+pytestmark = pytest.mark.skipif(
+    shutil.which("openssl") is None, reason="certificates are made by the command openssl"
+)
 
 
 @pytest.fixture(scope="module")
@@ -37,29 +39,50 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 def encrypted(made: Certificates, redis_server: RedisServer) -> Iterator[RedisAddress]:
     """A Redis behind TLS."""
     proxy = TlsProxy(made, redis_server.port)
-    yield RedisAddress("127.0.0.1", proxy.port, redis_server.password, tls=True, tls_files=files_of(made))
+    yield RedisAddress(
+        "127.0.0.1", proxy.port, redis_server.password, tls=True, tls_files=files_of(made)
+    )
     proxy.close()
 
 
 def a_conf(made: Certificates, **more: object) -> Conf:
     own = {"sparkstorm.redis.url": "rediss://127.0.0.1:1", "storm.zookeeper.servers": ["127.0.0.1"]}
-    return merge({**own, **settings_of(made), **{name.replace("__", "."): value for name, value in more.items()}})
+    return merge(
+        {
+            **own,
+            **settings_of(made),
+            **{name.replace("__", "."): value for name, value in more.items()},
+        }
+    )
 
 
 def test_the_files_of_the_configuration_are_those_of_both_stores(made: Certificates) -> None:
     assert tls_files(a_conf(made)) == files_of(made)
     check_addresses(a_conf(made, storm__zookeeper__ssl__enable=True))
-    assert files_of(made).for_redis()["ssl_keyfile"] == files_of(made).for_kazoo()["keyfile"] == str(made.client_key)
+    assert (
+        files_of(made).for_redis()["ssl_keyfile"]
+        == files_of(made).for_kazoo()["keyfile"]
+        == str(made.client_key)
+    )
 
 
 def test_files_that_nothing_would_use_are_refused(made: Certificates) -> None:
-    with pytest.raises(InvalidConfigError, match=r"sparkstorm\.tls\.\* is set and no connection is encrypted: write rediss://"):
+    with pytest.raises(
+        InvalidConfigError,
+        match=r"sparkstorm\.tls\.\* is set and no connection is encrypted: write rediss://",
+    ):
         check_addresses(a_conf(made, sparkstorm__redis__url="redis://127.0.0.1:1"))
-    with pytest.raises(InvalidConfigError, match=r"storm\.zookeeper\.ssl\.enable is for your own ZooKeeper"):
-        check_addresses(a_conf(made, storm__zookeeper__servers=[], storm__zookeeper__ssl__enable=True))
+    with pytest.raises(
+        InvalidConfigError, match=r"storm\.zookeeper\.ssl\.enable is for your own ZooKeeper"
+    ):
+        check_addresses(
+            a_conf(made, storm__zookeeper__servers=[], storm__zookeeper__ssl__enable=True)
+        )
 
 
-def test_a_file_that_this_host_cannot_use_is_named_with_its_key(made: Certificates, tmp_path: Path) -> None:
+def test_a_file_that_this_host_cannot_use_is_named_with_its_key(
+    made: Certificates, tmp_path: Path
+) -> None:
     whole = files_of(made)
     (tmp_path / "text.pem").write_text("no certificate")
     (tmp_path / "open.key").write_text(made.client_key.read_text())
@@ -69,22 +92,46 @@ def test_a_file_that_this_host_cannot_use_is_named_with_its_key(made: Certificat
             r"sparkstorm\.tls\.ca\.file: .*none\.pem cannot be read on this host: No such",
         ),
         (replace(whole, ca=str(tmp_path)), "cannot be read on this host: Is a directory"),
-        (replace(whole, ca=str(tmp_path / "text.pem")), r"sparkstorm\.tls\.ca\.file: .*text\.pem holds no certificate in PEM form"),
-        (replace(whole, ca="tls/ca.pem"), r"sparkstorm\.tls\.ca\.file: tls/ca\.pem is neither absolute nor below ~"),
-        (replace(whole, ca="~nobody-of-that-name/ca.pem"), r"sparkstorm\.tls\.ca\.file: ~nobody-of-that-name/ca\.pem"),
-        (replace(whole, key=""), r"certificate\.file and sparkstorm\.tls\.key\.file are set together or not at all"),
-        (replace(whole, key=str(tmp_path / "open.key")), r"open\.key can be read by others: chmod 600"),
-        (replace(whole, key=str(made.server_key)), r"sparkstorm\.tls\.key\.file: .*server\.key is not the key of .*client\.pem"),
+        (
+            replace(whole, ca=str(tmp_path / "text.pem")),
+            r"sparkstorm\.tls\.ca\.file: .*text\.pem holds no certificate in PEM form",
+        ),
+        (
+            replace(whole, ca="tls/ca.pem"),
+            r"sparkstorm\.tls\.ca\.file: tls/ca\.pem is neither absolute nor below ~",
+        ),
+        (
+            replace(whole, ca="~nobody-of-that-name/ca.pem"),
+            r"sparkstorm\.tls\.ca\.file: ~nobody-of-that-name/ca\.pem",
+        ),
+        (
+            replace(whole, key=""),
+            r"certificate\.file and sparkstorm\.tls\.key\.file are set together or not at all",
+        ),
+        (
+            replace(whole, key=str(tmp_path / "open.key")),
+            r"open\.key can be read by others: chmod 600",
+        ),
+        (
+            replace(whole, key=str(made.server_key)),
+            r"sparkstorm\.tls\.key\.file: .*server\.key is not the key of .*client\.pem",
+        ),
     ):
         with pytest.raises(InvalidConfigError, match=words):
             files.check()
 
 
-def test_a_key_with_a_password_is_refused_and_asks_nobody(made: Certificates, tmp_path: Path) -> None:
+def test_a_key_with_a_password_is_refused_and_asks_nobody(
+    made: Certificates, tmp_path: Path
+) -> None:
     key = tmp_path / "client.key"
-    key.write_text("-----BEGIN ENCRYPTED PRIVATE KEY-----\nMIGH\n-----END ENCRYPTED PRIVATE KEY-----\n")
+    key.write_text(
+        "-----BEGIN ENCRYPTED PRIVATE KEY-----\nMIGH\n-----END ENCRYPTED PRIVATE KEY-----\n"
+    )
     key.chmod(0o600)
-    with pytest.raises(InvalidConfigError, match=r"client\.key is not the key of .*, or has a password"):
+    with pytest.raises(
+        InvalidConfigError, match=r"client\.key is not the key of .*, or has a password"
+    ):
         replace(files_of(made), key=str(key)).check()
 
 
@@ -93,7 +140,9 @@ def test_redis_answers_over_tls_large_values_too(encrypted: RedisAddress) -> Non
         assert client.ping() is True
     link, large = Link(encrypted, 10), b"x" * 3_000_001
     try:
-        assert link.ask(("SET", "tls:large", large), ("GET", "tls:large"), ("DEL", "tls:large")) == [b"OK", large, 1]
+        assert link.ask(
+            ("SET", "tls:large", large), ("GET", "tls:large"), ("DEL", "tls:large")
+        ) == [b"OK", large, 1]
     finally:
         link.close()
 
@@ -102,7 +151,12 @@ def test_a_blocked_read_over_tls_is_woken(encrypted: RedisAddress) -> None:
     link = Link(encrypted, 10)
     reading = open_connection(encrypted)
     try:
-        send(reading, [b"*6\r\n$5\r\nXREAD\r\n$5\r\nBLOCK\r\n$5\r\n20000\r\n$7\r\nSTREAMS\r\n$10\r\ntls:stream\r\n$3\r\n0-0\r\n"])
+        send(
+            reading,
+            [
+                b"*6\r\n$5\r\nXREAD\r\n$5\r\nBLOCK\r\n$5\r\n20000\r\n$7\r\nSTREAMS\r\n$10\r\ntls:stream\r\n$3\r\n0-0\r\n"
+            ],
+        )
         link.ask(("XADD", "tls:stream", "1-1", "a", "b"))
         assert receive(reading) == [[b"tls:stream", [[b"1-1", [b"a", b"b"]]]]]
         link.ask(("DEL", "tls:stream"))
@@ -112,9 +166,14 @@ def test_a_blocked_read_over_tls_is_woken(encrypted: RedisAddress) -> None:
 
 
 @pytest.mark.parametrize("lack", ["authority", "certificate", "name"])
-def test_redis_is_refused_without_trust_a_certificate_or_its_name(encrypted: RedisAddress, lack: str) -> None:
+def test_redis_is_refused_without_trust_a_certificate_or_its_name(
+    encrypted: RedisAddress, lack: str
+) -> None:
     given = {
-        "authority": replace(encrypted, tls_files=TlsFiles("", encrypted.tls_files.certificate, encrypted.tls_files.key)),
+        "authority": replace(
+            encrypted,
+            tls_files=TlsFiles("", encrypted.tls_files.certificate, encrypted.tls_files.key),
+        ),
         "certificate": replace(encrypted, tls_files=TlsFiles(encrypted.tls_files.ca)),
         "name": replace(encrypted, host="localhost"),
     }[lack]
@@ -123,8 +182,11 @@ def test_redis_is_refused_without_trust_a_certificate_or_its_name(encrypted: Red
 
 
 @pytest.mark.system
-@pytest.mark.filterwarnings("ignore:.*SSLSocket:pytest.PytestUnraisableExceptionWarning")  # kazoo closes none that was refused
-def test_zookeeper_over_tls_has_stores_and_tickets_and_refuses_strangers(made: Certificates, tmp_path: Path) -> None:
+# kazoo closes none that was refused
+@pytest.mark.filterwarnings("ignore:.*SSLSocket:pytest.PytestUnraisableExceptionWarning")
+def test_zookeeper_over_tls_has_stores_and_tickets_and_refuses_strangers(
+    made: Certificates, tmp_path: Path
+) -> None:
     with tls_zookeeper(made, tmp_path / "zk") as port:
         address = ZooKeeperAddress(f"127.0.0.1:{port}", "/tls", "me", "of-me", tls=files_of(made))
         store = ZooKeeperStateStore(address)
@@ -136,7 +198,11 @@ def test_zookeeper_over_tls_has_stores_and_tickets_and_refuses_strangers(made: C
                 assert redeem(ticket) == b"spec"
         finally:
             store.close()
-        for other in (None, TlsFiles(str(made.ca)), TlsFiles("", str(made.client), str(made.client_key))):
+        for other in (
+            None,
+            TlsFiles(str(made.ca)),
+            TlsFiles("", str(made.client), str(made.client_key)),
+        ):
             with pytest.raises(StoreUnavailableError, match="does not answer"):
                 ZooKeeperStateStore(replace(address, tls=other, connection_timeout_ms=700))
         with pytest.raises(StoreUnavailableError, match="does not answer"):
@@ -144,7 +210,9 @@ def test_zookeeper_over_tls_has_stores_and_tickets_and_refuses_strangers(made: C
 
 
 @pytest.mark.system
-def test_a_connection_file_carries_the_paths_and_no_key(made: Certificates, encrypted: RedisAddress, tmp_path: Path) -> None:
+def test_a_connection_file_carries_the_paths_and_no_key(
+    made: Certificates, encrypted: RedisAddress, tmp_path: Path
+) -> None:
     url = f"rediss://:{encrypted.password}@127.0.0.1:{encrypted.port}"
     conf = merge(
         {

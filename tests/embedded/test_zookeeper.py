@@ -61,8 +61,12 @@ def test_what_was_written_is_there_after_a_stop_and_after_a_kill_and_still_belon
         stranger.get("/mine")
 
 
-@pytest.mark.parametrize("auth", [None, ("digest", "somebody:else")], ids=["without a credential", "with another one"])
-def test_a_stranger_can_neither_read_nor_write_in_the_root(own_zookeeper: ZooKeeperServer, auth: tuple[str, str] | None) -> None:
+@pytest.mark.parametrize(
+    "auth", [None, ("digest", "somebody:else")], ids=["without a credential", "with another one"]
+)
+def test_a_stranger_can_neither_read_nor_write_in_the_root(
+    own_zookeeper: ZooKeeperServer, auth: tuple[str, str] | None
+) -> None:
     for _ in range(2):  # a new server, and one that has read its data again
         with session(own_zookeeper, auth) as stranger:
             attempts: list[Callable[[], object]] = [
@@ -70,7 +74,10 @@ def test_a_stranger_can_neither_read_nor_write_in_the_root(own_zookeeper: ZooKee
                 lambda: stranger.set("/", b"x"),
                 lambda: stranger.get_acls("/"),
                 lambda: stranger.set_acls("/", [make_digest_acl("somebody", "else", all=True)]),
-                *(partial(stranger.create, path) for path in ("/x", "/zookeeper/x", "/zookeeper/quota/x")),
+                *(
+                    partial(stranger.create, path)
+                    for path in ("/x", "/zookeeper/x", "/zookeeper/quota/x")
+                ),
             ]
             for attempt in attempts:
                 with pytest.raises(NoAuthError):
@@ -109,7 +116,9 @@ def test_a_taken_port_is_named_with_the_key_that_chose_it(tmp_path: Path) -> Non
         holder.bind(("127.0.0.1", 0))
         holder.listen()
         port = holder.getsockname()[1]
-        with pytest.raises(EmbeddedServerError, match=rf"port {port} .*sparkstorm\.embedded\.zookeeper\.port"):
+        with pytest.raises(
+            EmbeddedServerError, match=rf"port {port} .*sparkstorm\.embedded\.zookeeper\.port"
+        ):
             start_zookeeper(tmp_path, password="x", port=port)
 
 
@@ -117,7 +126,9 @@ def test_a_zookeeper_that_cannot_read_its_data_shows_why(tmp_path: Path) -> None
     data = tmp_path / "zookeeper-data"
     data.mkdir()
     (data / "version-2").write_text("this is no folder")
-    with pytest.raises(EmbeddedServerError, match=r"(?s)embedded zookeeper ended while starting.*version-2"):
+    with pytest.raises(
+        EmbeddedServerError, match=r"(?s)embedded zookeeper ended while starting.*version-2"
+    ):
         start_zookeeper(tmp_path, password="x")
 
 

@@ -1,4 +1,6 @@
-"""pytest plugin: puts the core that SPARKSTORM_SANITIZED_CORE names in the place of the installed one."""
+"""pytest plugin: puts the core that SPARKSTORM_SANITIZED_CORE names in the place of the installed
+one.
+"""
 
 from __future__ import annotations
 

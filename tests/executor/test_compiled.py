@@ -1,4 +1,6 @@
-"""The compiled core and its twins in Python do the same: emits, calls of bolts, state, folds of edges."""
+"""The compiled core and its twins in Python do the same: emits, calls of bolts, state, folds of
+edges.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,14 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.api import BasicBolt, BasicOutputCollector, Bolt, StatefulBolt, TopologyBuilder, Tuple
+from sparkstorm.api import (
+    BasicBolt,
+    BasicOutputCollector,
+    Bolt,
+    StatefulBolt,
+    TopologyBuilder,
+    Tuple,
+)
 from sparkstorm.api.builder import Declarer
 from sparkstorm.api.functions import _emit_rows as emit_rows_plainly
 from sparkstorm.api.functions import emit_rows, raise_inside
@@ -66,7 +75,18 @@ def each_core(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 
 def use(which: str, monkeypatch: pytest.MonkeyPatch) -> None:
     core = compiled.core if which == "compiled" else None
-    for module in (emitters, runners, routes, epochs, frames, states, connection, output_clock, tuples, manual_runner):
+    for module in (
+        emitters,
+        runners,
+        routes,
+        epochs,
+        frames,
+        states,
+        connection,
+        output_clock,
+        tuples,
+        manual_runner,
+    ):
         monkeypatch.setattr(module, "core", core)
     if core is None and compiled.core is not None:
         monkeypatch.setattr(MemoryState, "add", vars(MemoryState)["add"].plain)
@@ -89,13 +109,28 @@ def emitter_of(groupings: str, is_strict: bool = False) -> Emitter:
     for at, grouping in enumerate(groupings.split(" + ")):
         GROUPINGS[grouping](builder.set_bolt(f"bolt{at}", _Failing(), 3))
         tasks[f"bolt{at}"] = [3 * at + 2, 3 * at + 3, 3 * at + 4]
-    made = build_routes(builder.build(), "spout", 1, tasks, Codec(), 5, {}, own_targets(frozenset({3})))
+    made = build_routes(
+        builder.build(), "spout", 1, tasks, Codec(), 5, {}, own_targets(frozenset({3}))
+    )
     return Emitter("spout", made, is_strict)
 
 
 def value(random: random.Random) -> Any:
     return random.choice(
-        ["w", f"k{random.randrange(5)}", random.randrange(9), 2**70, 1.5, True, None, b"x", [1], {"a": 1}, {1, 2}, object()]
+        [
+            "w",
+            f"k{random.randrange(5)}",
+            random.randrange(9),
+            2**70,
+            1.5,
+            True,
+            None,
+            b"x",
+            [1],
+            {"a": 1},
+            {1, 2},
+            object(),
+        ]
     )
 
 
@@ -103,22 +138,34 @@ def lists_of(emitter: Emitter) -> Any:
     """Rows by target, and the log as numbers of targets."""
     targets = emitter.routes["default"].targets
     number = {id(target.rows): at for at, target in enumerate(targets)}
-    return [[(values, roots) for values, roots, _ in target.rows] for target in targets], [number[id(r)] for r in emitter.log]
+    return [[(values, roots) for values, roots, _ in target.rows] for target in targets], [
+        number[id(r)] for r in emitter.log
+    ]
 
 
-SEVERAL = ["fields + shuffle", "local + fields + global", "fields + all", "global + partial key", " + ".join(["shuffle"] * 9)]
+SEVERAL = [
+    "fields + shuffle",
+    "local + fields + global",
+    "fields + all",
+    "global + partial key",
+    " + ".join(["shuffle"] * 9),
+]
 
 
 @pytest.mark.parametrize("grouping", [*GROUPINGS, *SEVERAL])
 @pytest.mark.parametrize("is_strict", [False, True])
-def test_emits_are_those_of_the_plain_way(grouping: str, is_strict: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_emits_are_those_of_the_plain_way(
+    grouping: str, is_strict: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def emitted() -> Any:
         emitter, chance, found = emitter_of(grouping, is_strict), random.Random(3), []
         emit = fast_emit(emitter)
         for root in range(400):
             emitter.roots = root if root % 3 else (root, 7)
             values: Any = [value(chance) for _ in range(2)]
-            values = chance.choice([values, tuple(values), tuple(values), values[:1], "ab", iter(values), ("w", 1)])
+            values = chance.choice(
+                [values, tuple(values), tuple(values), values[:1], "ab", iter(values), ("w", 1)]
+            )
             how = chance.choice([{}, {}, {"stream": "default"}, {"stream": "other"}])
             try:
                 emit(values, **how)
@@ -132,13 +179,22 @@ def test_emits_are_those_of_the_plain_way(grouping: str, is_strict: bool, monkey
 
 
 @pytest.mark.parametrize("lag_ms", [0, 3])
-def test_clocks_and_late_rows_are_those_of_the_plain_way(lag_ms: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clocks_and_late_rows_are_those_of_the_plain_way(
+    lag_ms: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Times that rise, fall, repeat, are no time, and lie outside of what a clock takes."""
     settings = TimeSettings(None, "b", lag_ms, 2, None)
-    source, mark = Source("spout", 1, "default", ("a", "b")), Source("spout", 1, "__watermark", ("stream", "at_ms"))
+    source, mark = (
+        Source("spout", 1, "default", ("a", "b")),
+        Source("spout", 1, "__watermark", ("stream", "at_ms")),
+    )
 
     def picked() -> Any:
-        chance, targets, late = random.Random(5), [Target(n, [], False) for n in (2, 3)], [Target(n, [], False) for n in (2, 3)]
+        chance, targets, late = (
+            random.Random(5),
+            [Target(n, [], False) for n in (2, 3)],
+            [Target(n, [], False) for n in (2, 3)],
+        )
         output = OutputClock("default", "bolt", targets, {}, mark)
         output.watch(settings, source, late)
         pick = output.one(routes.pick_one(Grouping("fields", ("a",)), [0], targets, 0))
@@ -147,9 +203,20 @@ def test_clocks_and_late_rows_are_those_of_the_plain_way(lag_ms: int, monkeypatc
         assert clock is not None
         for _ in range(2_000):
             at_ms += chance.choice([0, 0, 1, 5, -1, -4, -30]) + chance.choice([0, 0, 30])
-            odd = chance.choice([None, "x", True, 1.5, -1, -7, 0, 2**53, 2**53 + 1, 2**70, -(2**70)])
-            time = odd if chance.random() < 0.05 and (type(odd) is not int or odd != 2**53) else at_ms
-            found.append((number[id(pick((chance.choice("abc"), time)))], clock.newest_ms, clock.edge_ms, clock.oldest_ms))
+            odd = chance.choice(
+                [None, "x", True, 1.5, -1, -7, 0, 2**53, 2**53 + 1, 2**70, -(2**70)]
+            )
+            time = (
+                odd if chance.random() < 0.05 and (type(odd) is not int or odd != 2**53) else at_ms
+            )
+            found.append(
+                (
+                    number[id(pick((chance.choice("abc"), time)))],
+                    clock.newest_ms,
+                    clock.edge_ms,
+                    clock.oldest_ms,
+                )
+            )
             if chance.random() < 0.01:
                 clock.take_back(clock.newest_ms - 20)
         with pytest.raises(IndexError):
@@ -161,7 +228,9 @@ def test_clocks_and_late_rows_are_those_of_the_plain_way(lag_ms: int, monkeypatc
     assert {number for number, *_ in plain[0]} == {0, 1, 2, 3}
 
 
-def test_tuples_of_rows_and_their_values_are_those_of_the_plain_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tuples_of_rows_and_their_values_are_those_of_the_plain_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     source = Source("s", 1, "default", ("a", "b"))
     rows: list[Any] = [((n, f"w{n}"), n, source) for n in range(5)]
 
@@ -169,7 +238,10 @@ def test_tuples_of_rows_and_their_values_are_those_of_the_plain_way(monkeypatch:
         found: list[Any] = tuples.tuples_of(rows)
         with pytest.raises(TypeError):
             tuples.tuples_of([*rows, ((1,), 2)])  # type: ignore[list-item]
-        return [(type(tup), tup.values, tup.roots, tup.source, tup["b"], tup[0], tup[-1], tup[:1]) for tup in found]
+        return [
+            (type(tup), tup.values, tup.roots, tup.source, tup["b"], tup[0], tup[-1], tup[:1])
+            for tup in found
+        ]
 
     plain, fast = both(monkeypatch, made)
     assert plain == fast and len(plain) == 5
@@ -179,7 +251,9 @@ class _Text(str):
     """Text, but not of the class of names."""
 
 
-@pytest.mark.parametrize("which", ["a", "b", "c", _Text("a"), 0, -2, 2, slice(1), slice(None), None, 1.0, True])
+@pytest.mark.parametrize(
+    "which", ["a", "b", "c", _Text("a"), 0, -2, 2, slice(1), slice(None), None, 1.0, True]
+)
 @pytest.mark.parametrize("values", [(1, 2), (1,), [1, 2], ()])
 def test_values_are_read_as_plainly(values: Any, which: Any) -> None:
     tup = Tuple(values, 0, Source("s", 1, "default", ("a", "b")))
@@ -226,7 +300,14 @@ def test_an_error_of_emit_is_raised_at_the_yield(catches: str) -> None:
         with pytest.raises((ValueError, KeyError)) as caught:
             each(rows(), emit, raise_inside)
         said.append((repr(caught.value), found))
-    assert said[0] == said[1] == (("KeyError('another')" if "another" in catches else "ValueError('no pair')"), [(1,), (2, 3)])
+    assert (
+        said[0]
+        == said[1]
+        == (
+            ("KeyError('another')" if "another" in catches else "ValueError('no pair')"),
+            [(1,), (2, 3)],
+        )
+    )
     each(iter([1, (2,), (3, 4, 5)]), found.append, raise_inside)
     assert found[2:] == [(1,), (2,), (3, 4, 5)]
 
@@ -245,7 +326,11 @@ class _Failing(StatefulBolt):
 
 
 def test_failing_calls_leave_no_trace_and_kept_tuples_stay(each_core: str) -> None:
-    emitter, state, source = emitter_of("fields"), MemoryState(Codec()), Source("s", 1, "default", ("n", "keeps", "kept"))
+    emitter, state, source = (
+        emitter_of("fields"),
+        MemoryState(Codec()),
+        Source("s", 1, "default", ("n", "keeps", "kept")),
+    )
     kept: list[Tuple] = []
     bolt = _Failing()
     bolt.state = state
@@ -253,11 +338,15 @@ def test_failing_calls_leave_no_trace_and_kept_tuples_stay(each_core: str) -> No
     rows = [((n, n % 2 == 0, kept), n + 100, source) for n in range(12)]
     failures = runner.execute_rows(rows)
     assert [place for place, _ in failures] == [3, 7, 11]
-    assert all("no " in failure.text and failure.cause.error == "ValueError" for _, failure in failures)
+    assert all(
+        "no " in failure.text and failure.cause.error == "ValueError" for _, failure in failures
+    )
     done = [n for n in range(12) if n % 4 != 3]
     assert state.get("sum") == sum(done)
     assert sorted(row[0][0] for t in emitter.routes["default"].targets for row in t.rows) == done
-    assert sorted(row[1] for t in emitter.routes["default"].targets for row in t.rows) == [n + 100 for n in done]
+    assert sorted(row[1] for t in emitter.routes["default"].targets for row in t.rows) == [
+        n + 100 for n in done
+    ]
     assert [(tup.values[0], tup.roots) for tup in kept] == [(n, n + 100) for n in range(0, 12, 2)]
     assert all(tup.source is source for tup in kept)
 
@@ -274,7 +363,11 @@ class _ByHand(Bolt):
 
     def execute(self, tup: Tuple) -> None:
         collector, chance = self._collector, self._chance
-        for what in chance.choices(["emit", "ack", "keep", "old", "fail", "raise"], [8, 8, 1, 1, 1, 1], k=chance.randrange(1, 5)):
+        for what in chance.choices(
+            ["emit", "ack", "keep", "old", "fail", "raise"],
+            [8, 8, 1, 1, 1, 1],
+            k=chance.randrange(1, 5),
+        ):
             old = chance.choice(self._kept) if self._kept else tup
             match what:
                 case "emit":
@@ -300,7 +393,14 @@ def test_bolts_that_ack_by_hand_do_the_same(seed: int, monkeypatch: pytest.Monke
 
     def done() -> Any:
         emitter, reported = emitter_of("fields"), list[str]()
-        runner = ManualRunner(None, emitter, None, 2, lambda failure: reported.append(failure.text), lambda: None)  # type: ignore[arg-type]
+        runner = ManualRunner(
+            None,  # type: ignore[arg-type]
+            emitter,
+            None,
+            2,
+            lambda failure: reported.append(failure.text),
+            lambda: None,
+        )
         runner.bolt = _ByHand(runner, seed)
         found = []
         for start in range(0, 300, 50):
@@ -326,7 +426,11 @@ def test_bolts_that_ack_by_hand_do_the_same(seed: int, monkeypatch: pytest.Monke
 
 
 def test_values_of_one_source_are_executed_alike_and_leave_nothing_to_undo(each_core: str) -> None:
-    emitter, state, source = emitter_of("fields"), MemoryState(Codec()), Source("s", 1, "default", ("n", "keeps", "kept"))
+    emitter, state, source = (
+        emitter_of("fields"),
+        MemoryState(Codec()),
+        Source("s", 1, "default", ("n", "keeps", "kept")),
+    )
     kept: list[Tuple] = []
     bolt = _Failing()
     bolt.state = state
@@ -335,12 +439,19 @@ def test_values_of_one_source_are_executed_alike_and_leave_nothing_to_undo(each_
         values = iter([(n, n % 2 == 0, kept) for n in range(size)])
         failures = runner.execute_values(values, source)
         assert [tup.values[0] for tup, _ in failures] == [n for n in range(size) if n % 4 == 3]
-        assert all("no 3" in failure.text and tup.source is source and tup.roots == 0 for tup, failure in failures)
+        assert all(
+            "no 3" in failure.text and tup.source is source and tup.roots == 0
+            for tup, failure in failures
+        )
         assert next(values, None) is None and state.undo == []
     done = [n for size in (5, 7) for n in range(size) if n % 4 != 3]
     assert state.get("sum") == sum(done)
-    assert sorted(row[0][0] for t in emitter.routes["default"].targets for row in t.rows) == sorted(done)
-    assert [tup.values[0] for tup in kept] == [0, 2, 4, 0, 2, 4, 6] and all(tup.source is source for tup in kept)
+    assert sorted(row[0][0] for t in emitter.routes["default"].targets for row in t.rows) == sorted(
+        done
+    )
+    assert [tup.values[0] for tup in kept] == [0, 2, 4, 0, 2, 4, 6] and all(
+        tup.source is source for tup in kept
+    )
     with pytest.raises(KeyboardInterrupt):
         runner.execute_values(_stopped(), source)
 
@@ -384,10 +495,22 @@ def test_sums_in_a_state_are_those_of_the_plain_way(monkeypatch: pytest.MonkeyPa
     assert repr(plain) == repr(fast)
 
 
-def _folded_by_hand(state: MemoryState, rows: list[Any], cells: Cells, initial: Any, fold: Any) -> list[Any] | None:
-    """Fold row by row with the state's own reads and writes, as `MemoryState.fold_cells` does at once."""
-    source, times, keys = rows[0][2], [row[0][cells.time_at] for row in rows], [row[0][cells.key_at] for row in rows]
-    if set(map(type, times)) != {int} or not set(map(type, keys)) <= SCALARS or any(row[2] is not source for row in rows):
+def _folded_by_hand(
+    state: MemoryState, rows: list[Any], cells: Cells, initial: Any, fold: Any
+) -> list[Any] | None:
+    """Fold row by row with the state's own reads and writes, as `MemoryState.fold_cells` does at
+    once.
+    """
+    source, times, keys = (
+        rows[0][2],
+        [row[0][cells.time_at] for row in rows],
+        [row[0][cells.key_at] for row in rows],
+    )
+    if (
+        set(map(type, times)) != {int}
+        or not set(map(type, keys)) <= SCALARS
+        or any(row[2] is not source for row in rows)
+    ):
         return None
     if min(times) < cells.floor or max(times) > cells.last:
         return None
@@ -402,11 +525,17 @@ def _folded_by_hand(state: MemoryState, rows: list[Any], cells: Cells, initial: 
 
 
 def _random_rows(chance: random.Random, odd: bool, source: Source, other: Source) -> list[Any]:
-    """Return rows of a key, a value and a time; odd ones have keys and values of all kinds, and rarely a second source."""
+    """Return rows of a key, a value and a time; odd ones have keys and values of all kinds, and
+    rarely a second source.
+    """
     keys = [1, "a", None, 1.5, True, float("nan"), [1], "b", 7] if odd else [1, "a", 2]
     values = [0, 1, 2**70, "raise", object()] if odd else [0, 1, 2]
     rows: list[Any] = [
-        ((chance.choice(keys), chance.choice(values), chance.randrange(-1 if odd else 40, 100)), 5, source)
+        (
+            (chance.choice(keys), chance.choice(values), chance.randrange(-1 if odd else 40, 100)),
+            5,
+            source,
+        )
         for _ in range(chance.randrange(1, 9))
     ]
     if odd and chance.random() < 0.2:
@@ -421,7 +550,12 @@ def test_rows_are_folded_into_cells_as_one_by_one(empty: Any, is_strict: bool) -
     source, other = (Source("spout", task, "default", ("key", "value", "at")) for task in (1, 2))
 
     def folded(fold_cells: Any) -> Any:
-        state, chance, kept, found = MemoryState(Codec(), is_strict), random.Random(7), list[Tuple](), list[Any]()
+        state, chance, kept, found = (
+            MemoryState(Codec(), is_strict),
+            random.Random(7),
+            list[Tuple](),
+            list[Any](),
+        )
 
         def fold(accumulator: Any, tup: Tuple) -> Any:
             value = tup.values[1]
@@ -436,13 +570,25 @@ def test_rows_are_folded_into_cells_as_one_by_one(empty: Any, is_strict: bool) -
             rows = _random_rows(chance, odd, source, other)
             mark = len(state.undo)
             try:
-                found.append(fold_cells(state, rows, Cells(2, 0, 10, 0 if odd else 40, 99), lambda: empty, fold))
+                found.append(
+                    fold_cells(
+                        state, rows, Cells(2, 0, 10, 0 if odd else 40, 99), lambda: empty, fold
+                    )
+                )
             except (SparkStormError, TypeError, ValueError) as error:
                 found.append(f"{type(error).__name__}: {error}")
                 state.roll_back(mark)
-        return found, state.snapshot(), len(state.undo), [(tup.values, tup.roots, tup.source) for tup in kept]
+        return (
+            found,
+            state.snapshot(),
+            len(state.undo),
+            [(tup.values, tup.roots, tup.source) for tup in kept],
+        )
 
-    plain, fast = (re.sub(" at 0x[0-9a-f]+", "", repr(folded(each))) for each in (_folded_by_hand, MemoryState.fold_cells))
+    plain, fast = (
+        re.sub(" at 0x[0-9a-f]+", "", repr(folded(each)))
+        for each in (_folded_by_hand, MemoryState.fold_cells)
+    )
     assert plain == fast and "None" in plain and "Error" in plain
 
 
@@ -450,7 +596,10 @@ def test_edges_are_folded(each_core: str) -> None:
     epoch, values = Epoch(RandomIds(1), is_tracking=True), dict[int, int]()
     chance = random.Random(2)
     for _ in range(50):
-        roots, edge = [chance.randrange(1, 12) for _ in range(chance.randrange(9))], chance.randrange(1 << 63)
+        roots, edge = (
+            [chance.randrange(1, 12) for _ in range(chance.randrange(9))],
+            chance.randrange(1 << 63),
+        )
         distinct = dict.fromkeys(roots)
         epoch.consume(chance.choice([distinct, list(distinct), tuple(distinct)]), edge)
         for root in distinct:
@@ -467,10 +616,18 @@ def test_last_rows_of_tracked_roots_are_found(each_core: str) -> None:
         return kind and kind + chance.randrange(3)
 
     for _ in range(200):
-        runs: list[Any] = [root() if chance.random() < 0.8 else (root(), root() or 7) for _ in range(chance.randrange(12))]
+        runs: list[Any] = [
+            root() if chance.random() < 0.8 else (root(), root() or 7)
+            for _ in range(chance.randrange(12))
+        ]
         lengths = [chance.randint(1, 3) for _ in runs]
         by_row = [each for each, length in zip(runs, lengths, strict=True) for _ in range(length)]
-        last = {tracked(one): place for place, each in enumerate(by_row) for one in each_root(each) if one}
+        last = {
+            tracked(one): place
+            for place, each in enumerate(by_row)
+            for one in each_root(each)
+            if one
+        }
         found = frames.RootRuns(chance.choice([runs, tuple(runs)]), lengths)
         assert found.distinct() == last
         assert found.ends() == sorted(last.items(), key=lambda end: end[1])
@@ -478,14 +635,23 @@ def test_last_rows_of_tracked_roots_are_found(each_core: str) -> None:
 
 def test_blocks_have_the_bytes_of_the_plain_way(monkeypatch: pytest.MonkeyPatch) -> None:
     def encoded() -> Any:
-        chance, found, sources = random.Random(6), [], [Source("s", task, "default", ("a", "b")) for task in (1, 2)]
+        chance, found, sources = (
+            random.Random(6),
+            [],
+            [Source("s", task, "default", ("a", "b")) for task in (1, 2)],
+        )
         for most in (1, 1, 2):
             for count in (1, 2, 30):
                 roots: list[Any] = [chance.choice([0, 5, 6, (5, 7)]) for _ in range(count)]
-                rows = [((chance.random(), "x"), root, sources[chance.randrange(most)]) for root in roots]
+                rows = [
+                    ((chance.random(), "x"), root, sources[chance.randrange(most)])
+                    for root in roots
+                ]
                 found.append(frames.encode_rows(Codec(), "default", 9, rows, lambda roots: 3))
         with pytest.raises(ValueError, match="zip"):
-            frames.encode_rows(Codec(), "default", 9, [((1,), 0, sources[0]), ((1, 2), 0, sources[0])])
+            frames.encode_rows(
+                Codec(), "default", 9, [((1,), 0, sources[0]), ((1, 2), 0, sources[0])]
+            )
         return found
 
     plain, fast = both(monkeypatch, encoded)
@@ -502,16 +668,26 @@ def test_requests_to_redis_have_the_bytes_of_the_plain_way(monkeypatch: pytest.M
     ]
 
     def packed(each: list[tuple[list[Any], list[tuple[Any, ...]]]]) -> list[Any]:
-        return [(len(parts := connection.pack_words(head, commands)), b"".join(parts)) for head, commands in each]
+        return [
+            (len(parts := connection.pack_words(head, commands)), b"".join(parts))
+            for head, commands in each
+        ]
 
     several = [
-        ([word() for word in words], [tuple(chance.choice(words)() for _ in range(n)) for n in range(chance.randrange(4))])
+        (
+            [word() for word in words],
+            [tuple(chance.choice(words)() for _ in range(n)) for n in range(chance.randrange(4))],
+        )
         for _ in range(500)
     ]
-    small = [(["EVALSHA", b"sha", 1, "prefix", -1], [("RPUSH", "key", b"delta"), ("HSET", "key", 7, -8)])]
+    small = [
+        (["EVALSHA", b"sha", 1, "prefix", -1], [("RPUSH", "key", b"delta"), ("HSET", "key", 7, -8)])
+    ]
     plain, fast = both(monkeypatch, lambda: packed([*several, *small]))
     assert [data for _, data in plain] == [data for _, data in fast]
-    assert plain[-1][1].startswith(b"*14\r\n$7\r\nEVALSHA\r\n") and plain[-1][1].endswith(b"$2\r\n-8\r\n")
+    assert plain[-1][1].startswith(b"*14\r\n$7\r\nEVALSHA\r\n") and plain[-1][1].endswith(
+        b"$2\r\n-8\r\n"
+    )
 
 
 @pytest.mark.skipif(not SOURCE.exists(), reason="a wheel has no sources")

@@ -1,4 +1,6 @@
-"""Attacks through threads: outcomes taken apart, threads that die, orders that arrive where nobody expects them."""
+"""Attacks through threads: outcomes taken apart, threads that die, orders that arrive where nobody
+expects them.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,9 @@ class Nowhere:
 
 
 @pytest.mark.parametrize("from_where", ["blocking", "another thread"])
-def test_a_grouping_that_raises_for_a_threads_emission_fails_the_input_and_kills_nobody(from_where: str) -> None:
+def test_a_grouping_that_raises_for_a_threads_emission_fails_the_input_and_kills_nobody(
+    from_where: str,
+) -> None:
     class Blocks(Collecting):
         blocking = from_where == "blocking"
 
@@ -88,7 +92,10 @@ def test_a_grouping_that_raises_for_a_threads_emission_fails_the_input_and_kills
     builder.set_bolt("bolt", Blocks()).shuffle_grouping("spout")
     builder.set_bolt("capture", CaptureBolt()).custom_grouping("bolt", Nowhere())
     with LocalCluster(thread_patience_secs=1) as cluster:
-        cluster.submit(builder.build(), {"topology.max.retries": 1, "topology.delivery.guarantee": "exactly-once"})
+        cluster.submit(
+            builder.build(),
+            {"topology.max.retries": 1, "topology.delivery.guarantee": "exactly-once"},
+        )
         spout.feed([1])
         cluster.run_until(lambda: bool(spout.failed))
         assert not any(worker.deaths for worker in cluster.topology().workers)
@@ -96,7 +103,9 @@ def test_a_grouping_that_raises_for_a_threads_emission_fails_the_input_and_kills
 
 
 def test_what_another_thread_emits_for_an_open_input_leaves_with_its_ack() -> None:
-    """Otherwise a crash between the two would have the input executed again, and the emission made twice."""
+    """Otherwise a crash between the two would have the input executed again, and the emission made
+    twice.
+    """
     may_ack: Shared[threading.Event] = Shared(threading.Event())
     has_emitted: Shared[threading.Event] = Shared(threading.Event())
 

@@ -8,7 +8,15 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.api import BasicBolt, BasicOutputCollector, Spout, Stream, TopologyBuilder, TopologyContext, Tuple
+from sparkstorm.api import (
+    BasicBolt,
+    BasicOutputCollector,
+    Spout,
+    Stream,
+    TopologyBuilder,
+    TopologyContext,
+    Tuple,
+)
 from sparkstorm.api.builder import Declarer
 from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster
 
@@ -27,7 +35,9 @@ class Tagging(BasicBolt):
         collector.emit((self.task, tup[0]))
 
 
-def run(group: Callable[[Declarer], Any], rows: Sequence[Any], tasks: int = 4, workers: int = 3) -> list[tuple[Any, ...]]:
+def run(
+    group: Callable[[Declarer], Any], rows: Sequence[Any], tasks: int = 4, workers: int = 3
+) -> list[tuple[Any, ...]]:
     from_capture = CaptureBolt()
     spout, builder = FeederSpout(["value", "other"]), TopologyBuilder()
     builder.set_spout("spout", spout)
@@ -56,7 +66,8 @@ def test_none_is_like_shuffle() -> None:
 
 
 def test_fields_sends_equal_values_to_one_task_and_uses_several() -> None:
-    got = run(lambda d: d.fields_grouping("spout", "value"), [f"k{n % 21}" for n in range(210)])  # 21: no multiple of the tasks
+    # 21: no multiple of the tasks
+    got = run(lambda d: d.fields_grouping("spout", "value"), [f"k{n % 21}" for n in range(210)])
     tasks_by_key: dict[str, set[int]] = {}
     for task, key in got:
         tasks_by_key.setdefault(key, set()).add(task)
@@ -72,11 +83,15 @@ def test_numbers_that_are_equal_as_keys_go_to_one_task() -> None:
 
 def test_fields_accepts_keys_that_cannot_be_hashed() -> None:
     got = run(lambda d: d.fields_grouping("spout", "value"), [[1, 2], [1, 2], {"a": 1}, {"a": 1}])
-    assert [len({task for task, value in got if value == wanted}) for wanted in ([1, 2], {"a": 1})] == [1, 1]
+    assert [
+        len({task for task, value in got if value == wanted}) for wanted in ([1, 2], {"a": 1})
+    ] == [1, 1]
 
 
 def test_partial_key_uses_two_tasks_for_a_hot_key() -> None:
-    counts = Counter(task for task, _ in run(lambda d: d.partial_key_grouping("spout", "value"), ["hot"] * 100))
+    counts = Counter(
+        task for task, _ in run(lambda d: d.partial_key_grouping("spout", "value"), ["hot"] * 100)
+    )
     assert sorted(counts.values()) == [50, 50]
 
 
@@ -89,7 +104,9 @@ def test_all_gives_everybody_everything() -> None:
 def test_global_chooses_the_lowest_task() -> None:
     got = run(lambda d: d.global_grouping("spout"), range(10))
     assert len({task for task, _ in got}) == 1
-    assert {task for task, _ in got} == {min(t for t, _ in run(lambda d: d.all_grouping("spout"), [1]))}
+    assert {task for task, _ in got} == {
+        min(t for t, _ in run(lambda d: d.all_grouping("spout"), [1]))
+    }
 
 
 def test_local_or_shuffle_stays_in_the_worker_where_it_can() -> None:
@@ -122,7 +139,9 @@ class Dealer(Spout):
 
     def next_tuple(self) -> None:
         if not self.is_exhausted():
-            self.collector.emit_direct(self.tasks[self.next % 2], (self.next,), message_id=self.next)
+            self.collector.emit_direct(
+                self.tasks[self.next % 2], (self.next,), message_id=self.next
+            )
             self.next += 1
 
     def is_exhausted(self) -> bool:
@@ -137,8 +156,12 @@ def test_direct_goes_where_the_producer_says() -> None:
     with LocalCluster() as cluster:
         cluster.submit(builder.build(), WORKERS)
         cluster.run_until_idle()
-        first, second = [t for t, c in cluster.topology().component_by_task.items() if c == "bolt"][:2]
-        assert sorted(capture.values) == sorted((first if n % 2 == 0 else second, n) for n in range(10))
+        first, second = [t for t, c in cluster.topology().component_by_task.items() if c == "bolt"][
+            :2
+        ]
+        assert sorted(capture.values) == sorted(
+            (first if n % 2 == 0 else second, n) for n in range(10)
+        )
         assert cluster.counts("spout").acked == 10
 
 
@@ -172,7 +195,9 @@ def test_a_custom_grouping_that_names_a_foreign_task_is_reported_with_the_tasks_
     with LocalCluster() as cluster:
         cluster.submit(builder.build(), {"topology.max.retries": 0})
         cluster.run_until_idle()
-        assert "custom grouping chose task 999; the subscriber's tasks are" in cluster.errors[0].text
+        assert (
+            "custom grouping chose task 999; the subscriber's tasks are" in cluster.errors[0].text
+        )
         assert spout.failed == [0]
 
 
@@ -180,4 +205,6 @@ def test_a_custom_grouping_that_names_a_foreign_task_is_reported_with_the_tasks_
 def test_placement_never_changes_values(workers: int) -> None:
     values = ["text", 1, 1.5, None, True, b"bytes", [1, "two"], {"a": [1]}]
     got = run(lambda d: d.shuffle_grouping("spout"), [*values, (3, ("four",))], workers=workers)
-    assert sorted(map(repr, (value for _, value in got))) == sorted(map(repr, [*values, [3, ["four"]]]))
+    assert sorted(map(repr, (value for _, value in got))) == sorted(
+        map(repr, [*values, [3, ["four"]]])
+    )

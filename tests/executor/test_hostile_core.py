@@ -1,4 +1,6 @@
-"""The compiled core refuses arguments that do not fit together; `make asan` runs these under ASan and UBSan (test_sanitized)."""
+"""The compiled core refuses arguments that do not fit together; `make asan` runs these under ASan
+and UBSan (test_sanitized).
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sparkstorm.acking.table_ledger import CANDIDATES, CHANGED, LIVE, NEWEST, REMOVED, USED, Table, TableLedger
+from sparkstorm.acking.table_ledger import (
+    CANDIDATES,
+    CHANGED,
+    LIVE,
+    NEWEST,
+    REMOVED,
+    USED,
+    Table,
+    TableLedger,
+)
 from sparkstorm.api import BasicBolt, BasicOutputCollector, Tuple
 from sparkstorm.errors import MalformedFrameError
 from sparkstorm.executor import runner as runners
@@ -38,7 +49,14 @@ def views(**changed: Any) -> list[Any]:
     return [changed.get(name, view) for name, view in zip(NAMES, Table().views, strict=True)]
 
 
-COUNTERS = {"live": LIVE, "used": USED, "newest": NEWEST, "changed": CHANGED, "removed": REMOVED, "ending": CANDIDATES}
+COUNTERS = {
+    "live": LIVE,
+    "used": USED,
+    "newest": NEWEST,
+    "changed": CHANGED,
+    "removed": REMOVED,
+    "ending": CANDIDATES,
+}
 
 
 def counters(**set_to: int) -> Any:
@@ -73,7 +91,9 @@ IDS, BYTES = np.zeros(64, np.int64), np.zeros(513, np.uint8)
     {"values": np.zeros(2, np.int64)}, {"tasks": np.zeros(2, np.int32)}, {"flags": np.zeros(3, np.uint8)},
     {"ids": np.zeros(4, np.int64)}, {"ids": np.zeros(500, np.uint8)}, {"ids": BYTES[1:]}, {"changed": BYTES[1:9]},
 ], ids=lambda wrong: "-".join(f"{name}{column.nbytes}" for name, column in wrong.items()))  # fmt: skip
-def test_columns_of_different_lengths_are_refused(call: Callable[[list[Any]], Any], wrong: dict[str, Any]) -> None:
+def test_columns_of_different_lengths_are_refused(
+    call: Callable[[list[Any]], Any], wrong: dict[str, Any]
+) -> None:
     columns = views(**wrong)
     with pytest.raises(ValueError, match="columns of a table"):
         call(columns)
@@ -92,20 +112,26 @@ def test_counters_that_no_table_has_are_refused(call: Callable[..., Any], wrong:
 
 @pytest.mark.parametrize("call", [few, batch])
 @pytest.mark.parametrize("limit", [64, 65, 2**62])
-def test_a_limit_that_leaves_no_place_empty_is_refused(call: Callable[..., Any], limit: int) -> None:
+def test_a_limit_that_leaves_no_place_empty_is_refused(
+    call: Callable[..., Any], limit: int
+) -> None:
     with pytest.raises(ValueError, match="limit"):
         call(views(), limit=limit)
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_a_table_without_an_empty_place_ends_no_search_in_a_loop(call: Callable[[list[Any]], Any]) -> None:
+def test_a_table_without_an_empty_place_ends_no_search_in_a_loop(
+    call: Callable[[list[Any]], Any],
+) -> None:
     full = np.arange(1000, 1064)
     with pytest.raises(ValueError, match="no empty place"):
         call(views(ids=full, changed=np.array([7] * 64)))
 
 
 def test_a_root_that_ends_in_a_table_without_an_empty_place_is_taken_out() -> None:
-    columns = views(ids=np.array([5, *range(1001, 1064)]), values=np.full(64, 1), tasks=np.zeros(64, np.int32))
+    columns = views(
+        ids=np.array([5, *range(1001, 1064)]), values=np.full(64, 1), tasks=np.zeros(64, np.int32)
+    )
     columns[0][:] = np.roll(columns[0], 7)
     with pytest.raises(ValueError, match="no empty place"):
         few(columns)
@@ -117,7 +143,18 @@ def test_a_log_of_removed_roots_that_is_full_is_refused() -> None:
     ledger.take_delta()  # from now on the journal knows the root
     columns = [*ledger._table.views[:6], none]
     with pytest.raises(ValueError, match="removed"):
-        core.apply_batch(*columns, none, none, none, np.array([5]), np.array([7]), none, *np.empty((3, 1), np.int64), 0, 54)
+        core.apply_batch(
+            *columns,
+            none,
+            none,
+            none,
+            np.array([5]),
+            np.array([7]),
+            none,
+            *np.empty((3, 1), np.int64),
+            0,
+            54,
+        )
 
 
 @pytest.mark.parametrize(("start", "ending"), [(1, 5), (1, -1), (2**62, 0), (9, 9)])
@@ -133,12 +170,16 @@ def test_a_batch_goes_on_where_it_was(start: int, ending: int) -> None:
     (BYTES[1:], np.array([1]), np.zeros(1, np.int64)), (np.zeros(4, np.int64), BYTES[1:9], np.zeros(1, np.int64)),
     (np.arange(1000, 1004), np.array([7]), np.zeros(1, np.int64)),
 ], ids=range(7))  # fmt: skip
-def test_a_search_refuses_columns_that_do_not_fit(search: str, ids: Any, roots: Any, places: Any) -> None:
+def test_a_search_refuses_columns_that_do_not_fit(
+    search: str, ids: Any, roots: Any, places: Any
+) -> None:
     with pytest.raises(ValueError, match="table"):
         getattr(core, search)(ids, roots, places)
 
 
-@pytest.mark.parametrize("kind", [int, object, Source, type("Half", (), {"__slots__": ("values",)})])
+@pytest.mark.parametrize(
+    "kind", [int, object, Source, type("Half", (), {"__slots__": ("values",)})]
+)
 def test_rows_of_tuples_of_another_class_are_refused(kind: type) -> None:
     emitter = emitter_of("global")
     marks: list[Any] = [0, 0, 0]
@@ -147,7 +188,19 @@ def test_rows_of_tuples_of_another_class_are_refused(kind: type) -> None:
     with pytest.raises((TypeError, AttributeError)):
         core.run_values(iter([(1,)]), SOURCE, print, None, emitter, [], [], marks, kind)
     with pytest.raises((TypeError, AttributeError)):
-        core.fold_cells([((1, 2), 0, SOURCE)], (0, 1, 10, 0, 99), {}, [], {1}, int, print, print, print, None, kind)
+        core.fold_cells(
+            [((1, 2), 0, SOURCE)],
+            (0, 1, 10, 0, 99),
+            {},
+            [],
+            {1},
+            int,
+            print,
+            print,
+            print,
+            None,
+            kind,
+        )
 
 
 @pytest.mark.parametrize("put", [None, (), (1, 2, 3), 5, ((), 0, SOURCE), (("x",), 0, SOURCE)])
@@ -176,7 +229,9 @@ class _Counting(BasicBolt):
 
 
 @pytest.mark.parametrize("which", ["plain", "compiled"])
-def test_an_error_of_the_source_of_values_is_no_failure_of_an_input(which: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_the_source_of_values_is_no_failure_of_an_input(
+    which: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def values(*first: Any) -> Iterator[tuple[Any, ...]]:
         for value in first:
             yield (value,)
@@ -185,7 +240,9 @@ def test_an_error_of_the_source_of_values_is_no_failure_of_an_input(which: str, 
     monkeypatch.setattr(runners, "core", core if which == "compiled" else None)
     for first in ((), (1, 2), (1, "bad"), ("bad", 2)):
         emitter = emitter_of("global")
-        runner = BasicRunner(_Counting(), emitter, None, BasicCollector(emitter, 2, lambda failure: None))
+        runner = BasicRunner(
+            _Counting(), emitter, None, BasicCollector(emitter, 2, lambda failure: None)
+        )
         with pytest.raises(OSError, match="the source broke"):
             runner.execute_values(values(*first), SOURCE)
         kept = [row[0][0] for target in emitter.routes["default"].targets for row in target.rows]
@@ -195,20 +252,32 @@ def test_an_error_of_the_source_of_values_is_no_failure_of_an_input(which: str, 
 def _outcome(values: Iterator[tuple[Any, ...]]) -> tuple[list[Any], list[Any], str]:
     """Return the rows that are kept, the failures, and the error of the values themselves."""
     emitter = emitter_of("global")
-    runner = BasicRunner(_Counting(), emitter, None, BasicCollector(emitter, 2, lambda failure: None))
+    runner = BasicRunner(
+        _Counting(), emitter, None, BasicCollector(emitter, 2, lambda failure: None)
+    )
     failures, error = list[Any](), ""
     try:
-        failures = [(tup.values, failure.text) for tup, failure in runner.execute_values(values, SOURCE)]
+        failures = [
+            (tup.values, failure.text) for tup, failure in runner.execute_values(values, SOURCE)
+        ]
     except Exception as broken:
         error = f"{type(broken).__name__}: {broken}"
-    return [row[:2] for target in emitter.routes["default"].targets for row in target.rows], failures, error
+    return (
+        [row[:2] for target in emitter.routes["default"].targets for row in target.rows],
+        failures,
+        error,
+    )
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_values_and_errors_of_any_source_come_out_alike_in_both_tiers(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_and_errors_of_any_source_come_out_alike_in_both_tiers(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     random = Random(seed)
     events = [random.choice([1, 2, "bad", None, "x"]) for _ in range(random.randrange(12))]
-    error = random.choice([None, OSError("broke"), ValueError("a bad value"), RuntimeError(), KeyError("k")])
+    error = random.choice(
+        [None, OSError("broke"), ValueError("a bad value"), RuntimeError(), KeyError("k")]
+    )
 
     def values() -> Iterator[tuple[Any, ...]]:
         for value in events:
@@ -233,13 +302,25 @@ def test_values_and_errors_of_any_source_come_out_alike_in_both_tiers(seed: int,
     (b"\xc9\xff\xff\xff\xff\x06\xdd\xff\xff\xff\xff\xc0", 256 + 88 + 128 + 10), (b"\xd8", 0), (b"\xd8\x06", 256),
     (b"\xcb", 40), (b"\xcf\x01", 56), (b"\xd8\x06" * 1000, 256_000), (b"\xd4\x06\x9f", 344),
 ], ids=range(21))  # fmt: skip
-def test_a_length_that_is_claimed_weighs_no_more_than_what_is_there(data: bytes, weight: int) -> None:
+def test_a_length_that_is_claimed_weighs_no_more_than_what_is_there(
+    data: bytes, weight: int
+) -> None:
     exact = bytes(bytearray(data))  # of its own memory, whose end the sanitizer knows
     assert core.weigh(exact, 1 << 60) == weight == weigh_plain(exact, 1 << 60)
 
 
 @pytest.mark.parametrize(
-    "arguments", [(), (b"",), (b"", -1), (b"", 1 << 63), (b"", None), ("", 1), (None, 1), (memoryview(b"abcd")[::2], 1)]
+    "arguments",
+    [
+        (),
+        (b"",),
+        (b"", -1),
+        (b"", 1 << 63),
+        (b"", None),
+        ("", 1),
+        (None, 1),
+        (memoryview(b"abcd")[::2], 1),
+    ],
 )
 def test_what_is_no_bytes_and_no_limit_is_not_weighed(arguments: tuple[Any, ...]) -> None:
     with pytest.raises((TypeError, ValueError, OverflowError, BufferError)):
@@ -255,12 +336,17 @@ def test_runs_that_are_none_have_no_last_rows(arguments: tuple[Any, ...]) -> Non
         core.last_rows(*arguments)
 
 
-@pytest.mark.parametrize("unit", [b"\xc0", b"\xe0", b"\x90", b"\x81\xe0", b"\xcd\xff\xff", b"\xa1a"], ids=bytes.hex)
+@pytest.mark.parametrize(
+    "unit", [b"\xc0", b"\xe0", b"\x90", b"\x81\xe0", b"\xcd\xff\xff", b"\xa1a"], ids=bytes.hex
+)
 def test_a_frame_is_refused_without_the_memory_of_its_values(unit: bytes) -> None:
     count = (60 << 20) // len(unit)
     data = b"SF\x03\x01" + bytes(8) + b"\xdd" + count.to_bytes(4, "big") + unit * count
     tracemalloc.start()
-    with pytest.raises(MalformedFrameError, match=f"values of {len(data) - 12} bytes that would take more than 384 MiB of memory"):
+    with pytest.raises(
+        MalformedFrameError,
+        match=f"values of {len(data) - 12} bytes that would take more than 384 MiB of memory",
+    ):
         frames.decode(Codec(), data)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
@@ -269,7 +355,18 @@ def test_a_frame_is_refused_without_the_memory_of_its_values(unit: bytes) -> Non
 
 def test_arguments_of_another_shape_are_refused() -> None:
     source, emitter = Source("s", 1, "default", ("n",)), Emitter("s", {}, False)
-    emit: Any = (emitter, "roots", [], [], (lambda values: [],), source, 1, "default", emitter.emit, Codec().rest)
+    emit: Any = (
+        emitter,
+        "roots",
+        [],
+        [],
+        (lambda values: [],),
+        source,
+        1,
+        "default",
+        emitter.emit,
+        Codec().rest,
+    )
     clock = SourceClock(0, 0)
     calls: tuple[Callable[[], Any], ...] = (
         lambda: core.tuples(((), 0, source), Tuple),
@@ -309,7 +406,9 @@ def test_arguments_of_another_shape_are_refused() -> None:
 @pytest.mark.parametrize("position", [1, -1, 2**40])
 def test_a_time_outside_of_the_values_is_an_error(position: int) -> None:
     with pytest.raises(IndexError):
-        core.TimedPick(lambda values: [], position, SourceClock(0, 0), 9, lambda rows, at_ms: rows)((1,))
+        core.TimedPick(lambda values: [], position, SourceClock(0, 0), 9, lambda rows, at_ms: rows)(
+            (1,)
+        )
 
 
 def test_a_clock_whose_numbers_are_none_is_left_to_the_plain_way() -> None:
@@ -319,7 +418,11 @@ def test_a_clock_whose_numbers_are_none_is_left_to_the_plain_way() -> None:
         clock.newest_ms = odd  # type: ignore[assignment]
         assert pick((5,)) == ["closer", 5]
     del clock.newest_ms
-    assert pick((5,)) == ["closer", 5] and pick((2**80,)) == ["closer", 2**80] and pick(("no time",)) == []
+    assert (
+        pick((5,)) == ["closer", 5]
+        and pick((2**80,)) == ["closer", 2**80]
+        and pick(("no time",)) == []
+    )
 
 
 def test_marks_that_are_too_short_are_an_error() -> None:
@@ -339,7 +442,18 @@ def test_one_picker_of_several_that_fails_leaves_no_row() -> None:
 
     source, emitter, rows = Source("s", 1, "default", ("n",)), Emitter("s", {}, False), list[Any]()
     for picks in ((lambda values: rows, fails), (lambda values: rows, lambda values: ())):
-        emit = core.Emit(emitter, "roots", emitter.log, emitter.spreads, picks, source, 1, "default", emitter.emit, Codec().rest)
+        emit = core.Emit(
+            emitter,
+            "roots",
+            emitter.log,
+            emitter.spreads,
+            picks,
+            source,
+            1,
+            "default",
+            emitter.emit,
+            Codec().rest,
+        )
         with pytest.raises((KeyError, SystemError)):
             emit((1,))
         assert not rows and not emitter.log and not emitter.spreads

@@ -1,4 +1,6 @@
-"""The compiled core's tests and hostile calls under AddressSanitizer and UndefinedBehaviorSanitizer (`make asan`)."""
+"""The compiled core's tests and hostile calls under AddressSanitizer and UndefinedBehaviorSanitizer
+(`make asan`).
+"""
 
 from __future__ import annotations
 
@@ -14,14 +16,25 @@ import pytest
 from sparkstorm.model import compiled
 
 ROOT = Path(__file__).parents[2]
-SOURCES = [str(Path(compiled.__file__).with_name(name)) for name in ("_core.c", "_ledger.c", "_resp.c", "_values.c")]
+SOURCES = [
+    str(Path(compiled.__file__).with_name(name))
+    for name in ("_core.c", "_ledger.c", "_resp.c", "_values.c")
+]
 TESTS = [
     "tests/executor/test_compiled.py",
     "tests/executor/test_hostile_core.py",
     "tests/acking/test_ledgers_agree.py",
     "tests/model/test_codec.py",
 ]
-FLAGS = ["-shared", "-fPIC", "-O1", "-g", "-Wall", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
+FLAGS = [
+    "-shared",
+    "-fPIC",
+    "-O1",
+    "-g",
+    "-Wall",
+    "-fsanitize=address,undefined",
+    "-fno-sanitize-recover=undefined",
+]
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +43,9 @@ def library() -> str:
     gcc, header = shutil.which("gcc"), Path(sysconfig.get_path("include"), "Python.h")
     if gcc is None or not header.exists():
         pytest.skip("the sanitizers need gcc and Python's headers, which are not here")
-    found = subprocess.run([gcc, "-print-file-name=libasan.so"], capture_output=True, text=True, check=True).stdout.strip()
+    found = subprocess.run(
+        [gcc, "-print-file-name=libasan.so"], capture_output=True, text=True, check=True
+    ).stdout.strip()
     if not Path(found).is_absolute():
         pytest.skip("this gcc comes without AddressSanitizer (libasan.so)")
     return found
@@ -39,13 +54,17 @@ def library() -> str:
 def build(sources: list[str], folder: Path) -> Path:
     built = folder / "_core.so"
     include = f"-I{sysconfig.get_path('include')}"
-    said = subprocess.run(["gcc", *FLAGS, include, *sources, "-o", str(built)], capture_output=True, text=True)
+    said = subprocess.run(
+        ["gcc", *FLAGS, include, *sources, "-o", str(built)], capture_output=True, text=True
+    )
     assert said.returncode == 0 and "warning" not in said.stderr, said.stderr
     return built
 
 
 def run(core: Path, library: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run pytest on that core; Python takes memory block by block, so that an overrun of any is seen."""
+    """Run pytest on that core; Python takes memory block by block, so that an overrun of any is
+    seen.
+    """
     environment = {
         **os.environ,
         "LD_PRELOAD": library,
@@ -66,7 +85,9 @@ def run(core: Path, library: str, *arguments: str) -> subprocess.CompletedProces
         "-p",
         "tests.executor.sanitized",
     ]
-    return subprocess.run([*command, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True)
+    return subprocess.run(
+        [*command, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True
+    )
 
 
 def test_the_core_and_its_hostile_calls_run_clean(library: str, tmp_path: Path) -> None:
@@ -74,17 +95,34 @@ def test_the_core_and_its_hostile_calls_run_clean(library: str, tmp_path: Path) 
         f"{TESTS[0]}::test_it_can_be_left_out",
         f"{TESTS[3]}::test_what_normalise_returns_is_what_the_other_side_reads",
     )
-    said = run(build(SOURCES, tmp_path), library, *TESTS, *(f"--deselect={each}" for each in left_out))
-    assert said.returncode == 0 and "skipped" not in said.stdout, f"{said.stdout[-6000:]}\n{said.stderr[-6000:]}"
+    said = run(
+        build(SOURCES, tmp_path), library, *TESTS, *(f"--deselect={each}" for each in left_out)
+    )
+    assert said.returncode == 0 and "skipped" not in said.stdout, (
+        f"{said.stdout[-6000:]}\n{said.stderr[-6000:]}"
+    )
 
 
 def test_a_check_that_is_missing_is_seen(library: str, tmp_path: Path) -> None:
-    """Without the look at the lengths of columns the same tests end in a report of the sanitizer."""
+    """Without the look at the lengths of columns the same tests end in a report of the
+    sanitizer.
+    """
     checked = "if (places > 0 && has_numbers"
     ledger = Path(SOURCES[1]).read_text()
     assert ledger.count(checked) == 1
     broken = tmp_path / "_ledger.c"
-    broken.write_text(ledger.replace(checked, f"if (places >= 0)\n        return 1;\n    {checked}"))
-    said = run(build([SOURCES[0], str(broken), *SOURCES[2:]], tmp_path), library, TESTS[1], "-k", "different_lengths")
+    broken.write_text(
+        ledger.replace(checked, f"if (places >= 0)\n        return 1;\n    {checked}")
+    )
+    said = run(
+        build([SOURCES[0], str(broken), *SOURCES[2:]], tmp_path),
+        library,
+        TESTS[1],
+        "-k",
+        "different_lengths",
+    )
     assert said.returncode != 0
-    assert "AddressSanitizer" in said.stderr + said.stdout or "runtime error" in said.stderr + said.stdout
+    assert (
+        "AddressSanitizer" in said.stderr + said.stdout
+        or "runtime error" in said.stderr + said.stdout
+    )

@@ -6,7 +6,14 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.api import BasicBolt, BasicOutputCollector, StatefulBolt, Stream, TopologyBuilder, Tuple
+from sparkstorm.api import (
+    BasicBolt,
+    BasicOutputCollector,
+    StatefulBolt,
+    Stream,
+    TopologyBuilder,
+    Tuple,
+)
 from sparkstorm.errors import WorkerFailedError
 from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster
 from tests.worker.building import Pass, chain
@@ -46,7 +53,9 @@ def error_of(bolt: BasicBolt, workers: int = 1) -> str:
     ({(1, 2): 3}, "a mapping key of type tuple"),
     ([[{"deep": object()}]], "a value of type object"),
 ])  # fmt: skip
-def test_a_value_that_the_codec_does_not_know_names_component_stream_and_field(value: Any, complaint: str, workers: int) -> None:
+def test_a_value_that_the_codec_does_not_know_names_component_stream_and_field(
+    value: Any, complaint: str, workers: int
+) -> None:
     reason = error_of(Emits((1, value), outputs=("first", "second")), workers)
     assert "component 'bolt', stream 'default', field 'second': " in reason
     assert complaint in reason
@@ -67,7 +76,9 @@ def test_an_undeclared_stream_is_named_with_the_declared_ones() -> None:
 
 
 def test_a_direct_stream_wants_emit_direct() -> None:
-    bolt = Emits((1,), stream="d", outputs={"default": ("value",), "d": Stream(("value",), direct=True)})
+    bolt = Emits(
+        (1,), stream="d", outputs={"default": ("value",), "d": Stream(("value",), direct=True)}
+    )
     assert "stream 'd' is direct: use emit_direct" in error_of(bolt)
 
 
@@ -79,7 +90,9 @@ class EmitsDirect(Emits):
 
 
 def test_emit_direct_to_a_task_that_does_not_listen_is_named() -> None:
-    bolt = EmitsDirect(99, stream="d", outputs={"default": ("value",), "d": Stream(("value",), direct=True)})
+    bolt = EmitsDirect(
+        99, stream="d", outputs={"default": ("value",), "d": Stream(("value",), direct=True)}
+    )
     assert "task 99 does not listen to direct stream 'd'" in error_of(bolt)
 
 
@@ -130,7 +143,9 @@ class Puts(StatefulBolt):
     (frozenset(), 1, "a state key holds a frozenset"), (("a", [1]), 1, "unhashable"),
     (2**9000, 1, "a whole number of 9001 bits"),
 ])  # fmt: skip
-def test_a_state_value_or_key_without_bytes_fails_the_tuple_that_put_it(key: Any, value: Any, complaint: str) -> None:
+def test_a_state_value_or_key_without_bytes_fails_the_tuple_that_put_it(
+    key: Any, value: Any, complaint: str
+) -> None:
     assert complaint in error_of(Puts(key, value))
 
 
@@ -212,5 +227,7 @@ def test_a_position_without_bytes_names_the_spout() -> None:
     with LocalCluster() as cluster:
         cluster.submit(chain(spout, Pass()))
         spout.feed([1])
-        with pytest.raises(WorkerFailedError, match=r"spout 'spout': snapshot\(\) returned a value of type object"):
+        with pytest.raises(
+            WorkerFailedError, match=r"spout 'spout': snapshot\(\) returned a value of type object"
+        ):
             cluster.run_until_idle()

@@ -1,4 +1,6 @@
-"""Windows in a whole cluster: event time and the clock, late tuples, workers that die, marks across workers."""
+"""Windows in a whole cluster: event time and the clock, late tuples, workers that die, marks across
+workers.
+"""
 
 from __future__ import annotations
 
@@ -34,11 +36,15 @@ class Listing(WindowedBolt):
     outputs: Any = ("key", "start", "end", "values")
 
     def execute(self, window: Window, collector: BasicOutputCollector) -> None:
-        collector.emit((list(window.key), window.start, window.end, [tup["value"] for tup in window.get()]))
+        collector.emit(
+            (list(window.key), window.start, window.end, [tup["value"] for tup in window.get()])
+        )
 
 
 class Sum(FoldingBolt):
-    """Sums values per window; results carry the window's last moment, so that further windows can take them."""
+    """Sums values per window; results carry the window's last moment, so that further windows can
+    take them.
+    """
 
     outputs: Any = ROW
 
@@ -83,7 +89,13 @@ def run(topology: Topology, workers: int = 1, **conf: Any) -> LocalCluster:
 @WORKERS
 def test_tumbling_windows_fire_when_the_watermark_reaches_their_end(workers: int) -> None:
     spout, capture = FeederSpout(ROW), CaptureBolt()
-    bolt = Listing().with_tumbling_window(seconds(10)).with_timestamp_field("ts").with_lag(seconds(2)).with_key("key")
+    bolt = (
+        Listing()
+        .with_tumbling_window(seconds(10))
+        .with_timestamp_field("ts")
+        .with_lag(seconds(2))
+        .with_key("key")
+    )
     with LocalCluster() as cluster:
         cluster.submit(windowed(spout, bolt, capture), {"topology.workers": workers})
         spout.feed(["b", 3000, 3000])
@@ -93,8 +105,12 @@ def test_tumbling_windows_fire_when_the_watermark_reaches_their_end(workers: int
         assert capture.values == []  # the watermark stands at 9 s
         spout.feed(["c", 12_000, 12_000])
         cluster.run_until_idle()
-        assert sorted(capture.values) == [(["a"], 0, 10_000, [1000, 4000, 9500]), (["b"], 0, 10_000, [3000])]
-        assert sorted(spout.acked) == list(range(6))  # stored is acked: nobody waits for a window to fire
+        assert sorted(capture.values) == [
+            (["a"], 0, 10_000, [1000, 4000, 9500]),
+            (["b"], 0, 10_000, [3000]),
+        ]
+        # stored is acked: nobody waits for a window to fire
+        assert sorted(spout.acked) == list(range(6))
         spout.finish()
         cluster.run_until_idle()
         assert sorted(capture.values)[1:] == [
@@ -115,7 +131,11 @@ def test_folding_gives_the_same_sums_sliding_too(workers: int, bolt: Sum) -> Non
     with run(windowed(spout, bolt, capture), workers):
         sums = {(key, last + 1): value for key, last, value in capture.values}
         assert sums == {
-            (key, end): sum(1 for ts in range(0, 30_000, 1000) if "ab"[ts // 1000 % 2] == key and end - 10_000 <= ts < end)
+            (key, end): sum(
+                1
+                for ts in range(0, 30_000, 1000)
+                if "ab"[ts // 1000 % 2] == key and end - 10_000 <= ts < end
+            )
             for key in "ab"
             for end in range(5000, 40_000, 5000)
         }
@@ -142,7 +162,12 @@ def test_late_tuples_go_to_their_stream_and_on_time_ones_never(workers: int) -> 
             ("spout", "default", 10_999, 10_999),
             ("spout", "default", 28_999, 28_999),
         ]
-        assert [row[3] for row in capture.values_of("windows")] == [[5000], [11_000, 12_000], [29_000], [30_000]]
+        assert [row[3] for row in capture.values_of("windows")] == [
+            [5000],
+            [11_000, 12_000],
+            [29_000],
+            [30_000],
+        ]
         assert cluster.counts("windows").late == 2
 
 
@@ -193,7 +218,13 @@ def test_a_watermark_reaches_windows_behind_windows_across_workers(workers: int)
     spout, capture = FeederSpout(ROW), CaptureBolt()
     builder = TopologyBuilder()
     builder.set_spout("spout", spout, 2)
-    first = Sum().with_tumbling_window(seconds(1)).with_timestamp_field("ts").with_lag(seconds(5)).with_key("key")
+    first = (
+        Sum()
+        .with_tumbling_window(seconds(1))
+        .with_timestamp_field("ts")
+        .with_lag(seconds(5))
+        .with_key("key")
+    )
     builder.set_bolt("first", first, 3).fields_grouping("spout", "key")
     second = Sum().with_tumbling_window(seconds(10)).with_timestamp_field("ts")
     builder.set_bolt("second", second).global_grouping("first")
@@ -218,7 +249,11 @@ def test_windows_by_count(workers: int) -> None:
         spout.feed(["a", 0, number])
     spout.feed(["b", 0, 100])
     with run(windowed(spout, bolt, capture), workers):
-        assert [(row[1], row[2], row[3]) for row in capture.values] == [(0, 2, [0, 1]), (0, 4, [0, 1, 2, 3]), (2, 6, [2, 3, 4, 5])]
+        assert [(row[1], row[2], row[3]) for row in capture.values] == [
+            (0, 2, [0, 1]),
+            (0, 4, [0, 1, 2, 3]),
+            (2, 6, [2, 3, 4, 5]),
+        ]
 
 
 @WORKERS
@@ -255,12 +290,22 @@ class Sessions(Sum):
 @WORKERS
 def test_sessions_join_over_a_tuple_that_comes_between_them(workers: int) -> None:
     spout, capture = FeederSpout(ROW), CaptureBolt()
-    bolt = Sessions().with_session_window(seconds(5)).with_timestamp_field("ts").with_lag(seconds(10)).with_key("key")
+    bolt = (
+        Sessions()
+        .with_session_window(seconds(5))
+        .with_timestamp_field("ts")
+        .with_lag(seconds(10))
+        .with_key("key")
+    )
     for ts in (1000, 8000, 4500, 13_000, 40_000):
         spout.feed(["a", ts, 1])
     spout.finish()
     with run(windowed(spout, bolt, capture), workers):
-        assert capture.values == [("a", 1000, 13_000, 3), ("a", 13_000, 18_000, 1), ("a", 40_000, 45_000, 1)]
+        assert capture.values == [
+            ("a", 1000, 13_000, 3),
+            ("a", 13_000, 18_000, 1),
+            ("a", 40_000, 45_000, 1),
+        ]
 
 
 @WORKERS
@@ -272,13 +317,24 @@ def test_a_tardy_tuple_makes_its_window_fire_again(workers: int) -> None:
             collector.emit((window.is_update, [tup["value"] for tup in window]))
 
     spout, capture = FeederSpout(ROW), CaptureBolt()
-    bolt = Updates().with_tumbling_window(seconds(10)).with_timestamp_field("ts").with_key("key").with_allowed_lateness(seconds(5))
+    bolt = (
+        Updates()
+        .with_tumbling_window(seconds(10))
+        .with_timestamp_field("ts")
+        .with_key("key")
+        .with_allowed_lateness(seconds(5))
+    )
     with LocalCluster() as cluster:
         cluster.submit(windowed(spout, bolt, capture), {"topology.workers": workers})
         for ts in (1000, 12_000, 9000, 30_000, 26_000, 24_999):
             spout.feed(["a", ts, ts])
             cluster.run_until_idle()
-        assert capture.values == [(False, [1000]), (True, [1000, 9000]), (False, [12_000]), (False, [26_000])]
+        assert capture.values == [
+            (False, [1000]),
+            (True, [1000, 9000]),
+            (False, [12_000]),
+            (False, [26_000]),
+        ]
         assert cluster.counts("windows").late == 1
 
 
@@ -295,7 +351,9 @@ class Alarm(TimedBolt):
             self.timers.set_processing_timer((tup["key"], "clock"), tup["value"])
 
     def on_timer(self, timer: Timer, collector: BasicOutputCollector) -> None:
-        collector.emit((timer.name if timer.axis == "event" else timer.name[0], timer.axis, timer.at_ms))
+        collector.emit(
+            (timer.name if timer.axis == "event" else timer.name[0], timer.axis, timer.at_ms)
+        )
 
 
 @WORKERS
@@ -326,7 +384,13 @@ def test_timers_of_both_kinds(workers: int, kill: bool) -> None:
 @WORKERS
 def test_counting_follows_event_time_where_there_is_one(workers: int) -> None:
     spout, capture = FeederSpout(ROW), CaptureBolt()
-    bolt = Listing().with_window(Count(2)).with_key("key").with_timestamp_field("ts").with_lag(seconds(5))
+    bolt = (
+        Listing()
+        .with_window(Count(2))
+        .with_key("key")
+        .with_timestamp_field("ts")
+        .with_lag(seconds(5))
+    )
     for number in (3, 1, 2, 5, 0, 4):
         spout.feed(["a", number * 1000, number])
     spout.finish()
@@ -349,12 +413,14 @@ def test_moves_kills_and_groupings_of_any_kind_change_no_window(seed: int) -> No
             .with_late_tuple_stream("late")
         )
         builder.set_bolt("windows", bolt, 3).fields_grouping("spout", "key")
-        builder.set_bolt("every", Listing().with_window(seconds(4)).with_timestamp_field("ts"), 2).all_grouping("spout")
+        builder.set_bolt(
+            "every", Listing().with_window(seconds(4)).with_timestamp_field("ts"), 2
+        ).all_grouping("spout")
         total = Sum().with_tumbling_window(seconds(8)).with_timestamp_field("ts")
         builder.set_bolt("total", total).global_grouping("windows")
-        builder.set_bolt("capture", capture).global_grouping("total").global_grouping("windows", stream="late").global_grouping(
-            "every"
-        )
+        builder.set_bolt("capture", capture).global_grouping("total").global_grouping(
+            "windows", stream="late"
+        ).global_grouping("every")
         with LocalCluster(seed=seed) as cluster:
             cluster.submit(builder.build(), {"topology.workers": 3})
             for number in range(120):
@@ -367,7 +433,12 @@ def test_moves_kills_and_groupings_of_any_kind_change_no_window(seed: int) -> No
             spout.finish()
             cluster.run_until_idle()
             assert spout.failed == []
-            return sorted(map(repr, ((tup.component, tup.stream, tup.task, tup.values) for tup in capture.tuples)))
+            return sorted(
+                map(
+                    repr,
+                    ((tup.component, tup.stream, tup.task, tup.values) for tup in capture.tuples),
+                )
+            )
 
     whole = results(harm=False)
     assert results(harm=True) == whole
@@ -402,7 +473,12 @@ class Both:
 def test_late_rows_and_marks_take_every_kind_of_way(workers: int, how: str) -> None:
     spout, capture, builder = FeederSpout(ROW), CaptureBolt(), TopologyBuilder()
     builder.set_spout("spout", spout)
-    bolt = Listing().with_tumbling_window(seconds(10)).with_timestamp_field("ts").with_late_tuple_stream("late")
+    bolt = (
+        Listing()
+        .with_tumbling_window(seconds(10))
+        .with_timestamp_field("ts")
+        .with_late_tuple_stream("late")
+    )
     declarer = builder.set_bolt("windows", bolt, 2)
     if how == "direct":
         builder.set_bolt("direct", Direct()).global_grouping("spout")
@@ -413,7 +489,9 @@ def test_late_rows_and_marks_take_every_kind_of_way(workers: int, how: str) -> N
         declarer.shuffle_grouping("spout")
     else:
         declarer.partial_key_grouping("spout", "key")
-    builder.set_bolt("capture", capture).global_grouping("windows").global_grouping("windows", stream="late")
+    builder.set_bolt("capture", capture).global_grouping("windows").global_grouping(
+        "windows", stream="late"
+    )
     for number, ts in enumerate((1000, 12_000, 3000, 25_000, 24_999, 26_000)):
         spout.feed([f"k{number}", ts, number])
     spout.finish()
@@ -458,7 +536,13 @@ def test_a_component_with_windows_in_a_cycle_goes_on() -> None:
 
     spout, capture, builder = FeederSpout(ROW), CaptureBolt(), TopologyBuilder()
     builder.set_spout("spout", spout)
-    bolt = Sum().with_tumbling_window(seconds(10)).with_timestamp_field("ts").with_lag(seconds(10)).with_key("key")
+    bolt = (
+        Sum()
+        .with_tumbling_window(seconds(10))
+        .with_timestamp_field("ts")
+        .with_lag(seconds(10))
+        .with_key("key")
+    )
     builder.set_bolt("windows", bolt).global_grouping("spout").global_grouping("once")
     builder.set_bolt("once", Once()).global_grouping("windows")
     builder.set_bolt("capture", capture).global_grouping("windows")
@@ -491,9 +575,12 @@ def test_a_window_that_kills_its_worker_is_found_and_parked_alone(workers: int, 
         cluster.advance(ms=12_000)
         spout.finish()
         cluster.run_until_idle()
-        assert {(letter.stream, *letter.values[0], letter.attempts) for letter in cluster.dead_letters} == {("__window", "b", 3)}
+        assert {
+            (letter.stream, *letter.values[0], letter.attempts) for letter in cluster.dead_letters
+        } == {("__window", "b", 3)}
         sums: dict[str, int] = {}
-        for key, _, value in set(capture.values):  # what was captured in an epoch without a commit is there twice
+        # what was captured in an epoch without a commit is there twice
+        for key, _, value in set(capture.values):
             sums[key] = sums.get(key, 0) + value
         assert sums == {"a": 4, "c": 4}
 
@@ -510,9 +597,18 @@ def half_silent(capture: CaptureBolt, spout: FeederSpout, idle_ms: int) -> Topol
     builder = TopologyBuilder()
     builder.set_spout("spout", spout)
     builder.set_bolt("pass", First(), 2).fields_grouping("spout", "key")
-    bolt = Listing().with_tumbling_window(seconds(10)).with_timestamp_field("ts").with_late_tuple_stream("late")
-    builder.set_bolt("windows", bolt, conf={"topology.bolts.watermark.idle.timeout.ms": idle_ms}).global_grouping("pass")
-    builder.set_bolt("capture", capture).global_grouping("windows").global_grouping("windows", stream="late")
+    bolt = (
+        Listing()
+        .with_tumbling_window(seconds(10))
+        .with_timestamp_field("ts")
+        .with_late_tuple_stream("late")
+    )
+    builder.set_bolt(
+        "windows", bolt, conf={"topology.bolts.watermark.idle.timeout.ms": idle_ms}
+    ).global_grouping("pass")
+    builder.set_bolt("capture", capture).global_grouping("windows").global_grouping(
+        "windows", stream="late"
+    )
     return builder.build()
 
 
@@ -532,7 +628,9 @@ def test_a_silent_sender_holds_time_back_unless_it_may_be_left_behind(workers: i
             cluster.kill_worker("windows")  # what it was told once it still knows
             spout.feed(["a", 21_000, 21_000])
             cluster.advance(ms=500)
-            assert [row[3] for row in capture.values] == ([[1000], [12_000, 13_000]] if idle_ms else [])
+            assert [row[3] for row in capture.values] == (
+                [[1000], [12_000, 13_000]] if idle_ms else []
+            )
             for key in "bcdefgh":  # the other one wakes up, with an old time and then a new one
                 spout.feed([key, 15_000, 15_000])
             for key in "abcdefgh":
@@ -542,7 +640,10 @@ def test_a_silent_sender_holds_time_back_unless_it_may_be_left_behind(workers: i
             cluster.run_until_idle()
             if idle_ms:
                 assert cluster.counts("windows").late == 7
-                assert [row[3] for row in capture.values_of("windows")][2:] == [[21_000], [31_000] * 8]
+                assert [row[3] for row in capture.values_of("windows")][2:] == [
+                    [21_000],
+                    [31_000] * 8,
+                ]
             else:
                 assert cluster.counts("windows").late < 7
 
@@ -558,7 +659,9 @@ def test_much_in_a_window_is_swept_and_comes_back() -> None:
             if number % 300 == 299:
                 cluster.run_until_idle()
                 cluster.kill_worker("windows")
-        records = [cluster.topology().store.task(task) for task in cluster.topology().component_by_task]
+        records = [
+            cluster.topology().store.task(task) for task in cluster.topology().component_by_task
+        ]
         assert max(sum(map(len, record.journal)) for record in records) > 256 * 1024
         spout.finish()
         cluster.run_until_idle()
@@ -579,7 +682,9 @@ def test_windows_wait_for_those_they_feed() -> None:
     builder.set_bolt("windows", bolt).global_grouping("spout")
     builder.set_bolt("capture", SlowBolt(1, capture)).global_grouping("windows")
     with LocalCluster(slots=1) as cluster:
-        cluster.submit(builder.build(), {"topology.workers": 2, "topology.inbox.high.bytes": 1 << 20})
+        cluster.submit(
+            builder.build(), {"topology.workers": 2, "topology.inbox.high.bytes": 1 << 20}
+        )
         for key in range(20_000):
             spout.feed([key, 1000, 1])
         spout.finish()
@@ -588,7 +693,11 @@ def test_windows_wait_for_those_they_feed() -> None:
             cluster.advance(ms=500)
             store = cluster.topology().store
             backlog = max(
-                backlog, *(sum(len(data) for _, data in store.task(task).stream) for task in cluster.topology().component_by_task)
+                backlog,
+                *(
+                    sum(len(data) for _, data in store.task(task).stream)
+                    for task in cluster.topology().component_by_task
+                ),
             )
         assert backlog < 6 << 20  # 12 MB in all
         cluster.run_until_idle()
@@ -597,7 +706,9 @@ def test_windows_wait_for_those_they_feed() -> None:
 
 @WORKERS
 @pytest.mark.parametrize("tracked", [True, False])
-def test_a_run_looks_finished_only_when_its_last_windows_have_fired(workers: int, tracked: bool) -> None:
+def test_a_run_looks_finished_only_when_its_last_windows_have_fired(
+    workers: int, tracked: bool
+) -> None:
     for late_ms in range(4):
         spout, capture = FeederSpout(ROW, is_tracked=tracked), CaptureBolt()
         bolt = Sum().with_tumbling_window(seconds(10)).with_timestamp_field("ts").with_key("key")

@@ -1,4 +1,6 @@
-"""Checks that the hash behind fields grouping is the same everywhere and for ever: state lies where it put the keys."""
+"""Checks that the hash behind fields grouping is the same everywhere and for ever: state lies where
+it put the keys.
+"""
 
 from __future__ import annotations
 
@@ -88,7 +90,9 @@ def test_values_that_a_dict_takes_for_one_hash_alike(group: tuple[Any, ...]) -> 
 
 @settings(max_examples=200, derandomize=True)
 @given(values, values)
-def test_different_values_have_different_spellings_and_equal_ones_the_same(one: Any, other: Any) -> None:
+def test_different_values_have_different_spellings_and_equal_ones_the_same(
+    one: Any, other: Any
+) -> None:
     assert (canonical_bytes(one) == canonical_bytes(other)) == (plain(one) == plain(other))
 
 
@@ -119,7 +123,9 @@ def plain(value: Any) -> Any:
     ],
     ids=repr,
 )
-def test_values_of_different_kinds_or_cuts_are_not_taken_for_one_another(one: Any, other: Any) -> None:
+def test_values_of_different_kinds_or_cuts_are_not_taken_for_one_another(
+    one: Any, other: Any
+) -> None:
     assert canonical_bytes(one) != canonical_bytes(other)
     assert stable_hash(one) != stable_hash(other)
 
@@ -128,7 +134,9 @@ def test_text_that_is_not_utf_8_still_has_a_hash() -> None:
     assert stable_hash("\ud800") != stable_hash("\ud801")
 
 
-@pytest.mark.parametrize("value", [1j, object(), [object()]], ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize(
+    "value", [1j, object(), [object()]], ids=lambda value: type(value).__name__
+)
 def test_a_key_outside_the_closed_set_is_named(value: Any) -> None:
     with pytest.raises(TypeError, match="cannot be a grouping key; group by text, numbers"):
         stable_hash(value)
@@ -137,7 +145,13 @@ def test_a_key_outside_the_closed_set_is_named(value: Any) -> None:
 @pytest.mark.parametrize("buckets", [2, 3, 7, 16, 100])
 @pytest.mark.parametrize(
     "make",
-    [lambda n: n, lambda n: f"word{n}", lambda n: f"{n:08d}", lambda n: n * 1024, lambda n: [n, "x"]],
+    [
+        lambda n: n,
+        lambda n: f"word{n}",
+        lambda n: f"{n:08d}",
+        lambda n: n * 1024,
+        lambda n: [n, "x"],
+    ],
     ids=["numbers", "words", "padded", "multiples", "lists"],
 )
 def test_keys_spread_evenly(make: Any, buckets: int) -> None:

@@ -25,8 +25,18 @@ def places(bounds: list[Any], keys: list[Any], tasks: int) -> list[int]:
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 TABLE: dict[str, tuple[list[Any], list[Any], int, list[int]]] = {
-    "a bound begins its range": ([10, 100], [-(2**70), 9, 10, 99, 100, 2**70], 3, [0, 0, 1, 1, 2, 2]),
-    "numbers of all types": ([10, 100], [9.99, 10.0, Decimal("99.9"), Decimal(100), True], 3, [0, 1, 1, 2, 0]),
+    "a bound begins its range": (
+        [10, 100],
+        [-(2**70), 9, 10, 99, 100, 2**70],
+        3,
+        [0, 0, 1, 1, 2, 2],
+    ),
+    "numbers of all types": (
+        [10, 100],
+        [9.99, 10.0, Decimal("99.9"), Decimal(100), True],
+        3,
+        [0, 1, 1, 2, 0],
+    ),
     "infinity and NaN": ([10], [float("-inf"), float("inf"), NAN], 2, [0, 1, 1]),
     "None is below": ([10], [None, 9, 10], 2, [0, 0, 1]),
     "text": (["h", "p"], ["", "golf", "h", "oz", "zulu"], 3, [0, 0, 1, 1, 2]),
@@ -45,7 +55,9 @@ def test_a_key_goes_to_the_task_of_its_range(case: str) -> None:
     assert places(bounds, keys, tasks) == expected
 
 
-@pytest.mark.parametrize("key", ["text", b"b", [1], {"a": 1}, NOON, date(2026, 1, 1), Decimal("nan")], ids=repr)
+@pytest.mark.parametrize(
+    "key", ["text", b"b", [1], {"a": 1}, NOON, date(2026, 1, 1), Decimal("nan")], ids=repr
+)
 def test_a_key_without_an_order_with_the_bounds_is_refused(key: Any) -> None:
     with pytest.raises(InvalidTopologyError) as refused:
         places([10, 100], [key], 2)
@@ -56,11 +68,17 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "none": ([], "key_range needs a list of bounds, as in key_range('amount', [10, 100]), not []"),
     "a number": (10, "not 10"),
     "a text": ("az", "not 'az'"),
-    "None": ([None], "key_range cannot have the bound None: bounds are numbers, texts, bytes, dates or datetimes"),
+    "None": (
+        [None],
+        "key_range cannot have the bound None: bounds are numbers, texts, bytes, dates or datetimes",
+    ),
     "NaN": ([1, NAN], "cannot have the bound nan"),
     "a list": ([[1]], "cannot have the bound [1]"),
     "a set": ([{1}], "cannot have the bound {1}"),
-    "descending": ([1, 3, 2], "key_range needs bounds of one type in ascending order, but 3 is followed by 2; sort them"),
+    "descending": (
+        [1, 3, 2],
+        "key_range needs bounds of one type in ascending order, but 3 is followed by 2; sort them",
+    ),
     "twice": ([1, 1.0], "1 is followed by 1.0; sort them, and drop those that are there twice"),
     "two types": ([1, "a"], "1 is followed by 'a'"),
     "a date and a datetime": ([date(2026, 1, 1), NOON], "bounds of one type"),

@@ -78,7 +78,12 @@ def test_a_receiver_that_has_caught_up_gains_its_share_back_in_sixteen_looks() -
 
 @pytest.mark.parametrize(
     "standing",
-    [{}, dict.fromkeys(TASKS, 8_000_000), {10: 4_096}, {10: 40_000, 11: 20_000, 12: 30_000, 13: 25_000}],
+    [
+        {},
+        dict.fromkeys(TASKS, 8_000_000),
+        {10: 4_096},
+        {10: 40_000, 11: 20_000, 12: 30_000, 13: 25_000},
+    ],
     ids=["nothing waits", "as much for each", "little", "within twice as much"],
 )
 def test_what_is_no_burden_changes_nothing(standing: Mapping[int, int]) -> None:

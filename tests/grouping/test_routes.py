@@ -15,7 +15,9 @@ from sparkstorm.model.topology import Grouping
 
 
 def targets(count: int, local: Sequence[int] = ()) -> list[Target]:
-    """Tasks 10, 11, …; each one's row list holds its own id, so that a picked list says whose it is."""
+    """Tasks 10, 11, …; each one's row list holds its own id, so that a picked list says whose it
+    is.
+    """
     return [Target(task, [task], task in local) for task in range(10, 10 + count)]
 
 
@@ -23,7 +25,9 @@ def picked(pick: PickOne, rows: Sequence[tuple[Any, ...]]) -> list[int]:
     return [pick(values)[0] for values in rows]
 
 
-def one(kind: Any, to: Sequence[Target], *, positions: Sequence[int] = (), seed: int = 0) -> PickOne:
+def one(
+    kind: Any, to: Sequence[Target], *, positions: Sequence[int] = (), seed: int = 0
+) -> PickOne:
     return pick_one(Grouping(kind), positions, to, seed)
 
 
@@ -64,11 +68,16 @@ def test_shuffle_is_even_to_a_tuple(kind: str, tasks: int) -> None:
 def test_shuffle_begins_where_the_seed_says_so_that_senders_do_not_all_begin_alike() -> None:
     firsts = [picked(one("shuffle", targets(4), seed=seed), [()])[0] for seed in range(8)]
     assert firsts == [10, 11, 12, 13] * 2
-    assert picked(one("shuffle", targets(4), seed=6), [()] * 9) == picked(one("shuffle", targets(4), seed=6), [()] * 9)
+    assert picked(one("shuffle", targets(4), seed=6), [()] * 9) == picked(
+        one("shuffle", targets(4), seed=6), [()] * 9
+    )
 
 
 def test_local_or_shuffle_stays_in_the_worker_while_it_can() -> None:
-    assert set(picked(one("local_or_shuffle", targets(4, local=(11, 13)), seed=3), [()] * 20)) == {11, 13}
+    assert set(picked(one("local_or_shuffle", targets(4, local=(11, 13)), seed=3), [()] * 20)) == {
+        11,
+        13,
+    }
     assert set(picked(one("local_or_shuffle", targets(4), seed=3), [()] * 20)) == {10, 11, 12, 13}
 
 
@@ -89,7 +98,9 @@ def test_fields_sends_equal_keys_to_one_task_and_every_task_gets_some() -> None:
 def test_fields_choice_is_the_hash_and_so_the_same_for_every_sender() -> None:
     for seed in (0, 9):
         pick = one("fields", targets(7), positions=[1], seed=seed)
-        assert picked(pick, [("ignored", "a"), ("other", "b"), ("", "a")]) == [10 + stable_hash(key) % 7 for key in ("a", "b", "a")]
+        assert picked(pick, [("ignored", "a"), ("other", "b"), ("", "a")]) == [
+            10 + stable_hash(key) % 7 for key in ("a", "b", "a")
+        ]
 
 
 def test_several_fields_are_one_key_in_their_order() -> None:
@@ -99,7 +110,9 @@ def test_several_fields_are_one_key_in_their_order() -> None:
 
 
 @pytest.mark.parametrize("keys", [(1, 1.0, True), (0, -0.0, False)])
-def test_numbers_that_compare_equal_go_to_one_task_whichever_comes_first(keys: tuple[Any, ...]) -> None:
+def test_numbers_that_compare_equal_go_to_one_task_whichever_comes_first(
+    keys: tuple[Any, ...],
+) -> None:
     for first in keys:
         pick = one("fields", targets(1000), positions=[0])
         assert len(set(picked(pick, [(first,), *((key,) for key in keys)]))) == 1
@@ -116,7 +129,9 @@ def test_lists_and_mappings_may_be_keys(key: Any) -> None:
 def test_more_keys_than_are_remembered_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sparkstorm.grouping.routes._CACHED_KEYS", 8)
     rows = [(n % 20,) for n in range(200)]
-    assert picked(one("fields", targets(6), positions=[0]), rows) == [10 + stable_hash(n) % 6 for (n,) in rows]
+    assert picked(one("fields", targets(6), positions=[0]), rows) == [
+        10 + stable_hash(n) % 6 for (n,) in rows
+    ]
 
 
 @pytest.mark.parametrize("kind", ["fields", "partial_key"])
@@ -136,7 +151,10 @@ def test_partial_key_uses_two_tasks_a_key_and_evens_out_a_heavy_one() -> None:
 
 def test_partial_key_offers_every_key_the_same_two_tasks_from_every_sender() -> None:
     for word in ("a", "b", "c", "d"):
-        choices = [set(picked(one("partial_key", targets(8), positions=[0], seed=s), [(word,)] * 10)) for s in (1, 2)]
+        choices = [
+            set(picked(one("partial_key", targets(8), positions=[0], seed=s), [(word,)] * 10))
+            for s in (1, 2)
+        ]
         assert choices[0] == choices[1]
         assert len(choices[0]) == 2
 
@@ -165,7 +183,9 @@ class Chooser:
         return self.answer
 
 
-def chosen(grouping: Grouping, to: Sequence[Target], values: tuple[Any, ...] = ("v",)) -> list[Rows]:
+def chosen(
+    grouping: Grouping, to: Sequence[Target], values: tuple[Any, ...] = ("v",)
+) -> list[Rows]:
     return list(pick_many(grouping, 3, to)(values))
 
 

@@ -19,11 +19,15 @@ CALL = (
 
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
 @pytest.mark.parametrize("is_mapped", [False, True])
-def test_the_user_of_a_connection_is_read_from_the_kernel(family: socket.AddressFamily, is_mapped: bool) -> None:
+def test_the_user_of_a_connection_is_read_from_the_kernel(
+    family: socket.AddressFamily, is_mapped: bool
+) -> None:
     """A JVM reaches 127.0.0.1 through a socket of IPv6."""
     if is_mapped and family == socket.AF_INET6:
         pytest.skip("one address has no two forms")
-    with socket.create_server(("127.0.0.1", 0) if family == socket.AF_INET else ("::1", 0), family=family) as server:
+    with socket.create_server(
+        ("127.0.0.1", 0) if family == socket.AF_INET else ("::1", 0), family=family
+    ) as server:
         port = server.getsockname()[1]
         caller = socket.socket(socket.AF_INET6 if is_mapped else family)
         caller.connect(("::ffff:127.0.0.1" if is_mapped else server.getsockname()[0], port))

@@ -15,7 +15,14 @@ from sparkstorm.supervisor.slot_main import main, meta_of, wait_for_place
 
 def a_spec(folder: str, host: str = "w1") -> SlotSpec:
     racks = {"w1": "/a", "w2": "/b"}
-    return SlotSpec(StateAddress("h:1"), RedisAddress("h", 1), f"{folder}/supervisors", f"{folder}/logs", host=host, racks=racks)
+    return SlotSpec(
+        StateAddress("h:1"),
+        RedisAddress("h", 1),
+        f"{folder}/supervisors",
+        f"{folder}/logs",
+        host=host,
+        racks=racks,
+    )
 
 
 def test_racks_are_read_line_by_line(tmp_path: Path) -> None:
@@ -40,7 +47,9 @@ def test_a_damaged_file_is_refused_by_name_and_line(tmp_path: Path, text: str, w
     file.write_bytes(text.encode("utf-8", "surrogateescape"))
     with pytest.raises(InvalidConfigError, match=rf"sparkstorm\.racks\.file: .*racks.*{words}"):
         read_racks(str(file))
-    with pytest.raises(InvalidConfigError, match=r"sparkstorm\.racks\.file: .*none cannot be read: No such file"):
+    with pytest.raises(
+        InvalidConfigError, match=r"sparkstorm\.racks\.file: .*none cannot be read: No such file"
+    ):
         read_racks(str(tmp_path / "none"))
 
 
@@ -49,7 +58,9 @@ def test_a_slot_offers_the_rack_of_its_host(tmp_path: Path) -> None:
     assert meta_of(a_spec("/x"), "w9") == {}
 
 
-def test_the_folder_below_home_is_that_of_the_workers_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_folder_below_home_is_that_of_the_workers_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     place = wait_for_place(a_spec("~/own"))
     place.claim.release()

@@ -1,4 +1,6 @@
-"""Places of slots over their life: taken, missed, lost with a host, given back to one that returns."""
+"""Places of slots over their life: taken, missed, lost with a host, given back to one that
+returns.
+"""
 
 from collections import Counter
 
@@ -11,7 +13,9 @@ W1, W2, W3 = (Executor(str(number), f"w{number}", 4) for number in (1, 2, 3))
 
 
 class Bench:
-    """Places of six slots on executors that the test sets; Spark puts every slot where it is meant to be."""
+    """Places of six slots on executors that the test sets; Spark puts every slot where it is meant
+    to be.
+    """
 
     def __init__(self, *executors: Executor, count: int = 6) -> None:
         self.executors = list(executors)
@@ -52,7 +56,9 @@ def test_a_slot_that_ends_returns_to_its_host() -> None:
         assert bench.places.landed(slot, before.id)
 
 
-def test_slots_of_a_lost_host_go_to_the_others_and_one_after_another_to_the_host_that_returns() -> None:
+def test_slots_of_a_lost_host_go_to_the_others_and_one_after_another_to_the_host_that_returns() -> (
+    None
+):
     bench = Bench(W1, W2, W3)
     lost = bench.lose(W3)
     bench.start(lost)

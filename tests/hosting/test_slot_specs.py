@@ -1,4 +1,6 @@
-"""Checks hosting without any server: specs that travel whole, secrets that do not show, pauses that grow."""
+"""Checks hosting without any server: specs that travel whole, secrets that do not show, pauses that
+grow.
+"""
 
 from pathlib import Path
 
@@ -29,7 +31,9 @@ def test_a_spec_travels_whole() -> None:
 
 
 def test_a_spec_shows_no_secret() -> None:
-    assert not any(secret in repr(SPEC) for secret in ("zk-secret", "redis-secret", "ab12", "conf-secret"))
+    assert not any(
+        secret in repr(SPEC) for secret in ("zk-secret", "redis-secret", "ab12", "conf-secret")
+    )
 
 
 def test_a_damaged_spec_is_refused_by_field() -> None:
@@ -45,7 +49,9 @@ def test_the_first_death_costs_no_pause_early_ones_ever_more_and_a_long_life_for
 
 def test_slots_without_room_are_refused_before_anything_starts() -> None:
     slots = LocalSlots(SPEC, 5)
-    with pytest.raises(SlotsUnavailableError, match="5 slots are wanted, but the nodes have only 4 ports"):
+    with pytest.raises(
+        SlotsUnavailableError, match="5 slots are wanted, but the nodes have only 4 ports"
+    ):
         slots.start()
     assert slots.running() == 0
 
@@ -63,7 +69,10 @@ def test_spark_gets_what_slots_need() -> None:
 def test_executors_of_this_machine_find_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", "/users/own")
     root = str(Path(__file__).parents[2])
-    assert slot_conf(SparkConf(loadDefaults=False)).get("spark.executorEnv.PYTHONPATH") == f"{root}:/users/own"
+    assert (
+        slot_conf(SparkConf(loadDefaults=False)).get("spark.executorEnv.PYTHONPATH")
+        == f"{root}:/users/own"
+    )
 
 
 @pytest.mark.parametrize("name", ["spark.speculation", "spark.dynamicAllocation.enabled"])
@@ -75,8 +84,21 @@ def test_settings_that_would_double_or_reap_slots_are_refused(name: str) -> None
 @pytest.mark.parametrize(
     ("master", "words"),
     [
-        ("local[1]", ["local[1] offers 1: start with --master local[3] or more", "sparkstorm.slots.per.supervisor"]),
-        ("spark://head:7077", ["offers 1: add executors or cores", "sparkstorm.supervisors", "sparkstorm.slots.start.timeout.ms"]),
+        (
+            "local[1]",
+            [
+                "local[1] offers 1: start with --master local[3] or more",
+                "sparkstorm.slots.per.supervisor",
+            ],
+        ),
+        (
+            "spark://head:7077",
+            [
+                "offers 1: add executors or cores",
+                "sparkstorm.supervisors",
+                "sparkstorm.slots.start.timeout.ms",
+            ],
+        ),
     ],
 )
 def test_too_few_cores_are_named_with_the_keys_to_change(master: str, words: list[str]) -> None:

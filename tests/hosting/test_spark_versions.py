@@ -8,7 +8,14 @@ from sparkstorm.hosting.spark_versions import keys_by_place, spark_hash, version
 
 
 @pytest.mark.parametrize(
-    ("text", "numbers"), [("4.3.0", (4, 3, 0)), ("4.0.5.dev1", (4, 0, 5)), ("3.5", (3, 5)), ("4.2.0+custom", (4, 2, 0)), ("", ())]
+    ("text", "numbers"),
+    [
+        ("4.3.0", (4, 3, 0)),
+        ("4.0.5.dev1", (4, 0, 5)),
+        ("3.5", (3, 5)),
+        ("4.2.0+custom", (4, 2, 0)),
+        ("", ()),
+    ],
 )
 def test_a_version_is_its_leading_numbers(text: str, numbers: tuple[int, ...]) -> None:
     assert version_of(text) == numbers
@@ -16,7 +23,12 @@ def test_a_version_is_its_leading_numbers(text: str, numbers: tuple[int, ...]) -
 
 def test_the_hash_is_that_of_sparks_sql() -> None:
     """Spark 4.3: SELECT hash(0), hash(1), hash(7), hash(2147483647)."""
-    assert [spark_hash(number) for number in (0, 1, 7, 2147483647)] == [933211791, -559580957, 1079293707, 133916647]
+    assert [spark_hash(number) for number in (0, 1, 7, 2147483647)] == [
+        933211791,
+        -559580957,
+        1079293707,
+        133916647,
+    ]
 
 
 @pytest.mark.parametrize("width", [1, 2, 3, 7, 200])

@@ -7,8 +7,12 @@ from hypothesis import strategies as st
 
 from sparkstorm.hosting.spread import Executor, is_complete, spread
 
-ROOMS = st.dictionaries(st.tuples(st.sampled_from("abcd"), st.integers(0, 2)), st.integers(1, 5), max_size=8)
-HELD = st.dictionaries(st.integers(0, 15), st.tuples(st.sampled_from("abcd"), st.integers(0, 2)), max_size=12)
+ROOMS = st.dictionaries(
+    st.tuples(st.sampled_from("abcd"), st.integers(0, 2)), st.integers(1, 5), max_size=8
+)
+HELD = st.dictionaries(
+    st.integers(0, 15), st.tuples(st.sampled_from("abcd"), st.integers(0, 2)), max_size=12
+)
 
 
 def three(cores: int = 4) -> list[Executor]:
@@ -37,7 +41,11 @@ def by_host(executors: list[Executor], ids: list[str]) -> Counter[str]:
 
 
 def test_six_slots_on_three_hosts_are_two_on_each() -> None:
-    assert Counter(each.host for each in spread(three(), 6, {}).start) == {"w1": 2, "w2": 2, "w3": 2}
+    assert Counter(each.host for each in spread(three(), 6, {}).start) == {
+        "w1": 2,
+        "w2": 2,
+        "w3": 2,
+    }
 
 
 def test_first_starts_are_on_different_hosts() -> None:
@@ -64,7 +72,11 @@ def test_a_host_with_two_executors_counts_once() -> None:
 
 def test_a_small_host_gets_what_it_has_room_for() -> None:
     executors = [Executor("0", "w1", 1), Executor("1", "w2", 8), Executor("2", "w3", 8)]
-    assert Counter(each.host for each in spread(executors, 9, {}).start) == {"w1": 1, "w2": 4, "w3": 4}
+    assert Counter(each.host for each in spread(executors, 9, {}).start) == {
+        "w1": 1,
+        "w2": 4,
+        "w3": 4,
+    }
 
 
 @given(ROOMS, st.integers(0, 20), HELD)
@@ -80,7 +92,9 @@ def test_slots_are_spread_evenly_and_no_executor_gets_more_than_it_has_room_for(
     assert all(counts[each.id] <= each.room for each in executors)
     room_by_host = by_host(executors, [each.id for each in executors for _ in range(each.room)])
     for host in room_by_host:  # only a full host may have two less than another
-        assert hosts[host] == room_by_host[host] or hosts[host] >= max(hosts.values(), default=0) - 1
+        assert (
+            hosts[host] == room_by_host[host] or hosts[host] >= max(hosts.values(), default=0) - 1
+        )
         here = [each for each in executors if each.host == host]
         most = max(counts[each.id] for each in here)
         assert all(counts[each.id] == each.room or counts[each.id] >= most - 1 for each in here)
@@ -93,8 +107,12 @@ def test_every_slot_of_a_living_executor_is_kept_or_released(
     executors = made(rooms)
     held = fitting(executors, raw)
     found = spread(executors, wanted, held)
-    living = {slot for slot, executor in held.items() if executor in {each.id for each in executors}}
-    assert {*found.keep, *found.release} == living and len(found.keep) + len(found.release) == len(living)
+    living = {
+        slot for slot, executor in held.items() if executor in {each.id for each in executors}
+    }
+    assert {*found.keep, *found.release} == living and len(found.keep) + len(found.release) == len(
+        living
+    )
     started, released = {each.id for each in found.start}, {held[slot] for slot in found.release}
     assert not started & released
 
@@ -117,6 +135,8 @@ def test_executors_are_complete_by_hosts_by_number_or_when_no_more_come() -> Non
     assert not is_complete(three(1), 4, 3, 3, 99_000, 3_000)  # too few cores, however long
     assert is_complete(three(), 6, 3, 0, 0, 3_000)
     assert not is_complete(three()[:2], 6, 3, 0, 99_000, 3_000)
-    assert is_complete(three(), 6, 0, 3, 0, 3_000) and not is_complete(three()[:2], 6, 0, 3, 0, 3_000)
+    assert is_complete(three(), 6, 0, 3, 0, 3_000) and not is_complete(
+        three()[:2], 6, 0, 3, 0, 3_000
+    )
     assert is_complete(three()[:2], 6, 0, 3, 3_000, 3_000)
     assert not is_complete(three(), 6, 0, 0, 2_999, 3_000)

@@ -29,4 +29,5 @@ def test_a_killed_driver_takes_its_page_with_it() -> None:
         os.kill(parent.pid, signal.SIGKILL)
         parent.wait()
         ready, _, _ = select.select([parent.stdout], [], [], 20)
-        assert ready and parent.stdout.read() == b""  # end of file: the child, which has it too, is gone
+        # end of file: the child, which has it too, is gone
+        assert ready and parent.stdout.read() == b""

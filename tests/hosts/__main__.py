@@ -1,4 +1,5 @@
-"""`make hosts`: a cluster over several hosts, harmed in every way that a network and its hosts know; a table of what came of it.
+"""`make hosts`: a cluster over several hosts, harmed in every way that a network and its hosts
+know; a table of what came of it.
 
 `python -m tests.hosts [--starts N | --verbs] [--firewall] [FAULT ...]`. Each fault meets a topology with a known answer of
 its own, which must be exact in the end. As root, on Linux.
@@ -26,7 +27,9 @@ _FIRST_S, _LAST_S = 4, 6
 
 @dataclass(frozen=True)
 class Fault:
-    """Something that happens to a host (w3) or a driver (d1) under a topology, and how it ends; `subject` is who is to be named."""
+    """Something that happens to a host (w3) or a driver (d1) under a topology, and how it ends;
+    `subject` is who is to be named.
+    """
 
     name: str
     begin: Callable[[Lab], object]
@@ -52,15 +55,49 @@ def _upgrade(lab: Lab) -> None:
 
 
 FAULTS = (
-    Fault("cut from Redis", lambda lab: _w3(lab).cut([lab.redis]), lambda lab: _w3(lab).heal([lab.redis]), "w3"),
+    Fault(
+        "cut from Redis",
+        lambda lab: _w3(lab).cut([lab.redis]),
+        lambda lab: _w3(lab).heal([lab.redis]),
+        "w3",
+    ),
     Fault("power-off", lambda lab: _w3(lab).switch_off(), _power_on, "w3"),
-    Fault("cut from ZooKeeper", lambda lab: _w3(lab).cut(lab.keepers), lambda lab: _w3(lab).heal(lab.keepers), "w3"),
-    Fault("cut from the driver", lambda lab: _w3(lab).cut([lab.hosts["d1"]]), lambda lab: _w3(lab).heal([lab.hosts["d1"]])),
-    Fault("cut from all", lambda lab: _w3(lab).cut(_others(lab)), lambda lab: _w3(lab).heal(_others(lab)), "w3"),
-    Fault("one way to Redis", lambda lab: _w3(lab).cut([lab.redis], is_one_way=True), lambda lab: _w3(lab).heal([lab.redis]), "w3"),
-    Fault("50 ms each way, 2 % loss", lambda lab: _w3(lab).slow_down(50, 0.02), lambda lab: _w3(lab).speed_up()),
-    Fault("one ZooKeeper off", lambda lab: lab.keepers[0].switch_off(), lambda lab: _keeper_on(lab)),
-    Fault("drain", lambda lab: lab.answer("hosts", "drain", "w3", "--yes"), lambda lab: lab.answer("hosts", "include", "w3")),
+    Fault(
+        "cut from ZooKeeper",
+        lambda lab: _w3(lab).cut(lab.keepers),
+        lambda lab: _w3(lab).heal(lab.keepers),
+        "w3",
+    ),
+    Fault(
+        "cut from the driver",
+        lambda lab: _w3(lab).cut([lab.hosts["d1"]]),
+        lambda lab: _w3(lab).heal([lab.hosts["d1"]]),
+    ),
+    Fault(
+        "cut from all",
+        lambda lab: _w3(lab).cut(_others(lab)),
+        lambda lab: _w3(lab).heal(_others(lab)),
+        "w3",
+    ),
+    Fault(
+        "one way to Redis",
+        lambda lab: _w3(lab).cut([lab.redis], is_one_way=True),
+        lambda lab: _w3(lab).heal([lab.redis]),
+        "w3",
+    ),
+    Fault(
+        "50 ms each way, 2 % loss",
+        lambda lab: _w3(lab).slow_down(50, 0.02),
+        lambda lab: _w3(lab).speed_up(),
+    ),
+    Fault(
+        "one ZooKeeper off", lambda lab: lab.keepers[0].switch_off(), lambda lab: _keeper_on(lab)
+    ),
+    Fault(
+        "drain",
+        lambda lab: lab.answer("hosts", "drain", "w3", "--yes"),
+        lambda lab: lab.answer("hosts", "include", "w3"),
+    ),
     Fault(
         "rebalance",
         lambda lab: lab.answer("rebalance", "rebalance", "--workers", "2", "--wait", "0", "--yes"),
@@ -124,7 +161,9 @@ def _keeper_on(lab: Lab) -> None:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Effects of a fault: numbers counted, the longest time without a complete tree, and after how long the subject was named."""
+    """Effects of a fault: numbers counted, the longest time without a complete tree, and after how
+    long the subject was named.
+    """
 
     counted: int
     pause_s: float
@@ -132,7 +171,9 @@ class Outcome:
 
 
 def harm(lab: Lab, fault: Fault, fault_s: float = FAULT_S, workers: int = 3) -> Outcome:
-    """Put a topology through a fault; AssertionError when it has no worker on that host, or its sums are wrong in the end."""
+    """Put a topology through a fault; AssertionError when it has no worker on that host, or its
+    sums are wrong in the end.
+    """
     name = fault.name.split(",")[0].replace(" ", "-")
     watch = lab.submit(name, RATE, workers)
     lab.wait_for(watch, RATE * _FIRST_S)
@@ -144,11 +185,17 @@ def harm(lab: Lab, fault: Fault, fault_s: float = FAULT_S, workers: int = 3) -> 
     fault.end(lab)
     lab.wait_for(watch, watch.done() + RATE * _LAST_S)
     counted = lab.end(name, watch)
-    return Outcome(counted, watch.longest_pause(at), watch.named_after(fault.subject, at) if fault.subject else None)
+    return Outcome(
+        counted,
+        watch.longest_pause(at),
+        watch.named_after(fault.subject, at) if fault.subject else None,
+    )
 
 
 def starts(lab: Lab, times: int) -> int:
-    """Start and end a leading and a spare driver; return how often their slots were not the same number on each host."""
+    """Start and end a leading and a spare driver; return how often their slots were not the same
+    number on each host.
+    """
     bad = 0
     print("| start | slots of one driver | with the spare driver's | load |", flush=True)
     print("| --- | --- | --- | --- |", flush=True)
@@ -161,7 +208,10 @@ def starts(lab: Lab, times: int) -> int:
         hosts = len(lab.workers)
         bad += (alone, both) != ([SLOTS] * hosts, [2 * SLOTS] * hosts)
         load = os.getloadavg()[0]
-        print(f"| {number} | {', '.join(map(str, alone))} | {', '.join(map(str, both))} | {load:.0f} |", flush=True)
+        print(
+            f"| {number} | {', '.join(map(str, alone))} | {', '.join(map(str, both))} | {load:.0f} |",
+            flush=True,
+        )
         for driver in reversed(drivers):
             driver.terminate()
             driver.wait(120)
@@ -169,7 +219,9 @@ def starts(lab: Lab, times: int) -> int:
 
 
 def every_verb(lab: Lab) -> int:
-    """Try each verb that asks a cluster at the client's host, over a topology that runs; return how many fail."""
+    """Try each verb that asks a cluster at the client's host, over a topology that runs; return how
+    many fail.
+    """
     watch = lab.submit("verbs", RATE, 2)
     lab.wait_for(watch, RATE)
     bad = 0
@@ -178,7 +230,10 @@ def every_verb(lab: Lab) -> int:
         done = lab.verb(*words)
         bad += bool(done.returncode)
         said = (done.stderr if done.returncode else done.stdout).strip().splitlines() or [""]
-        print(f"{now() - at:6.1f} s  {done.returncode}  sparkstorm {' '.join(words)}: {said[-1][:120]}", flush=True)
+        print(
+            f"{now() - at:6.1f} s  {done.returncode}  sparkstorm {' '.join(words)}: {said[-1][:120]}",
+            flush=True,
+        )
     print(f"numbers counted: {lab.end('verbs', watch)}, all sums right", flush=True)
     return bad
 
@@ -186,7 +241,10 @@ def every_verb(lab: Lab) -> int:
 def harm_each(lab: Lab, names: Sequence[str]) -> int:
     """Print a table of these faults, or of all; return how many failed."""
     bad = 0
-    print("| fault, 25 s | counted | lost or doubled | pause (s) | named after (s) | load |", flush=True)
+    print(
+        "| fault, 25 s | counted | lost or doubled | pause (s) | named after (s) | load |",
+        flush=True,
+    )
     print("| --- | --- | --- | --- | --- | --- |", flush=True)
     by_name = {each.name: each for each in FAULTS}
     for fault in [by_name[name] for name in names or by_name]:
@@ -197,7 +255,10 @@ def harm_each(lab: Lab, names: Sequence[str]) -> int:
             print(f"| {fault.name} | FAILED: {str(error)[:3000]} |", flush=True)
             continue
         named = "-" if found.named_s is None else f"{found.named_s:.1f}"
-        print(f"| {fault.name} | {found.counted} | 0 | {found.pause_s:.1f} | {named} | {os.getloadavg()[0]:.0f} |", flush=True)
+        print(
+            f"| {fault.name} | {found.counted} | 0 | {found.pause_s:.1f} | {named} | {os.getloadavg()[0]:.0f} |",
+            flush=True,
+        )
         wait_until(lambda: lab.slots_by_host().get("w3", 0) >= 2, "w3's slots", 400)
     return bad
 
@@ -205,13 +266,32 @@ def harm_each(lab: Lab, names: Sequence[str]) -> int:
 def options_of(arguments: Sequence[str]) -> argparse.Namespace:
     """Return the options of a command line; a name that is no fault's ends the process."""
     parser = argparse.ArgumentParser(prog="python -m tests.hosts", description=__doc__)
-    parser.add_argument("faults", nargs="*", metavar="FAULT", help="names of faults, one after the other; all if none is given")
-    parser.add_argument("--starts", type=int, default=0, metavar="N", help="only start two drivers so often; show their slots")
-    parser.add_argument("--firewall", action="store_true", help="let only the ports of docs/operations.md through to each host")
-    parser.add_argument("--verbs", action="store_true", help="only try every verb at the client's host")
+    parser.add_argument(
+        "faults",
+        nargs="*",
+        metavar="FAULT",
+        help="names of faults, one after the other; all if none is given",
+    )
+    parser.add_argument(
+        "--starts",
+        type=int,
+        default=0,
+        metavar="N",
+        help="only start two drivers so often; show their slots",
+    )
+    parser.add_argument(
+        "--firewall",
+        action="store_true",
+        help="let only the ports of docs/operations.md through to each host",
+    )
+    parser.add_argument(
+        "--verbs", action="store_true", help="only try every verb at the client's host"
+    )
     options = parser.parse_args(arguments)
     if unknown := set(options.faults) - {each.name for each in FAULTS}:
-        parser.error(f"no fault is called {min(unknown)!r}; there are {', '.join(each.name for each in FAULTS)}")
+        parser.error(
+            f"no fault is called {min(unknown)!r}; there are {', '.join(each.name for each in FAULTS)}"
+        )
     return options
 
 

@@ -1,4 +1,6 @@
-"""A cluster over several hosts of one machine: Spark's master and workers, Redis, ZooKeepers, drivers and a client."""
+"""A cluster over several hosts of one machine: Spark's master and workers, Redis, ZooKeepers,
+drivers and a client.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ from tests.hosts.network import Host, Network
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
-# Ports of each kind of host, all fixed (docs/operations.md); executors of two drivers on a host take two of the block managers'
+# Ports of each kind of host, all fixed (docs/operations.md); executors of two drivers on a host
+# take two of the block managers'
 PORTS = {
     "redis": (6379,),
     "zk": (2181, 2888, 3888),
@@ -35,7 +38,9 @@ PORTS = {
     "d": (7300, *range(7301, 7318)),
     "client": (),
 }
-SLOTS = 2  # of each driver on each worker host, all of whose cores they take: what is lost with a host has room only there
+# of each driver on each worker host, all of whose cores they take: what is lost with a host has
+# room only there
+SLOTS = 2
 _BIN = Path(sys.executable).parent
 _JAVA = (
     "-XX:+UseSerialGC",
@@ -127,38 +132,65 @@ class Watch:
         return found
 
     def longest_pause(self, since: float) -> float:
-        """Return the longest time without a complete tree among the looks from a moment on, in seconds."""
+        """Return the longest time without a complete tree among the looks from a moment on, in
+        seconds.
+        """
         longest, last_at, last = 0.0, since, -1
         for line in [each for each in self.lines if each["at"] >= since and "done" in each]:
             if line["done"] != last:
-                longest, last_at, last = max(longest, line["at"] - last_at), line["at"], line["done"]
+                longest, last_at, last = (
+                    max(longest, line["at"] - last_at),
+                    line["at"],
+                    line["done"],
+                )
         return longest
 
     def named_after(self, host: str, since: float) -> float | None:
-        """Return after how many seconds a problem named a host, or a worker there was called dead; None if never."""
+        """Return after how many seconds a problem named a host, or a worker there was called dead;
+        None if never.
+        """
         for line in self.lines:
             slots = [slot for slot, state in line.get("workers", {}).items() if state == "dead"]
-            if line["at"] >= since and any(re.search(rf"\b{host}\b", text) for text in [*line.get("problems", ()), *slots]):
+            if line["at"] >= since and any(
+                re.search(rf"\b{host}\b", text) for text in [*line.get("problems", ()), *slots]
+            ):
                 return float(line["at"] - since)
         return None
 
 
 class Lab:
-    """The hosts, with everything on them; `cluster` starts a driver, `submit` a topology with a known answer."""
+    """The hosts, with everything on them; `cluster` starts a driver, `submit` a topology with a
+    known answer.
+    """
 
-    def __init__(self, folder: Path, keepers: int = 3, workers: int = 3, drivers: int = 2, is_guarded: bool = False) -> None:
-        """Make the hosts; guarded ones are each behind a firewall that lets only the ports of docs/operations.md through."""
+    def __init__(
+        self,
+        folder: Path,
+        keepers: int = 3,
+        workers: int = 3,
+        drivers: int = 2,
+        is_guarded: bool = False,
+    ) -> None:
+        """Make the hosts; guarded ones are each behind a firewall that lets only the ports of
+        docs/operations.md through.
+        """
         self._is_guarded = is_guarded
         self._folder, self._cores = folder, SLOTS * drivers
         self._closers = ExitStack()
         names: dict[str, list[str]] = {"redis": ["redis.example"], "head": []}
         names |= {f"zk{number}": [f"zk{number}.example"] for number in range(1, keepers + 1)}
-        names |= {f"w{number}": [] for number in range(1, workers + 1)} | {f"d{number}": [] for number in range(1, drivers + 1)}
+        names |= {f"w{number}": [] for number in range(1, workers + 1)} | {
+            f"d{number}": [] for number in range(1, drivers + 1)
+        }
         self.network = Network(folder, names | {"client": []})
         self.hosts = self.network.hosts
         self.keepers = [self.hosts[f"zk{number}"] for number in range(1, keepers + 1)]
         self.workers = [self.hosts[f"w{number}"] for number in range(1, workers + 1)]
-        self.redis, self.head, self.client = self.hosts["redis"], self.hosts["head"], self.hosts["client"]
+        self.redis, self.head, self.client = (
+            self.hosts["redis"],
+            self.hosts["head"],
+            self.hosts["client"],
+        )
         self.cut_off = ""  # the driver that a fault has cut off
         self._password, self._secret = secrets.token_hex(16), secrets.token_hex(32)
         self._spark_home = Path(importlib.util.find_spec("pyspark").origin or "").parent  # type: ignore[union-attr]
@@ -177,7 +209,9 @@ class Lab:
             for worker in self.workers:
                 self.start_worker(worker)
             wait_until(
-                lambda: self._says("head", "spark.log", "Registering worker", len(self.workers)), "Spark's workers", _ANSWERS_S
+                lambda: self._says("head", "spark.log", "Registering worker", len(self.workers)),
+                "Spark's workers",
+                _ANSWERS_S,
             )
             wait_until(self._keepers_serve, "a leader among the ZooKeepers", _ANSWERS_S)
         except BaseException:
@@ -191,7 +225,7 @@ class Lab:
     def _guard(self, host: Host) -> None:
         host.guard(PORTS[host.name.rstrip("0123456789")])
 
-    # -- servers -----------------------------------------------------------------------------------------------------
+    # -- servers -----------------------------------------------------------------------------------
 
     def start_redis(self) -> None:
         """Start Redis on its host, over what its folder has."""
@@ -202,31 +236,59 @@ class Lab:
         """Start a ZooKeeper on its host, one of an ensemble if there are several."""
         (keeper.folder / "data").mkdir(exist_ok=True)
         (keeper.folder / "data" / "myid").write_text(keeper.name.removeprefix("zk"))
-        peers = [f"server.{each.name.removeprefix('zk')}={each.name}:2888:3888\n" for each in self.keepers]
+        peers = [
+            f"server.{each.name.removeprefix('zk')}={each.name}:2888:3888\n"
+            for each in self.keepers
+        ]
         (keeper.folder / "zoo.cfg").write_text(_KEEPER + ("".join(peers) if len(peers) > 1 else ""))
         main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
-        keeper.start("keeper.log", [find_java(), "-Xmx96m", *_JAVA, "-cp", class_path(), main, "/srv/zoo.cfg"])
+        keeper.start(
+            "keeper.log",
+            [find_java(), "-Xmx96m", *_JAVA, "-cp", class_path(), main, "/srv/zoo.cfg"],
+        )
 
     def start_worker(self, worker: Host) -> None:
         """Start Spark's worker on its host, which may have been off."""
         if self._is_guarded:
             self._guard(worker)
         size = ["--cores", str(self._cores), "--memory", "4g"]
-        self._start_spark(worker, "worker.Worker", "--port", "7078", *size, "--work-dir", "/srv/work", "spark://head:7077")
+        self._start_spark(
+            worker,
+            "worker.Worker",
+            "--port",
+            "7078",
+            *size,
+            "--work-dir",
+            "/srv/work",
+            "spark://head:7077",
+        )
 
     def _start_spark(self, host: Host, main: str, *arguments: str) -> None:
-        scala = next(self._spark_home.glob("jars/spark-core_*.jar")).name.split("_")[1].split("-")[0]
+        scala = (
+            next(self._spark_home.glob("jars/spark-core_*.jar")).name.split("_")[1].split("-")[0]
+        )
         environment = {**self._environment(), "SPARK_SCALA_VERSION": scala}
         java = [find_java(), "-Xmx160m", *_JAVA, "-cp", f"/srv/conf:{self._spark_home}/jars/*"]
-        own = ["--host", host.name, "--webui-port", "0", "--properties-file", "/srv/conf/spark-defaults.conf"]
-        host.start("spark.log", [*java, f"org.apache.spark.deploy.{main}", *own, *arguments], environment)
+        own = [
+            "--host",
+            host.name,
+            "--webui-port",
+            "0",
+            "--properties-file",
+            "/srv/conf/spark-defaults.conf",
+        ]
+        host.start(
+            "spark.log", [*java, f"org.apache.spark.deploy.{main}", *own, *arguments], environment
+        )
 
     def _settle(self, host: Host) -> None:
         """Give a host of Spark its settings, Redis' password, and what README's commands name."""
         (host.folder / "conf").mkdir(mode=0o700)
         java = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Djava.io.tmpdir=/srv/tmp"
         most = SLOTS * len(self.workers)
-        settings = _SPARK.format(secret=self._secret, java=java, python=sys.executable, slots=SLOTS, cores=most)
+        settings = _SPARK.format(
+            secret=self._secret, java=java, python=sys.executable, slots=SLOTS, cores=most
+        )
         _write_private(host.folder / "conf" / "spark-defaults.conf", settings)
         _write_private(host.folder / "redis.password", self._password + "\n")
         for name in ("jobs", "README.md"):
@@ -235,12 +297,18 @@ class Lab:
     def _environment(self) -> dict[str, str]:
         path = f"{_BIN}:{os.environ.get('PATH', os.defpath)}"
         home = str(Path(find_java()).resolve().parents[1])
-        return {"SPARK_HOME": str(self._spark_home), "SPARK_CONF_DIR": "/srv/conf", "PATH": path, "JAVA_HOME": home}
+        return {
+            "SPARK_HOME": str(self._spark_home),
+            "SPARK_CONF_DIR": "/srv/conf",
+            "PATH": path,
+            "JAVA_HOME": home,
+        }
 
     def _keepers_serve(self) -> bool:
         command = "import socket; s = socket.create_connection(('{}', 2181), 5); s.sendall(b'srvr'); print(s.recv(9999))"
         return all(
-            "Mode" in self.client.run(sys.executable, "-I", "-S", "-c", command.format(keeper.name)).stdout
+            "Mode"
+            in self.client.run(sys.executable, "-I", "-S", "-c", command.format(keeper.name)).stdout
             for keeper in self.keepers
         )
 
@@ -248,27 +316,71 @@ class Lab:
         path = self.hosts[host].folder / log
         return path.exists() and path.read_text(errors="replace").count(text) >= times
 
-    # -- drivers and the client --------------------------------------------------------------------------------------
+    # -- drivers and the client --------------------------------------------------------------------
 
     def stores(self) -> list[str]:
         """Return the options that README gives for the addresses of the stores."""
         keepers = ", ".join(f"{keeper.name}.example" for keeper in self.keepers)
-        options = ["sparkstorm.redis.url=redis://redis.example:6379", "sparkstorm.redis.password.file=redis.password"]
-        return [word for each in [*options, f"storm.zookeeper.servers=[{keepers}]"] for word in ("-c", each)]
+        options = [
+            "sparkstorm.redis.url=redis://redis.example:6379",
+            "sparkstorm.redis.password.file=redis.password",
+        ]
+        return [
+            word
+            for each in [*options, f"storm.zookeeper.servers=[{keepers}]"]
+            for word in ("-c", each)
+        ]
 
-    def cluster(self, driver: str, slots_per_host: int = SLOTS, *options: str) -> subprocess.Popen[bytes]:
-        """Start a driver as README says, with slots on every worker host; return when its cluster is up."""
+    def cluster(
+        self, driver: str, slots_per_host: int = SLOTS, *options: str
+    ) -> subprocess.Popen[bytes]:
+        """Start a driver as README says, with slots on every worker host; return when its cluster
+        is up.
+        """
         host = self.hosts[driver]
-        size = ["-c", f"sparkstorm.supervisors={len(self.workers)}", "-c", f"sparkstorm.slots.per.supervisor={slots_per_host}"]
-        size += ["-c", f"sparkstorm.slots.hosts={len(self.workers)}", "-c", "sparkstorm.slots.start.timeout.ms=600000"]
-        (host.folder / "racks").write_text("".join(f"{worker.name} /rack-of-{worker.name}\n" for worker in self.workers))
-        size += ["-c", "sparkstorm.racks.file=racks", "-c", "sparkstorm.worker.local.dir=/srv/of-slots"]
-        command = [str(_BIN / "sparkstorm"), "cluster", "--master", "spark://head:7077", *self.stores(), *size, *options]
+        size = [
+            "-c",
+            f"sparkstorm.supervisors={len(self.workers)}",
+            "-c",
+            f"sparkstorm.slots.per.supervisor={slots_per_host}",
+        ]
+        size += [
+            "-c",
+            f"sparkstorm.slots.hosts={len(self.workers)}",
+            "-c",
+            "sparkstorm.slots.start.timeout.ms=600000",
+        ]
+        (host.folder / "racks").write_text(
+            "".join(f"{worker.name} /rack-of-{worker.name}\n" for worker in self.workers)
+        )
+        size += [
+            "-c",
+            "sparkstorm.racks.file=racks",
+            "-c",
+            "sparkstorm.worker.local.dir=/srv/of-slots",
+        ]
+        command = [
+            str(_BIN / "sparkstorm"),
+            "cluster",
+            "--master",
+            "spark://head:7077",
+            *self.stores(),
+            *size,
+            *options,
+        ]
         (host.folder / "driver.log").unlink(missing_ok=True)
         process = host.start(
-            "driver.log", command, {name: value for name, value in self._environment().items() if name != "SPARK_HOME"}
+            "driver.log",
+            command,
+            {name: value for name, value in self._environment().items() if name != "SPARK_HOME"},
         )
-        wait_until(lambda: self._says(driver, "driver.log", "the cluster is up") or process.poll() is not None, driver, _ANSWERS_S)
+        wait_until(
+            lambda: (
+                self._says(driver, "driver.log", "the cluster is up") or process.poll() is not None
+            ),
+            driver,
+            _ANSWERS_S,
+        )
         said = (host.folder / "driver.log").read_text()
         assert "the cluster is up" in said, said
         return process
@@ -276,7 +388,10 @@ class Lab:
     def share_connection(self, owner: str, others: Sequence[str]) -> None:
         """Copy a driver's connection file to the client, and to drivers that are to join."""
         source = self.hosts[owner].folder / "storm-local" / "connection.json"
-        for folder in [self.client.folder, *(self.hosts[each].folder / "storm-local" for each in others)]:
+        for folder in [
+            self.client.folder,
+            *(self.hosts[each].folder / "storm-local" for each in others),
+        ]:
             folder.mkdir(mode=0o700, exist_ok=True)
             shutil.copy(source, folder / "connection.json")
             (folder / "connection.json").chmod(0o600)
@@ -289,7 +404,9 @@ class Lab:
             "JAVA_HOME": "",
             "SPARK_HOME": "",
         }
-        return self.client.run(str(_BIN / "sparkstorm"), *words, environment=environment, limit_s=limit_s)
+        return self.client.run(
+            str(_BIN / "sparkstorm"), *words, environment=environment, limit_s=limit_s
+        )
 
     def answer(self, *words: str) -> str:
         """Return what a verb says; AssertionError when it fails."""
@@ -305,7 +422,10 @@ class Lab:
 
     def slots_by_host(self) -> dict[str, int]:
         """Return the slots of each host, as `sparkstorm hosts` shows them."""
-        return {row["host"]: len(row["slots"]) for row in json.loads(self.answer("hosts", "--json"))["hosts"]}
+        return {
+            row["host"]: len(row["slots"])
+            for row in json.loads(self.answer("hosts", "--json"))["hosts"]
+        }
 
     def submit(self, name: str, per_second: int, workers: int = 3) -> Watch:
         """Submit a topology with a known answer, and watch it from the client's host."""
@@ -317,21 +437,33 @@ class Lab:
         self.answer("submit", f"{name}.yaml", "--detach")
         environment = {**os.environ, "SPARKSTORM_CLUSTER": "/srv/connection.json"}
         command = self.client.inside([sys.executable, str(_WATCH), name])
-        process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL
+        )
         watch = Watch(process)
         self._closers.callback(watch.close)
         return watch
 
     def wait_for(self, watch: Watch, done: int) -> None:
         """Wait until so many numbers of a topology are done."""
-        wait_until(lambda: watch.done() >= done or watch.process.poll() is not None, f"{done} numbers", _ANSWERS_S)
+        wait_until(
+            lambda: watch.done() >= done or watch.process.poll() is not None,
+            f"{done} numbers",
+            _ANSWERS_S,
+        )
         assert watch.process.poll() is None, "the client that watches has ended"
 
     def end(self, name: str, watch: Watch) -> int:
-        """End a source, wait until the topology has drained, check its sums and kill it; return how many numbers there were."""
+        """End a source, wait until the topology has drained, check its sums and kill it; return how
+        many numbers there were.
+        """
         for host in self.hosts.values():
             (host.folder / f"gate-{name}").touch()
-        wait_until(lambda: watch.sums() is not None or watch.process.poll() is not None, f"the end of {name}", _ANSWERS_S)
+        wait_until(
+            lambda: watch.sums() is not None or watch.process.poll() is not None,
+            f"the end of {name}",
+            _ANSWERS_S,
+        )
         sums = watch.sums()
         assert sums is not None and sums == expected(sums["total"]), f"{name}: wrong sums {sums}"
         self.answer("kill", name, "--wait", "0")

@@ -1,7 +1,9 @@
-"""Hosts on one machine: namespaces of network, names, processes and mounts, joined by a bridge that leads nowhere else.
+"""Hosts on one machine: namespaces of network, names, processes and mounts, joined by a bridge that
+leads nowhere else.
 
-Linux and root only. A host ends with its first process, and all that runs on it at once with it, as when its power is cut; the
-bridge, its ports and the hosts' addresses are in namespaces too, so that nothing is left of a network whose process is killed.
+Linux and root only. A host ends with its first process, and all that runs on it at once with it, as
+when its power is cut; the bridge, its ports and the hosts' addresses are in namespaces too, so that
+nothing is left of a network whose process is killed.
 """
 
 from __future__ import annotations
@@ -19,11 +21,14 @@ from tests.waiting import wait_until
 
 _PREFIX = "10.77.0."
 _TOOLS = ("ip", "unshare", "nsenter")
-_NOBODY = "02:00:00:00:00:fe"  # the address of no port of the bridge: a frame to it reaches nobody, and its sender hears nothing
-_FRAME = "02:00:00:00:00:{:02x}"  # a host that is switched on again is known to the others by the same
+# the address of no port of the bridge: a frame to it reaches nobody, and its sender hears nothing
+_NOBODY = "02:00:00:00:00:fe"
+# a host that is switched on again is known to the others by the same
+_FRAME = "02:00:00:00:00:{:02x}"
 _SECONDS = 30.0
 _WIRE = Path(__file__).with_name("wire.py")
-# settings of whoever makes the hosts: `make test` sets SPARK_LOCAL_IP to loopback, where no executor of a host finds its driver
+# settings of whoever makes the hosts: `make test` sets SPARK_LOCAL_IP to loopback, where no
+# executor of a host finds its driver
 _NOT_A_HOSTS = ("SPARK", "PYSPARK")
 _NO_ENVIRONMENT: Mapping[str, str] = MappingProxyType({})
 
@@ -35,7 +40,20 @@ def why_not() -> str:
     if missing := [tool for tool in _TOOLS if shutil.which(tool) is None]:
         return f"{missing[0]} is missing (Debian: apt-get install iproute2 util-linux)"
     tried = subprocess.run(
-        ["unshare", "--net", "--uts", "--mount", "--pid", "--fork", "ip", "link", "add", "br0", "type", "bridge"],
+        [
+            "unshare",
+            "--net",
+            "--uts",
+            "--mount",
+            "--pid",
+            "--fork",
+            "ip",
+            "link",
+            "add",
+            "br0",
+            "type",
+            "bridge",
+        ],
         capture_output=True,
         text=True,
         check=False,
@@ -69,18 +87,32 @@ class Namespaces:
         assert self._holder.stdout is not None
         said = self._holder.stdout.readline()
         assert said == "up\n", f"the namespaces of {commands!r} did not come up"
-        self.pid = int(Path(f"/proc/{self._holder.pid}/task/{self._holder.pid}/children").read_text().split()[0])
+        self.pid = int(
+            Path(f"/proc/{self._holder.pid}/task/{self._holder.pid}/children")
+            .read_text()
+            .split()[0]
+        )
 
     def inside(self, command: Sequence[str]) -> list[str]:
         """Return the command that runs `command` inside."""
         flags = {"net": "--net", "uts": "--uts", "mount": "--mount", "pid": "--pid"}
-        return ["nsenter", "--target", str(self.pid), *(flags[kind] for kind in self._kinds), "--", *command]
+        return [
+            "nsenter",
+            "--target",
+            str(self.pid),
+            *(flags[kind] for kind in self._kinds),
+            "--",
+            *command,
+        ]
 
     def close(self) -> None:
         """End all that runs inside, at once; return when it is gone."""
-        self._holder.kill()  # with which its child goes, and with that, the first of a process namespace, all of that
+        # with which its child goes, and with that, the first of a process namespace, all of that
+        self._holder.kill()
         self._holder.wait(_SECONDS)
-        wait_until(lambda: not Path(f"/proc/{self.pid}").exists(), "the end of the namespaces", _SECONDS)
+        wait_until(
+            lambda: not Path(f"/proc/{self.pid}").exists(), "the end of the namespaces", _SECONDS
+        )
         assert self._holder.stdout is not None
         self._holder.stdout.close()
 
@@ -102,7 +134,9 @@ class Host:
         return self._spaces is not None
 
     def switch_on(self) -> None:
-        """Begin its life: an address, a name, the names of all others, an empty table of processes."""
+        """Begin its life: an address, a name, the names of all others, an empty table of
+        processes.
+        """
         names = self._network.names_path
         self._spaces = Namespaces(
             ("net", "uts", "mount", "pid"),
@@ -131,8 +165,12 @@ class Host:
             process.wait(_SECONDS)
         self._running.clear()
 
-    def start(self, log: str, command: Sequence[str], environment: Mapping[str, str] = _NO_ENVIRONMENT) -> subprocess.Popen[bytes]:
-        """Start a program in /srv there; its output goes to a file of that name in the host's folder."""
+    def start(
+        self, log: str, command: Sequence[str], environment: Mapping[str, str] = _NO_ENVIRONMENT
+    ) -> subprocess.Popen[bytes]:
+        """Start a program in /srv there; its output goes to a file of that name in the host's
+        folder.
+        """
         with (self.folder / log).open("ab") as output:
             process = subprocess.Popen(
                 self.inside(command),
@@ -145,7 +183,10 @@ class Host:
         return process
 
     def run(
-        self, *command: str, environment: Mapping[str, str] = _NO_ENVIRONMENT, limit_s: float = 180.0
+        self,
+        *command: str,
+        environment: Mapping[str, str] = _NO_ENVIRONMENT,
+        limit_s: float = 180.0,
     ) -> subprocess.CompletedProcess[str]:
         """Run a program in /srv there to its end."""
         return subprocess.run(
@@ -158,21 +199,32 @@ class Host:
             timeout=limit_s,
         )
 
-    def must(self, *command: str, environment: Mapping[str, str] = _NO_ENVIRONMENT, limit_s: float = 180.0) -> str:
-        """Run a program there to its end, and return what it wrote; AssertionError when it fails."""
+    def must(
+        self,
+        *command: str,
+        environment: Mapping[str, str] = _NO_ENVIRONMENT,
+        limit_s: float = 180.0,
+    ) -> str:
+        """Run a program there to its end, and return what it wrote; AssertionError when it
+        fails.
+        """
         done = self.run(*command, environment=environment, limit_s=limit_s)
         assert not done.returncode, f"{self.name}: {' '.join(command)}: {done.stdout}{done.stderr}"
         return done.stdout
 
     def cut(self, others: Iterable[Host], is_one_way: bool = False) -> None:
-        """Lose everything that is sent to others, and what they send unless that is to arrive; nobody is told."""
+        """Lose everything that is sent to others, and what they send unless that is to arrive;
+        nobody is told.
+        """
         for other in others:
             self._lose(other)
             if not is_one_way:
                 other._lose(self)
 
     def guard(self, ports: Iterable[int]) -> None:
-        """Let connections in to these ports alone: a firewall without states, so that nothing else is needed of the kernel."""
+        """Let connections in to these ports alone: a firewall without states, so that nothing else
+        is needed of the kernel.
+        """
         allowed = ", ".join(map(str, sorted(set(ports)))) or "0"
         rules = (
             "flush ruleset\ntable inet guard {\n chain input {\n  type filter hook input priority 0; policy accept;\n"
@@ -184,12 +236,16 @@ class Host:
 
     def heal(self, others: Iterable[Host]) -> None:
         """Take the cuts to others back, in both ways."""
-        for one, other in ((one, other) for each in others for one, other in ((self, each), (each, self))):
+        for one, other in (
+            (one, other) for each in others for one, other in ((self, each), (each, self))
+        ):
             if one.is_on:
                 one.run("ip", "neigh", "del", other.address, "dev", "eth0")
 
     def slow_down(self, milliseconds: float, loss: float = 0.0) -> None:
-        """Delay all that it sends and gets by that, and lose that share of it, by a process between it and the bridge."""
+        """Delay all that it sends and gets by that, and lose that share of it, by a process between
+        it and the bridge.
+        """
         self.speed_up()
         self._wire = self._network.wire(f"p{self._number}", f"w{self._number}", milliseconds, loss)
 
@@ -206,14 +262,27 @@ class Host:
         self._network.ip("link", "set", f"p{self._number}", "master", "br0")
 
     def _lose(self, other: Host) -> None:
-        self.must("ip", "neigh", "replace", other.address, "lladdr", _NOBODY, "dev", "eth0", "nud", "permanent")
+        self.must(
+            "ip",
+            "neigh",
+            "replace",
+            other.address,
+            "lladdr",
+            _NOBODY,
+            "dev",
+            "eth0",
+            "nud",
+            "permanent",
+        )
 
     def inside(self, command: Sequence[str]) -> list[str]:
         assert self._spaces is not None, f"{self.name} is off"
         return self._spaces.inside(["env", "--chdir=/srv", *command])
 
     def _environment(self, added: Mapping[str, str]) -> dict[str, str]:
-        own = {name: value for name, value in os.environ.items() if not name.startswith(_NOT_A_HOSTS)}
+        own = {
+            name: value for name, value in os.environ.items() if not name.startswith(_NOT_A_HOSTS)
+        }
         return {**own, "TMPDIR": "/srv/tmp", "SPARK_LOCAL_DIRS": "/srv/tmp", **added}
 
 
@@ -227,9 +296,14 @@ class Network:
         self._closers.callback(self._bridge.close)
         self.names_path = folder / "hosts"
         numbers = {name: number for number, name in enumerate(names, 1)}
-        lines = [f"{_PREFIX}{numbers[name]} {' '.join([name, *others])}\n" for name, others in names.items()]
+        lines = [
+            f"{_PREFIX}{numbers[name]} {' '.join([name, *others])}\n"
+            for name, others in names.items()
+        ]
         self.names_path.write_text("127.0.0.1 localhost\n" + "".join(lines))
-        self.hosts = {name: Host(self, name, number, folder / name) for name, number in numbers.items()}
+        self.hosts = {
+            name: Host(self, name, number, folder / name) for name, number in numbers.items()
+        }
 
     def __enter__(self) -> Network:
         try:
@@ -246,12 +320,21 @@ class Network:
 
     def ip(self, *words: str) -> None:
         """Configure the bridge."""
-        subprocess.run(self._bridge.inside(["ip", *words]), check=True, stdin=subprocess.DEVNULL, timeout=_SECONDS)
+        subprocess.run(
+            self._bridge.inside(["ip", *words]),
+            check=True,
+            stdin=subprocess.DEVNULL,
+            timeout=_SECONDS,
+        )
 
-    def wire(self, port: str, name: str, milliseconds: float, loss: float) -> subprocess.Popen[bytes]:
+    def wire(
+        self, port: str, name: str, milliseconds: float, loss: float
+    ) -> subprocess.Popen[bytes]:
         """Put a slow wire between a port and the bridge."""
         command = [sys.executable, "-I", "-S", str(_WIRE), port, name, str(milliseconds), str(loss)]
-        process = subprocess.Popen(self._bridge.inside(command), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+        process = subprocess.Popen(
+            self._bridge.inside(command), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
+        )
         assert process.stdout is not None
         said = process.stdout.readline()
         process.stdout.close()

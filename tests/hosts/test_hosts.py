@@ -1,4 +1,6 @@
-"""Short form of `make hosts`: two worker hosts, started as README says, one of which loses its power under a topology."""
+"""Short form of `make hosts`: two worker hosts, started as README says, one of which loses its
+power under a topology.
+"""
 
 from __future__ import annotations
 
@@ -13,21 +15,35 @@ from tests.hosts.network import Host, Network, why_not
 from tests.waiting import wait_until
 
 REASON = why_not()
-pytestmark = [pytest.mark.system, pytest.mark.skipif(bool(REASON), reason=f"hosts are namespaces: {REASON}")]
+pytestmark = [
+    pytest.mark.system,
+    pytest.mark.skipif(bool(REASON), reason=f"hosts are namespaces: {REASON}"),
+]
 
 
 def answers(one: Host, name: str) -> bool:
-    """Return whether a host says that its port is closed, which takes both ways; no answer comes within 2 s otherwise."""
+    """Return whether a host says that its port is closed, which takes both ways; no answer comes
+    within 2 s otherwise.
+    """
     ask = f"import socket; s = socket.socket(type=2); s.settimeout(2); s.connect(('{name}', 9)); s.send(b'x'); s.recv(1)"
     return "ConnectionRefused" in one.run("python3", "-I", "-S", "-c", ask).stderr
 
 
-def test_a_host_has_no_settings_of_whoever_made_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_has_no_settings_of_whoever_made_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("SPARK_LOCAL_IP", "SPARK_CONF_DIR", "PYSPARK_PYTHON", "SPARKSTORM_CLUSTER"):
         monkeypatch.setenv(name, "127.0.0.1")
     with Network(tmp_path, {"a": []}) as network:
-        found = network.hosts["a"].must("env", environment={"SPARKSTORM_CLUSTER": "/srv/own"}).splitlines()
-    assert [each for each in found if "SPARK" in each] == ["SPARK_LOCAL_DIRS=/srv/tmp", "SPARKSTORM_CLUSTER=/srv/own"]
+        found = (
+            network.hosts["a"]
+            .must("env", environment={"SPARKSTORM_CLUSTER": "/srv/own"})
+            .splitlines()
+        )
+    assert [each for each in found if "SPARK" in each] == [
+        "SPARK_LOCAL_DIRS=/srv/tmp",
+        "SPARKSTORM_CLUSTER=/srv/own",
+    ]
 
 
 def test_hosts_have_names_and_addresses_and_lose_what_a_cut_loses(tmp_path: Path) -> None:
@@ -50,7 +66,10 @@ def test_hosts_have_names_and_addresses_and_lose_what_a_cut_loses(tmp_path: Path
         assert answers(a, "b")
 
 
-@pytest.mark.skipif(not os.environ.get("SPARKSTORM_HOSTS"), reason="minutes of five JVMs: SPARKSTORM_HOSTS=1, or make hosts")
+@pytest.mark.skipif(
+    not os.environ.get("SPARKSTORM_HOSTS"),
+    reason="minutes of five JVMs: SPARKSTORM_HOSTS=1, or make hosts",
+)
 def test_a_host_without_power_costs_no_count_and_is_named(tmp_path: Path) -> None:
     with Lab(tmp_path, keepers=1, workers=2, drivers=1) as lab:
         lab.cluster("d1")

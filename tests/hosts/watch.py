@@ -1,4 +1,5 @@
-"""Watches a topology from a client's host: a line of JSON each quarter of a second, and its sums when it has drained.
+"""Watches a topology from a client's host: a line of JSON each quarter of a second, and its sums
+when it has drained.
 
 `watch.py NAME`, with SPARKSTORM_CLUSTER set. A look that fails is a line too.
 """

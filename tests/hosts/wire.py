@@ -1,7 +1,9 @@
-"""A slow wire: passes Ethernet frames between a port and the bridge later than they came, and loses some.
+"""A slow wire: passes Ethernet frames between a port and the bridge later than they came, and loses
+some.
 
-Kernels without the traffic control `netem` delay nothing by themselves. `wire.py PORT NAME MILLISECONDS LOSS`, inside the bridge's
-namespace: PORT becomes the only port of a second bridge, and two tap devices join that one with the first.
+Kernels without the traffic control `netem` delay nothing by themselves.
+`wire.py PORT NAME MILLISECONDS LOSS`, inside the bridge's namespace: PORT becomes the only port of
+a second bridge, and two tap devices join that one with the first.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ _MOST_BYTES = 65_536
 
 
 def tap(name: str) -> int:
-    """Make a tap device and return its descriptor; frames to it are whole ones, with checksums, of its MTU at most."""
+    """Make a tap device and return its descriptor; frames to it are whole ones, with checksums, of
+    its MTU at most.
+    """
     descriptor = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
     fcntl.ioctl(descriptor, _TUNSETIFF, struct.pack("16sH22x", name.encode(), _TAP_WITHOUT_HEADER))
     return descriptor

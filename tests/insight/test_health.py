@@ -1,4 +1,6 @@
-"""The audit of edges and the health of a topology, from made records: the culprit named is the one that was planted."""
+"""The audit of edges and the health of a topology, from made records: the culprit named is the one
+that was planted.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ EDGE = ("lines", "default", "count")
 
 
 def record(now_ms: int, **more: Any) -> Progress:
-    """Return a worker's record after so many milliseconds in which all is well; `more` by task ("count_2") adds to it."""
+    """Return a worker's record after so many milliseconds in which all is well; `more` by task
+    ("count_2") adds to it.
+    """
     counts = {1: TaskCounts("lines", 1), 2: TaskCounts("count", 1), 3: TaskCounts("count", 1)}
     for task, each in counts.items():
         each.executed, each.busy_us = now_ms, 300 * now_ms
@@ -72,7 +76,10 @@ def test_what_holds_a_spout_back_is_named() -> None:
     before, after = {"n:1": record(1000, **planted)}, {"n:1": record(2000, **planted)}
     found = culprits(loads(before, after))
     assert found[-1].sentence == "lines is held back 70% of the time (backlog), behind count"
-    assert sentence("words", (), None, found) == "words does not run well: count is 99% busy on n:1 (task 2); 0 tuples/s"
+    assert (
+        sentence("words", (), None, found)
+        == "words does not run well: count is 99% busy on n:1 (task 2); 0 tuples/s"
+    )
 
 
 def waited(at_ms: int, pending: int, oldest_ms: int, more: Any = None, **gauges: int) -> Look:
@@ -90,7 +97,9 @@ def sentence_of(before: Look, after: Look) -> str:
 
 def test_open_trees_that_wait_long_are_named_with_where_they_wait() -> None:
     found = examine("words", waited(1000, 400_000, 369_000), waited(3000, 423_000, 370_000), 1, 1)
-    assert not found.is_well and [(each.fault, each.component) for each in found.culprits] == [(Fault.WAITING, "count")]
+    assert not found.is_well and [(each.fault, each.component) for each in found.culprits] == [
+        (Fault.WAITING, "count")
+    ]
     assert found.sentence == (
         "words does not run well: 423,000 open trees wait for count, up to 370 s and ever longer; 3.0 k tuples/s"
     )
@@ -101,17 +110,28 @@ def test_trees_that_ended_late_are_named_while_others_are_open() -> None:
     after.progress["n:1"].latency_buckets = {latency_bucket(370_000): 50}
     text = "words does not run well: 423 open trees wait for count, up to 371 s; 3.0 k tuples/s, p99 371 s"
     assert sentence_of(before, after) == text
-    assert "lines" in sentence_of(before, Look(after.progress, {1: 9, 2: 5}))  # where most bytes wait
-    assert "lines" in sentence_of(before, Look(after.progress, {}))  # else the busiest, of equal ones the first
+    # where most bytes wait
+    assert "lines" in sentence_of(before, Look(after.progress, {1: 9, 2: 5}))
+    # else the busiest, of equal ones the first
+    assert "lines" in sentence_of(before, Look(after.progress, {}))
     after.progress["n:1"].counts_by_task[1].pending = 0
     assert sentence_of(before, after).startswith("words keeps up")
 
 
 @pytest.mark.parametrize(
     ("then_ms", "now_ms", "is_named"),
-    [(3_000, 4_500, True), (0, 4_500, False), (4_000, 4_500, False), (300, 950, False), (9_000, 9_999, True), (0, 10_000, True)],
+    [
+        (3_000, 4_500, True),
+        (0, 4_500, False),
+        (4_000, 4_500, False),
+        (300, 950, False),
+        (9_000, 9_999, True),
+        (0, 10_000, True),
+    ],
 )
-def test_a_wait_is_named_when_it_is_long_or_grows_from_look_to_look(then_ms: int, now_ms: int, is_named: bool) -> None:
+def test_a_wait_is_named_when_it_is_long_or_grows_from_look_to_look(
+    then_ms: int, now_ms: int, is_named: bool
+) -> None:
     text = sentence_of(waited(1000, 10, then_ms), waited(3000, 12, now_ms))
     assert ("12 open trees wait for count" in text) is is_named, text
 
@@ -129,17 +149,25 @@ def test_a_wait_is_named_when_it_is_long_or_grows_from_look_to_look(then_ms: int
         (200, 200, 0, 10_000, "about 10 s"),
     ],
 )
-def test_the_wait_of_open_trees_follows_from_how_many_are_done(then: int, now: int, done: int, ms: int, said: str | None) -> None:
+def test_the_wait_of_open_trees_follows_from_how_many_are_done(
+    then: int, now: int, done: int, ms: int, said: str | None
+) -> None:
     before, after = waited(1000, then, 0), waited(1000 + ms, now, 0)
     after.progress["n:1"].latency_buckets = {latency_bucket(100): done}
     assert sentence_of(before, after).startswith(
-        f"words does not run well: {now:,} open trees wait for count, {said}; " if said else "words keeps up"
+        f"words does not run well: {now:,} open trees wait for count, {said}; "
+        if said
+        else "words keeps up"
     )
 
 
 def test_inputs_that_code_holds_on_purpose_are_no_wait() -> None:
-    assert sentence_of(waited(1000, 10, 60_000), waited(3000, 10, 62_000, held=5)).startswith("words keeps up")
-    assert "open trees wait" in sentence_of(waited(1000, 10, 60_000), waited(3000, 10, 62_000, held=4))
+    assert sentence_of(waited(1000, 10, 60_000), waited(3000, 10, 62_000, held=5)).startswith(
+        "words keeps up"
+    )
+    assert "open trees wait" in sentence_of(
+        waited(1000, 10, 60_000), waited(3000, 10, 62_000, held=4)
+    )
 
 
 def test_a_task_that_has_moved_is_at_its_newest_owner() -> None:
@@ -162,7 +190,9 @@ def test_a_worker_without_a_newer_record_is_left_out() -> None:
         (EdgeCounts(1007, 2010), {2: 100}, "1,003 rows more were consumed than sent"),
     ],
 )
-def test_rows_that_are_nowhere_are_a_fault_of_their_edge(flow: EdgeCounts, backlog: dict[int, int], fault: str) -> None:
+def test_rows_that_are_nowhere_are_a_fault_of_their_edge(
+    flow: EdgeCounts, backlog: dict[int, int], fault: str
+) -> None:
     merged = record(1)
     merged.edges[EDGE] = flow
     found = audit(merged, backlog)
@@ -173,7 +203,10 @@ def test_rows_that_are_nowhere_are_a_fault_of_their_edge(flow: EdgeCounts, backl
 
 def look(now_ms: int, flow: EdgeCounts | None = None, **more: Any) -> Look:
     made = record(now_ms, **more)
-    made.latency_buckets = {latency_bucket(30): now_ms, latency_bucket(9000): 50 if now_ms < 2000 else 51}
+    made.latency_buckets = {
+        latency_bucket(30): now_ms,
+        latency_bucket(9000): 50 if now_ms < 2000 else 51,
+    }
     made.edges[EDGE] = flow or EdgeCounts(5, 5)
     return Look({"n:1": made}, {})
 
@@ -186,8 +219,13 @@ def test_a_health_record_is_of_the_time_between_its_looks() -> None:
 
 
 @pytest.mark.parametrize("fault", Fault)
-def test_faults_that_cost_tuples_are_not_well_and_those_that_limit_the_rate_are(fault: Fault) -> None:
-    found = replace(examine("words", look(1000), look(3000), 1, 1), culprits=(Culprit(fault, "count", "count is so"),))
+def test_faults_that_cost_tuples_are_not_well_and_those_that_limit_the_rate_are(
+    fault: Fault,
+) -> None:
+    found = replace(
+        examine("words", look(1000), look(3000), 1, 1),
+        culprits=(Culprit(fault, "count", "count is so"),),
+    )
     assert found.is_well is (fault in {Fault.SLOW, Fault.SKEWED, Fault.HELD_BACK})
 
 
@@ -196,10 +234,17 @@ def test_faults_that_cost_tuples_are_not_well_and_those_that_limit_the_rate_are(
     [
         (3, 2, (), "words does not run well: it has 2 of the 3 workers that it wants"),
         (2, 2, ("too few slots",), "words does not run well: too few slots"),
-        (3, 2, ("too few slots",), "words does not run well: it has 2 of the 3 workers that it wants"),
+        (
+            3,
+            2,
+            ("too few slots",),
+            "words does not run well: it has 2 of the 3 workers that it wants",
+        ),
     ],
 )
-def test_missing_workers_and_problems_are_faults(wanted: int, given: int, problems: tuple[str, ...], text: str) -> None:
+def test_missing_workers_and_problems_are_faults(
+    wanted: int, given: int, problems: tuple[str, ...], text: str
+) -> None:
     found = examine("words", look(1000), look(3000), wanted, given, problems)
     assert (found.sentence, found.is_well, found.problems) == (text, False, problems)
 
@@ -210,20 +255,27 @@ def test_a_scheduler_that_decides_the_number_of_workers_is_no_fault() -> None:
 
 def test_a_topology_without_news_has_nothing_to_do() -> None:
     found = examine("words", look(1000), look(1000), 1, 1)
-    assert found.is_well and found.sentence == "words has nothing to do: no worker has committed anything meanwhile"
+    assert (
+        found.is_well
+        and found.sentence == "words has nothing to do: no worker has committed anything meanwhile"
+    )
 
 
 def test_the_late_share_is_of_what_a_component_executed_meanwhile() -> None:
     planted: Any = {"count_2": {"late": 0.1}}
     found = examine("words", look(1000, **planted), look(3000, **planted), 1, 1)
-    assert found.late_shares == {"count": 0.05} and [each.fault for each in found.culprits] == [Fault.LATE]
+    assert found.late_shares == {"count": 0.05} and [each.fault for each in found.culprits] == [
+        Fault.LATE
+    ]
 
 
 def test_a_row_that_is_lost_is_named_before_what_is_slow() -> None:
     planted: Any = {"count_2": {"busy_us": 950}}
     found = examine("words", look(1000, **planted), look(3000, EdgeCounts(5, 4), **planted), 1, 1)
     assert [each.fault for each in found.culprits] == [Fault.LEAKING, Fault.SLOW]
-    assert found.sentence.startswith("words does not run well: lines/default to count: 1 rows were sent and not consumed")
+    assert found.sentence.startswith(
+        "words does not run well: lines/default to count: 1 rows were sent and not consumed"
+    )
 
 
 class Slow(BasicBolt):
@@ -247,7 +299,10 @@ def test_a_slow_bolt_of_a_running_topology_is_named() -> None:
         reader = LocalReader(cluster.topology().store)
 
         def look() -> Look:
-            return Look({owner: Progress.decode(data) for owner, data in reader.progress().items()}, reader.backlog())
+            return Look(
+                {owner: Progress.decode(data) for owner, data in reader.progress().items()},
+                reader.backlog(),
+            )
 
         for number in range(2000):
             spout.feed([number])
@@ -267,7 +322,9 @@ def test_trees_that_wait_for_a_slow_bolt_are_named_before_the_first_of_them_is_o
     builder.set_bolt("slow", Slow()).shuffle_grouping("pass")
     with LocalCluster(is_lively=True) as cluster:
         clocks.append(cluster.simulation.clock)
-        cluster.submit(builder.build(), {"topology.workers": 2, "topology.message.timeout.secs": 600}, "words")
+        cluster.submit(
+            builder.build(), {"topology.workers": 2, "topology.message.timeout.secs": 600}, "words"
+        )
         sampler = Sampler(cluster.source())
         for number in range(2000):
             spout.feed([number])
@@ -276,6 +333,8 @@ def test_trees_that_wait_for_a_slow_bolt_are_named_before_the_first_of_them_is_o
             cluster.advance(seconds=1)
             sampler.step()
             found.append(sampler.topology("words"))
-    assert all("open trees wait for slow" in view.sentence and not view.is_well for view in found[1:7])
+    assert all(
+        "open trees wait for slow" in view.sentence and not view.is_well for view in found[1:7]
+    )
     assert "1,786 open trees wait for slow, about 17 s;" in found[1].sentence
     assert (found[-1].culprits[0].fault, found[-1].culprits[0].component) == ("waiting", "slow")

@@ -10,7 +10,9 @@ from sparkstorm.model.task_beats import Counts
 
 
 def test_a_record_becomes_plain_json_without_nan() -> None:
-    window = Window(60.0, Counts(emitted=3), emitted_per_s=math.nan, busy=math.inf, complete=Latency(1, 2.0))
+    window = Window(
+        60.0, Counts(emitted=3), emitted_per_s=math.nan, busy=math.inf, complete=Latency(1, 2.0)
+    )
     found = to_json(
         {
             7: window,
@@ -25,6 +27,10 @@ def test_a_record_becomes_plain_json_without_nan() -> None:
     )
     assert json.loads(json.dumps(found, allow_nan=False)) == found
     assert found["7"]["counts"]["emitted"] == 3
-    assert (found["7"]["emitted_per_s"], found["7"]["busy"], found["7"]["complete"]["p50_ms"]) == (None, None, None)
+    assert (found["7"]["emitted_per_s"], found["7"]["busy"], found["7"]["complete"]["p50_ms"]) == (
+        None,
+        None,
+        None,
+    )
     assert found["who"] == {"fault": "slow", "component": "count", "sentence": "it is slow"}
     assert found["list"] == [["b"], [None, True]]

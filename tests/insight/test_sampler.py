@@ -1,4 +1,6 @@
-"""The sampler over a simulated cluster: exact counts, windows, stores that are away, and its cost."""
+"""The sampler over a simulated cluster: exact counts, windows, stores that are away, and its
+cost.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +20,19 @@ def test_counts_are_those_of_the_drained_run() -> None:
         run.feed(100)
         view = run.sampler.topology("words")
         assert view.is_settled and view.status == "ACTIVE" and view.is_well
-        assert {name: (each.counts.emitted, each.counts.executed) for name, each in view.components.items() if name[0] != "_"} == {
+        assert {
+            name: (each.counts.emitted, each.counts.executed)
+            for name, each in view.components.items()
+            if name[0] != "_"
+        } == {
             "count": (0, 200),
             "lines": (100, 0),
             "split": (200, 100),
         }
         assert (view.counts.emitted, view.counts.executed, view.counts.acked) == (300, 300, 100)
-        assert {name: (edge.sent, edge.consumed, edge.waiting) for name, edge in view.edges.items()} == {
+        assert {
+            name: (edge.sent, edge.consumed, edge.waiting) for name, edge in view.edges.items()
+        } == {
             "lines/default/split": (100, 100, 0),
             "split/default/count": (200, 200, 0),
         }
@@ -34,7 +42,12 @@ def test_counts_are_those_of_the_drained_run() -> None:
         cluster = run.sampler.cluster()
         assert (cluster.slots, cluster.slots_used) == (8, 2)
         assert cluster.topologies[view.id].sentence == view.sentence
-        assert json.loads(json.dumps(to_json(cluster), allow_nan=False))["windows"]["all"]["counts"]["acked"] == 100
+        assert (
+            json.loads(json.dumps(to_json(cluster), allow_nan=False))["windows"]["all"]["counts"][
+                "acked"
+            ]
+            == 100
+        )
 
 
 @pytest.mark.slow
@@ -44,12 +57,18 @@ def test_a_window_has_what_was_added_within_it() -> None:
         run.pass_seconds(70)
         run.feed(50)
         windows = run.sampler.topology("words").windows
-        assert (windows["all"].counts.acked, windows["10m"].counts.acked, windows["1m"].counts.acked) == (150, 150, 50)
+        assert (
+            windows["all"].counts.acked,
+            windows["10m"].counts.acked,
+            windows["1m"].counts.acked,
+        ) == (150, 150, 50)
         recent = windows["1m"]
         assert recent.seconds == pytest.approx(60, abs=1.1)
         assert recent.acked_per_s == pytest.approx(50 / recent.seconds)
         series = run.sampler.series("words", window="1m")
-        assert sum(rate or 0.0 for rate in series["acked_per_s"]) > 0 and len(series["time_ms"]) >= 59
+        assert (
+            sum(rate or 0.0 for rate in series["acked_per_s"]) > 0 and len(series["time_ms"]) >= 59
+        )
 
 
 def test_counts_survive_killed_workers_and_a_rebalance() -> None:
@@ -97,11 +116,17 @@ def test_a_redis_that_is_away_leaves_the_last_counts(monkeypatch: pytest.MonkeyP
         monkeypatch.setattr("sparkstorm.transport.local_reader.LocalReader.progress", refuse)
         run.pass_seconds(2)
         view, cluster = run.sampler.topology("words"), run.sampler.cluster()
-        assert view.problem == "Redis does not answer" and view.counts == before.counts and view.read_ms == before.read_ms
+        assert (
+            view.problem == "Redis does not answer"
+            and view.counts == before.counts
+            and view.read_ms == before.read_ms
+        )
         assert not cluster.store.is_up and "Redis does not answer" in cluster.sentence
         monkeypatch.undo()
         run.feed(10)
-        assert run.sampler.topology("words").counts.acked == 40 and run.sampler.cluster().store.is_up
+        assert (
+            run.sampler.topology("words").counts.acked == 40 and run.sampler.cluster().store.is_up
+        )
 
 
 def test_a_zookeeper_that_is_away_marks_the_cluster_stale() -> None:
@@ -161,4 +186,7 @@ def test_a_killed_topology_leaves_the_model() -> None:
     with watched() as run:
         run.cluster.kill("words", 0)
         run.sampler.step()
-        assert run.sampler.cluster().topologies == {} and run.sampler.cluster().sentence == "No topology runs here."
+        assert (
+            run.sampler.cluster().topologies == {}
+            and run.sampler.cluster().sentence == "No topology runs here."
+        )

@@ -34,7 +34,9 @@ class Watched:
     sampler: Sampler
 
     def feed(self, lines: int, text: str = "two words") -> None:
-        """Emit so many lines, wait until all are done and another second has passed, then sample."""
+        """Emit so many lines, wait until all are done and another second has passed, then
+        sample.
+        """
         for _ in range(lines):
             self.spout.feed([text])
         self.cluster.run_until_idle()

@@ -1,4 +1,6 @@
-"""Checks the closed set of values: what may travel, what it looks like on the other side, and what is refused how."""
+"""Checks the closed set of values: what may travel, what it looks like on the other side, and what
+is refused how.
+"""
 
 from __future__ import annotations
 
@@ -89,9 +91,18 @@ def outcome(codec: Codec, value: Any) -> tuple[Any, ...]:
 
 @pytest.mark.skipif(core is None, reason=description)
 @settings(max_examples=200, derandomize=True)
-@given(st.lists(values | st.sampled_from(ODD), max_size=3), st.sampled_from(["bare", "list", "mapping"]))
+@given(
+    st.lists(values | st.sampled_from(ODD), max_size=3),
+    st.sampled_from(["bare", "list", "mapping"]),
+)
 def test_the_core_and_its_twin_normalise_alike(items: list[Any], nest: str) -> None:
-    value = items if nest == "list" else tuple(items) if nest == "bare" else {"k": items, "odd": items[-1:]}
+    value = (
+        items
+        if nest == "list"
+        else tuple(items)
+        if nest == "bare"
+        else {"k": items, "odd": items[-1:]}
+    )
     assert outcome(CODEC, value) == outcome(PLAIN, value)
 
 
@@ -124,7 +135,8 @@ def test_normalising_leaves_no_memory_behind() -> None:
         CODEC.normalise(value)
         with pytest.raises(CodecError):
             CODEC.normalise([value, object()])
-    assert sys.getrefcount(value["a"]) - before[0] < 10  # a traceback may hold it; a leak would be 1,000
+    # a traceback may hold it; a leak would be 1,000
+    assert sys.getrefcount(value["a"]) - before[0] < 10
     assert len(gc.get_objects()) - before[1] < 500
 
 
@@ -182,10 +194,13 @@ def test_text_that_is_not_utf_8_is_refused_with_place_and_way_out() -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-@pytest.mark.parametrize("nest", [lambda v: v, lambda v: [1, (v,)], lambda v: {"k": v}], ids=["bare", "list", "mapping"])
+@pytest.mark.parametrize(
+    "nest", [lambda v: v, lambda v: [1, (v,)], lambda v: {"k": v}], ids=["bare", "list", "mapping"]
+)
 def test_a_type_outside_the_set_is_named_with_the_way_out(value: Any, name: str, nest: Any) -> None:
     with pytest.raises(
-        CodecError, match=rf"a value of type {name}.*which is not one of none, true/false, numbers.*(convert|register) it"
+        CodecError,
+        match=rf"a value of type {name}.*which is not one of none, true/false, numbers.*(convert|register) it",
     ):
         CODEC.normalise(nest(value))
 
@@ -200,14 +215,20 @@ def test_a_type_outside_the_set_is_named_with_the_way_out(value: Any, name: str,
         (np.arange(3), r"numpy\.ndarray.*use \.tolist\(\)"),
     ],
 )
-def test_numpy_values_that_were_not_normalised_are_refused_with_the_call_that_mends_it(value: Any, hint: str) -> None:
+def test_numpy_values_that_were_not_normalised_are_refused_with_the_call_that_mends_it(
+    value: Any, hint: str
+) -> None:
     with pytest.raises(CodecError, match=hint):
         CODEC.pack(value)
 
 
-@pytest.mark.parametrize("key", [(1, 2), frozenset(), 1j, Level.LOW], ids=lambda key: type(key).__name__)
+@pytest.mark.parametrize(
+    "key", [(1, 2), frozenset(), 1j, Level.LOW], ids=lambda key: type(key).__name__
+)
 def test_mapping_keys_are_scalars(key: Any) -> None:
-    with pytest.raises(CodecError, match=f"a mapping key of type {type(key).__name__}; keys are text"):
+    with pytest.raises(
+        CodecError, match=f"a mapping key of type {type(key).__name__}; keys are text"
+    ):
         CODEC.normalise({key: 1})
 
 

@@ -1,4 +1,6 @@
-"""Declared types: Spark's words for what values can be, parsed without Spark; every mistake is one sentence."""
+"""Declared types: Spark's words for what values can be, parsed without Spark; every mistake is one
+sentence.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,10 @@ from sparkstorm.model.values.column_types import parse_columns, parse_type
         ("bigint", "bigint"),
         (" LONG ", "bigint"),
         ("Array<Map<string,real>>", "array<map<string,float>>"),
-        ("struct<a:int, `b c` binary,`d``e`:array< short >>", "struct<a:int,b c:binary,d`e:array<smallint>>"),
+        (
+            "struct<a:int, `b c` binary,`d``e`:array< short >>",
+            "struct<a:int,b c:binary,d`e:array<smallint>>",
+        ),
     ],
 )
 def test_types_are_read_in_sparks_words(text: str, meant: str) -> None:
@@ -21,7 +26,9 @@ def test_types_are_read_in_sparks_words(text: str, meant: str) -> None:
 
 
 def test_columns_have_names_and_types() -> None:
-    assert [(n, str(t)) for n, t in parse_columns("word string, n: bigint, `a.b` map<string,int>")] == [
+    assert [
+        (n, str(t)) for n, t in parse_columns("word string, n: bigint, `a.b` map<string,int>")
+    ] == [
         ("word", "string"),
         ("n", "bigint"),
         ("a.b", "map<string,int>"),

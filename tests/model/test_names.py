@@ -1,4 +1,6 @@
-"""Names as file names: one path component, never hidden, never too long, and different names never meet in one file."""
+"""Names as file names: one path component, never hidden, never too long, and different names never
+meet in one file.
+"""
 
 from __future__ import annotations
 

@@ -4,7 +4,12 @@ import pytest
 
 from sparkstorm.config import default_conf
 from sparkstorm.errors import InvalidConfigError
-from sparkstorm.model.normalise import check_own_conf, normalise_conf, normalise_topology, validate_sizes
+from sparkstorm.model.normalise import (
+    check_own_conf,
+    normalise_conf,
+    normalise_topology,
+    validate_sizes,
+)
 from sparkstorm.model.topology import Component, Topology
 
 CLUSTER = {**default_conf().as_dict(), "storm.local.dir": "here"}
@@ -21,7 +26,12 @@ def bolt(parallelism: int, num_tasks: int | None = None, **conf: object) -> Topo
         (bolt(3), {}, 3, 3),
         (bolt(3, 6), {}, 3, 6),
         (bolt(3, 6), {"topology.max.task.parallelism": 2}, 2, 2),
-        (bolt(3, 6, topology__max__task__parallelism=4), {"topology.max.task.parallelism": 2}, 3, 4),
+        (
+            bolt(3, 6, topology__max__task__parallelism=4),
+            {"topology.max.task.parallelism": 2},
+            3,
+            4,
+        ),
         (bolt(3, topology__tasks=5), {}, 3, 5),
         (bolt(3), {"topology.bolt.parallelism": {"b": 7}}, 7, 7),
         (bolt(3, 6), {"topology.bolt.parallelism": {"b": 2, "other": 9}}, 2, 6),
@@ -29,14 +39,20 @@ def bolt(parallelism: int, num_tasks: int | None = None, **conf: object) -> Topo
         (bolt(3), {"topology.spout.parallelism": {"b": 7}}, 3, 3),
     ],
 )
-def test_parallelism_is_made_definite(topology: Topology, conf: dict[str, object], executors: int, tasks: int) -> None:
+def test_parallelism_is_made_definite(
+    topology: Topology, conf: dict[str, object], executors: int, tasks: int
+) -> None:
     made = normalise_topology(topology, conf).components["b"]
     assert (made.parallelism, made.num_tasks) == (executors, tasks)
 
 
 def test_the_cluster_keeps_its_own_keys_and_repeating_them_is_fine() -> None:
-    assert check_own_conf({"storm.local.dir": "here", "topology.workers": 2}, CLUSTER, "wc") == {"topology.workers": 2}
-    with pytest.raises(InvalidConfigError, match=r"configuration of wc: storm\.local\.dir belongs to the cluster"):
+    assert check_own_conf({"storm.local.dir": "here", "topology.workers": 2}, CLUSTER, "wc") == {
+        "topology.workers": 2
+    }
+    with pytest.raises(
+        InvalidConfigError, match=r"configuration of wc: storm\.local\.dir belongs to the cluster"
+    ):
         check_own_conf({"storm.local.dir": "there"}, CLUSTER, "wc")
 
 
@@ -51,7 +67,9 @@ def test_the_stored_settings_are_whole_and_hold_no_secret_of_the_cluster() -> No
 
 @pytest.mark.parametrize("workers", [None, 0, -1, "2", True])
 def test_workers_are_a_whole_number_from_one(workers: object) -> None:
-    with pytest.raises(InvalidConfigError, match=r"There is no topology\.workers in configuration of wc-1-1"):
+    with pytest.raises(
+        InvalidConfigError, match=r"There is no topology\.workers in configuration of wc-1-1"
+    ):
         validate_sizes({"topology.workers": workers}, "wc-1-1")
 
 

@@ -16,7 +16,12 @@ BOLT = Component(
     {"topology.tasks": 3},
     inputs=(Subscription("lines", "default", Grouping("shuffle")),),
 )
-TOPOLOGY = Topology({"lines": Component("lines", "spout", object(), 1, streams={"default": Stream(("line",))}), "split": BOLT})
+TOPOLOGY = Topology(
+    {
+        "lines": Component("lines", "spout", object(), 1, streams={"default": Stream(("line",))}),
+        "split": BOLT,
+    }
+)
 
 
 def test_an_outline_has_the_systems_components_and_every_task() -> None:
@@ -24,11 +29,20 @@ def test_an_outline_has_the_systems_components_and_every_task() -> None:
     assert {name: part.kind for name, part in outline.components.items()} == {
         "__acker": "system", "lines": "spout", "split": "bolt",
     }  # fmt: skip
-    assert outline.component_by_task == {1: "__acker", 2: "__acker", 3: "lines", 4: "split", 5: "split", 6: "split"}
+    assert outline.component_by_task == {
+        1: "__acker",
+        2: "__acker",
+        3: "lines",
+        4: "split",
+        5: "split",
+        6: "split",
+    }
     assert outline.executors_by_component == {"__acker": 2, "lines": 1, "split": 2}
     kinds = {task: info.kind for task, info in outline.task_infos().items()}
     assert kinds == {1: "bolt", 2: "bolt", 3: "spout", 4: "bolt", 5: "bolt", 6: "bolt"}
-    assert [(one.component, one.grouping) for one in outline.components["split"].inputs] == [("lines", "shuffle")]
+    assert [(one.component, one.grouping) for one in outline.components["split"].inputs] == [
+        ("lines", "shuffle")
+    ]
 
 
 def test_an_outline_is_a_record_without_the_users_objects() -> None:

@@ -1,4 +1,6 @@
-"""Checks that records come back as they went and that hostile JSON is refused with path and field."""
+"""Checks that records come back as they went and that hostile JSON is refused with path and
+field.
+"""
 
 import json
 from typing import Any
@@ -36,11 +38,26 @@ BASE = TopologyBase(
     "wc-1-9", "wc", 7, TopologyStatus.REBALANCING, 2, {"split": 4}, "c0de", "c0nf",
     TopologyStatus.INACTIVE, PendingAction(Action.DO_REBALANCE, 99, OPTIONS), "ann",
 )  # fmt: skip
-BEAT = WorkerBeat("wc-1-9", "node-a", 6700, 10, 5, 321, 2, "RUNNING", 4, {EXECUTOR: {"acked": 5, "deep": [1.5, None]}})
-SUPERVISOR = SupervisorInfo("s1", "host", 5, 4, (6700, 6701), (6700,), {"cpu": 400.0}, {"rack": "r1"})
+BEAT = WorkerBeat(
+    "wc-1-9",
+    "node-a",
+    6700,
+    10,
+    5,
+    321,
+    2,
+    "RUNNING",
+    4,
+    {EXECUTOR: {"acked": 5, "deep": [1.5, None]}},
+)
+SUPERVISOR = SupervisorInfo(
+    "s1", "host", 5, 4, (6700, 6701), (6700,), {"cpu": 400.0}, {"rack": "r1"}
+)
 
 
-@pytest.mark.parametrize("record", [ASSIGNMENT, BASE, BEAT, SUPERVISOR], ids=lambda record: type(record).__name__)
+@pytest.mark.parametrize(
+    "record", [ASSIGNMENT, BASE, BEAT, SUPERVISOR], ids=lambda record: type(record).__name__
+)
 def test_a_record_comes_back_as_it_went(record: object) -> None:
     assert decode_record(type(record), encode_record(record), "/x") == record
 
@@ -66,12 +83,18 @@ def changed(**fields: Any) -> bytes:
         (changed(version=True), "version: expected an integer, got True"),
         (changed(version=float("nan")), "NaN is not JSON"),
         (changed(surprise=1), "/assignments/wc: unknown field 'surprise'"),
-        (changed(kind="SIDEWAYS"), "kind: expected one of NEW, REBALANCE, MONITOR, UPDATE, got 'SIDEWAYS'"),
+        (
+            changed(kind="SIDEWAYS"),
+            "kind: expected one of NEW, REBALANCE, MONITOR, UPDATE, got 'SIDEWAYS'",
+        ),
         (changed(slot_by_executor={"3-1": "a:1"}), "first task may not exceed its last"),
         (changed(slot_by_executor={"1-3": "a"}), "slot_by_executor.1-3: expected a slot"),
         (changed(slot_by_executor=[]), "slot_by_executor: expected an object, got []"),
         (changed(format=2), "format: expected 1, got 2"),
-        (changed(kind_of_record="TopologyBase"), "kind_of_record: expected Assignment, got 'TopologyBase'"),
+        (
+            changed(kind_of_record="TopologyBase"),
+            "kind_of_record: expected Assignment, got 'TopologyBase'",
+        ),
     ],
     ids=lambda value: None if isinstance(value, bytes) else value[-30:],
 )
@@ -92,7 +115,10 @@ def test_every_missing_field_is_named() -> None:
 def test_a_wrong_field_of_a_nested_record_is_named() -> None:
     whole = json.loads(encode_record(BASE))
     whole["pending"]["rebalance"]["num_workers"] = "three"
-    with pytest.raises(StoreInconsistentError, match=r"^/storms/wc: pending\.rebalance\.num_workers: expected an integer"):
+    with pytest.raises(
+        StoreInconsistentError,
+        match=r"^/storms/wc: pending\.rebalance\.num_workers: expected an integer",
+    ):
         decode_record(TopologyBase, json.dumps(whole).encode(), "/storms/wc")
 
 
@@ -117,7 +143,11 @@ def test_slots_and_executors_read_what_they_write_and_sort_by_number() -> None:
 
 
 def test_an_assignment_tells_the_executors_of_each_slot() -> None:
-    executors = {ExecutorId(2, 2): SLOT, ExecutorId(1, 1): SLOT, ExecutorId(3, 3): WorkerSlot("node-a", 6701)}
+    executors = {
+        ExecutorId(2, 2): SLOT,
+        ExecutorId(1, 1): SLOT,
+        ExecutorId(3, 3): WorkerSlot("node-a", 6701),
+    }
     made = Assignment("t", 1, "c", "d", slot_by_executor=executors)
     assert made.executors_by_slot() == {
         SLOT: [ExecutorId(1, 1), ExecutorId(2, 2)],

@@ -8,7 +8,15 @@ from typing import Annotated, Any
 import pytest
 
 from sparkstorm.errors import InvalidConfigError
-from sparkstorm.model.strict import UnfitValueError, named_errors, one_of, path_text, read_as, reader_of, whole
+from sparkstorm.model.strict import (
+    UnfitValueError,
+    named_errors,
+    one_of,
+    path_text,
+    read_as,
+    reader_of,
+    whole,
+)
 
 
 class Colour(StrEnum):
@@ -39,10 +47,13 @@ class Whole:
 
 def test_defaults_fill_what_is_absent_and_metadata_names_the_field() -> None:
     assert read_as(Whole, {"parts": [{"name": "a"}]}) == Whole((Part("a"),))
-    assert read_as(Whole, {"parts": [], "from": "x", "limits": {"cpu": 1}, "by_number": {"7": True}, "note": None}) == Whole(
-        (), "x", {"cpu": 1.0}, {7: True}
+    assert read_as(
+        Whole,
+        {"parts": [], "from": "x", "limits": {"cpu": 1}, "by_number": {"7": True}, "note": None},
+    ) == Whole((), "x", {"cpu": 1.0}, {7: True})
+    assert (
+        read_as(Whole, {"parts": [{"name": "a", "colour": "blue"}]}).parts[0].colour is Colour.BLUE
     )
-    assert read_as(Whole, {"parts": [{"name": "a", "colour": "blue"}]}).parts[0].colour is Colour.BLUE
 
 
 @pytest.mark.parametrize(
@@ -53,13 +64,28 @@ def test_defaults_fill_what_is_absent_and_metadata_names_the_field() -> None:
         ({"parts": [], "source": "x"}, "root: unknown field 'source'"),
         ({"parts": {}}, "parts: expected a list, got {}"),
         ({"parts": [{"name": "a"}, {"name": 1}]}, "parts[1].name: expected a text, got 1"),
-        ({"parts": [{"name": "a", "port": 10}]}, "parts[0].port: expected an integer from 0 to 9, got 10"),
-        ({"parts": [{"name": "a", "port": True}]}, "parts[0].port: expected an integer from 0 to 9, got True"),
-        ({"parts": [{"name": "a", "colour": ["red"]}]}, "parts[0].colour: expected one of red, blue, got ['red']"),
-        ({"parts": [{"name": "a", "kind": "odd"}]}, "parts[0].kind: expected one of big, small, got 'odd'"),
+        (
+            {"parts": [{"name": "a", "port": 10}]},
+            "parts[0].port: expected an integer from 0 to 9, got 10",
+        ),
+        (
+            {"parts": [{"name": "a", "port": True}]},
+            "parts[0].port: expected an integer from 0 to 9, got True",
+        ),
+        (
+            {"parts": [{"name": "a", "colour": ["red"]}]},
+            "parts[0].colour: expected one of red, blue, got ['red']",
+        ),
+        (
+            {"parts": [{"name": "a", "kind": "odd"}]},
+            "parts[0].kind: expected one of big, small, got 'odd'",
+        ),
         ({"parts": [{"name": "none"}]}, "parts[0].name: is reserved"),
         ({"parts": [], "limits": {"cpu": "much"}}, "limits.cpu: expected a number, got 'much'"),
-        ({"parts": [], "by_number": {"seven": True}}, "by_number: expected an object keyed by whole numbers, got 'seven'"),
+        (
+            {"parts": [], "by_number": {"seven": True}},
+            "by_number: expected an object keyed by whole numbers, got 'seven'",
+        ),
         ({"parts": [], "by_number": {"7": 1}}, "by_number.7: expected true or false, got 1"),
     ],
 )
@@ -71,7 +97,11 @@ def test_an_error_names_the_path(value: Any, text: str) -> None:
 
 def test_all_fields_may_be_demanded_in_spite_of_defaults() -> None:
     with pytest.raises(UnfitValueError, match="missing") as error:
-        read_as(Whole, {"parts": [{"name": "a"}], "from": "", "limits": {}, "by_number": {}, "note": None}, needs_all=True)
+        read_as(
+            Whole,
+            {"parts": [{"name": "a"}], "from": "", "limits": {}, "by_number": {}, "note": None},
+            needs_all=True,
+        )
     assert error.value.path == ["parts", 0, "port"]
 
 

@@ -1,4 +1,6 @@
-"""Tagged text: every value of the closed set comes back equal and of the same types; anything else is refused."""
+"""Tagged text: every value of the closed set comes back equal and of the same types; anything else
+is refused.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,14 @@ from hypothesis import strategies as st
 
 from sparkstorm.errors import CodecError
 from sparkstorm.model.values.codec import INT_MAX, INT_MIN, Codec
-from sparkstorm.model.values.tagged import MARK, from_json, read_value, row_writer, tag_text, to_json
+from sparkstorm.model.values.tagged import (
+    MARK,
+    from_json,
+    read_value,
+    row_writer,
+    tag_text,
+    to_json,
+)
 from tests.model.test_codec import same
 from tests.transport.values import values
 
@@ -82,7 +91,10 @@ def test_a_row_is_written_as_the_mapping_of_its_fields(pairs: list[tuple[str, An
 
 
 @settings(max_examples=300, derandomize=True)
-@given(st.text() | st.text(st.sampled_from('{}[]":$,0.e-nullmapfotbys')).map(lambda text: MARK + text + "}"))
+@given(
+    st.text()
+    | st.text(st.sampled_from('{}[]":$,0.e-nullmapfotbys')).map(lambda text: MARK + text + "}")
+)
 def test_any_other_text_is_itself_or_refused(text: str) -> None:
     try:
         found = read_value(text)
@@ -125,17 +137,23 @@ def test_a_cell_that_is_not_tagged_is_its_own_value(cell: Any) -> None:
     ids=lambda text: text[:20],
 )
 def test_tagged_text_that_was_not_written_so_is_refused_in_one_sentence(text: str) -> None:
-    with pytest.raises(CodecError, match=r"is no (value as SparkStorm writes it|tagged text)") as caught:
+    with pytest.raises(
+        CodecError, match=r"is no (value as SparkStorm writes it|tagged text)"
+    ) as caught:
         read_value(MARK + text)
     assert len(str(caught.value)) < 400 and "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("value", [None, True, -7, 1.5, "café", ["a", 1], {"a": {"b": []}}, 2**63 - 1, -(2**63)])
+@pytest.mark.parametrize(
+    "value", [None, True, -7, 1.5, "café", ["a", 1], {"a": {"b": []}}, 2**63 - 1, -(2**63)]
+)
 def test_plain_values_are_plain_json(value: Any) -> None:
     assert json.loads(to_json(value)) == value
 
 
-@pytest.mark.parametrize("text", ["", "{", '{"$bytes": 1}', '{"$nonsense": 1}', '{"$map": [[[], 1]]}', "[" * 100_000])
+@pytest.mark.parametrize(
+    "text", ["", "{", '{"$bytes": 1}', '{"$nonsense": 1}', '{"$map": [[[], 1]]}', "[" * 100_000]
+)
 def test_json_that_was_not_written_so_is_refused(text: str) -> None:
     with pytest.raises(CodecError):
         from_json(text)

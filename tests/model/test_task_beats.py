@@ -20,9 +20,18 @@ def test_each_task_has_its_worker_and_its_statistics() -> None:
     found = gather("wc-1-9", 8, [beat(1, {ExecutorId(3, 3): STATS})], COMPONENTS, 20)
     assert (found.master_task, found.time_ms, list(found.by_task)) == (8, 20, [3])
     task = found.by_task[3]
-    assert (task.component, task.executor, task.slot, task.state) == ("lines", ExecutorId(3, 3), WorkerSlot("n", 1), "RUNNING")
+    assert (task.component, task.executor, task.slot, task.state) == (
+        "lines",
+        ExecutorId(3, 3),
+        WorkerSlot("n", 1),
+        "RUNNING",
+    )
     assert (task.uptime_ms, task.counts.executed, task.queued, task.counts.emitted) == (5, 9, 1, 0)
-    assert (task.execute_us, task.process_us, len(task.last_error)) == ({"p50": 3.0, "p99": 8.5}, {}, 300)
+    assert (task.execute_us, task.process_us, len(task.last_error)) == (
+        {"p50": 3.0, "p99": 8.5},
+        {},
+        300,
+    )
     assert decode_record(TaskBeats, encode_record(found), "p") == found
 
 
@@ -33,7 +42,10 @@ def test_tasks_of_one_executor_are_told_apart() -> None:
 
 
 def test_a_task_that_has_moved_is_where_it_was_placed_last() -> None:
-    old, new = beat(1, {ExecutorId(3, 3): {"executed": 1}}, 4, 99), beat(2, {ExecutorId(3, 3): {"executed": 2}}, 5, 98)
+    old, new = (
+        beat(1, {ExecutorId(3, 3): {"executed": 1}}, 4, 99),
+        beat(2, {ExecutorId(3, 3): {"executed": 2}}, 5, 98),
+    )
     found = gather("wc-1-9", None, [new, old], COMPONENTS, 0)
     assert (found.by_task[3].slot.port, found.by_task[3].counts.executed) == (2, 2)
 
@@ -41,7 +53,17 @@ def test_a_task_that_has_moved_is_where_it_was_placed_last() -> None:
 def test_what_is_no_statistic_is_left_out() -> None:
     hostile = {"executed": "many", "emitted": True, "execute_us": [1], "last_error": 5, "tasks": 7}
     found = gather(
-        "wc-1-9", None, [beat(1, {ExecutorId(3, 3): hostile, ExecutorId(1, 2): None, ExecutorId(9, 9): {}})], COMPONENTS, 0
+        "wc-1-9",
+        None,
+        [beat(1, {ExecutorId(3, 3): hostile, ExecutorId(1, 2): None, ExecutorId(9, 9): {}})],
+        COMPONENTS,
+        0,
     )
     task = found.by_task[3]
-    assert (list(found.by_task), task.counts.executed, task.counts.emitted, task.execute_us, task.last_error) == ([3], 0, 0, {}, "")
+    assert (
+        list(found.by_task),
+        task.counts.executed,
+        task.counts.emitted,
+        task.execute_us,
+        task.last_error,
+    ) == ([3], 0, 0, {}, "")

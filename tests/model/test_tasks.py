@@ -26,8 +26,15 @@ from sparkstorm.model.topology import ACKER, Component, Topology
 
 def topology(**parallelism: int | tuple[int, int]) -> Topology:
     """Components by id: executors, or (executors, tasks)."""
-    sizes = {id: size if isinstance(size, tuple) else (size, None) for id, size in parallelism.items()}
-    return Topology({id: Component(id, "bolt", None, executors, tasks) for id, (executors, tasks) in sizes.items()})
+    sizes = {
+        id: size if isinstance(size, tuple) else (size, None) for id, size in parallelism.items()
+    }
+    return Topology(
+        {
+            id: Component(id, "bolt", None, executors, tasks)
+            for id, (executors, tasks) in sizes.items()
+        }
+    )
 
 
 NO_ACKERS = {"topology.acker.executors": 0}
@@ -35,20 +42,41 @@ NO_ACKERS = {"topology.acker.executors": 0}
 
 def test_tasks_are_numbered_from_one_by_component_id() -> None:
     made = number_tasks(topology(split=2, count=(2, 4), lines=1), NO_ACKERS)
-    assert made == {1: "count", 2: "count", 3: "count", 4: "count", 5: "lines", 6: "split", 7: "split"}
+    assert made == {
+        1: "count",
+        2: "count",
+        3: "count",
+        4: "count",
+        5: "lines",
+        6: "split",
+        7: "split",
+    }
     assert tasks_by_component(made) == {"count": [1, 2, 3, 4], "lines": [5], "split": [6, 7]}
 
 
-@pytest.mark.parametrize("conf", [{"topology.acker.executors": 10**30}, {"topology.workers": 10**9}, {"topology.tasks": MAX_TASKS}])
+@pytest.mark.parametrize(
+    "conf",
+    [
+        {"topology.acker.executors": 10**30},
+        {"topology.workers": 10**9},
+        {"topology.tasks": MAX_TASKS},
+    ],
+)
 def test_more_tasks_than_memory_could_hold_are_refused(conf: dict[str, int]) -> None:
-    with pytest.raises(InvalidConfigError, match=r"component '\w+' asks for \d+ tasks; a topology has at most 100,000 \("):
+    with pytest.raises(
+        InvalidConfigError,
+        match=r"component '\w+' asks for \d+ tasks; a topology has at most 100,000 \(",
+    ):
         number_tasks(topology(a=1, b=1), conf)
 
 
 def test_ackers_are_components_like_others_and_come_first_by_their_name() -> None:
     made = number_tasks(topology(a=1), {"topology.acker.executors": 2})
     assert made == {1: ACKER, 2: ACKER, 3: "a"}
-    assert system_topology(topology(a=1), {"topology.acker.executors": 2}).components[ACKER].kind == "system"
+    assert (
+        system_topology(topology(a=1), {"topology.acker.executors": 2}).components[ACKER].kind
+        == "system"
+    )
 
 
 @pytest.mark.parametrize(
@@ -63,7 +91,9 @@ def test_ackers_are_components_like_others_and_come_first_by_their_name() -> Non
         ({"topology.delivery.guarantee": "exactly-once", "topology.workers": 2}, 2),
     ],
 )
-def test_there_is_one_acker_per_worker_unless_conf_says_otherwise(conf: dict[str, Any], expected: int) -> None:
+def test_there_is_one_acker_per_worker_unless_conf_says_otherwise(
+    conf: dict[str, Any], expected: int
+) -> None:
     assert acker_count(conf) == expected
     assert (ACKER in system_topology(topology(a=1), conf).components) is (expected > 0)
 
@@ -76,11 +106,17 @@ def test_there_is_one_acker_per_worker_unless_conf_says_otherwise(conf: dict[str
         (Component("c", "bolt", None, 3, conf={"topology.tasks": 5}), {}, 5),
         (Component("c", "bolt", None, 3, 7, conf={"topology.tasks": 5}), {}, 7),
         (Component("c", "bolt", None, 3), {"topology.max.task.parallelism": 2}, 2),
-        (Component("c", "bolt", None, 3, conf={"topology.max.task.parallelism": 9}), {"topology.max.task.parallelism": 2}, 3),
+        (
+            Component("c", "bolt", None, 3, conf={"topology.max.task.parallelism": 9}),
+            {"topology.max.task.parallelism": 2},
+            3,
+        ),
         (Component("c", "bolt", None, 3, 7), {"topology.max.task.parallelism": None}, 7),
     ],
 )
-def test_a_component_has_its_own_number_of_tasks_up_to_the_cap(component: Component, conf: dict[str, Any], expected: int) -> None:
+def test_a_component_has_its_own_number_of_tasks_up_to_the_cap(
+    component: Component, conf: dict[str, Any], expected: int
+) -> None:
     assert task_count(component, conf) == expected
 
 
@@ -95,7 +131,9 @@ def test_a_component_has_its_own_number_of_tasks_up_to_the_cap(component: Compon
         (4, 10, [[0, 1, 2], [3, 4, 5], [6, 7], [8, 9]]),
     ],
 )
-def test_tasks_are_cut_into_chunks_with_the_larger_ones_first(count: int, size: int, expected: list[list[int]]) -> None:
+def test_tasks_are_cut_into_chunks_with_the_larger_ones_first(
+    count: int, size: int, expected: list[list[int]]
+) -> None:
     assert partition_fixed(count, range(size)) == expected
 
 
@@ -123,4 +161,8 @@ def test_a_cap_on_tasks_also_caps_executors() -> None:
 
 
 def test_a_component_of_unknown_parallelism_gets_an_executor_per_task() -> None:
-    assert compute_executors({1: "a", 2: "a", 3: "b"}, {"b": 1}) == [ExecutorId(1, 1), ExecutorId(2, 2), ExecutorId(3, 3)]
+    assert compute_executors({1: "a", 2: "a", 3: "b"}, {"b": 1}) == [
+        ExecutorId(1, 1),
+        ExecutorId(2, 2),
+        ExecutorId(3, 3),
+    ]

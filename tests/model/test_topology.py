@@ -5,12 +5,22 @@ from __future__ import annotations
 import pytest
 
 from sparkstorm.errors import InvalidTopologyError
-from sparkstorm.model.topology import Component, Grouping, Stream, Subscription, Topology, validate, validate_name
+from sparkstorm.model.topology import (
+    Component,
+    Grouping,
+    Stream,
+    Subscription,
+    Topology,
+    validate,
+    validate_name,
+)
 
 
 def bolt(id: str, *sources: str, streams: tuple[str, ...] = ("default",)) -> Component:
     inputs = tuple(Subscription(source, "default", Grouping("shuffle")) for source in sources)
-    return Component(id, "bolt", None, streams={name: Stream(["v"]) for name in streams}, inputs=inputs)
+    return Component(
+        id, "bolt", None, streams={name: Stream(["v"]) for name in streams}, inputs=inputs
+    )
 
 
 def spout(id: str) -> Component:
@@ -64,16 +74,26 @@ def test_cycles_are_found_nested_joined_and_apart() -> None:
         bolt("self", "self", "s"),
         bolt("out", "e"),
     )
-    assert components_of(made) == {frozenset("s"), frozenset("abc"), frozenset("de"), frozenset(["self"]), frozenset(["out"])}
+    assert components_of(made) == {
+        frozenset("s"),
+        frozenset("abc"),
+        frozenset("de"),
+        frozenset(["self"]),
+        frozenset(["out"]),
+    }
 
 
 def test_two_loops_through_one_component_are_one_cycle() -> None:
-    made = topology(spout("s"), bolt("hub", "s", "left", "right"), bolt("left", "hub"), bolt("right", "hub"))
+    made = topology(
+        spout("s"), bolt("hub", "s", "left", "right"), bolt("left", "hub"), bolt("right", "hub")
+    )
     assert frozenset(["hub", "left", "right"]) in components_of(made)
 
 
 def test_a_long_chain_does_not_exhaust_the_stack() -> None:
-    made = topology(spout("s"), bolt("b0", "s", "b4999"), *(bolt(f"b{n}", f"b{n - 1}") for n in range(1, 5000)))
+    made = topology(
+        spout("s"), bolt("b0", "s", "b4999"), *(bolt(f"b{n}", f"b{n - 1}") for n in range(1, 5000))
+    )
     assert {len(each) for each in components_of(made)} == {1, 5000}
 
 
@@ -83,7 +103,24 @@ def test_good_names_are_accepted(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["", "a b", "a/b", "ä", "12", "null", "a\n", "{x}", ".", "..", "...", ".a", "-a", "--fresh", "../a"]
+    "name",
+    [
+        "",
+        "a b",
+        "a/b",
+        "ä",
+        "12",
+        "null",
+        "a\n",
+        "{x}",
+        ".",
+        "..",
+        "...",
+        ".a",
+        "-a",
+        "--fresh",
+        "../a",
+    ],
 )
 def test_bad_names_are_refused(name: str) -> None:
     with pytest.raises(InvalidTopologyError, match="is not a valid topology name: use letters"):
@@ -96,11 +133,17 @@ def test_a_component_that_is_kept_under_another_id_is_still_checked() -> None:
 
 
 def test_a_topology_without_a_spout_is_refused() -> None:
-    with pytest.raises(InvalidTopologyError, match=r"needs at least one spout; add one with set_spout"):
+    with pytest.raises(
+        InvalidTopologyError, match=r"needs at least one spout; add one with set_spout"
+    ):
         validate(topology(bolt("b", "b")))
 
 
 def test_a_spout_with_inputs_is_refused() -> None:
-    odd = Component("t", "spout", None, streams={}, inputs=(Subscription("s", "default", Grouping("shuffle")),))
-    with pytest.raises(InvalidTopologyError, match="spout 't' may not declare inputs; make it a bolt or drop them"):
+    odd = Component(
+        "t", "spout", None, streams={}, inputs=(Subscription("s", "default", Grouping("shuffle")),)
+    )
+    with pytest.raises(
+        InvalidTopologyError, match="spout 't' may not declare inputs; make it a bolt or drop them"
+    ):
         validate(topology(spout("s"), odd))

@@ -1,4 +1,6 @@
-"""Weights of packed values: no less than what unpacking takes, the same in both cores, whatever the bytes claim."""
+"""Weights of packed values: no less than what unpacking takes, the same in both cores, whatever the
+bytes claim.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,14 @@ from sparkstorm.model.values.codec import Codec
 from sparkstorm.model.values.unfolding import MOST_PER_BYTE, require_bounded, weigh, weigh_plain
 
 CODEC, ALL = Codec(), 1 << 60
-scalars = st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=40) | st.binary(max_size=40)
+scalars = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats()
+    | st.text(max_size=40)
+    | st.binary(max_size=40)
+)
 keys = st.integers(-(2**63), 2**63 - 1) | st.text(max_size=9)
 values = st.recursive(
     scalars | st.sets(st.integers(-40, 400), max_size=9) | st.decimals(allow_nan=False),
@@ -74,7 +83,9 @@ def test_what_is_too_short_to_weigh_too_much_does_not(value: Any) -> None:
             require_bounded(data, weight - 1)
 
 
-heads = st.sampled_from([*range(0x80, 0xA4), *range(0xC0, 0xE2), 0xFA, 0xFB, 0, 1, 2, 6, 7, 9]).map(lambda n: bytes([n]))
+heads = st.sampled_from([*range(0x80, 0xA4), *range(0xC0, 0xE2), 0xFA, 0xFB, 0, 1, 2, 6, 7, 9]).map(
+    lambda n: bytes([n])
+)
 hostile = st.lists(heads | st.binary(max_size=5), max_size=40).map(b"".join)
 
 
@@ -86,10 +97,19 @@ def test_both_cores_weigh_the_same(data: bytes, most: int, end: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "claim", [b"\xdb\xff\xff\xff\xff", b"\xc6\xff\xff\xff\xff", b"\xc9\xff\xff\xff\xff\x04", b"\xda\xff", b"\xbf"]
+    "claim",
+    [
+        b"\xdb\xff\xff\xff\xff",
+        b"\xc6\xff\xff\xff\xff",
+        b"\xc9\xff\xff\xff\xff\x04",
+        b"\xda\xff",
+        b"\xbf",
+    ],
 )
 @pytest.mark.parametrize("count", [weigh, weigh_plain])
-def test_a_length_that_is_claimed_in_an_extension_hides_nothing_behind_it(count: Any, claim: bytes) -> None:
+def test_a_length_that_is_claimed_in_an_extension_hides_nothing_behind_it(
+    count: Any, claim: bytes
+) -> None:
     """The codec reads the first value of an extension's content and no further."""
     content = b"\xa15" + claim
     data = b"\x92\xc7" + bytes([len(content)]) + b"\x04" + content + repeated(b"\x90", 1000)

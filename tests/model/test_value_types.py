@@ -1,4 +1,6 @@
-"""Checks values beyond msgpack's own: each comes back as it was, through bytes, tagged text and grouping hashes."""
+"""Checks values beyond msgpack's own: each comes back as it was, through bytes, tagged text and
+grouping hashes.
+"""
 
 from __future__ import annotations
 
@@ -63,10 +65,23 @@ class Meter:
 HERE = __name__
 register([f"{HERE}:{name}" for name in ("Colour", "Order", "Right", "Meter")])
 
-zones = st.sampled_from([datetime.UTC, datetime.timezone(datetime.timedelta(hours=5, minutes=30)), ZoneInfo("Europe/Berlin")])
-moments = st.datetimes(datetime.datetime(1900, 1, 1), datetime.datetime(2200, 1, 1), timezones=zones)
+zones = st.sampled_from(
+    [
+        datetime.UTC,
+        datetime.timezone(datetime.timedelta(hours=5, minutes=30)),
+        ZoneInfo("Europe/Berlin"),
+    ]
+)
+moments = st.datetimes(
+    datetime.datetime(1900, 1, 1), datetime.datetime(2200, 1, 1), timezones=zones
+)
 further = (
-    st.dates() | moments | st.decimals(allow_nan=False) | st.uuids() | st.integers(-(2**300), 2**300) | st.sampled_from(Colour)
+    st.dates()
+    | moments
+    | st.decimals(allow_nan=False)
+    | st.uuids()
+    | st.integers(-(2**300), 2**300)
+    | st.sampled_from(Colour)
 )
 keys = scalars.filter(lambda value: value == value) | further
 values: st.SearchStrategy[Any] = st.recursive(
@@ -74,14 +89,22 @@ values: st.SearchStrategy[Any] = st.recursive(
     lambda inner: (
         st.lists(inner, max_size=4)
         | st.dictionaries(keys, inner, max_size=4)
-        | st.builds(Order, st.uuids(), st.decimals(allow_nan=False), st.sampled_from(Colour), st.lists(inner, max_size=2))
+        | st.builds(
+            Order,
+            st.uuids(),
+            st.decimals(allow_nan=False),
+            st.sampled_from(Colour),
+            st.lists(inner, max_size=2),
+        )
     ),
     max_leaves=10,
 )
 
 
 def same(one: Any, other: Any) -> bool:
-    """Equal and of equal types all the way down; datetimes with the same zone, decimals with the same digits."""
+    """Equal and of equal types all the way down; datetimes with the same zone, decimals with the
+    same digits.
+    """
     if type(one) is not type(other):
         return False
     if isinstance(one, list):
@@ -89,7 +112,12 @@ def same(one: Any, other: Any) -> bool:
     if isinstance(one, dict):
         return len(one) == len(other) and all(same(one[key], other[key]) for key in one)
     if isinstance(one, datetime.datetime):
-        return (one, one.utcoffset(), one.fold, str(one.tzinfo)) == (other, other.utcoffset(), other.fold, str(other.tzinfo))
+        return (one, one.utcoffset(), one.fold, str(one.tzinfo)) == (
+            other,
+            other.utcoffset(),
+            other.fold,
+            str(other.tzinfo),
+        )
     return str(one) == str(other) if isinstance(one, Decimal) else bool(one == other)
 
 
@@ -142,7 +170,9 @@ def test_what_has_no_exact_form_is_refused_with_the_way_out(value: Any, said: st
         CODEC.normalise([value])
 
 
-def test_a_registered_value_has_the_fields_that_were_sent_whatever_its_constructor_does_and_however_often_it_is_sent() -> None:
+def test_a_registered_value_has_the_fields_that_were_sent_whatever_its_constructor_does_and_however_often_it_is_sent() -> (
+    None
+):
     meter = Meter(4)
     meter.looks = 7
     for sent in (meter, [meter, Right.READ | Right.WRITE, Right.READ, Right(0)]):
@@ -150,7 +180,9 @@ def test_a_registered_value_has_the_fields_that_were_sent_whatever_its_construct
         assert found == sent
     assert (found[0].reading, found[0].looks, found[0].unit) == (5, 7, "kWh")
     meter.reading = -1
-    with pytest.raises(CodecError, match=r"of type .*Meter that cannot be read back: .*a negative reading"):
+    with pytest.raises(
+        CodecError, match=r"of type .*Meter that cannot be read back: .*a negative reading"
+    ):
         CODEC.normalise(meter)
 
 
@@ -163,7 +195,9 @@ def test_a_class_that_is_not_registered_is_refused_with_the_line_that_registers_
         CODEC.normalise(Unregistered.ONE)
 
 
-def test_a_process_without_the_class_reads_a_record_that_packs_to_the_same_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_without_the_class_reads_a_record_that_packs_to_the_same_bytes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     order = Order(UUID(int=7), Decimal("1.50"), Colour.RED, [1])
     packed = CODEC.pack([order, {Colour.BLUE: 1}])
     line, hashed = to_json(order), stable_hash(order)
@@ -190,7 +224,10 @@ def test_a_name_that_registers_nothing_is_refused(name: str, said: str) -> None:
 
 
 def test_a_class_beside_the_components_is_refused_before_it_becomes_several() -> None:
-    with pytest.raises(InvalidConfigError, match="'shop' defines components and travels by value; put the class into a module"):
+    with pytest.raises(
+        InvalidConfigError,
+        match="'shop' defines components and travels by value; put the class into a module",
+    ):
         check_serializers(["shop:Order"], ["shop"])
     check_serializers(["shop_values:Order"], ["shop"])
 

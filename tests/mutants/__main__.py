@@ -1,6 +1,8 @@
-"""Run each mutant's tests on a copy of the sources; print the survivors, and exit with 1 when there are any.
+"""Run each mutant's tests on a copy of the sources; print the survivors, and exit with 1 when there
+are any.
 
-`python -m tests.mutants [TEXT]`: only those whose file or new line has this text; `--no-redis`: those of no Lua script.
+`python -m tests.mutants [TEXT]`: only those whose file or new line has this text; `--no-redis`:
+those of no Lua script.
 """
 
 from __future__ import annotations
@@ -28,13 +30,23 @@ def main() -> int:
     parser.add_argument("text", nargs="?", default="")
     parser.add_argument("--no-redis", action="store_true")
     chosen = parser.parse_args()
-    mutants = [m for m in MUTANTS if chosen.text in f"{m.file} {m.new}" and not (chosen.no_redis and m.file.endswith(".lua"))]
+    mutants = [
+        m
+        for m in MUTANTS
+        if chosen.text in f"{m.file} {m.new}" and not (chosen.no_redis and m.file.endswith(".lua"))
+    ]
     if not mutants:
         parser.error(f"no mutant has the text {chosen.text!r}")
     with tempfile.TemporaryDirectory() as folder:
         copy = _copy(Path(folder))
-        if (status := _run(copy, sorted({name for mutant in mutants for name in mutant.tests}), 1200)) != 0:
-            print(f"without any mutant the tests end with {status} in the copy: nothing can be said")
+        if (
+            status := _run(
+                copy, sorted({name for mutant in mutants for name in mutant.tests}), 1200
+            )
+        ) != 0:
+            print(
+                f"without any mutant the tests end with {status} in the copy: nothing can be said"
+            )
             return 2
         survivors = [mutant for mutant in mutants if not _is_killed(copy, mutant)]
     print(f"{len(mutants)} mutants, {len(survivors)} survivors")
@@ -61,7 +73,12 @@ def _is_killed(copy: Path, mutant: Mutant) -> bool:
     finally:
         path.write_text(whole, encoding="utf-8")
     outcome = _OUTCOMES.get(status, f"killed (pytest ended with {status})")
-    print(f"{outcome:13} {time.monotonic() - began:5.1f} s  {mutant.file}: {mutant.new or '(no line)'}"[:150], flush=True)
+    print(
+        f"{outcome:13} {time.monotonic() - began:5.1f} s  {mutant.file}: {mutant.new or '(no line)'}"[
+            :150
+        ],
+        flush=True,
+    )
     return status != 0
 
 
@@ -71,9 +88,22 @@ def _run(copy: Path, tests: Sequence[str], seconds: int) -> int:
     # the tests must be those of the copy, and not of an installed package
     guard = f"import sparkstorm, sys; sys.exit(0 if sparkstorm.__file__.startswith({str(copy)!r}) else 9)"
     subprocess.run([sys.executable, "-c", guard], cwd=copy, env=environment, check=True)
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", *tests]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-x",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:xdist",
+        *tests,
+    ]
     try:
-        return subprocess.run(command, cwd=copy, env=environment, capture_output=True, timeout=seconds).returncode
+        return subprocess.run(
+            command, cwd=copy, env=environment, capture_output=True, timeout=seconds
+        ).returncode
     except subprocess.TimeoutExpired:
         return _TIMED_OUT
 

@@ -1,4 +1,6 @@
-"""Each mutant still applies: its line is there once, what it makes is Python, and its tests exist."""
+"""Each mutant still applies: its line is there once, what it makes is Python, and its tests
+exist.
+"""
 
 from __future__ import annotations
 
@@ -22,5 +24,8 @@ def test_a_mutant_applies(mutant: Mutant) -> None:
 
 def test_a_line_that_is_gone_is_said() -> None:
     mutant = MUTANTS[0]._replace(old="no such line")
-    with pytest.raises(LookupError, match=r"has the line 'no such line' 0 times: bring tests/mutants/table.py up to date"):
+    with pytest.raises(
+        LookupError,
+        match=r"has the line 'no such line' 0 times: bring tests/mutants/table.py up to date",
+    ):
         applied(mutant, "text\n")

@@ -1,17 +1,29 @@
-"""Stores that fail at their n-th write: once, as a store that was away for a moment, or for good, as a process that died."""
+"""Stores that fail at their n-th write: once, as a store that was away for a moment, or for good,
+as a process that died.
+"""
 
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from sparkstorm.errors import StoreUnavailableError
 
-WRITES = ("put", "create", "ensure_path", "create_sequential", "delete", "put_ephemeral", "try_ephemeral")
+WRITES = (
+    "put",
+    "create",
+    "ensure_path",
+    "create_sequential",
+    "delete",
+    "put_ephemeral",
+    "try_ephemeral",
+)
 MOST_WRITES = 150  # more than any request takes
 KEEPING = ("retire", "hand_over", "seed")  # what a keeper of the topologies' data writes
 
 
 class CrashPoint:
-    """Counts the writes of all stores it is put around; crashes at the n-th, before the write is done or after."""
+    """Counts the writes of all stores it is put around; crashes at the n-th, before the write is
+    done or after.
+    """
 
     def __init__(self, at: int, is_written: bool = False, is_final: bool = True) -> None:
         self.at = at
@@ -62,8 +74,12 @@ class _CrashingStore:
         return call
 
 
-def each_point(is_written: bool = False, is_final: bool = True, limit: int = MOST_WRITES) -> Iterator[CrashPoint]:
-    """Yield a crash at the first write, at the second and so on, until a run is over before its crash comes."""
+def each_point(
+    is_written: bool = False, is_final: bool = True, limit: int = MOST_WRITES
+) -> Iterator[CrashPoint]:
+    """Yield a crash at the first write, at the second and so on, until a run is over before its
+    crash comes.
+    """
     for at in range(1, limit):
         crash = CrashPoint(at, is_written, is_final)
         yield crash

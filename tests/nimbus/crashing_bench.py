@@ -1,4 +1,6 @@
-"""A simulated cluster whose Nimbus, or whole driver, dies at a chosen write and is followed by another."""
+"""A simulated cluster whose Nimbus, or whole driver, dies at a chosen write and is followed by
+another.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -47,10 +49,15 @@ class RefusingScheduler(DefaultScheduler):
 
 
 class CrashingBench(Bench):
-    """A cluster with a topology in it; Nimbus, or the driver with it, dies at its n-th write and is followed by another."""
+    """A cluster with a topology in it; Nimbus, or the driver with it, dies at its n-th write and is
+    followed by another.
+    """
 
     def __init__(self, is_inactive: bool = False) -> None:
-        settings = {"nimbus__topology__blobstore__deletion__delay__ms": 1000, "task__cleanup__timeout__sec": 2}
+        settings = {
+            "nimbus__topology__blobstore__deletion__delay__ms": 1000,
+            "task__cleanup__timeout__sec": 2,
+        }
         super().__init__(3, (6700, 6701), RefusingScheduler(), **settings)
         for supervisor in self.supervisors.values():
             supervisor.opens = lambda _key: ""

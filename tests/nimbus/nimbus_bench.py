@@ -1,4 +1,6 @@
-"""A whole simulated cluster around a Nimbus: a local tree, a simulated clock, supervisors whose slots obey."""
+"""A whole simulated cluster around a Nimbus: a local tree, a simulated clock, supervisors whose
+slots obey.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,7 +15,13 @@ from sparkstorm.cluster.local import LocalStateStore, LocalStateTree
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.config import default_conf
 from sparkstorm.errors import StoreUnavailableError
-from sparkstorm.model.assignment import Assignment, ExecutorId, SupervisorInfo, WorkerBeat, WorkerSlot
+from sparkstorm.model.assignment import (
+    Assignment,
+    ExecutorId,
+    SupervisorInfo,
+    WorkerBeat,
+    WorkerSlot,
+)
 from sparkstorm.model.status import RebalanceOptions
 from sparkstorm.model.topology import Component, Grouping, Stream, Subscription, Topology
 from sparkstorm.nimbus.nimbus import Nimbus
@@ -45,9 +53,11 @@ def wordcount(split: int = 4, count: int = 4, num_tasks: int | None = None) -> T
 
 @dataclass
 class FakeSupervisor:
-    """Slots that run what the assignments say, and say so; they can die, fall silent or lose their session.
+    """Slots that run what the assignments say, and say so; they can die, fall silent or lose their
+    session.
 
-    `opens` gives the verdict of a trial of the code with that key, published a step after its request was seen; None: no trials.
+    `opens` gives the verdict of a trial of the code with that key, published a step after its
+    request was seen; None: no trials.
     """
 
     node: str
@@ -72,8 +82,17 @@ class FakeSupervisor:
         if not self.is_up or self.tree.is_down:
             return
         if self.registers:
-            offer = SupervisorInfo(self.node, self.host, now_ms, now_ms - START_MS, self.ports, resources=self.resources)
-            self.state.register_supervisor(replace(offer, trials=self._trials(), store_problem=self.store_problem))
+            offer = SupervisorInfo(
+                self.node,
+                self.host,
+                now_ms,
+                now_ms - START_MS,
+                self.ports,
+                resources=self.resources,
+            )
+            self.state.register_supervisor(
+                replace(offer, trials=self._trials(), store_problem=self.store_problem)
+            )
         assignments = self.state.read_assignments()
         for port in self.ports:
             self._follow(WorkerSlot(self.node, port), assignments, now_ms)
@@ -88,7 +107,9 @@ class FakeSupervisor:
 
     def _follow(self, slot: WorkerSlot, assignments: Mapping[str, Assignment], now_ms: int) -> None:
         wanted = [(each, found) for each, found in assignments.items() if found.executors_at(slot)]
-        assert len(wanted) <= 1, f"{slot} belongs to several topologies: {[each for each, _ in wanted]}"
+        assert len(wanted) <= 1, (
+            f"{slot} belongs to several topologies: {[each for each, _ in wanted]}"
+        )
         was = self.running.pop(slot.port, None)
         if was and (not wanted or wanted[0][0] != was[0]):
             self.state.remove_worker_beat(was[0], slot)
@@ -109,7 +130,11 @@ class FakeSupervisor:
     def _tell_upgraded(self, topology_id: str, slot: WorkerSlot, assignment: Assignment) -> None:
         """As a slot does whose worker has beaten under the code that a gray upgrade gave it."""
         upgrade = self.state.read_upgrade(topology_id)
-        if upgrade and self.state.is_upgrading(topology_id, slot) and upgrade.target(slot) == assignment.code_at(slot):
+        if (
+            upgrade
+            and self.state.is_upgrading(topology_id, slot)
+            and upgrade.target(slot) == assignment.code_at(slot)
+        ):
             self.state.write_upgraded(topology_id, slot, upgrade.target(slot))
 
     def die(self) -> None:
@@ -131,9 +156,15 @@ class Bench:
         self.tree = LocalStateTree()
         self.clock = SimClock(START_MS)
         self.bytes_store = LocalBytesStore()
-        self.conf = {**default_conf().as_dict(), **{key.replace("__", "."): value for key, value in conf.items()}}
+        self.conf = {
+            **default_conf().as_dict(),
+            **{key.replace("__", "."): value for key, value in conf.items()},
+        }
         self.scheduler = scheduler or DefaultScheduler()
-        self.supervisors = {f"node-{n}": FakeSupervisor(f"node-{n}", f"host-{n}", tuple(ports), self.tree) for n in range(nodes)}
+        self.supervisors = {
+            f"node-{n}": FakeSupervisor(f"node-{n}", f"host-{n}", tuple(ports), self.tree)
+            for n in range(nodes)
+        }
         self.store = LocalStateStore(self.tree)
         self.state = StormState(self.store, KEY)
         self.turns = 0
@@ -150,7 +181,9 @@ class Bench:
     def client(self, store: LocalStateStore | None = None) -> NimbusService:
         """A service over this Nimbus's session, or over another process's."""
         state = self.state if store is None else StormState(store, KEY)
-        return NimbusService(state, BlobStore(state, self.bytes_store, KEY), self.conf, self.clock, self.wait_until)
+        return NimbusService(
+            state, BlobStore(state, self.bytes_store, KEY), self.conf, self.clock, self.wait_until
+        )
 
     def restart_nimbus(self) -> None:
         """Let the old Nimbus go, session and all, and start another."""
@@ -181,7 +214,9 @@ class Bench:
             self.tick()
 
     def wait_until(self, condition: Any, timeout_ms: int) -> bool:
-        """Drive the cluster until something holds: what can be done at once takes no simulated time."""
+        """Drive the cluster until something holds: what can be done at once takes no simulated
+        time.
+        """
         for _ in range(_TURNS_AT_ONCE):
             if condition():
                 return True
@@ -193,12 +228,19 @@ class Bench:
             self.tick(100)
         return True
 
-    def submit(self, name: str = "wc", topology: Topology | None = None, code: bytes = CODE, **conf: Any) -> str:
+    def submit(
+        self, name: str = "wc", topology: Topology | None = None, code: bytes = CODE, **conf: Any
+    ) -> str:
         """Submit and drive until it is assigned."""
-        own = {"topology.workers": 4, **{key.replace("__", "."): value for key, value in conf.items()}}
+        own = {
+            "topology.workers": 4,
+            **{key.replace("__", "."): value for key, value in conf.items()},
+        }
         return self.service.submit(name, topology or wordcount(), own, code)
 
-    def begin_rebalance(self, name: str, options: RebalanceOptions, wait_secs: float | None) -> PendingRequest:
+    def begin_rebalance(
+        self, name: str, options: RebalanceOptions, wait_secs: float | None
+    ) -> PendingRequest:
         """Ask for a rebalance and drive until it is accepted."""
         pending = self.service.begin(self.service.rebalance_request(name, options, wait_secs))
         assert self.wait_until(lambda: pending.poll() is not None, 10_000)
@@ -206,16 +248,25 @@ class Bench:
         return pending
 
     def check(self) -> None:
-        """The invariants: an executor in one slot, a slot with one topology, versions that only grow."""
+        """The invariants: an executor in one slot, a slot with one topology, versions that only
+        grow.
+        """
         if self.tree.is_down:
             return
         owner_by_slot: dict[WorkerSlot, str] = {}
         for topology_id, assignment in self.state.read_assignments().items():
             for slot in assignment.slot_by_executor.values():
-                assert owner_by_slot.setdefault(slot, topology_id) == topology_id, f"{slot} has two topologies"
-            assert assignment.placed_version_by_executor.keys() == assignment.slot_by_executor.keys()
+                assert owner_by_slot.setdefault(slot, topology_id) == topology_id, (
+                    f"{slot} has two topologies"
+                )
+            assert (
+                assignment.placed_version_by_executor.keys() == assignment.slot_by_executor.keys()
+            )
             assert assignment.start_ms_by_executor.keys() == assignment.slot_by_executor.keys()
-            assert all(placed <= assignment.version for placed in assignment.placed_version_by_executor.values())
+            assert all(
+                placed <= assignment.version
+                for placed in assignment.placed_version_by_executor.values()
+            )
 
     def slots(self, topology_id: str) -> dict[ExecutorId, WorkerSlot]:
         """Where a topology is."""

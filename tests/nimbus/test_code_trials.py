@@ -1,4 +1,6 @@
-"""Trials of a topology's code on every host, as Nimbus waits for them before it accepts the code."""
+"""Trials of a topology's code on every host, as Nimbus waits for them before it accepts the
+code.
+"""
 
 from __future__ import annotations
 
@@ -50,13 +52,20 @@ def test_code_that_one_host_cannot_open_is_refused_before_anything_changes(kind:
     before = None if kind == "submit" else bench.submit()
     bench.supervisors["node-1"].opens = lambda key: LACKS if key == blob_key(NEW) else ""
     request_of = getattr(bench.service, f"{kind}_request")
-    request = request_of("wc", wordcount(), {"topology.workers": 4, "topology.upgrade.worker.num": 1}, NEW)
-    with pytest.raises(InvalidTopologyError, match=f"^the topology cannot run on host host-1: {LACKS}$"):
+    request = request_of(
+        "wc", wordcount(), {"topology.workers": 4, "topology.upgrade.worker.num": 1}, NEW
+    )
+    with pytest.raises(
+        InvalidTopologyError, match=f"^the topology cannot run on host host-1: {LACKS}$"
+    ):
         bench.service.carry_out(request)
     bench.advance(5)
     assert bench.state.topology_ids() == ([before] if before else [])
     base = bench.state.read_base(before) if before else None
-    assert base is None or (base.status, bench.blobs.get(base.code_key)) == (TopologyStatus.ACTIVE, CODE)
+    assert base is None or (base.status, bench.blobs.get(base.code_key)) == (
+        TopologyStatus.ACTIVE,
+        CODE,
+    )
     assert bench.state.request_ids() == [] and blob_key(NEW) not in bench.state.blob_keys()
 
 
@@ -80,7 +89,8 @@ def test_of_many_hosts_without_a_verdict_three_are_named() -> None:
     found = bench.state.read_outcome(request.id)
     assert (
         found
-        and found.step == "accepted although host host-0, host host-1, host host-2 and 3 more did not open the code within 20 s"
+        and found.step
+        == "accepted although host host-0, host host-1, host host-2 and 3 more did not open the code within 20 s"
     )
 
 
@@ -125,7 +135,10 @@ def test_requests_of_one_topology_keep_their_order_and_others_are_served_meanwhi
     assert [state_of(bench, each) for each in (first, second, kill)] == [None, None, None]
     bench.advance(25)
     found = bench.state.read_outcome(second.id)
-    assert found and (found.state, found.error_kind) == (OutcomeState.REFUSED, AlreadyAliveError.__name__)
+    assert found and (found.state, found.error_kind) == (
+        OutcomeState.REFUSED,
+        AlreadyAliveError.__name__,
+    )
     assert [state_of(bench, each) for each in (first, kill)] == [OutcomeState.DONE] * 2
     assert bench.state.topology_ids() == [other]
 
@@ -138,5 +151,11 @@ def test_a_nimbus_that_follows_decides_by_the_same_verdicts() -> None:
     bench.supervisors["node-1"].opens = lambda _key: LACKS
     bench.advance(3)
     found = bench.state.read_outcome(request.id)
-    assert found and (found.state, found.error_kind) == (OutcomeState.REFUSED, InvalidTopologyError.__name__)
-    assert found.error == f"the topology cannot run on host host-1: {LACKS}" and bench.state.topology_ids() == []
+    assert found and (found.state, found.error_kind) == (
+        OutcomeState.REFUSED,
+        InvalidTopologyError.__name__,
+    )
+    assert (
+        found.error == f"the topology cannot run on host host-1: {LACKS}"
+        and bench.state.topology_ids() == []
+    )

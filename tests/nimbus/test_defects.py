@@ -1,4 +1,6 @@
-"""Defects of the originals that Nimbus could share, by number (those of scheduling are in test_jstorm.py): none is copied."""
+"""Defects of the originals that Nimbus could share, by number (those of scheduling are in
+test_jstorm.py): none is copied.
+"""
 
 import json
 from dataclasses import replace
@@ -18,7 +20,10 @@ def test_defect_4_no_task_comes_or_goes_with_a_rebalance_and_each_runs_once() ->
     topology_id = bench.submit()
     tasks = bench.state.read_tasks(topology_id)
     assert tasks
-    for options in (RebalanceOptions(1, {"split": 1, "count": 2}), RebalanceOptions(4, {"split": 4, "count": 4})):
+    for options in (
+        RebalanceOptions(1, {"split": 1, "count": 2}),
+        RebalanceOptions(4, {"split": 4, "count": 4}),
+    ):
         bench.service.rebalance("wc", options, wait_secs=0)
         bench.advance(3)
         assert bench.state.read_tasks(topology_id) == tasks
@@ -48,7 +53,9 @@ def test_defect_6_a_topology_can_be_killed_whatever_its_status(status: TopologyS
     assert bench.state.known_ids() == set()
 
 
-def test_defect_7_a_topology_that_is_still_starting_keeps_nobody_from_looking_at_the_others() -> None:
+def test_defect_7_a_topology_that_is_still_starting_keeps_nobody_from_looking_at_the_others() -> (
+    None
+):
     bench = Bench(nodes=4)
     old = bench.submit("z-old", topology__workers=2)
     bench.advance(200)
@@ -56,8 +63,11 @@ def test_defect_7_a_topology_that_is_still_starting_keeps_nobody_from_looking_at
     bench.supervisors[victim.node].silent_ports.add(victim.port)
     bench.advance(25)
     for supervisor in bench.supervisors.values():
-        supervisor.silent_ports |= {port for port in supervisor.ports if port not in supervisor.running}
-    young = bench.submit("a-young", topology__workers=2)  # first by id, and without a beat of its own
+        supervisor.silent_ports |= {
+            port for port in supervisor.ports if port not in supervisor.running
+        }
+    # first by id, and without a beat of its own
+    young = bench.submit("a-young", topology__workers=2)
     before = bench.slots(young)
     bench.advance(20)
     assert victim not in bench.slots(old).values() and len(bench.slots(old)) == 11
@@ -65,7 +75,11 @@ def test_defect_7_a_topology_that_is_still_starting_keeps_nobody_from_looking_at
 
 
 def start_upgrade(bench: Bench, number: int = 1, **conf: object) -> None:
-    own = {"topology.workers": 4, "topology.upgrade.worker.num": number, **{k.replace("__", "."): v for k, v in conf.items()}}
+    own = {
+        "topology.workers": 4,
+        "topology.upgrade.worker.num": number,
+        **{k.replace("__", "."): v for k, v in conf.items()},
+    }
     bench.service.carry_out(bench.service.upgrade_request("wc", wordcount(), own, b"new code"))
 
 
@@ -77,8 +91,17 @@ def test_defect_9_a_gray_upgrade_stores_the_normalised_topology_and_keeps_the_fo
     upgrade = bench.state.read_upgrade(topology_id)
     assert before and upgrade
     conf = json.loads(bench.blobs.get(upgrade.code.conf_key))
-    assert conf["app.colour"] == "red" and conf["topology.acker.executors"] == 4 and conf["topology.id"] == topology_id
-    assert upgrade.outline.executors_by_component == {"__acker": 4, "count": 4, "lines": 1, "split": 4}
+    assert (
+        conf["app.colour"] == "red"
+        and conf["topology.acker.executors"] == 4
+        and conf["topology.id"] == topology_id
+    )
+    assert upgrade.outline.executors_by_component == {
+        "__acker": 4,
+        "count": 4,
+        "lines": 1,
+        "split": 4,
+    }
     bench.advance(100)  # the sweep comes by
     assert json.loads(bench.blobs.get(upgrade.former.conf_key))["app.colour"] == "blue"
     assert bench.blobs.get(upgrade.former.code_key) == CODE
@@ -93,22 +116,37 @@ def test_defect_10_all_times_of_a_gray_upgrade_are_milliseconds() -> None:
     topology_id = bench.submit()
     start_upgrade(bench, topology__upgrade__ttl=60)
     upgrade = bench.state.read_upgrade(topology_id)
-    assert upgrade and (upgrade.started_ms, upgrade.expires_ms) == (bench.clock.now_ms(), bench.clock.now_ms() + 60_000)
+    assert upgrade and (upgrade.started_ms, upgrade.expires_ms) == (
+        bench.clock.now_ms(),
+        bench.clock.now_ms() + 60_000,
+    )
     bench.advance(59)
-    assert classify(bench.state.read_upgrade(topology_id), bench.clock.now_ms()) is UpgradeStage.IN_PROGRESS
+    assert (
+        classify(bench.state.read_upgrade(topology_id), bench.clock.now_ms())
+        is UpgradeStage.IN_PROGRESS
+    )
     bench.advance(3)
     base = bench.state.read_base(topology_id)
-    assert base and base.status is TopologyStatus.ACTIVE and bench.state.read_upgrade(topology_id) is None
+    assert (
+        base
+        and base.status is TopologyStatus.ACTIVE
+        and bench.state.read_upgrade(topology_id) is None
+    )
 
 
-@pytest.mark.parametrize("status", [each for each in TopologyStatus if each is not TopologyStatus.ACTIVE])
+@pytest.mark.parametrize(
+    "status", [each for each in TopologyStatus if each is not TopologyStatus.ACTIVE]
+)
 def test_defect_11_only_an_active_topology_can_be_upgraded(status: TopologyStatus) -> None:
     bench = Bench()
     topology_id = bench.submit()
-    bench.nimbus.duties.in_turn = bench.nimbus.duties.in_turn[2:3]  # of a turn only requests: no other duty changes that status
+    # of a turn only requests: no other duty changes that status
+    bench.nimbus.duties.in_turn = bench.nimbus.duties.in_turn[2:3]
     bench.nimbus.duties.in_round = ()
     bench.state.update_base(topology_id, lambda base: replace(base, status=status))
-    with pytest.raises(IllegalTransitionError, match=rf"is {status}: upgrade start does not apply|is in progress"):
+    with pytest.raises(
+        IllegalTransitionError, match=rf"is {status}: upgrade start does not apply|is in progress"
+    ):
         start_upgrade(bench)
     base = bench.state.read_base(topology_id)
     assert base and base.status is status and bench.state.read_upgrade(topology_id) is None
@@ -126,7 +164,9 @@ def test_defect_15_a_second_of_waiting_for_copies_is_a_second(secs: float, limit
     bench = Bench()
     bench.bytes_store = Lonely()
     bench.start_nimbus()
-    assert bench.submit(topology__min__replication__count=3, topology__max__replication__wait__time__sec=secs)
+    assert bench.submit(
+        topology__min__replication__count=3, topology__max__replication__wait__time__sec=secs
+    )
     assert asked == [(3, limit_ms)]
 
 
@@ -156,7 +196,10 @@ def test_defect_19_a_name_is_free_again_after_every_end_of_a_submission(times: i
         bench.submit(code=b"new", topology__hot__deploy__enable=True)
         bench.service.kill("wc", 0)
         bench.advance(30)
-        assert bench.state.known_ids() == set() and bench.state.request_ids() == bench.state.outcome_ids() == []
+        assert (
+            bench.state.known_ids() == set()
+            and bench.state.request_ids() == bench.state.outcome_ids() == []
+        )
 
 
 class _Absent:

@@ -1,4 +1,6 @@
-"""Enumerates where Nimbus or its driver may die in the middle of a gray upgrade: at every write, before and after it."""
+"""Enumerates where Nimbus or its driver may die in the middle of a gray upgrade: at every write,
+before and after it.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +20,12 @@ NEW_CODE = b"new code"
 
 def upgrade(bench: CrashingBench, number: int) -> None:
     bench.service.carry_out(
-        bench.service.upgrade_request("wc", wordcount(), {"topology.workers": 4, "topology.upgrade.worker.num": number}, NEW_CODE)
+        bench.service.upgrade_request(
+            "wc",
+            wordcount(),
+            {"topology.workers": 4, "topology.upgrade.worker.num": number},
+            NEW_CODE,
+        )
     )
 
 
@@ -37,7 +44,11 @@ def begun(bench: CrashingBench, number: int) -> None:
 
 def new_slots(bench: CrashingBench) -> set[WorkerSlot]:
     now = bench.assignment()
-    return {slot for slot in now.slot_by_executor.values() if bench.blobs.get(now.code_at(slot).code_key) == NEW_CODE}
+    return {
+        slot
+        for slot in now.slot_by_executor.values()
+        if bench.blobs.get(now.code_at(slot).code_key) == NEW_CODE
+    }
 
 
 def status(bench: CrashingBench) -> TopologyStatus:
@@ -64,7 +75,11 @@ def rests_with(number: int) -> Callable[[CrashingBench], bool]:
 
 def is_over(number: int) -> Callable[[CrashingBench], bool]:
     def holds(bench: CrashingBench) -> bool:
-        state, base, now = bench.state.upgrade_state(bench.old), bench.state.read_base(bench.old), bench.assignment()
+        state, base, now = (
+            bench.state.upgrade_state(bench.old),
+            bench.state.read_base(bench.old),
+            bench.assignment(),
+        )
         assert base
         whole = (base.code_key, base.conf_key) == (now.code_key, now.conf_key)
         is_empty = (state.upgrade, state.upgrading, state.upgraded) == (None, frozenset(), {})
@@ -93,17 +108,31 @@ ASKS = {
         rests_with(3),
     ),
     "continue to the end": Ask(
-        lambda bench: begun(bench, 1), lambda bench: bench.service.continue_upgrade("wc", UpgradeOptions(worker_num=9)), is_over(4)
+        lambda bench: begun(bench, 1),
+        lambda bench: bench.service.continue_upgrade("wc", UpgradeOptions(worker_num=9)),
+        is_over(4),
     ),
-    "complete": Ask(lambda bench: begun(bench, 3), lambda bench: bench.service.complete_upgrade("wc"), is_over(3)),
-    "roll back": Ask(lambda bench: begun(bench, 3), lambda bench: bench.service.roll_back_upgrade("wc"), is_over(0)),
+    "complete": Ask(
+        lambda bench: begun(bench, 3),
+        lambda bench: bench.service.complete_upgrade("wc"),
+        is_over(3),
+    ),
+    "roll back": Ask(
+        lambda bench: begun(bench, 3),
+        lambda bench: bench.service.roll_back_upgrade("wc"),
+        is_over(0),
+    ),
 }
 
 
 def assert_tidy(bench: CrashingBench, at: int) -> None:
     base, upgrade = bench.state.read_base(bench.old), bench.state.read_upgrade(bench.old)
     assert base
-    used = {base.code_key, base.conf_key} | bench.assignment().blob_keys() | (upgrade.blob_keys() if upgrade else set())
+    used = (
+        {base.code_key, base.conf_key}
+        | bench.assignment().blob_keys()
+        | (upgrade.blob_keys() if upgrade else set())
+    )
     assert set(bench.state.blob_keys()) == used, at
     assert bench.state.open_requests() == ([], {}), at
     assert not bench.nimbus.problems, at
@@ -129,7 +158,9 @@ def test_wherever_nimbus_dies_the_next_one_brings_an_upgrade_to_its_end(name: st
 @pytest.mark.slow
 @pytest.mark.parametrize("is_written", [False, True], ids=["before the write", "after the write"])
 @pytest.mark.parametrize("name", ["start with all", "roll back"])
-def test_stores_that_fail_nimbus_for_a_moment_at_any_write_change_no_end(name: str, is_written: bool) -> None:
+def test_stores_that_fail_nimbus_for_a_moment_at_any_write_change_no_end(
+    name: str, is_written: bool
+) -> None:
     asked = ASKS[name]
     for crash in each_point(is_written, is_final=False):
         bench, at = CrashingBench(), crash.at
@@ -142,7 +173,9 @@ def test_stores_that_fail_nimbus_for_a_moment_at_any_write_change_no_end(name: s
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["start", "complete", "roll back"])
-def test_wherever_the_driver_dies_an_upgrade_was_never_asked_for_or_comes_to_its_end(name: str) -> None:
+def test_wherever_the_driver_dies_an_upgrade_was_never_asked_for_or_comes_to_its_end(
+    name: str,
+) -> None:
     asked, ends = ASKS[name], set()
     for crash in each_point():
         bench, at = CrashingBench(), crash.at
@@ -157,14 +190,19 @@ def test_wherever_the_driver_dies_an_upgrade_was_never_asked_for_or_comes_to_its
         bench.follow_driver()
         settle(bench, asked.after)
         is_done = asked.after(bench)
-        assert is_done or (status(bench), new_slots(bench), bench.state.upgrade_state(bench.old)) == before, at
+        assert (
+            is_done
+            or (status(bench), new_slots(bench), bench.state.upgrade_state(bench.old)) == before
+        ), at
         ends.add(is_done)
     assert ends == {True, False}
 
 
 @pytest.mark.slow
 def test_a_batch_is_never_followed_by_another_whatever_dies() -> None:
-    """S0.23: the record with the batch is written before any worker is listed, so no crash can have two batches."""
+    """S0.23: the record with the batch is written before any worker is listed, so no crash can have
+    two batches.
+    """
     for crash in each_point():
         bench, at = CrashingBench(), crash.at
         bench.crash_nimbus(crash)
@@ -172,4 +210,6 @@ def test_a_batch_is_never_followed_by_another_whatever_dies() -> None:
         for _ in range(12):
             bench.tick(1000)
             state = bench.state.upgrade_state(bench.old)
-            assert len(new_slots(bench)) <= 1 and len(state.upgrading | state.upgraded.keys()) <= 1, at
+            assert (
+                len(new_slots(bench)) <= 1 and len(state.upgrading | state.upgraded.keys()) <= 1
+            ), at

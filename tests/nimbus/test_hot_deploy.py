@@ -1,4 +1,6 @@
-"""Tells that a hot deploy ends well whenever its driver dies: the old topology or the new one, with the data, and no trace."""
+"""Tells that a hot deploy ends well whenever its driver dies: the old topology or the new one, with
+the data, and no trace.
+"""
 
 from collections.abc import Collection
 
@@ -60,8 +62,12 @@ class Keeper:
                 self.hand_over(*call)
 
 
-def deploy_and_die(at: int, is_written: bool, topology: Topology) -> tuple[Bench, Keeper, str, bool]:
-    """The cluster some time after a driver died at its n-th write and another took over; whether it died at all."""
+def deploy_and_die(
+    at: int, is_written: bool, topology: Topology
+) -> tuple[Bench, Keeper, str, bool]:
+    """The cluster some time after a driver died at its n-th write and another took over; whether it
+    died at all.
+    """
     bench, keeper = Bench(nodes=3, nimbus__topology__blobstore__deletion__delay__ms=1000), Keeper()
     bench.nimbus.hooks.retirement = keeper
     old = bench.submit()
@@ -86,19 +92,27 @@ def deploy_and_die(at: int, is_written: bool, topology: Topology) -> tuple[Bench
 @pytest.mark.slow
 @pytest.mark.parametrize("is_written", [False, True], ids=["before the write", "after the write"])
 @pytest.mark.parametrize("split", [4, 5], ids=["the same tasks", "other tasks"])
-def test_wherever_the_driver_dies_one_topology_runs_with_its_data_and_nothing_else_is_left(is_written: bool, split: int) -> None:
+def test_wherever_the_driver_dies_one_topology_runs_with_its_data_and_nothing_else_is_left(
+    is_written: bool, split: int
+) -> None:
     outcomes = set()
     for at in range(1, 80):
         bench, keeper, old, died = deploy_and_die(at, is_written, wordcount(split))
         (now,) = bench.state.topology_ids()
         base = bench.state.read_base(now)
-        assert base and base.status == TopologyStatus.ACTIVE and len(bench.slots(now)) == (13 if now == old else split + 9), at
+        assert (
+            base
+            and base.status == TopologyStatus.ACTIVE
+            and len(bench.slots(now)) == (13 if now == old else split + 9)
+        ), at
         code = bench.blobs.get(base.code_key)
         assert (code == CODE) == (now == old), at
         is_heir = now == old or split == 4
         assert keeper.data == ({now: {"streams", "states"}} if is_heir else {}), at
         keeper.repeat_all()
-        assert keeper.data == ({now: {"streams", "states"}} if is_heir else {}), f"{at}: a deposed leader did harm"
+        assert keeper.data == ({now: {"streams", "states"}} if is_heir else {}), (
+            f"{at}: a deposed leader did harm"
+        )
         assert bench.state.known_ids() == {now}, at
         assert not bench.state.deploy_names() and bench.state.open_requests() == ([], {}), at
         outcomes.add(code)
@@ -110,7 +124,9 @@ def test_wherever_the_driver_dies_one_topology_runs_with_its_data_and_nothing_el
 
 
 def left_over(bench: Bench, keeper: Keeper) -> str:
-    """A deploy whose Nimbus died right after the kill; the old topology's id. The one that follows has yet to take a turn."""
+    """A deploy whose Nimbus died right after the kill; the old topology's id. The one that follows
+    has yet to take a turn.
+    """
     bench.nimbus.hooks.retirement = keeper
     old = bench.submit()
     keeper.data[old] = {"states"}
@@ -140,7 +156,9 @@ class Moody(DefaultScheduler):
         super().schedule(topologies, cluster)
 
 
-def test_a_driver_that_follows_gives_its_supervisors_time_before_it_goes_back_to_the_old_code() -> None:
+def test_a_driver_that_follows_gives_its_supervisors_time_before_it_goes_back_to_the_old_code() -> (
+    None
+):
     scheduler, keeper = Moody(), Keeper()
     bench = Bench(nodes=3, scheduler=scheduler)
     left_over(bench, keeper)
@@ -161,7 +179,9 @@ def test_an_old_topology_that_cannot_come_back_at_once_comes_back_when_it_can() 
     old = bench.submit()
     keeper.data[old] = {"states"}
     scheduler.is_sulking = True
-    with pytest.raises(FailedAssignTopologyError, match="the old one cannot start again yet, Nimbus goes on trying"):
+    with pytest.raises(
+        FailedAssignTopologyError, match="the old one cannot start again yet, Nimbus goes on trying"
+    ):
         bench.submit(code=NEW_CODE, topology__hot__deploy__enable=True)
     bench.advance(90)
     assert bench.state.topology_ids() == []
@@ -209,7 +229,9 @@ def test_a_deploy_that_cannot_be_finished_is_told_of_tried_again_and_can_be_call
         bench.submit(topology__workers=1)
     bench.service.kill("wc")
     bench.advance(20)
-    assert bench.state.known_ids() == set() and keeper.data == {} and "wc" not in bench.nimbus.problems
+    assert (
+        bench.state.known_ids() == set() and keeper.data == {} and "wc" not in bench.nimbus.problems
+    )
     with pytest.raises(NotAliveError):
         bench.service.kill("wc")
     assert bench.submit()

@@ -1,4 +1,6 @@
-"""A driver that is killed at any write of a submission with seeds: the next one begins from all of them, or goes on, never both."""
+"""A driver that is killed at any write of a submission with seeds: the next one begins from all of
+them, or goes on, never both.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,15 @@ class CrashingStore(LocalStateStore):
 
     def __init__(self, tree: LocalStateTree, life: Life) -> None:
         super().__init__(tree)
-        for name in ("ensure_path", "create", "put", "delete", "put_ephemeral", "try_ephemeral", "create_sequential"):
+        for name in (
+            "ensure_path",
+            "create",
+            "put",
+            "delete",
+            "put_ephemeral",
+            "try_ephemeral",
+            "create_sequential",
+        ):
             write = getattr(self, name)
             setattr(self, name, lambda *given, write=write: life.write(lambda: write(*given)))
 
@@ -105,7 +115,9 @@ class World:
         for topology_id in self.looking.assignment_ids():
             transport = LocalTransport(self.stores[topology_id])
             claim = transport.claim("worker", {1: 1})
-            transport.commit(Commit("worker", {1: 1}, claim.generation, claim.seq + 1, journal=[(1, b"counted")]))
+            transport.commit(
+                Commit("worker", {1: 1}, claim.generation, claim.seq + 1, journal=[(1, b"counted")])
+            )
 
     def begin_again(self) -> str:
         """Another driver, with the same command."""
@@ -121,7 +133,9 @@ class World:
         return "new" if found is None else "same"
 
     def submit(self) -> str:
-        return self.bench.service.submit("wc", wordcount(), FROM, CODE, seed=self.seed(self.life.write))
+        return self.bench.service.submit(
+            "wc", wordcount(), FROM, CODE, seed=self.seed(self.life.write)
+        )
 
 
 @pytest.mark.parametrize("is_after", [False, True])
@@ -136,8 +150,14 @@ def test_a_driver_killed_at_any_write_leaves_no_gap_and_no_double(is_after: bool
         has_run = world.looking.assignment_ids() != []
         world.run_workers()
         outcomes.append(world.begin_again())
-        alive = [base.topology_id for each in world.looking.topology_ids() if (base := world.looking.read_base(each))]
-        assert len(alive) == 1 and list(world.stores) == alive, f"write {dies_at}: {alive}, data of {list(world.stores)}"
+        alive = [
+            base.topology_id
+            for each in world.looking.topology_ids()
+            if (base := world.looking.read_base(each))
+        ]
+        assert len(alive) == 1 and list(world.stores) == alive, (
+            f"write {dies_at}: {alive}, data of {list(world.stores)}"
+        )
         world.check()
         journal = world.stores[alive[0]].task(1).journal
         assert journal == ([b"seed 1", b"counted"] if has_run else [b"seed 1"]), f"write {dies_at}"
@@ -162,7 +182,9 @@ def test_a_checkpoint_that_nobody_has_read_and_one_for_a_hot_deploy_are_refused(
     with pytest.raises(InvalidConfigError, match=r"topology\.from\.checkpoint: nobody has read it"):
         bench.service.submit("wc", wordcount(), FROM, CODE)
     bench.submit()
-    with pytest.raises(InvalidConfigError, match=r"topology\.from\.checkpoint: a hot deploy goes on from what runs"):
+    with pytest.raises(
+        InvalidConfigError, match=r"topology\.from\.checkpoint: a hot deploy goes on from what runs"
+    ):
         bench.service.submit("wc", wordcount(), {**FROM, "topology.hot.deploy.enable": True}, CODE)
 
 

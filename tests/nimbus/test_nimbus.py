@@ -1,4 +1,6 @@
-"""Tells what Nimbus does with topologies, deaths, restarts and bad records, in a simulated cluster."""
+"""Tells what Nimbus does with topologies, deaths, restarts and bad records, in a simulated
+cluster.
+"""
 
 from collections import Counter
 
@@ -41,7 +43,9 @@ def test_ten_executors_on_two_workers_are_five_each() -> None:
     )
     bench = Bench()
     topology = Topology({each.id: each for each in parts})
-    placed = bench.slots(bench.submit(topology=topology, topology__workers=2, topology__acker__executors=0))
+    placed = bench.slots(
+        bench.submit(topology=topology, topology__workers=2, topology__acker__executors=0)
+    )
     assert sorted(Counter(placed.values()).values()) == [5, 5]
     assert sorted(len(executor.tasks) for executor in placed) == [1] * 8 + [2] * 2
 
@@ -61,7 +65,10 @@ def test_a_topology_waits_for_supervisors_that_come_later() -> None:
         supervisor.store.expire_session()
     topology_id = bench.submit()
     bench.advance(11)  # a whole period: no turn is left over from the submission
-    assert bench.slots(topology_id) == {} and bench.nimbus.step(bench.clock.now_ms()) >= bench.clock.now_ms() + 3_000
+    assert (
+        bench.slots(topology_id) == {}
+        and bench.nimbus.step(bench.clock.now_ms()) >= bench.clock.now_ms() + 3_000
+    )
     for supervisor in bench.supervisors.values():
         supervisor.is_up = True
     bench.advance(2)  # the watch on supervisors makes a round due at once
@@ -126,10 +133,16 @@ def test_the_executors_of_a_lost_host_move_and_the_others_stay() -> None:
     for executor, slot in before.slot_by_executor.items():
         if slot.node != node:
             assert after.slot_by_executor[executor] == slot
-            assert after.placed_version_by_executor[executor] == before.placed_version_by_executor[executor]
+            assert (
+                after.placed_version_by_executor[executor]
+                == before.placed_version_by_executor[executor]
+            )
             assert after.start_ms_by_executor[executor] == before.start_ms_by_executor[executor]
         else:
-            assert after.placed_version_by_executor[executor] > before.placed_version_by_executor[executor]
+            assert (
+                after.placed_version_by_executor[executor]
+                > before.placed_version_by_executor[executor]
+            )
 
 
 def test_a_lost_host_is_replaced_within_seconds_and_a_silent_worker_within_its_timeout() -> None:
@@ -143,7 +156,11 @@ def test_a_lost_host_is_replaced_within_seconds_and_a_silent_worker_within_its_t
     bench.advance(15)
     assert victim not in bench.slots(topology_id).values()
     assert len(bench.slots(topology_id)) == 13
-    errors = [each.text for c in bench.state.error_components(topology_id) for each in bench.state.read_errors(topology_id, c)]
+    errors = [
+        each.text
+        for c in bench.state.error_components(topology_id)
+        for each in bench.state.read_errors(topology_id, c)
+    ]
     assert any("is dead on" in text and f":{victim.port}" in text for text in errors)
 
 
@@ -274,7 +291,8 @@ def test_a_rebalance_survives_a_restart_of_nimbus_at_any_second(restart_at: int)
 
 def test_a_rebalance_to_more_workers_moves_only_what_must_move() -> None:
     bench = Bench(nodes=4)
-    topology_id = bench.submit(topology__workers=2, topology__acker__executors=3)  # 12 executors, 6 in each worker
+    # 12 executors, 6 in each worker
+    topology_id = bench.submit(topology__workers=2, topology__acker__executors=3)
     before = bench.slots(topology_id)
     bench.service.rebalance("wc", RebalanceOptions(4), wait_secs=0)
     bench.advance(3)
@@ -298,7 +316,9 @@ def test_a_rebalancing_topology_can_be_killed() -> None:
     bench.submit()
     pending = bench.begin_rebalance("wc", RebalanceOptions(2), 30)
     bench.service.kill("wc", wait_secs=1)
-    with pytest.raises(IllegalTransitionError, match="called off: another request came before it fell due"):
+    with pytest.raises(
+        IllegalTransitionError, match="called off: another request came before it fell due"
+    ):
         pending.wait()
     bench.advance(5)
     assert bench.state.known_ids() == set()
@@ -316,7 +336,9 @@ def test_a_dry_run_plans_what_the_rebalance_then_does_and_writes_nothing() -> No
     bench.service.rebalance("wc", RebalanceOptions(3, {"count": 2}), wait_secs=0)
     bench.advance(2)
     assert bench.slots(topology_id) == dict(plan.after)
-    assert len(plan.movement.dropped) == 4 and len(plan.movement.stayed) + len(plan.movement.moved) == len(plan.after)
+    assert len(plan.movement.dropped) == 4 and len(plan.movement.stayed) + len(
+        plan.movement.moved
+    ) == len(plan.after)
 
 
 class Misbehaving:
@@ -346,7 +368,9 @@ class Misbehaving:
 
 
 @pytest.mark.parametrize("way", ["raises", "invents a slot", "invents an executor"])
-def test_a_misbehaving_scheduler_changes_nothing_and_fails_the_submission_with_its_reason(way: str) -> None:
+def test_a_misbehaving_scheduler_changes_nothing_and_fails_the_submission_with_its_reason(
+    way: str,
+) -> None:
     scheduler = Misbehaving()
     bench = Bench(nodes=4, scheduler=scheduler)
     topology_id = bench.submit("first", topology__workers=2)
@@ -362,7 +386,10 @@ def test_a_misbehaving_scheduler_changes_nothing_and_fails_the_submission_with_i
 
 def test_a_topology_with_a_broken_record_is_left_out_and_the_others_go_on() -> None:
     bench = Bench(nodes=4)
-    broken, sound = bench.submit("broken", topology__workers=2), bench.submit("sound", topology__workers=2)
+    broken, sound = (
+        bench.submit("broken", topology__workers=2),
+        bench.submit("sound", topology__workers=2),
+    )
     bench.store.put(paths.outline(broken), b"garbage")
     bench.restart_nimbus()
     node = sorted(set(bench.slots(sound).values()))[0].node
@@ -378,7 +405,13 @@ def test_a_topology_with_a_broken_record_is_left_out_and_the_others_go_on() -> N
 
 
 @pytest.mark.parametrize(
-    "path", [paths.deploy("other"), paths.submission("other"), paths.request("other"), paths.outcome("a" * 32)]
+    "path",
+    [
+        paths.deploy("other"),
+        paths.submission("other"),
+        paths.request("other"),
+        paths.outcome("a" * 32),
+    ],
 )
 def test_a_broken_record_of_a_deploy_or_a_submission_stops_nobody_else(path: str) -> None:
     bench = Bench(nodes=3)
@@ -422,7 +455,14 @@ def test_only_the_leader_works_and_a_follower_takes_over_at_once() -> None:
     topology_id = bench.submit()
     woken: list[int] = []
     state = StormState(LocalStateStore(bench.tree), KEY)
-    second = Nimbus(state, bench.blobs, bench.scheduler, bench.conf, "second", NimbusHooks(wake=lambda: woken.append(1)))
+    second = Nimbus(
+        state,
+        bench.blobs,
+        bench.scheduler,
+        bench.conf,
+        "second",
+        NimbusHooks(wake=lambda: woken.append(1)),
+    )
     second.step(bench.clock.now_ms())
     assert (bench.nimbus.is_leading, second.is_leading) == (True, False)
     assert "nimbus leads" in second.problems["leader"]
@@ -498,7 +538,9 @@ def test_rounds_are_as_rare_as_the_key_says() -> None:
 
 
 @pytest.mark.parametrize("data", [None, b"", b"garbage", b"sparkstorm-1 json 00ff\n{}"])
-def test_a_lost_or_damaged_assignment_is_written_again_without_moving_anybody(data: bytes | None) -> None:
+def test_a_lost_or_damaged_assignment_is_written_again_without_moving_anybody(
+    data: bytes | None,
+) -> None:
     bench = Bench()
     topology_id = bench.submit()
     before = bench.state.read_assignment(topology_id)
@@ -516,7 +558,10 @@ def test_a_lost_or_damaged_assignment_is_written_again_without_moving_anybody(da
 
 def test_a_damaged_backup_stops_no_other_topology() -> None:
     bench = Bench(nodes=4)
-    broken, sound = bench.submit("broken", topology__workers=2), bench.submit("sound", topology__workers=2)
+    broken, sound = (
+        bench.submit("broken", topology__workers=2),
+        bench.submit("sound", topology__workers=2),
+    )
     for path in (paths.assignment(broken), paths.under(paths.ASSIGNMENTS_BACKUP, "broken")):
         bench.store.put(path, b"garbage")
     node = sorted(set(bench.slots(sound).values()))[0].node
@@ -524,7 +569,9 @@ def test_a_damaged_backup_stops_no_other_topology() -> None:
     for _ in range(60):
         for supervisor in bench.supervisors.values():
             if supervisor.is_up:
-                supervisor.state.register_supervisor(SupervisorInfo(supervisor.node, supervisor.host, 0, 0, supervisor.ports))
+                supervisor.state.register_supervisor(
+                    SupervisorInfo(supervisor.node, supervisor.host, 0, 0, supervisor.ports)
+                )
         bench.nimbus.step(bench.clock.advance(1000))
     assert node not in {slot.node for slot in bench.slots(sound).values()}
     assert any("garbage" in problem for problem in bench.nimbus.problems.values())

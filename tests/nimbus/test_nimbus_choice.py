@@ -1,4 +1,6 @@
-"""Tells how a topology gets the scheduler it names, what JStorm's does with live topologies, and that a guest harms nobody."""
+"""Tells how a topology gets the scheduler it names, what JStorm's does with live topologies, and
+that a guest harms nobody.
+"""
 
 import os
 import pwd
@@ -25,7 +27,12 @@ HERE = "tests.nimbus.test_nimbus_choice"
 
 def bench_of(nodes: int = 3, ports: Sequence[int] = (6700, 6701), **conf: Any) -> Bench:
     named = {key.replace("__", "."): value for key, value in conf.items()}
-    return Bench(nodes, ports, scheduler=chosen_scheduler({**default_conf().as_dict(), **named}, GuardedScheduler), **conf)
+    return Bench(
+        nodes,
+        ports,
+        scheduler=chosen_scheduler({**default_conf().as_dict(), **named}, GuardedScheduler),
+        **conf,
+    )
 
 
 def component_of(bench: Bench, topology_id: str, executor: ExecutorId) -> str:
@@ -41,7 +48,11 @@ def nodes_of(bench: Bench, topology_id: str) -> list[str]:
 def test_two_topologies_are_placed_by_two_schedulers() -> None:
     bench = bench_of(nodes=4)
     plain = bench.submit("plain")
-    conf: dict[str, Any] = {"topology__scheduler": "jstorm", "isolation__scheduler__machines": ["host-3"], "topology__workers": 1}
+    conf: dict[str, Any] = {
+        "topology__scheduler": "jstorm",
+        "isolation__scheduler__machines": ["host-3"],
+        "topology__workers": 1,
+    }
     isolated = bench.submit("isolated", **conf)
     assert nodes_of(bench, isolated) == ["node-3"]
     assert len(bench.slots(plain)) == 13
@@ -53,7 +64,11 @@ def test_two_topologies_are_placed_by_two_schedulers() -> None:
 
 def test_a_choice_that_cannot_be_made_is_refused_at_submission() -> None:
     bench = bench_of()
-    for name, words in (("nonsense", "neither one of"), ("blacklist", "whole cluster"), (f"{HERE}.Rogue", "allowed")):
+    for name, words in (
+        ("nonsense", "neither one of"),
+        ("blacklist", "whole cluster"),
+        (f"{HERE}.Rogue", "allowed"),
+    ):
         with pytest.raises(InvalidConfigError, match=rf"^topology\.scheduler: .*{words}"):
             bench.submit("wc", topology__scheduler=name)
     assert bench.state.known_ids() == set()
@@ -63,8 +78,13 @@ def test_a_rebalance_may_choose_another_scheduler_but_none_that_there_is_not() -
     bench = bench_of(nodes=4)
     topology_id = bench.submit(topology__workers=2)
     with pytest.raises(InvalidConfigError, match="neither one of"):
-        bench.service.rebalance("wc", RebalanceOptions(None, {}, {"topology.scheduler": "nonsense"}))
-    conf: dict[str, Any] = {"topology.scheduler": "jstorm", "isolation.scheduler.machines": ["host-1"]}
+        bench.service.rebalance(
+            "wc", RebalanceOptions(None, {}, {"topology.scheduler": "nonsense"})
+        )
+    conf: dict[str, Any] = {
+        "topology.scheduler": "jstorm",
+        "isolation.scheduler.machines": ["host-1"],
+    }
     bench.service.rebalance("wc", RebalanceOptions(2, {}, conf, reassign=True), wait_secs=0)
     bench.advance(3)
     assert nodes_of(bench, topology_id) == ["node-1"]
@@ -97,11 +117,17 @@ def test_workers_are_where_the_user_defines_them() -> None:
 
 def test_more_defined_workers_than_workers_and_broken_definitions_are_refused_in_words() -> None:
     bench = bench_of(storm__scheduler="jstorm")
-    wanted = [definition("host-0", 6700, count=1), definition("host-1", 6700, count=1), definition("host-2", 6700, count=1)]
+    wanted = [
+        definition("host-0", 6700, count=1),
+        definition("host-1", 6700, count=1),
+        definition("host-2", 6700, count=1),
+    ]
     words = r"Too many workers are required for .*workersNum=2, assignedWorkersNum=3"
     with pytest.raises(FailedAssignTopologyError, match=words):
         bench.submit("wc", topology__workers=2, use__userdefine__assignment=wanted)
-    with pytest.raises(FailedAssignTopologyError, match=r"use\.userdefine\.assignment\[0\]: not JSON"):
+    with pytest.raises(
+        FailedAssignTopologyError, match=r"use\.userdefine\.assignment\[0\]: not JSON"
+    ):
         bench.submit("broken", use__userdefine__assignment=["{"])
     assert bench.state.known_ids() == set()
 
@@ -128,10 +154,16 @@ def test_tasks_that_want_different_nodes_get_them_or_are_refused() -> None:
     bench = bench_of(nodes=3, storm__scheduler="jstorm")
     topology_id = bench.submit("wc", topology, topology__workers=3)
     placed = bench.slots(topology_id).items()
-    nodes = [slot.node for executor, slot in placed if component_of(bench, topology_id, executor) == "count"]
+    nodes = [
+        slot.node
+        for executor, slot in placed
+        if component_of(bench, topology_id, executor) == "count"
+    ]
     assert len(set(nodes)) == len(nodes) == 3
     small = bench_of(nodes=2, storm__scheduler="jstorm")
-    with pytest.raises(FailedAssignTopologyError, match="no enough supervisor for making component: count"):
+    with pytest.raises(
+        FailedAssignTopologyError, match="no enough supervisor for making component: count"
+    ):
         small.submit("wc", topology, topology__workers=3)
 
 
@@ -149,7 +181,10 @@ def test_under_jstorm_the_dead_move_the_living_stay_and_a_full_cluster_waits() -
     bench.supervisors[second].die()
     bench.advance(90)
     assert "no enough worker" in bench.nimbus.problems[topology_id]
-    assert {slot.node for slot in bench.slots(topology_id).values()} == set(bench.supervisors) - {lost, second}
+    assert {slot.node for slot in bench.slots(topology_id).values()} == set(bench.supervisors) - {
+        lost,
+        second,
+    }
 
 
 def test_a_jstorm_rebalance_keeps_every_task_where_it_was_unless_told_to_reassign() -> None:
@@ -166,7 +201,11 @@ def test_a_jstorm_rebalance_keeps_every_task_where_it_was_unless_told_to_reassig
     with pytest.raises(FailedAssignTopologyError, match="there's no enough worker"):
         bench.service.rebalance("wc", RebalanceOptions(9), wait_secs=0)
     components = bench.state.error_components(topology_id)
-    texts = [each.text for component in components for each in bench.state.read_errors(topology_id, component)]
+    texts = [
+        each.text
+        for component in components
+        for each in bench.state.read_errors(topology_id, component)
+    ]
     assert any("rebalance given up: there's no enough worker" in text for text in texts)
     assert bench.slots(topology_id) == spread
 
@@ -209,7 +248,9 @@ ROGUE: dict[str, Any] = {"storm__scheduler__allowed": [f"{HERE}.Rogue"]}
         ("answers with text", r"Rogue failed: "),
     ],
 )
-def test_what_a_guest_does_wrong_costs_only_its_own_topology(way: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_guest_does_wrong_costs_only_its_own_topology(
+    way: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bench = bench_of(nodes=2, ports=(6700, 6701, 6702), **ROGUE)
     good = bench.submit("good", topology__workers=3)
     before = bench.slots(good)
@@ -221,16 +262,27 @@ def test_what_a_guest_does_wrong_costs_only_its_own_topology(way: str, words: st
     assert bench.slots(good) == before and "scheduler" not in bench.nimbus.problems
 
 
-def test_a_guest_that_cannot_even_be_made_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_guest_that_cannot_even_be_made_is_refused_by_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(Rogue, "way", "cannot be prepared")
     bench = bench_of(**ROGUE)
-    with pytest.raises(InvalidConfigError, match=r"topology\.scheduler: .*Rogue cannot be made: RuntimeError: no table"):
+    with pytest.raises(
+        InvalidConfigError,
+        match=r"topology\.scheduler: .*Rogue cannot be made: RuntimeError: no table",
+    ):
         bench.submit("bad", topology__workers=1, topology__scheduler=f"{HERE}.Rogue")
     assert bench.state.known_ids() == set()
 
 
-def test_a_guest_that_fails_later_leaves_its_own_topology_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Rogue, "schedule", lambda self, topologies, cluster: DefaultScheduler().schedule(topologies, cluster))
+def test_a_guest_that_fails_later_leaves_its_own_topology_where_it_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        Rogue,
+        "schedule",
+        lambda self, topologies, cluster: DefaultScheduler().schedule(topologies, cluster),
+    )
     bench = bench_of(nodes=3, **ROGUE)
     topology_id = bench.submit("late", topology__workers=4, topology__scheduler=f"{HERE}.Rogue")
     before = bench.state.read_assignment(topology_id)
@@ -281,7 +333,10 @@ def test_blacklisted_hosts_are_among_the_problems_until_they_are_trusted_again()
 
 
 def test_a_dry_run_is_no_round_for_a_scheduler_that_counts_rounds() -> None:
-    conf: dict[str, Any] = {"storm__scheduler": "blacklist", "blacklist__scheduler__tolerance__count": 3}
+    conf: dict[str, Any] = {
+        "storm__scheduler": "blacklist",
+        "blacklist__scheduler__tolerance__count": 3,
+    }
     asked, left = (bench_of(nodes=3, **conf) for _ in range(2))
     for bench in (asked, left):
         bench.submit("wc", topology__workers=2)
@@ -299,10 +354,15 @@ def test_a_dry_run_is_no_round_for_a_scheduler_that_counts_rounds() -> None:
     assert "node-2" in {slot.node for slot in asked.slots(first).values()}
 
 
-def test_a_topology_belongs_to_whoever_submits_it_so_that_the_resource_aware_scheduler_takes_it() -> None:
+def test_a_topology_belongs_to_whoever_submits_it_so_that_the_resource_aware_scheduler_takes_it() -> (
+    None
+):
     bench = bench_of(storm__scheduler="resource-aware")
     for supervisor in bench.supervisors.values():
-        supervisor.resources = {"supervisor.cpu.capacity": 400.0, "supervisor.memory.capacity.mb": 4096.0}
+        supervisor.resources = {
+            "supervisor.cpu.capacity": 400.0,
+            "supervisor.memory.capacity.mb": 4096.0,
+        }
         supervisor.step(bench.clock.now_ms())
     topology_id = bench.submit(topology__workers=2)
     base = bench.state.read_base(topology_id)
@@ -310,9 +370,15 @@ def test_a_topology_belongs_to_whoever_submits_it_so_that_the_resource_aware_sch
     assert len(bench.slots(topology_id)) == 11
 
 
-def test_a_host_that_is_cut_from_redis_or_lost_again_and_again_is_blacklisted_with_its_name() -> None:
-    """Single rounds within the window add up, one of each kind here; a cut that is shorter than the time-out is none."""
-    bench = bench_of(nodes=3, storm__scheduler="blacklist", sparkstorm__worker__store__timeout__secs=5)
+def test_a_host_that_is_cut_from_redis_or_lost_again_and_again_is_blacklisted_with_its_name() -> (
+    None
+):
+    """Single rounds within the window add up, one of each kind here; a cut that is shorter than the
+    time-out is none.
+    """
+    bench = bench_of(
+        nodes=3, storm__scheduler="blacklist", sparkstorm__worker__store__timeout__secs=5
+    )
     bench.submit("wc", topology__workers=2)
     host = bench.supervisors["node-2"]
 
@@ -335,7 +401,9 @@ def test_a_host_that_is_cut_from_redis_or_lost_again_and_again_is_blacklisted_wi
     assert "blacklist" not in bench.nimbus.problems, "two are tolerated"
     cut(8)
     bench.advance(11)
-    assert bench.nimbus.problems["blacklist"].startswith("host-2: a supervisor or a port was missing there too often")
+    assert bench.nimbus.problems["blacklist"].startswith(
+        "host-2: a supervisor or a port was missing there too often"
+    )
     bench.service.rebalance("wc", RebalanceOptions(3, reassign=True), 0)
     bench.advance(30)
     assert "node-2" not in nodes_of(bench, bench.state.topology_ids()[0])

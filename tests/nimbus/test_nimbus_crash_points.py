@@ -1,4 +1,6 @@
-"""Enumerates where Nimbus, or its whole driver, may die in the middle of a request: every write, before and after it."""
+"""Enumerates where Nimbus, or its whole driver, may die in the middle of a request: every write,
+before and after it.
+"""
 
 import contextlib
 from collections.abc import Callable
@@ -16,8 +18,11 @@ from tests.nimbus.nimbus_bench import CODE, wordcount
 
 NEW_CODE = b"new code"
 REBALANCE = RebalanceOptions(2, {"split": 2}, {"app.colour": "red"}, {"split": {"cpu": 55.0}})
-# What died before a write has the same effect as what died after the one before it; only those who live on see a difference.
-BOTH = pytest.mark.parametrize("is_written", [False, True], ids=["before the write", "after the write"])
+# What died before a write has the same effect as what died after the one before it; only those who
+# live on see a difference.
+BOTH = pytest.mark.parametrize(
+    "is_written", [False, True], ids=["before the write", "after the write"]
+)
 
 
 def is_untouched(bench: CrashingBench, status: TopologyStatus = TopologyStatus.ACTIVE) -> bool:
@@ -26,11 +31,19 @@ def is_untouched(bench: CrashingBench, status: TopologyStatus = TopologyStatus.A
         return False
     base, now = bench.state.read_base(bench.old), bench.assignment()
     assert base
-    return (base.status, base.pending, base.num_workers) == (status, None, 4) and now == bench.before
+    return (base.status, base.pending, base.num_workers) == (
+        status,
+        None,
+        4,
+    ) and now == bench.before
 
 
 def is_killed(bench: CrashingBench) -> bool:
-    return not bench.state.known_ids() and bench.keeper.data == {} and not bench.bytes_store.list_keys()
+    return (
+        not bench.state.known_ids()
+        and bench.keeper.data == {}
+        and not bench.bytes_store.list_keys()
+    )
 
 
 def is_rebalanced(bench: CrashingBench, status: TopologyStatus = TopologyStatus.ACTIVE) -> bool:
@@ -40,7 +53,8 @@ def is_rebalanced(bench: CrashingBench, status: TopologyStatus = TopologyStatus.
     own = bench.blobs.get(base.conf_key)
     resources = outline.components["split"].conf.get("topology.component.resources.map")
     return (
-        (base.status, base.pending, base.previous_status, base.num_workers) == (status, None, None, 2)
+        (base.status, base.pending, base.previous_status, base.num_workers)
+        == (status, None, None, 2)
         and base.executors_by_component["split"] == 2
         and (len(now.slot_by_executor), len(set(now.slot_by_executor.values()))) == (11, 2)
         and (now.conf_key, now.kind) == (base.conf_key, AssignmentKind.REBALANCE)
@@ -54,7 +68,11 @@ def is_deployed(bench: CrashingBench) -> bool:
     (now,) = bench.state.topology_ids()
     base = bench.state.read_base(now)
     assert base
-    is_new = now != bench.old and bench.blobs.get(base.code_key) == NEW_CODE and bench.keeper.data == {now: "counts"}
+    is_new = (
+        now != bench.old
+        and bench.blobs.get(base.code_key) == NEW_CODE
+        and bench.keeper.data == {now: "counts"}
+    )
     return is_new and base.status == TopologyStatus.ACTIVE and len(bench.slots(now)) == 13
 
 
@@ -62,13 +80,22 @@ def is_back(bench: CrashingBench) -> bool:
     (now,) = bench.state.topology_ids()
     base = bench.state.read_base(now)
     assert base
-    is_old = now != bench.old and bench.blobs.get(base.code_key) == CODE and bench.keeper.data == {now: "counts"}
+    is_old = (
+        now != bench.old
+        and bench.blobs.get(base.code_key) == CODE
+        and bench.keeper.data == {now: "counts"}
+    )
     return is_old and base.status == TopologyStatus.ACTIVE and len(bench.slots(now)) == 13
 
 
 def deploy_in_vain(bench: CrashingBench, split: int) -> None:
     with pytest.raises(FailedAssignTopologyError, match="no enough worker"):
-        bench.submit(topology=wordcount(split), code=NEW_CODE, topology__hot__deploy__enable=True, app__refuse=True)
+        bench.submit(
+            topology=wordcount(split),
+            code=NEW_CODE,
+            topology__hot__deploy__enable=True,
+            app__refuse=True,
+        )
 
 
 def has_status(status: TopologyStatus) -> Callable[[CrashingBench], bool]:
@@ -97,23 +124,38 @@ class Ask:
 def is_restarted(bench: CrashingBench) -> bool:
     """Return whether one worker has new fences, and nothing has moved."""
     now, before = bench.assignment(), bench.before
-    again = {each for each, placed in now.placed_version_by_executor.items() if placed > before.version}
+    again = {
+        each for each, placed in now.placed_version_by_executor.items() if placed > before.version
+    }
     slot = min(before.slot_by_executor.values())
-    return again == set(before.executors_at(slot)) and now.slot_by_executor == before.slot_by_executor
+    return (
+        again == set(before.executors_at(slot)) and now.slot_by_executor == before.slot_by_executor
+    )
 
 
 def is_logging(bench: CrashingBench) -> bool:
     found = bench.state.read_log_config(bench.old)
-    return found is not None and {each: one.level for each, one in found.levels.items()} == {"": "DEBUG"}
+    return found is not None and {each: one.level for each, one in found.levels.items()} == {
+        "": "DEBUG"
+    }
 
 
 ASKS = {
     "restart a worker": Ask(
-        lambda bench: bench.service.restart_worker("wc", min(bench.before.slot_by_executor.values())), is_restarted
+        lambda bench: bench.service.restart_worker(
+            "wc", min(bench.before.slot_by_executor.values())
+        ),
+        is_restarted,
     ),
-    "set a log level": Ask(lambda bench: bench.service.set_log_level("wc", {"": LogLevel("DEBUG")}), is_logging),
-    "deactivate": Ask(lambda bench: bench.service.deactivate("wc"), has_status(TopologyStatus.INACTIVE)),
-    "activate": Ask(lambda bench: bench.service.activate("wc"), has_status(TopologyStatus.ACTIVE), True),
+    "set a log level": Ask(
+        lambda bench: bench.service.set_log_level("wc", {"": LogLevel("DEBUG")}), is_logging
+    ),
+    "deactivate": Ask(
+        lambda bench: bench.service.deactivate("wc"), has_status(TopologyStatus.INACTIVE)
+    ),
+    "activate": Ask(
+        lambda bench: bench.service.activate("wc"), has_status(TopologyStatus.ACTIVE), True
+    ),
     "kill": Ask(lambda bench: bench.service.kill("wc", 2), is_killed),
     "rebalance": Ask(lambda bench: bench.service.rebalance("wc", REBALANCE, 2), is_rebalanced),
     "rebalance while inactive": Ask(
@@ -121,18 +163,28 @@ ASKS = {
         lambda bench: is_rebalanced(bench, TopologyStatus.INACTIVE),
         True,
     ),
-    "hot deploy": Ask(lambda bench: bench.submit(code=NEW_CODE, topology__hot__deploy__enable=True), is_deployed),
+    "hot deploy": Ask(
+        lambda bench: bench.submit(code=NEW_CODE, topology__hot__deploy__enable=True), is_deployed
+    ),
     "refused hot deploy": Ask(lambda bench: deploy_in_vain(bench, 4), is_back, secs=100),
-    "refused hot deploy of other tasks": Ask(lambda bench: deploy_in_vain(bench, 5), is_back, secs=100),
+    "refused hot deploy of other tasks": Ask(
+        lambda bench: deploy_in_vain(bench, 5), is_back, secs=100
+    ),
 }
 
 
 def assert_tidy(bench: CrashingBench, at: int) -> None:
-    """Nothing is left but what the topologies that run need, and ended requests whose client has died."""
+    """Nothing is left but what the topologies that run need, and ended requests whose client has
+    died.
+    """
     running = [bench.state.read_base(each) for each in bench.state.topology_ids()]
     used = {key for base in running if base for key in (base.code_key, base.conf_key)}
     assert bench.state.known_ids() == {base.topology_id for base in running if base}, at
-    assert bench.state.open_requests() == ([], {}) and not bench.state.protected_ids() and not bench.state.deploy_names(), at
+    assert (
+        bench.state.open_requests() == ([], {})
+        and not bench.state.protected_ids()
+        and not bench.state.deploy_names()
+    ), at
     assert set(bench.state.outcome_ids()) <= set(bench.state.request_ids()), at
     assert set(bench.state.blob_keys()) == used, at
     assert {key.partition(":")[0] for key in bench.bytes_store.list_keys()} == used, at
@@ -140,7 +192,9 @@ def assert_tidy(bench: CrashingBench, at: int) -> None:
 
 
 def rest_and_restart(bench: CrashingBench, secs: int) -> None:
-    """Let time pass and start another Nimbus, which finds chunks of blobs that were cut sooner than the hourly scan."""
+    """Let time pass and start another Nimbus, which finds chunks of blobs that were cut sooner than
+    the hourly scan.
+    """
     bench.rest(secs)
     bench.nimbus._state.store.close()
     bench.follow_driver()
@@ -186,7 +240,9 @@ def test_wherever_the_driver_dies_a_request_was_never_made_or_comes_to_its_end(n
 @pytest.mark.slow
 @BOTH
 @pytest.mark.parametrize("name", ASKS)
-def test_wherever_the_client_dies_its_request_was_never_made_or_comes_to_its_end(name: str, is_written: bool) -> None:
+def test_wherever_the_client_dies_its_request_was_never_made_or_comes_to_its_end(
+    name: str, is_written: bool
+) -> None:
     asked, ends = ASKS[name], set()
     for crash in each_point(is_written):
         bench, at = CrashingBench(asked.is_inactive), crash.at
@@ -198,7 +254,9 @@ def test_wherever_the_client_dies_its_request_was_never_made_or_comes_to_its_end
         assert is_done or is_untouched(bench, asked.status), at
         assert_tidy(bench, at)
         ends.add(is_done)
-    assert ends == {True, False} or (is_written and ends == {True}), "most requests are a client's first write"
+    assert ends == {True, False} or (is_written and ends == {True}), (
+        "most requests are a client's first write"
+    )
 
 
 def test_wherever_nimbus_dies_workers_that_do_not_stop_have_their_whole_grace() -> None:
@@ -223,7 +281,11 @@ def test_wherever_the_driver_dies_in_a_submission_it_runs_or_nothing_is_left() -
         bench.crash_driver(crash)
         try:
             bench.service.submit(
-                "other", wordcount(2), {"topology.workers": 1}, b"other code", seed=crash.around(bench.keeper).seed
+                "other",
+                wordcount(2),
+                {"topology.workers": 1},
+                b"other code",
+                seed=crash.around(bench.keeper).seed,
             )
         except StoreUnavailableError:
             assert crash.is_dead
@@ -256,7 +318,9 @@ def test_wherever_nimbus_dies_code_that_a_host_cannot_open_is_refused() -> None:
         bench, at = CrashingBench(), crash.at
         bench.supervisors["node-1"].opens = lambda _key: "no module 'x'"
         bench.crash_nimbus(crash)
-        with pytest.raises(InvalidTopologyError, match="the topology cannot run on host host-1: no module 'x'"):
+        with pytest.raises(
+            InvalidTopologyError, match="the topology cannot run on host host-1: no module 'x'"
+        ):
             bench.submit("other", wordcount(2), b"other code", topology__workers=1)
         rest_and_restart(bench, 12)
         assert is_untouched(bench), at
@@ -264,13 +328,21 @@ def test_wherever_nimbus_dies_code_that_a_host_cannot_open_is_refused() -> None:
 
 
 @BOTH
-def test_a_submission_whose_stores_fail_for_a_moment_at_any_write_runs_or_leaves_nothing(is_written: bool) -> None:
+def test_a_submission_whose_stores_fail_for_a_moment_at_any_write_runs_or_leaves_nothing(
+    is_written: bool,
+) -> None:
     ends = set()
     for crash in each_point(is_written, is_final=False):
         bench, at = CrashingBench(), crash.at
         bench.crash_client(crash)
         with contextlib.suppress(StoreUnavailableError):
-            bench.service.submit("other", wordcount(1), {"topology.workers": 1}, b"code", seed=crash.around(bench.keeper).seed)
+            bench.service.submit(
+                "other",
+                wordcount(1),
+                {"topology.workers": 1},
+                b"code",
+                seed=crash.around(bench.keeper).seed,
+            )
         bench.service._state.store.close()  # the client ends
         rest_and_restart(bench, 40)
         others = [each for each in bench.state.topology_ids() if each != bench.old]
@@ -283,7 +355,9 @@ def test_a_submission_whose_stores_fail_for_a_moment_at_any_write_runs_or_leaves
 @pytest.mark.slow
 @BOTH
 @pytest.mark.parametrize("name", [each for each in ASKS if "deploy" in each or "rebalance" in each])
-def test_stores_that_fail_nimbus_for_a_moment_at_any_write_change_no_end(name: str, is_written: bool) -> None:
+def test_stores_that_fail_nimbus_for_a_moment_at_any_write_change_no_end(
+    name: str, is_written: bool
+) -> None:
     asked = ASKS[name]
     for crash in each_point(is_written, is_final=False):
         bench, at = CrashingBench(asked.is_inactive), crash.at

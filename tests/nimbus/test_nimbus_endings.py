@@ -1,4 +1,6 @@
-"""Tells how topologies end: how long a kill waits, in which order things go, and what the sweep takes and leaves."""
+"""Tells how topologies end: how long a kill waits, in which order things go, and what the sweep
+takes and leaves.
+"""
 
 from collections.abc import Callable, Collection
 from dataclasses import replace
@@ -77,7 +79,9 @@ def test_a_topology_killed_while_it_is_rebalanced_stays_killed() -> None:
 
         def schedule(self, topologies: Topologies, cluster: ClusterView) -> None:
             super().schedule(topologies, cluster)
-            if self.deed and any(each.conf["topology.workers"] == 2 for each in topologies.values()):
+            if self.deed and any(
+                each.conf["topology.workers"] == 2 for each in topologies.values()
+            ):
                 deed, self.deed = self.deed, None
                 deed()
 
@@ -85,7 +89,8 @@ def test_a_topology_killed_while_it_is_rebalanced_stays_killed() -> None:
     bench = Bench(scheduler=scheduler)
     topology_id = bench.submit()
     kill = ActionRequest(Action.KILL, 5000)
-    scheduler.deed = lambda: bench.state.update_base(  # in the middle of Nimbus's turn: an old leader's late write, say
+    # in the middle of Nimbus's turn: an old leader's late write, say
+    scheduler.deed = lambda: bench.state.update_base(
         topology_id, lambda base: transition(base, kill, bench.clock.now_ms(), 0).base
     )
     bench.service.rebalance("wc", RebalanceOptions(2), wait_secs=0)
@@ -104,9 +109,17 @@ def test_an_inactive_topology_whose_rebalance_is_given_up_stays_inactive() -> No
     with pytest.raises(FailedAssignTopologyError, match="there's no enough worker"):
         bench.service.rebalance("wc", RebalanceOptions(9), wait_secs=0)
     base = bench.state.read_base(topology_id)
-    assert base and (base.status, base.num_workers, base.pending) == (TopologyStatus.INACTIVE, 2, None)
+    assert base and (base.status, base.num_workers, base.pending) == (
+        TopologyStatus.INACTIVE,
+        2,
+        None,
+    )
     assert bench.slots(topology_id) == before
-    texts = [each.text for c in bench.state.error_components(topology_id) for each in bench.state.read_errors(topology_id, c)]
+    texts = [
+        each.text
+        for c in bench.state.error_components(topology_id)
+        for each in bench.state.read_errors(topology_id, c)
+    ]
     assert any("rebalance given up: there's no enough worker" in text for text in texts)
 
 
@@ -129,7 +142,7 @@ def test_a_lost_assignment_is_not_replaced_by_that_of_an_earlier_topology_of_the
     assert len(bench.slots(new)) == 13
 
 
-# -- the sweep ------------------------------------------------------------------------------------------------------------
+# -- the sweep -------------------------------------------------------------------------------------
 
 
 def test_a_blob_that_nobody_names_goes_after_the_delay_and_a_new_one_stays_until_then() -> None:
@@ -160,7 +173,9 @@ def test_the_code_of_a_topology_that_has_ended_goes_at_once_unless_another_one_n
 
 def open_request(bench: Bench) -> Request:
     """A submission that Nimbus has accepted and cannot finish: its redo waits for the store."""
-    request = bench.service.submit_request("other", wordcount(1), {"topology.workers": 1}, b"the other's")
+    request = bench.service.submit_request(
+        "other", wordcount(1), {"topology.workers": 1}, b"the other's"
+    )
     bench.state.create_request(request)
     return request
 
@@ -224,19 +239,26 @@ def test_what_only_an_assignment_names_stays_for_the_workers_that_start_again() 
 def put_back(bench: Bench, old: Assignment, versions_seen: int, with_backup: bool) -> None:
     """Put an old signed record in place of the present one, while slots speak of later versions."""
     for supervisor in bench.supervisors.values():
-        supervisor.is_up = False  # these follow whatever they read; a slot does not (test_slot_clerk.py)
+        # these follow whatever they read; a slot does not (test_slot_clerk.py)
+        supervisor.is_up = False
     bench.state.remove_assignment(old.topology_id)
     bench.state.write_assignment(old)
     if with_backup:
         bench.state.backup_assignment("wc", old)
     slot = next(iter(old.slot_by_executor.values()))
     now_ms = bench.clock.now_ms()
-    bench.state.write_worker_beat(WorkerBeat(old.topology_id, slot.node, slot.port, now_ms, 0, 1, 1, "REFUSED", versions_seen))
+    bench.state.write_worker_beat(
+        WorkerBeat(old.topology_id, slot.node, slot.port, now_ms, 0, 1, 1, "REFUSED", versions_seen)
+    )
     bench.tick()
 
 
-@pytest.mark.parametrize("is_whole_tree", [False, True], ids=["one record is put back", "the whole tree is rolled back"])
-def test_an_assignment_that_went_back_is_overtaken_under_a_version_that_slots_follow(is_whole_tree: bool) -> None:
+@pytest.mark.parametrize(
+    "is_whole_tree", [False, True], ids=["one record is put back", "the whole tree is rolled back"]
+)
+def test_an_assignment_that_went_back_is_overtaken_under_a_version_that_slots_follow(
+    is_whole_tree: bool,
+) -> None:
     bench = Bench()
     topology_id = bench.submit()
     old = bench.state.read_assignment(topology_id)
@@ -250,7 +272,9 @@ def test_an_assignment_that_went_back_is_overtaken_under_a_version_that_slots_fo
     assert found and found.version == newer.version + 1
     assert found.slot_by_executor == old.slot_by_executor
     placed = found.placed_version_by_executor
-    assert placed == (dict.fromkeys(placed, found.version) if is_whole_tree else newer.placed_version_by_executor)
+    assert placed == (
+        dict.fromkeys(placed, found.version) if is_whole_tree else newer.placed_version_by_executor
+    )
     assert bench.state.read_backup_assignment("wc") == found
 
 
@@ -287,11 +311,21 @@ class Kept:
 
 
 def forgetting(trace: str) -> tuple[Bench, Kept, str]:
-    """Return a cluster whose state store has lost a topology's records but for one trace, under another Nimbus."""
+    """Return a cluster whose state store has lost a topology's records but for one trace, under
+    another Nimbus.
+    """
     bench, kept = Bench(), Kept()
     topology_id = bench.submit()
     kept.keys_by_id[topology_id] = 27
-    for parent in (paths.STORMS, paths.ASSIGNMENTS, paths.WORKERBEATS, paths.ERRORS, paths.TASKBEATS, paths.TASKS, paths.OUTLINES):
+    for parent in (
+        paths.STORMS,
+        paths.ASSIGNMENTS,
+        paths.WORKERBEATS,
+        paths.ERRORS,
+        paths.TASKBEATS,
+        paths.TASKS,
+        paths.OUTLINES,
+    ):
         if parent != trace:
             bench.store.delete(f"{parent}/{topology_id}")
     bench.restart_nimbus()
@@ -323,7 +357,9 @@ def test_a_submission_under_the_name_of_lost_records_says_that_it_begins_anew() 
     bench.advance(1)
     said: list[str] = []
     new = bench.service.submit("wc", wordcount(), {}, b"code", progress=said.append)
-    assert any(sentence.startswith(f"{new} begins anew") and topology_id in sentence for sentence in said)
+    assert any(
+        sentence.startswith(f"{new} begins anew") and topology_id in sentence for sentence in said
+    )
 
 
 def test_a_kill_by_the_id_of_lost_records_deletes_the_data() -> None:

@@ -31,7 +31,8 @@ def test_only_the_elected_session_writes(write: str) -> None:
     WRITES[write](one)
     with pytest.raises(StoreUnavailableError, match="does not lead"):
         WRITES[write](other)
-    session.expire_session()  # in the middle of a turn: the one does not know yet that the other leads
+    # in the middle of a turn: the one does not know yet that the other leads
+    session.expire_session()
     assert lead(other)
     with pytest.raises(StoreUnavailableError, match="does not lead"):
         WRITES[write](one)

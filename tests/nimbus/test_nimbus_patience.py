@@ -1,4 +1,6 @@
-"""Tells how long Nimbus waits for whom: the keys of its periods, and the guard against burying a cluster it saw badly."""
+"""Tells how long Nimbus waits for whom: the keys of its periods, and the guard against burying a
+cluster it saw badly.
+"""
 
 from typing import Any
 
@@ -31,11 +33,14 @@ def is_assigned(bench: Bench, slot: WorkerSlot) -> bool:
         ({}, 29, 42),
         ({"nimbus__task__timeout__secs": 60}, 59, 72),
         ({"topology__worker__timeout__secs": 60}, 59, 72),
-        ({"topology__worker__timeout__secs": 5}, 29, 42),  # a topology may ask for more patience, never for less
+        # a topology may ask for more patience, never for less
+        ({"topology__worker__timeout__secs": 5}, 29, 42),
         ({"topology__worker__timeout__secs": 500, "worker__max__timeout__secs": 60}, 59, 72),
     ],
 )
-def test_a_silent_worker_is_given_up_after_its_topologys_patience(conf: dict[str, Any], lives: int, dead: int) -> None:
+def test_a_silent_worker_is_given_up_after_its_topologys_patience(
+    conf: dict[str, Any], lives: int, dead: int
+) -> None:
     bench = Bench(nodes=3, **conf)
     victim = silent_worker(bench)
     bench.advance(lives)
@@ -45,7 +50,9 @@ def test_a_silent_worker_is_given_up_after_its_topologys_patience(conf: dict[str
 
 
 @pytest.mark.parametrize(("launch_secs", "told_by"), [(60, 75), (200, 215)])
-def test_a_worker_that_never_starts_is_given_up_after_its_launch_grace(launch_secs: int, told_by: int) -> None:
+def test_a_worker_that_never_starts_is_given_up_after_its_launch_grace(
+    launch_secs: int, told_by: int
+) -> None:
     bench = Bench(nodes=3, nimbus__task__launch__secs=launch_secs)
     for supervisor in bench.supervisors.values():
         supervisor.silent_ports.add(6700)
@@ -76,12 +83,14 @@ def test_a_beat_speaks_for_its_own_worker_only_whatever_it_claims() -> None:
     (topology_id,) = bench.state.topology_ids()
     for second in range(45):
         beat = WorkerBeat(topology_id, victim.node, victim.port, second, 0, 1, 1, "RUNNING", 99)
-        bench.store.put(paths.workerbeat(topology_id, WorkerSlot("node-9", 6700)), encode_record(beat))
+        bench.store.put(
+            paths.workerbeat(topology_id, WorkerSlot("node-9", 6700)), encode_record(beat)
+        )
         bench.tick()
     assert not is_assigned(bench, victim)
 
 
-# -- the guard against reassignment storms --------------------------------------------------------------------------------
+# -- the guard against reassignment storms ---------------------------------------------------------
 
 
 def settled(nodes: int = 4) -> tuple[Bench, str]:
@@ -95,7 +104,9 @@ def settled(nodes: int = 4) -> tuple[Bench, str]:
 
 
 def lose_all_sessions(bench: Bench) -> None:
-    """As after a slow ZooKeeper: every supervisor's ephemeral node is gone, and nobody could beat for some seconds."""
+    """As after a slow ZooKeeper: every supervisor's ephemeral node is gone, and nobody could beat
+    for some seconds.
+    """
     for supervisor in bench.supervisors.values():
         supervisor.store.expire_session()
     bench.clock.advance(6_000)
@@ -114,7 +125,9 @@ def be_refused_once(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("trouble", [lose_own_session, be_refused_once])
-def test_when_most_workers_seem_dead_after_trouble_of_our_own_nobody_is_buried_in_that_round(trouble: Any) -> None:
+def test_when_most_workers_seem_dead_after_trouble_of_our_own_nobody_is_buried_in_that_round(
+    trouble: Any,
+) -> None:
     bench, topology_id = settled()
     before = bench.state.read_assignment(topology_id)
     lose_all_sessions(bench)

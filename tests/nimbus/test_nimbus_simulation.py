@@ -1,4 +1,6 @@
-"""Runs seeded schedules of deaths, restarts, outages, kills and rebalances, and checks the invariants at every step."""
+"""Runs seeded schedules of deaths, restarts, outages, kills and rebalances, and checks the
+invariants at every step.
+"""
 
 import contextlib
 import random
@@ -44,7 +46,9 @@ class Fate:
             supervisor.is_up, supervisor.silent_ports = True, set()
 
     def silence(self) -> None:
-        self.dice.choice(list(self.bench.supervisors.values())).silent_ports.add(self.dice.choice((6700, 6701, 6702)))
+        self.dice.choice(list(self.bench.supervisors.values())).silent_ports.add(
+            self.dice.choice((6700, 6701, 6702))
+        )
 
     def restart(self) -> None:
         self.bench.restart_nimbus()
@@ -70,16 +74,26 @@ class Fate:
         self.ask(lambda name: self.bench.service.kill(name, self.dice.choice((0, 3))))
 
     def rebalance(self) -> None:
-        options = RebalanceOptions(self.dice.randint(1, 6), {"split": 1}, reassign=self.dice.random() < 0.3)
+        options = RebalanceOptions(
+            self.dice.randint(1, 6), {"split": 1}, reassign=self.dice.random() < 0.3
+        )
         self.ask(lambda name: self.bench.service.rebalance(name, options, self.dice.choice((0, 2))))
 
     def update(self) -> None:
         topology = wordcount(self.dice.randint(1, 6), 2)
         conf = {"topology.workers": self.dice.randint(1, 5)}
-        self.ask(lambda name: self.bench.service.carry_out(self.bench.service.update_request(name, topology, conf, b"new code")))
+        self.ask(
+            lambda name: self.bench.service.carry_out(
+                self.bench.service.update_request(name, topology, conf, b"new code")
+            )
+        )
 
     def toggle(self) -> None:
-        self.ask(lambda name: self.dice.choice((self.bench.service.activate, self.bench.service.deactivate))(name))
+        self.ask(
+            lambda name: self.dice.choice(
+                (self.bench.service.activate, self.bench.service.deactivate)
+            )(name)
+        )
 
     def restart_worker(self) -> None:
         self.ask(self.bench.service.restart_worker)
@@ -116,10 +130,16 @@ def test_whatever_happens_the_invariants_hold_and_calm_brings_everything_back(se
     wanted = free = 0
     for topology_id in bench.state.topology_ids():
         base = bench.state.read_base(topology_id)
-        assert base and base.status in (TopologyStatus.ACTIVE, TopologyStatus.INACTIVE) and base.pending is None
+        assert (
+            base
+            and base.status in (TopologyStatus.ACTIVE, TopologyStatus.INACTIVE)
+            and base.pending is None
+        )
         wanted += base.num_workers
         free += len(bench.slots(topology_id)) == sum(base.executors_by_component.values())
-    assert free == len(bench.state.topology_ids()) or wanted > 12, f"seed {seed}: something has no place"
+    assert free == len(bench.state.topology_ids()) or wanted > 12, (
+        f"seed {seed}: something has no place"
+    )
     assert bench.state.known_ids() == set(bench.state.topology_ids())
     assert bench.state.protected_ids() == bench.state.deploy_names() == []
     assert bench.state.open_requests() == ([], {})

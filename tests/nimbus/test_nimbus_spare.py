@@ -1,4 +1,6 @@
-"""Two drivers on one tree, one standing by: the leading one dies, slots and all, at every write of every request."""
+"""Two drivers on one tree, one standing by: the leading one dies, slots and all, at every write of
+every request.
+"""
 
 from collections.abc import Callable
 
@@ -31,14 +33,18 @@ from tests.nimbus.test_nimbus_crash_points import (
 
 
 class TwoDrivers(CrashingBench):
-    """Driver 1 leads and runs a topology; driver 2 came later, has slots too, and its Nimbus stands by."""
+    """Driver 1 leads and runs a topology; driver 2 came later, has slots too, and its Nimbus stands
+    by.
+    """
 
     def __init__(self, dies_at: int = 1_000_000) -> None:
         super().__init__()
         self.first = list(self.supervisors.values())
         for node, supervisor in list(self.supervisors.items()):
             name = node_of_driver(node, 2)
-            self.supervisors[name] = FakeSupervisor(name, supervisor.host, supervisor.ports, self.tree)
+            self.supervisors[name] = FakeSupervisor(
+                name, supervisor.host, supervisor.ports, self.tree
+            )
         self.sessions = {number: self.register(number) for number in (1, 2)}
         self.crash_nimbus(crash := CrashPoint(1_000_000))
         self.spare = self.follower(2)
@@ -48,12 +54,20 @@ class TwoDrivers(CrashingBench):
 
     def register(self, number: int) -> LocalStateStore:
         session = LocalStateStore(self.tree)
-        StormState(session).register_driver(DriverInfo(f"driver-{number}", "host", number, "", "", number=number, is_alone=False))
+        StormState(session).register_driver(
+            DriverInfo(f"driver-{number}", "host", number, "", "", number=number, is_alone=False)
+        )
         return session
 
     def follower(self, number: int) -> Nimbus:
         state = StormState(LeaderStore(LocalStateStore(self.tree)), KEY)
-        made = Nimbus(state, BlobStore(state, self.bytes_store, KEY), self.scheduler, self.conf, f"nimbus-{number}")
+        made = Nimbus(
+            state,
+            BlobStore(state, self.bytes_store, KEY),
+            self.scheduler,
+            self.conf,
+            f"nimbus-{number}",
+        )
         made.hooks.retirement = self.keeper
         return made
 
@@ -76,11 +90,19 @@ class TwoDrivers(CrashingBench):
             assert sum(each.is_leading for each in {self.nimbus, self.spare}) <= 1
 
     def homes(self) -> set[int]:
-        """Numbers of the drivers on whose slots topologies are; those that end are left where they were."""
+        """Numbers of the drivers on whose slots topologies are; those that end are left where they
+        were.
+        """
         bases = [self.state.read_base(each) for each in self.state.topology_ids()]
-        killed = {each.topology_id for each in bases if each and each.status is TopologyStatus.KILLED}
-        placed = [found for each, found in self.state.read_assignments().items() if each not in killed]
-        return {driver_of_node(slot.node) for each in placed for slot in each.slot_by_executor.values()}
+        killed = {
+            each.topology_id for each in bases if each and each.status is TopologyStatus.KILLED
+        }
+        placed = [
+            found for each, found in self.state.read_assignments().items() if each not in killed
+        ]
+        return {
+            driver_of_node(slot.node) for each in placed for slot in each.slot_by_executor.values()
+        }
 
 
 def test_the_topologies_of_a_dead_driver_are_on_the_spares_slots_with_its_first_turn() -> None:
@@ -94,15 +116,20 @@ def test_the_topologies_of_a_dead_driver_are_on_the_spares_slots_with_its_first_
     assert all(placed > before.version for placed in now.placed_version_by_executor.values())
 
 
-def test_heartbeats_of_workers_that_died_with_their_driver_are_removed_once_they_are_replaced() -> None:
+def test_heartbeats_of_workers_that_died_with_their_driver_are_removed_once_they_are_replaced() -> (
+    None
+):
     bench = TwoDrivers()
     before = set(bench.before.slot_by_executor.values())
     assert set(bench.state.worker_beat_slots(bench.old)) == before
     bench.kill_first()
     bench.spare.step(bench.clock.advance(1))
-    assert set(bench.state.worker_beat_slots(bench.old)) == before  # a spare that dies now leaves them for the next one
+    # a spare that dies now leaves them for the next one
+    assert set(bench.state.worker_beat_slots(bench.old)) == before
     bench.advance(12)
-    assert set(bench.state.worker_beat_slots(bench.old)) == set(bench.assignment().slot_by_executor.values())
+    assert set(bench.state.worker_beat_slots(bench.old)) == set(
+        bench.assignment().slot_by_executor.values()
+    )
 
 
 def test_workers_of_a_driver_that_lives_are_left_alone_by_a_new_leader() -> None:
@@ -132,7 +159,9 @@ def test_a_driver_that_comes_back_stands_by_and_takes_over_in_its_turn() -> None
         supervisor.is_up = True
     again = bench.follower(1)
     again.step(bench.clock.now_ms())
-    assert not again.is_leading and again.problems == {"leader": "nimbus-2 leads, this Nimbus stands by"}
+    assert not again.is_leading and again.problems == {
+        "leader": "nimbus-2 leads, this Nimbus stands by"
+    }
     bench.advance(5)
     assert bench.homes() == {2}
     bench.spare._state.store.close()  # an orderly stop of its Nimbus, then its slots
@@ -166,17 +195,30 @@ def test_a_nimbus_that_leads_again_has_forgotten_what_it_saw() -> None:
 
 
 def has_new_fences(bench: TwoDrivers) -> bool:
-    return all(placed > bench.before.version for placed in bench.assignment().placed_version_by_executor.values())
+    return all(
+        placed > bench.before.version
+        for placed in bench.assignment().placed_version_by_executor.values()
+    )
 
 
 REQUESTS: dict[str, tuple[Callable[[TwoDrivers], object], Callable[[TwoDrivers], bool], int]] = {
-    "deactivate": (lambda bench: bench.service.deactivate("wc"), lambda bench: status(bench) is TopologyStatus.INACTIVE, 24),
-    "set a log level": (lambda bench: bench.service.set_log_level("wc", {"": LogLevel("DEBUG")}), is_logging, 24),
+    "deactivate": (
+        lambda bench: bench.service.deactivate("wc"),
+        lambda bench: status(bench) is TopologyStatus.INACTIVE,
+        24,
+    ),
+    "set a log level": (
+        lambda bench: bench.service.set_log_level("wc", {"": LogLevel("DEBUG")}),
+        is_logging,
+        24,
+    ),
     "restart all workers": (lambda bench: bench.service.restart_worker("wc"), has_new_fences, 24),
     "kill": (lambda bench: bench.service.kill("wc", 2), is_killed, 60),
     "rebalance": (lambda bench: bench.service.rebalance("wc", REBALANCE, 2), is_rebalanced, 60),
     "update": (
-        lambda bench: bench.service.carry_out(bench.service.update_request("wc", wordcount(), {"topology.workers": 4}, NEW_CODE)),
+        lambda bench: bench.service.carry_out(
+            bench.service.update_request("wc", wordcount(), {"topology.workers": 4}, NEW_CODE)
+        ),
         is_deployed,
         60,
     ),
@@ -191,7 +233,9 @@ def status(bench: TwoDrivers) -> TopologyStatus | None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", REQUESTS)
-def test_wherever_the_leading_driver_dies_the_spare_brings_the_request_to_its_end(name: str) -> None:
+def test_wherever_the_leading_driver_dies_the_spare_brings_the_request_to_its_end(
+    name: str,
+) -> None:
     ask, is_done, secs = REQUESTS[name]
     for at in range(1, MOST_WRITES):
         bench = TwoDrivers(at)

@@ -1,4 +1,6 @@
-"""Runs Nimbus over a real ZooKeeper and a real Redis: submit, restart, rebalance, kill, a store that goes away."""
+"""Runs Nimbus over a real ZooKeeper and a real Redis: submit, restart, rebalance, kill, a store
+that goes away.
+"""
 
 import time
 from collections.abc import Callable, Iterator
@@ -34,7 +36,11 @@ class Cluster:
         self.redis = redis
         self.root = root
         self.clock = SystemClock()
-        self.conf = {**default_conf().as_dict(), "nimbus.monitor.freq.secs": 0.2, "task.cleanup.timeout.sec": 0.5}
+        self.conf = {
+            **default_conf().as_dict(),
+            "nimbus.monitor.freq.secs": 0.2,
+            "task.cleanup.timeout.sec": 0.5,
+        }
         self.sessions: list[ZooKeeperStateStore] = []
         self.clients: list[Any] = []
         self.host = StormState(self.open(), KEY)
@@ -71,7 +77,9 @@ class Cluster:
 
 
 @pytest.fixture
-def cluster(zookeeper_server: Any, redis_server: Any, request: pytest.FixtureRequest) -> Iterator[Cluster]:
+def cluster(
+    zookeeper_server: Any, redis_server: Any, request: pytest.FixtureRequest
+) -> Iterator[Cluster]:
     made = Cluster(zookeeper_server, redis_server, f"/{request.node.name}")
     yield made
     made.close()
@@ -85,7 +93,9 @@ def workers(cluster: Cluster, topology_id: str) -> int:
 def test_a_topology_lives_and_ends_on_real_stores(cluster: Cluster) -> None:
     topology_id = cluster.service.submit("wc", wordcount(), {"topology.workers": 1}, CODE)
     cluster.drive(lambda: workers(cluster, topology_id) == 1)
-    pending = cluster.service.begin(cluster.service.rebalance_request("wc", RebalanceOptions(2), wait_secs=0.2))
+    pending = cluster.service.begin(
+        cluster.service.rebalance_request("wc", RebalanceOptions(2), wait_secs=0.2)
+    )
     cluster.drive(lambda: pending.poll() is not None)
     cluster.sessions.pop().close()  # the old Nimbus, in the middle of the rebalance
     cluster.start_nimbus()
@@ -95,7 +105,9 @@ def test_a_topology_lives_and_ends_on_real_stores(cluster: Cluster) -> None:
     cluster.drive(lambda: cluster.state.known_ids() == set())
 
 
-def test_a_store_that_goes_away_and_comes_back_moves_nobody(own_zookeeper: Any, redis_server: Any) -> None:
+def test_a_store_that_goes_away_and_comes_back_moves_nobody(
+    own_zookeeper: Any, redis_server: Any
+) -> None:
     cluster = Cluster(own_zookeeper, redis_server, "/away")
     try:
         topology_id = cluster.service.submit("wc", wordcount(), {"topology.workers": 2}, CODE)
@@ -117,13 +129,19 @@ def test_a_store_that_goes_away_and_comes_back_moves_nobody(own_zookeeper: Any, 
         cluster.close()
 
 
-def test_another_password_is_refused_with_a_sentence(zookeeper_server: Any, cluster: Cluster) -> None:
+def test_another_password_is_refused_with_a_sentence(
+    zookeeper_server: Any, cluster: Cluster
+) -> None:
     cluster.state.store.put("/storms/x", b"")
     user, _ = zookeeper_server.identity
     with pytest.raises(StoreUnavailableError, match=r"storm\.zookeeper\.auth\.password"):
-        ZooKeeperStateStore(ZooKeeperAddress(zookeeper_server.hosts, cluster.root, user, "wrong", 4000)).get("/storms/x")
+        ZooKeeperStateStore(
+            ZooKeeperAddress(zookeeper_server.hosts, cluster.root, user, "wrong", 4000)
+        ).get("/storms/x")
 
 
 def test_an_address_where_nobody_listens_is_named(tmp_path: Any) -> None:
-    with pytest.raises(StoreUnavailableError, match=r"127\.0\.0\.1:1/storm does not answer within 300 ms"):
+    with pytest.raises(
+        StoreUnavailableError, match=r"127\.0\.0\.1:1/storm does not answer within 300 ms"
+    ):
         ZooKeeperStateStore(ZooKeeperAddress("127.0.0.1:1", connection_timeout_ms=300))

@@ -1,4 +1,6 @@
-"""The board of Nimbus's problems: what a finder does not find any more is gone, and only changes are written."""
+"""The board of Nimbus's problems: what a finder does not find any more is gone, and only changes
+are written.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +27,23 @@ def test_a_finder_replaces_its_own_sentences_alone() -> None:
 def test_only_changes_are_written() -> None:
     board, state = made()
     written: list[tuple[int, dict[str, str]]] = []
-    turns: list[tuple[int, dict[str, str]]] = [(1, {}), (2, {}), (3, {"turn": "broke off"}), (4, {"turn": "broke off"}), (5, {})]
+    turns: list[tuple[int, dict[str, str]]] = [
+        (1, {}),
+        (2, {}),
+        (3, {"turn": "broke off"}),
+        (4, {"turn": "broke off"}),
+        (5, {}),
+    ]
     for now_ms, problems in turns:
         board.put("turn", problems)
         board.show(now_ms)
         found = state.read_problems()
         assert found is not None
         written.append((found.time_ms, dict(found.by_subject)))
-    assert written == [(1, {}), (1, {}), (3, {"turn": "broke off"}), (3, {"turn": "broke off"}), (5, {})]
+    assert written == [
+        (1, {}),
+        (1, {}),
+        (3, {"turn": "broke off"}),
+        (3, {"turn": "broke off"}),
+        (5, {}),
+    ]

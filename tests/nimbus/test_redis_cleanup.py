@@ -1,4 +1,6 @@
-"""Checks on a real Redis that a topology's keys are deleted or handed to its successor, and no other topology's."""
+"""Checks on a real Redis that a topology's keys are deleted or handed to its successor, and no
+other topology's.
+"""
 
 from collections.abc import Iterator
 from typing import Any
@@ -31,7 +33,9 @@ def names(client: Any) -> set[str]:
     return {name.decode() for name in client.keys("*")}
 
 
-def test_retiring_deletes_one_topology_whole_and_may_be_repeated(client: Any, retirement: RedisRetirement) -> None:
+def test_retiring_deletes_one_topology_whole_and_may_be_repeated(
+    client: Any, retirement: RedisRetirement
+) -> None:
     retirement.retire("a-1-1")
     retirement.retire("a-1-1")
     left = names(client) - {"{a-1-1}:ended"}
@@ -39,7 +43,9 @@ def test_retiring_deletes_one_topology_whole_and_may_be_repeated(client: Any, re
     assert 0 < client.pttl("{a-1-1}:ended") <= TOMBSTONE_MS
 
 
-def test_a_successor_gets_the_data_without_the_fences_of_the_dead(client: Any, retirement: RedisRetirement) -> None:
+def test_a_successor_gets_the_data_without_the_fences_of_the_dead(
+    client: Any, retirement: RedisRetirement
+) -> None:
     retirement.hand_over("a-1-1", "a-2-5")
     retirement.hand_over("a-1-1", "a-2-5")
     assert names(client) - {name for name in names(client) if "a-1-10" in name} == {

@@ -1,4 +1,6 @@
-"""Requests between clients and Nimbus: accepted once, withdrawn or expired, hostile ones refused, ended ones swept."""
+"""Requests between clients and Nimbus: accepted once, withdrawn or expired, hostile ones refused,
+ended ones swept.
+"""
 
 import random
 from collections.abc import Callable
@@ -66,12 +68,14 @@ def outcome_of(bench: Bench, request: Request) -> Outcome:
 
 def serve(bench: Bench, request: Request) -> Outcome:
     """Put a request into the store as some client might, and drive Nimbus."""
-    bench.state.store.put(paths.request(request.id), seal(paths.request(request.id), encode_record(request), KEY))
+    bench.state.store.put(
+        paths.request(request.id), seal(paths.request(request.id), encode_record(request), KEY)
+    )
     bench.advance(2)
     return outcome_of(bench, request)
 
 
-# -- nobody serves --------------------------------------------------------------------------------------------------------
+# -- nobody serves ---------------------------------------------------------------------------------
 
 
 def test_a_request_that_nobody_serves_is_withdrawn_and_never_carried_out() -> None:
@@ -79,12 +83,17 @@ def test_a_request_that_nobody_serves_is_withdrawn_and_never_carried_out() -> No
     topology_id = bench.submit()
     began_ms = bench.clock.now_ms()
     bring_back = without_nimbus(bench)
-    with pytest.raises(NimbusUnavailableError, match=r"to kill wc within 60 s; it is withdrawn; nimbus leads at .* did not answer"):
+    with pytest.raises(
+        NimbusUnavailableError,
+        match=r"to kill wc within 60 s; it is withdrawn; nimbus leads at .* did not answer",
+    ):
         bench.service.kill("wc", 0)
     assert bench.clock.now_ms() - began_ms == 60_000
     assert bench.state.request_ids() == bench.state.outcome_ids() == []
     bench.store.expire_session()
-    with pytest.raises(NimbusUnavailableError, match="no Nimbus leads at this process: start a cluster there"):
+    with pytest.raises(
+        NimbusUnavailableError, match="no Nimbus leads at this process: start a cluster there"
+    ):
         bench.service.deactivate("wc")
     bring_back()
     bench.advance(30)
@@ -115,10 +124,14 @@ def test_a_withdrawal_that_races_with_acceptance_has_one_winner(is_accepted_firs
     assert pending.withdraw() is not is_accepted_first
     bench.advance(2)
     base = bench.state.read_base(topology_id)
-    assert base and base.status is (TopologyStatus.INACTIVE if is_accepted_first else TopologyStatus.ACTIVE)
+    assert base and base.status is (
+        TopologyStatus.INACTIVE if is_accepted_first else TopologyStatus.ACTIVE
+    )
 
 
-def test_a_request_that_is_withdrawn_and_removed_while_nimbus_accepts_it_is_not_carried_out() -> None:
+def test_a_request_that_is_withdrawn_and_removed_while_nimbus_accepts_it_is_not_carried_out() -> (
+    None
+):
     bench = Bench()
     topology_id = bench.submit()
     client = bench.client(LocalStateStore(bench.tree))
@@ -136,18 +149,25 @@ def test_a_request_that_is_withdrawn_and_removed_while_nimbus_accepts_it_is_not_
     assert bench.state.request_ids() == bench.state.outcome_ids() == []
 
 
-def test_a_client_that_slept_until_its_request_was_swept_does_not_claim_to_have_withdrawn_it() -> None:
+def test_a_client_that_slept_until_its_request_was_swept_does_not_claim_to_have_withdrawn_it() -> (
+    None
+):
     bench = Bench()
     bench.submit()
     pending = bench.service.begin(bench.service.new_request(RequestKind.DEACTIVATE, "wc"))
     bench.advance(700)
     assert bench.state.request_ids() == []
-    with pytest.raises(StoreInconsistentError, match="deactivate wc was ended and swept before its outcome was read"):
+    with pytest.raises(
+        StoreInconsistentError,
+        match="deactivate wc was ended and swept before its outcome was read",
+    ):
         pending.withdraw()
     assert bench.state.outcome_ids() == []
 
 
-def test_a_request_expires_that_no_nimbus_saw_in_time_but_not_before_its_client_may_withdraw_it() -> None:
+def test_a_request_expires_that_no_nimbus_saw_in_time_but_not_before_its_client_may_withdraw_it() -> (
+    None
+):
     bench = Bench()
     topology_id = bench.submit()
     bring_back = without_nimbus(bench)
@@ -157,7 +177,10 @@ def test_a_request_expires_that_no_nimbus_saw_in_time_but_not_before_its_client_
     bench.advance(8)
     assert pending.poll() is None
     bench.advance(10)
-    with pytest.raises(NimbusUnavailableError, match="the request to kill wc expired: no Nimbus accepted it within 60 s"):
+    with pytest.raises(
+        NimbusUnavailableError,
+        match="the request to kill wc expired: no Nimbus accepted it within 60 s",
+    ):
         pending.wait()
     base = bench.state.read_base(topology_id)
     assert base and base.status is TopologyStatus.ACTIVE
@@ -174,7 +197,7 @@ def test_what_clients_that_died_have_left_is_swept_after_ten_minutes() -> None:
     assert bench.state.request_ids() == bench.state.outcome_ids() == []
 
 
-# -- hostile requests -----------------------------------------------------------------------------------------------------
+# -- hostile requests ------------------------------------------------------------------------------
 
 
 def test_a_request_with_a_foreign_signature_is_refused_unread() -> None:
@@ -188,7 +211,9 @@ def test_a_request_with_a_foreign_signature_is_refused_unread() -> None:
     assert bench.state.read_base(topology_id) and bench.slots(topology_id)
 
 
-@pytest.mark.parametrize("data", [b"", b"{}", b"\xff" * 100, b"x" * 999_000, b"sparkstorm-1 json 00ff\n{}"])
+@pytest.mark.parametrize(
+    "data", [b"", b"{}", b"\xff" * 100, b"x" * 999_000, b"sparkstorm-1 json 00ff\n{}"]
+)
 def test_bytes_that_are_no_request_stop_nobody(data: bytes) -> None:
     bench = Bench(nodes=3)
     topology_id = bench.submit()
@@ -208,9 +233,13 @@ def no_change(bench: Bench) -> None:
     """Let the Nimbus that leads go on."""
 
 
-@pytest.mark.parametrize("change_leader", [no_change, Bench.restart_nimbus], ids=["same Nimbus", "new Nimbus"])
+@pytest.mark.parametrize(
+    "change_leader", [no_change, Bench.restart_nimbus], ids=["same Nimbus", "new Nimbus"]
+)
 @pytest.mark.parametrize("is_withdrawn", [False, True], ids=["served", "withdrawn"])
-def test_a_recorded_request_is_not_served_again_within_its_time(change_leader: Callable[[Bench], None], is_withdrawn: bool) -> None:
+def test_a_recorded_request_is_not_served_again_within_its_time(
+    change_leader: Callable[[Bench], None], is_withdrawn: bool
+) -> None:
     bench = Bench()
     topology_id = bench.submit()
     request = bench.service.new_request(RequestKind.DEACTIVATE, "wc")
@@ -265,7 +294,8 @@ def test_a_recorded_base_does_not_undo_what_was_asked_for_since() -> None:
     assert recorded is not None
     bench.store.put(paths.storm(topology_id), recorded.data)
     bench.advance(15)
-    base = StormState(bench.store, KEY).read_base(topology_id)  # of a process that has read none before
+    # of a process that has read none before
+    base = StormState(bench.store, KEY).read_base(topology_id)
     assert base is not None and base.status is TopologyStatus.INACTIVE
 
 
@@ -278,7 +308,9 @@ def test_a_request_whose_outcome_could_not_be_written_is_served_when_the_store_i
         bench.store.create = create  # type: ignore[method-assign]
         raise StoreUnavailableError("away for a moment")
 
-    bench.store.put(paths.request(request.id), seal(paths.request(request.id), encode_record(request), KEY))
+    bench.store.put(
+        paths.request(request.id), seal(paths.request(request.id), encode_record(request), KEY)
+    )
     bench.store.create = fail_once  # type: ignore[method-assign]
     with pytest.raises(StoreUnavailableError):
         bench.tick()
@@ -286,13 +318,17 @@ def test_a_request_whose_outcome_could_not_be_written_is_served_when_the_store_i
     assert outcome_of(bench, request).state is OutcomeState.DONE
 
 
-def test_a_flood_of_requests_that_cannot_be_read_delays_nobody_and_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flood_of_requests_that_cannot_be_read_delays_nobody_and_goes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     bench = Bench()
     bench.submit()
     for number in range(2_000):
         bench.store.put(paths.request(f"{number:032x}"), b"junk")
     request = bench.service.new_request(RequestKind.DEACTIVATE, "wc")
-    bench.store.put(paths.request(request.id), seal(paths.request(request.id), encode_record(request), KEY))
+    bench.store.put(
+        paths.request(request.id), seal(paths.request(request.id), encode_record(request), KEY)
+    )
     calls, children = list[str](), bench.store.children
 
     def listed(path: str, hint: Hint | None = None) -> list[str]:
@@ -321,8 +357,14 @@ def test_a_request_that_no_node_can_hold_is_refused_by_its_client() -> None:
     [
         ({"kind": RequestKind.UPGRADE}, "UPGRADE with no topology"),
         ({"kind": RequestKind.CONTINUE_UPGRADE}, "Failed to find a related upgrade conf"),
-        ({"kind": RequestKind.CONTINUE_UPGRADE, "upgrade": UpgradeOptions()}, "no workers are chosen"),
-        ({"kind": RequestKind.CONTINUE_UPGRADE, "upgrade": UpgradeOptions(worker_num=-1)}, "-1 workers"),
+        (
+            {"kind": RequestKind.CONTINUE_UPGRADE, "upgrade": UpgradeOptions()},
+            "no workers are chosen",
+        ),
+        (
+            {"kind": RequestKind.CONTINUE_UPGRADE, "upgrade": UpgradeOptions(worker_num=-1)},
+            "-1 workers",
+        ),
         ({"kind": RequestKind.ROLLBACK_UPGRADE}, "no gray upgrade is under way"),
         ({"name": "../wc"}, "not a valid topology name"),
         ({"name": "other"}, "topology other is not alive"),
@@ -331,18 +373,35 @@ def test_a_request_that_no_node_can_hold_is_refused_by_its_client() -> None:
         ({"wait_ms": 10**18}, "longer than a year"),
         ({"kind": RequestKind.SUBMIT}, "SUBMIT with no topology"),
         ({"is_plan": True}, "there is no plan of kill"),
-        ({"kind": RequestKind.REBALANCE, "rebalance": RebalanceOptions(0)}, "0 workers; a whole number"),
-        ({"kind": RequestKind.REBALANCE, "rebalance": RebalanceOptions(None, {"nobody": 1})}, "no component 'nobody'"),
-        ({"kind": RequestKind.REBALANCE, "rebalance": RebalanceOptions(conf={"topology.wrokers": 1})}, "did you mean"),
+        (
+            {"kind": RequestKind.REBALANCE, "rebalance": RebalanceOptions(0)},
+            "0 workers; a whole number",
+        ),
+        (
+            {"kind": RequestKind.REBALANCE, "rebalance": RebalanceOptions(None, {"nobody": 1})},
+            "no component 'nobody'",
+        ),
+        (
+            {
+                "kind": RequestKind.REBALANCE,
+                "rebalance": RebalanceOptions(conf={"topology.wrokers": 1}),
+            },
+            "did you mean",
+        ),
         (
             {"kind": RequestKind.RESTART_WORKER, "slot": WorkerSlot("nowhere", 1)},
             "has no worker at nowhere:1; it runs at node-0:6700",
         ),
         ({"kind": RequestKind.SET_LOG_LEVEL}, "none is given"),
-        ({"kind": RequestKind.SET_LOG_LEVEL, "log_levels": {"a": LogLevel("LOUD")}}, "use one of DEBUG"),
+        (
+            {"kind": RequestKind.SET_LOG_LEVEL, "log_levels": {"a": LogLevel("LOUD")}},
+            "use one of DEBUG",
+        ),
     ],
 )
-def test_a_signed_request_that_no_client_of_ours_writes_is_refused_and_changes_nothing(change: dict[str, Any], words: str) -> None:
+def test_a_signed_request_that_no_client_of_ours_writes_is_refused_and_changes_nothing(
+    change: dict[str, Any], words: str
+) -> None:
     bench = Bench()
     topology_id = bench.submit()
     before = bench.state.read_base(topology_id), bench.state.read_assignment(topology_id)
@@ -358,15 +417,23 @@ def hostile_submissions(bench: Bench) -> list[tuple[Request, str]]:
     base = sound.base
     assert base
     running = bench.service.require("wc").topology_id
-    other_outline = bench.service.submit_request("new", wordcount(2), {"topology.workers": 1}, CODE).outline_key
+    other_outline = bench.service.submit_request(
+        "new", wordcount(2), {"topology.workers": 1}, CODE
+    ).outline_key
     fresh = [replace(sound, id=f"{n:032x}") for n in range(6)]
     return [
-        (replace(fresh[0], topology_id=running, base=replace(base, topology_id=running)), "is no id of a topology named new"),
+        (
+            replace(fresh[0], topology_id=running, base=replace(base, topology_id=running)),
+            "is no id of a topology named new",
+        ),
         (replace(fresh[1], base=replace(base, code_key="0" * 64)), "is gone; submit new again"),
         (replace(fresh[2], outline_key="../../x"), "is gone; submit new again"),
         (replace(fresh[3], outline_key=base.conf_key), "outline blob"),
         (replace(fresh[4], outline_key=other_outline), "does not fit its base"),
-        (replace(fresh[5], base=replace(base, executors_by_component={"split": 10**9})), "does not fit its base"),
+        (
+            replace(fresh[5], base=replace(base, executors_by_component={"split": 10**9})),
+            "does not fit its base",
+        ),
     ]
 
 
@@ -383,21 +450,30 @@ def test_a_submission_whose_parts_do_not_fit_is_refused_and_leaves_no_trace(numb
 def test_a_submission_under_the_id_of_a_running_topology_does_not_touch_it() -> None:
     bench, keeper = Bench(nodes=3), Keeper()
     bench.nimbus.hooks.retirement = keeper
-    running = bench.service.submit("wc", wordcount(), {"topology.workers": 1}, CODE, seed=keeper.seed)
+    running = bench.service.submit(
+        "wc", wordcount(), {"topology.workers": 1}, CODE, seed=keeper.seed
+    )
     before = bench.state.read_assignment(running)
     request = bench.service.submit_request("wc", wordcount(), {"topology.workers": 1}, CODE)
     assert request.base
-    outcome = serve(bench, replace(request, topology_id=running, base=replace(request.base, topology_id=running)))
+    outcome = serve(
+        bench,
+        replace(request, topology_id=running, base=replace(request.base, topology_id=running)),
+    )
     assert outcome.error_kind == "AlreadyAliveError"
     bench.advance(30)
     assert bench.state.read_assignment(running) == before and keeper.data == {running: "seeds"}
 
 
-def test_a_fault_of_nimbus_itself_refuses_one_request_and_stops_no_duty(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_of_nimbus_itself_refuses_one_request_and_stops_no_duty(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     bench = Bench()
     bench.submit()
     monkeypatch.setattr("sparkstorm.nimbus.request_verbs.transition", lambda *_: 1 // 0)
-    with pytest.raises(SparkStormError, match="Nimbus failed at DEACTIVATE 'wc': ZeroDivisionError"):
+    with pytest.raises(
+        SparkStormError, match="Nimbus failed at DEACTIVATE 'wc': ZeroDivisionError"
+    ):
         bench.service.deactivate("wc")
     monkeypatch.undo()
     bench.service.deactivate("wc")
@@ -418,16 +494,25 @@ def test_a_forged_outcome_is_not_believed_and_its_request_not_carried_out() -> N
     assert base and base.status is TopologyStatus.ACTIVE
     assert paths.outcome(pending.id) in bench.service.problems()[f"request {pending.id}"]
     bench.advance(620)
-    assert bench.state.request_ids() == bench.state.outcome_ids() == [] and bench.service.problems() == {}
+    assert (
+        bench.state.request_ids() == bench.state.outcome_ids() == []
+        and bench.service.problems() == {}
+    )
 
 
-# -- what requests do -----------------------------------------------------------------------------------------------------
+# -- what requests do ------------------------------------------------------------------------------
 
 
 def test_requests_are_carried_out_in_the_order_of_their_making() -> None:
     bench = Bench()
     topology_id = bench.submit()
-    kinds = [RequestKind.DEACTIVATE, RequestKind.ACTIVATE, RequestKind.DEACTIVATE, RequestKind.ACTIVATE, RequestKind.DEACTIVATE]
+    kinds = [
+        RequestKind.DEACTIVATE,
+        RequestKind.ACTIVATE,
+        RequestKind.DEACTIVATE,
+        RequestKind.ACTIVATE,
+        RequestKind.DEACTIVATE,
+    ]
     requests = []
     for kind in kinds:
         bench.clock.advance(1)
@@ -462,14 +547,18 @@ def test_a_request_for_a_topology_that_has_given_its_name_to_another_is_refused(
         lambda: service.restart_worker("wc", topology_id=old),
         lambda: service.plan_rebalance("wc", RebalanceOptions(2), old),
     ):
-        with pytest.raises(NotAliveError, match=f"topology {old} is not alive; {new} has its name now"):
+        with pytest.raises(
+            NotAliveError, match=f"topology {old} is not alive; {new} has its name now"
+        ):
             change()
     base = bench.state.read_base(new)
     assert base and base.status is TopologyStatus.ACTIVE
 
 
 @pytest.mark.parametrize("is_accepted", [True, False])
-def test_an_interrupted_wait_withdraws_its_request_or_says_that_nimbus_goes_on(is_accepted: bool) -> None:
+def test_an_interrupted_wait_withdraws_its_request_or_says_that_nimbus_goes_on(
+    is_accepted: bool,
+) -> None:
     bench = Bench()
     topology_id = bench.submit()
     client = bench.client(LocalStateStore(bench.tree))
@@ -486,14 +575,18 @@ def test_an_interrupted_wait_withdraws_its_request_or_says_that_nimbus_goes_on(i
         pending.wait()
     bench.advance(2)
     base = bench.state.read_base(topology_id)
-    assert base and base.status is (TopologyStatus.INACTIVE if is_accepted else TopologyStatus.ACTIVE)
+    assert base and base.status is (
+        TopologyStatus.INACTIVE if is_accepted else TopologyStatus.ACTIVE
+    )
 
 
 @pytest.mark.parametrize("secs", [-5, float("nan"), float("inf"), 1e30, True, "5"])
 def test_a_wait_that_is_no_time_is_refused_by_its_client(secs: Any) -> None:
     bench = Bench()
     bench.submit()
-    with pytest.raises(InvalidConfigError, match="the wait of wc: expected seconds, from 0 to a year, got "):
+    with pytest.raises(
+        InvalidConfigError, match="the wait of wc: expected seconds, from 0 to a year, got "
+    ):
         bench.service.kill("wc", secs)
     assert bench.state.request_ids() == []
 
@@ -505,11 +598,16 @@ def test_progress_tells_each_step_once() -> None:
     bench.service.rebalance("wc", RebalanceOptions(2), 3, said.append)
     assert said == [f"{old} is rebalanced in 3 s"]
     said.clear()
-    new = bench.service.carry_out(bench.service.update_request("wc", wordcount(), {"topology.workers": 2}, b"new"), said.append)
+    new = bench.service.carry_out(
+        bench.service.update_request("wc", wordcount(), {"topology.workers": 2}, b"new"),
+        said.append,
+    )
     assert said == [f"{old} ends; its workers stop"] and bench.state.topology_ids() == [new]
 
 
-def test_a_worker_is_restarted_where_it_is_with_a_new_fence_and_all_workers_when_none_is_named() -> None:
+def test_a_worker_is_restarted_where_it_is_with_a_new_fence_and_all_workers_when_none_is_named() -> (
+    None
+):
     bench = Bench()
     topology_id = bench.submit()
     before = bench.state.read_assignment(topology_id)
@@ -517,15 +615,23 @@ def test_a_worker_is_restarted_where_it_is_with_a_new_fence_and_all_workers_when
     slot = min(before.slot_by_executor.values())
     bench.service.restart_worker("wc", slot)
     one = bench.state.read_assignment(topology_id)
-    assert one and one.slot_by_executor == before.slot_by_executor and one.version == before.version + 1
-    again = {each for each in one.slot_by_executor if one.placed_version_by_executor[each] == one.version}
+    assert (
+        one
+        and one.slot_by_executor == before.slot_by_executor
+        and one.version == before.version + 1
+    )
+    again = {
+        each for each in one.slot_by_executor if one.placed_version_by_executor[each] == one.version
+    }
     assert again == set(one.executors_at(slot))
     bench.service.restart_worker("wc")
     every = bench.state.read_assignment(topology_id)
     assert every and set(every.placed_version_by_executor.values()) == {one.version + 1}
     bench.advance(30)
     assert bench.state.read_assignment(topology_id) == every
-    with pytest.raises(InvalidTopologyError, match="has no worker at node-9:1; it runs at node-0:6700"):
+    with pytest.raises(
+        InvalidTopologyError, match="has no worker at node-9:1; it runs at node-0:6700"
+    ):
         bench.service.restart_worker("wc", WorkerSlot("node-9", 1))
 
 
@@ -534,7 +640,10 @@ def test_log_levels_are_kept_per_logger_until_their_time_and_end_with_the_topolo
     topology_id = bench.submit()
     bench.service.set_log_level("wc", {"": LogLevel("INFO"), "app": LogLevel("DEBUG", 5000)})
     found = bench.state.read_log_config(topology_id)
-    assert found and found.levels == {"": LogLevel("INFO"), "app": LogLevel("DEBUG", 5000, bench.clock.now_ms() + 5000)}
+    assert found and found.levels == {
+        "": LogLevel("INFO"),
+        "app": LogLevel("DEBUG", 5000, bench.clock.now_ms() + 5000),
+    }
     bench.advance(6)
     bench.service.set_log_level("wc", {"": LogLevel(""), "other": LogLevel("ERROR")})
     found = bench.state.read_log_config(topology_id)
@@ -559,11 +668,15 @@ def test_seeds_whose_trace_was_swept_are_not_begun_with() -> None:
     bench, keeper = Bench(), Keeper()
     bench.nimbus.hooks.retirement = keeper
     client = bench.client(LocalStateStore(bench.tree))
-    request = client.submit_request("wc", wordcount(), {"topology.workers": 1}, CODE, seed=keeper.seed)
+    request = client.submit_request(
+        "wc", wordcount(), {"topology.workers": 1}, CODE, seed=keeper.seed
+    )
     client._state.store.close()  # a session that ended while the initial state was written
     bench.advance(12)
     assert keeper.data == {}
-    with pytest.raises(StoreInconsistentError, match=f"the initial state of {request.topology_id} was swept"):
+    with pytest.raises(
+        StoreInconsistentError, match=f"the initial state of {request.topology_id} was swept"
+    ):
         bench.service.begin(request).wait()
     assert bench.state.known_ids() == set()
 
@@ -595,11 +708,17 @@ def test_an_update_of_a_dying_topology_is_refused() -> None:
     bench = Bench()
     bench.submit()
     bench.service.kill("wc", 100)
-    with pytest.raises(IllegalTransitionError, match="topology wc is KILLED: submit it anew when it is gone"):
-        bench.service.carry_out(bench.service.update_request("wc", wordcount(), {"topology.workers": 2}, b"new"))
+    with pytest.raises(
+        IllegalTransitionError, match="topology wc is KILLED: submit it anew when it is gone"
+    ):
+        bench.service.carry_out(
+            bench.service.update_request("wc", wordcount(), {"topology.workers": 2}, b"new")
+        )
 
 
-def test_the_assignment_is_written_before_the_base_and_accepted_before_both(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_assignment_is_written_before_the_base_and_accepted_before_both(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     bench = Bench()
     made: list[str] = []
     create = bench.store.create
@@ -615,7 +734,9 @@ def test_the_assignment_is_written_before_the_base_and_accepted_before_both(monk
     assert accepted < order[0] < order[1]
 
 
-def test_a_submission_whose_base_cannot_be_recorded_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_submission_whose_base_cannot_be_recorded_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     bench, keeper = Bench(), Keeper()
     bench.nimbus.hooks.retirement = keeper
 
@@ -630,11 +751,18 @@ def test_a_submission_whose_base_cannot_be_recorded_leaves_nothing(monkeypatch: 
 
 def test_a_request_that_was_accepted_and_is_not_done_in_five_minutes_is_left_to_nimbus() -> None:
     bench = Bench()
-    pending = bench.service.begin(bench.service.submit_request("wc", wordcount(), {"topology.workers": 1}, CODE))
+    pending = bench.service.begin(
+        bench.service.submit_request("wc", wordcount(), {"topology.workers": 1}, CODE)
+    )
     bring_back = without_nimbus(bench)
-    bench.state.create_outcome(Outcome(pending.id, OutcomeState.ACCEPTED, 1, pending.request.topology_id, "begun"))
+    bench.state.create_outcome(
+        Outcome(pending.id, OutcomeState.ACCEPTED, 1, pending.request.topology_id, "begun")
+    )
     began_ms = bench.clock.now_ms()
-    with pytest.raises(FailedAssignTopologyError, match=r"submit wc was accepted but not done within 300 s \(begun\)"):
+    with pytest.raises(
+        FailedAssignTopologyError,
+        match=r"submit wc was accepted but not done within 300 s \(begun\)",
+    ):
         pending.wait()
     assert bench.clock.now_ms() - began_ms == 300_000
     bring_back()
@@ -645,14 +773,21 @@ def test_a_request_that_was_accepted_and_is_not_done_in_five_minutes_is_left_to_
 
 def test_an_accepted_request_that_zookeeper_lost_is_not_waited_for() -> None:
     bench = Bench()
-    pending = bench.service.begin(bench.service.submit_request("wc", wordcount(), {"topology.workers": 1}, CODE))
+    pending = bench.service.begin(
+        bench.service.submit_request("wc", wordcount(), {"topology.workers": 1}, CODE)
+    )
     without_nimbus(bench)
-    bench.state.create_outcome(Outcome(pending.id, OutcomeState.ACCEPTED, 1, pending.request.topology_id, "begun"))
+    bench.state.create_outcome(
+        Outcome(pending.id, OutcomeState.ACCEPTED, 1, pending.request.topology_id, "begun")
+    )
     assert pending.poll() is not None
     bench.state.remove_request(pending.id)
     bench.state.remove_outcome(pending.id)
     began_ms = bench.clock.now_ms()
-    with pytest.raises(StoreInconsistentError, match=r"submit wc was accepted, but ZooKeeper holds neither it nor its outcome"):
+    with pytest.raises(
+        StoreInconsistentError,
+        match=r"submit wc was accepted, but ZooKeeper holds neither it nor its outcome",
+    ):
         pending.wait()
     assert bench.clock.now_ms() - began_ms <= 1_000  # 300 s on the old code
 
@@ -660,9 +795,13 @@ def test_an_accepted_request_that_zookeeper_lost_is_not_waited_for() -> None:
 def test_a_refused_client_leaves_bytes_that_another_has_stored_since() -> None:
     bench = Bench(nodes=3)
     bench.submit()
-    refused = bench.service.submit_request("wc", wordcount(), {"topology.workers": 1}, b"shared code")
+    refused = bench.service.submit_request(
+        "wc", wordcount(), {"topology.workers": 1}, b"shared code"
+    )
     bench.clock.advance(5)
-    other = bench.client(LocalStateStore(bench.tree)).submit_request("other", wordcount(), {"topology.workers": 1}, b"shared code")
+    other = bench.client(LocalStateStore(bench.tree)).submit_request(
+        "other", wordcount(), {"topology.workers": 1}, b"shared code"
+    )
     with pytest.raises(AlreadyAliveError):
         bench.service.begin(refused).wait()
     assert refused.base and other.base and refused.base.code_key == other.base.code_key
@@ -682,15 +821,20 @@ class Meddling(DefaultScheduler):
             deed()
 
 
-def test_a_request_that_comes_between_the_duties_of_a_turn_keeps_its_initial_state_from_the_sweep() -> None:
+def test_a_request_that_comes_between_the_duties_of_a_turn_keeps_its_initial_state_from_the_sweep() -> (
+    None
+):
     scheduler, keeper = Meddling(), Keeper()
     bench = Bench(nodes=3, scheduler=scheduler)
     bench.nimbus.hooks.retirement = keeper
     running = bench.submit()
     bench.advance(12)
     client = bench.client(LocalStateStore(bench.tree))
-    request = client.submit_request("new", wordcount(), {"topology.workers": 1}, CODE, seed=keeper.seed)
-    scheduler.deed = lambda: client.begin(request)  # after the requests of this turn were served, before its sweep
+    request = client.submit_request(
+        "new", wordcount(), {"topology.workers": 1}, CODE, seed=keeper.seed
+    )
+    # after the requests of this turn were served, before its sweep
+    scheduler.deed = lambda: client.begin(request)
     bench.advance(12)
     assert keeper.data == {request.topology_id: "seeds"}
     assert bench.state.topology_ids() == sorted([request.topology_id, running])
@@ -709,4 +853,6 @@ def test_an_old_base_that_is_put_back_is_written_anew() -> None:
     bench.state.store.put(paths.storm(topology_id), found.data)
     bench.advance(15)
     base = bench.state.read_base(topology_id)
-    assert base is not None and base.status is TopologyStatus.INACTIVE and base.version > now.version
+    assert (
+        base is not None and base.status is TopologyStatus.INACTIVE and base.version > now.version
+    )

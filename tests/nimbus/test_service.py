@@ -1,4 +1,6 @@
-"""Tells what people may ask of Nimbus, what is refused with which words, and that a refusal leaves nothing behind."""
+"""Tells what people may ask of Nimbus, what is refused with which words, and that a refusal leaves
+nothing behind.
+"""
 
 from dataclasses import replace
 from typing import Any
@@ -29,7 +31,9 @@ from sparkstorm.scheduling.view import ClusterView
 from tests.nimbus.nimbus_bench import CODE, Bench, wordcount
 
 
-def test_a_submission_and_its_assignment_are_logged_without_secrets(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_submission_and_its_assignment_are_logged_without_secrets(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     caplog.set_level("INFO", "sparkstorm.nimbus")
     bench = Bench(nodes=2)
     own: dict[str, Any] = {
@@ -38,9 +42,18 @@ def test_a_submission_and_its_assignment_are_logged_without_secrets(caplog: pyte
         "topology__message__timeout__secs": 7,
     }
     topology_id = bench.submit(topology__workers=2, **own)
-    (submitted,) = [line for line in caplog.messages if line.startswith(f"submission of {topology_id} by ")]
-    assert "'topology.message.timeout.secs': 7" in submitted and "'topology.environment': ['TOKEN']" in submitted
-    (assigned,) = [line for line in caplog.messages if line.startswith(f"assignment of {topology_id}, version ")]
+    (submitted,) = [
+        line for line in caplog.messages if line.startswith(f"submission of {topology_id} by ")
+    ]
+    assert (
+        "'topology.message.timeout.secs': 7" in submitted
+        and "'topology.environment': ['TOKEN']" in submitted
+    )
+    (assigned,) = [
+        line
+        for line in caplog.messages
+        if line.startswith(f"assignment of {topology_id}, version ")
+    ]
     slots = sorted(map(str, set(bench.slots(topology_id).values())))
     assert all(f"{slot}: " in assigned for slot in slots) and len(slots) == 2
     assert "secret" not in caplog.text
@@ -50,7 +63,9 @@ def assert_nothing_is_left(bench: Bench) -> None:
     assert bench.state.known_ids() == set()
     assert bench.state.blob_keys() == []
     assert bench.bytes_store.list_keys() == []
-    assert bench.state.protected_ids() == bench.state.request_ids() == bench.state.outcome_ids() == []
+    assert (
+        bench.state.protected_ids() == bench.state.request_ids() == bench.state.outcome_ids() == []
+    )
 
 
 STREAM = Stream(("word",))
@@ -76,24 +91,102 @@ def refuse(name: str, conf: Any, topology: Any) -> None:
         ("../x", wordcount(), {}, InvalidTopologyError, "not a valid topology name"),
         ("null", wordcount(), {}, InvalidTopologyError, "not a valid topology name"),
         (None, wordcount(), {}, InvalidTopologyError, "not a valid topology name"),
-        ("x" * 151, wordcount(), {}, InvalidTopologyError, "it has 151 characters, at most 150 are allowed"),
-        ("a b", wordcount(), {"topology.upgrade": True}, InvalidTopologyError, "not a valid topology name"),
-        ("a b", wordcount(), {"topology.hot.deploy.enable": True}, InvalidTopologyError, "not a valid topology name"),
+        (
+            "x" * 151,
+            wordcount(),
+            {},
+            InvalidTopologyError,
+            "it has 151 characters, at most 150 are allowed",
+        ),
+        (
+            "a b",
+            wordcount(),
+            {"topology.upgrade": True},
+            InvalidTopologyError,
+            "not a valid topology name",
+        ),
+        (
+            "a b",
+            wordcount(),
+            {"topology.hot.deploy.enable": True},
+            InvalidTopologyError,
+            "not a valid topology name",
+        ),
         ("wc", Topology({}), {}, InvalidTopologyError, "at least one spout"),
-        ("wc", of(Component("__s", "spout", None)), {}, InvalidTopologyError, "component id '__s' is reserved"),
-        ("wc", of(Component("a b", "spout", None)), {}, InvalidTopologyError, "component id 'a b' is not valid"),
-        ("wc", of(Component("s", "spout", None, streams={"a b": STREAM})), {}, InvalidTopologyError, "stream id .a b. is not"),
-        ("wc", of(Component("s", "spout", None, streams={"__s": STREAM})), {}, InvalidTopologyError, "stream id '__s' is reserved"),
-        ("wc", of(SPOUT, replace(SPOUT, id="t", inputs=(FROM_SPOUT,))), {}, InvalidTopologyError, "'t' may not declare inputs"),
-        ("wc", wordcount(), {"topology.wrokers": 2}, InvalidConfigError, "did you mean topology.workers"),
+        (
+            "wc",
+            of(Component("__s", "spout", None)),
+            {},
+            InvalidTopologyError,
+            "component id '__s' is reserved",
+        ),
+        (
+            "wc",
+            of(Component("a b", "spout", None)),
+            {},
+            InvalidTopologyError,
+            "component id 'a b' is not valid",
+        ),
+        (
+            "wc",
+            of(Component("s", "spout", None, streams={"a b": STREAM})),
+            {},
+            InvalidTopologyError,
+            "stream id .a b. is not",
+        ),
+        (
+            "wc",
+            of(Component("s", "spout", None, streams={"__s": STREAM})),
+            {},
+            InvalidTopologyError,
+            "stream id '__s' is reserved",
+        ),
+        (
+            "wc",
+            of(SPOUT, replace(SPOUT, id="t", inputs=(FROM_SPOUT,))),
+            {},
+            InvalidTopologyError,
+            "'t' may not declare inputs",
+        ),
+        (
+            "wc",
+            wordcount(),
+            {"topology.wrokers": 2},
+            InvalidConfigError,
+            "did you mean topology.workers",
+        ),
         ("wc", wordcount(), {"topology.workers": 0}, InvalidConfigError, "topology.workers"),
         ("wc", wordcount(), {"topology.workers": None}, InvalidConfigError, "topology.workers"),
         ("wc", wordcount(), {"topology.workers": "two"}, InvalidConfigError, "topology.workers"),
-        ("wc", wordcount(), {"topology.acker.executors": -1}, InvalidConfigError, "topology.acker.executors"),
-        ("wc", wordcount(), {"topology.hot.deploy.enable": True, "topology.wrokers": 2}, InvalidConfigError, "did you mean"),
-        ("wc", wordcount(), {"topology.hot.deploy.enable": "yes"}, InvalidConfigError, "topology.hot.deploy.enable"),
+        (
+            "wc",
+            wordcount(),
+            {"topology.acker.executors": -1},
+            InvalidConfigError,
+            "topology.acker.executors",
+        ),
+        (
+            "wc",
+            wordcount(),
+            {"topology.hot.deploy.enable": True, "topology.wrokers": 2},
+            InvalidConfigError,
+            "did you mean",
+        ),
+        (
+            "wc",
+            wordcount(),
+            {"topology.hot.deploy.enable": "yes"},
+            InvalidConfigError,
+            "topology.hot.deploy.enable",
+        ),
         ("wc", wordcount(), {"app.x": float("nan")}, InvalidConfigError, "app.x: .*not JSON"),
-        ("wc", wordcount(), {"topology.component.resources.map": {"gpu": "x"}}, InvalidTopologyError, "'gpu': expected an amount"),
+        (
+            "wc",
+            wordcount(),
+            {"topology.component.resources.map": {"gpu": "x"}},
+            InvalidTopologyError,
+            "'gpu': expected an amount",
+        ),
         ("wc", wordcount(), None, InvalidConfigError, "expected settings by key, got None"),
         ("wc", wordcount(), "conf", InvalidConfigError, "expected settings by key, got 'conf'"),
         (
@@ -103,9 +196,21 @@ def refuse(name: str, conf: Any, topology: Any) -> None:
             InvalidConfigError,
             "storm.local.dir belongs to the cluster",
         ),
-        ("wc", wordcount(), {"topology.bolt.parallelism": {"split": 0}}, InvalidConfigError, "parallelism of 'split'"),
+        (
+            "wc",
+            wordcount(),
+            {"topology.bolt.parallelism": {"split": 0}},
+            InvalidConfigError,
+            "parallelism of 'split'",
+        ),
         ("wc", wordcount(), {"topology.upgrade": True}, NotAliveError, "topology wc is not alive"),
-        ("wc", wordcount(), {"topology.upgrade.wrokers": []}, InvalidConfigError, "did you mean topology.upgrade.workers"),
+        (
+            "wc",
+            wordcount(),
+            {"topology.upgrade.wrokers": []},
+            InvalidConfigError,
+            "did you mean topology.upgrade.workers",
+        ),
     ],
 )
 def test_an_illegal_submission_is_refused_by_name_and_leaves_nothing(
@@ -123,15 +228,36 @@ def test_an_illegal_submission_is_refused_by_name_and_leaves_nothing(
 @pytest.mark.parametrize(
     ("conf", "words"),
     [
-        ({"topology.wrokers": 1}, "component 's' of wc: unknown key topology.wrokers; did you mean topology.workers"),
-        ({"storm.local.dir": "/elsewhere"}, "component 's' of wc: storm.local.dir belongs to the cluster"),
-        ({"topology.tick.tuple.freq.secs": "often"}, "component 's' of wc: topology.tick.tuple.freq.secs: expected a number"),
-        ({"topology.max.task.parallelism": 0}, "component 's' of wc: topology.max.task.parallelism: must be at least 1"),
-        ({"topology.tasks": 0}, "component 's' of wc: topology.tasks must be a whole number of at least 1, not 0"),
+        (
+            {"topology.wrokers": 1},
+            "component 's' of wc: unknown key topology.wrokers; did you mean topology.workers",
+        ),
+        (
+            {"storm.local.dir": "/elsewhere"},
+            "component 's' of wc: storm.local.dir belongs to the cluster",
+        ),
+        (
+            {"topology.tick.tuple.freq.secs": "often"},
+            "component 's' of wc: topology.tick.tuple.freq.secs: expected a number",
+        ),
+        (
+            {"topology.max.task.parallelism": 0},
+            "component 's' of wc: topology.max.task.parallelism: must be at least 1",
+        ),
+        (
+            {"topology.tasks": 0},
+            "component 's' of wc: topology.tasks must be a whole number of at least 1, not 0",
+        ),
         ({"topology.tasks": -3}, "not -3"),
         ({"topology.tasks": "many"}, "not 'many'"),
-        ({"topology.component.cpu.pcore.percent": "much"}, "topology.component.cpu.pcore.percent: expected a number"),
-        ({"topology.component.resources.map": {"gpu": "one"}}, "component 's' of wc: 'gpu': expected an amount of at least 0"),
+        (
+            {"topology.component.cpu.pcore.percent": "much"},
+            "topology.component.cpu.pcore.percent: expected a number",
+        ),
+        (
+            {"topology.component.resources.map": {"gpu": "one"}},
+            "component 's' of wc: 'gpu': expected an amount of at least 0",
+        ),
         ({"topology.component.resources.map": {"gpu": -1}}, "got -1"),
         ({"app.x": object()}, "app.x: object is no type of a configuration"),
         ({"app.x": float("inf")}, "app.x: .*not JSON"),
@@ -139,7 +265,9 @@ def test_an_illegal_submission_is_refused_by_name_and_leaves_nothing(
         (None, "component 's' of wc: expected settings by key, got None"),
     ],
 )
-def test_what_a_component_brings_along_is_checked_like_the_topologys_own(conf: Any, words: str) -> None:
+def test_what_a_component_brings_along_is_checked_like_the_topologys_own(
+    conf: Any, words: str
+) -> None:
     bench = Bench()
     with pytest.raises(SparkStormError, match=words):
         bench.submit(topology=of(replace(SPOUT, conf=conf)))
@@ -171,7 +299,9 @@ def test_a_running_name_is_taken_until_its_topology_is_gone() -> None:
 def test_of_two_submissions_of_one_name_at_the_same_moment_the_first_wins() -> None:
     bench = Bench(nodes=3)
     other = bench.client(LocalStateStore(bench.tree))
-    first = bench.service.begin(bench.service.submit_request("wc", wordcount(), {"topology.workers": 1}, CODE))
+    first = bench.service.begin(
+        bench.service.submit_request("wc", wordcount(), {"topology.workers": 1}, CODE)
+    )
     bench.clock.advance(1)
     second = other.begin(other.submit_request("wc", wordcount(), {"topology.workers": 1}, CODE))
     with pytest.raises(AlreadyAliveError, match="wc runs already"):
@@ -179,7 +309,9 @@ def test_of_two_submissions_of_one_name_at_the_same_moment_the_first_wins() -> N
     assert first.wait().topology_id == first.request.topology_id
     assert bench.state.known_ids() == {first.request.topology_id}
     base = bench.state.read_base(first.request.topology_id)
-    assert base and bench.blobs.get(base.code_key) == CODE, "the refused one had stored the same bytes"
+    assert base and bench.blobs.get(base.code_key) == CODE, (
+        "the refused one had stored the same bytes"
+    )
 
 
 class Refusing:
@@ -190,10 +322,14 @@ class Refusing:
 
     def schedule(self, topologies: Topologies, cluster: ClusterView) -> None:
         if any(cluster.needs_scheduling(topology) for topology in topologies.values()):
-            raise FailedAssignTopologyError("there's no enough worker. allocWorkerNum=4, availableWorkerNum=2,reserveWorkerNum=0")
+            raise FailedAssignTopologyError(
+                "there's no enough worker. allocWorkerNum=4, availableWorkerNum=2,reserveWorkerNum=0"
+            )
 
 
-def test_a_topology_that_cannot_be_assigned_is_refused_with_the_numbers_and_leaves_nothing() -> None:
+def test_a_topology_that_cannot_be_assigned_is_refused_with_the_numbers_and_leaves_nothing() -> (
+    None
+):
     bench = Bench(scheduler=Refusing())
     heard = Ear()
     bench.nimbus.hooks.listeners.append(heard)
@@ -205,7 +341,9 @@ def test_a_topology_that_cannot_be_assigned_is_refused_with_the_numbers_and_leav
 
 def test_a_submission_survives_a_store_that_is_away_while_it_waits() -> None:
     bench = Bench()
-    pending = bench.service.begin(bench.service.submit_request("wc", wordcount(), {"topology.workers": 2}, CODE))
+    pending = bench.service.begin(
+        bench.service.submit_request("wc", wordcount(), {"topology.workers": 2}, CODE)
+    )
     bench.tree.is_down = True
     bench.advance(5)
     assert not bench.wait_until(lambda: pending._look() is not None, 2000)
@@ -217,29 +355,44 @@ def test_a_submission_survives_a_store_that_is_away_while_it_waits() -> None:
 def test_everything_a_submission_records_is_there() -> None:
     bench = Bench()
     began_ms = bench.clock.now_ms()
-    topology_id = bench.submit(topology__workers=3, app__colour="red", topology__bolt__parallelism={"split": 6})
+    topology_id = bench.submit(
+        topology__workers=3, app__colour="red", topology__bolt__parallelism={"split": 6}
+    )
     assert topology_id == f"wc-1-{began_ms // 1000}"
-    assert bench.state.blob_keys() and len(bench.state.blob_keys()) == 2, "the outline's blob is needed no more"
+    assert bench.state.blob_keys() and len(bench.state.blob_keys()) == 2, (
+        "the outline's blob is needed no more"
+    )
     base, tasks = bench.state.read_base(topology_id), bench.state.read_tasks(topology_id)
     assert base and tasks
-    assert (base.name, base.launch_ms, base.status, base.num_workers) == ("wc", began_ms, TopologyStatus.ACTIVE, 3)
+    assert (base.name, base.launch_ms, base.status, base.num_workers) == (
+        "wc",
+        began_ms,
+        TopologyStatus.ACTIVE,
+        3,
+    )
     assert base.executors_by_component == {"__acker": 3, "count": 4, "lines": 1, "split": 6}
     by_component: dict[str, list[int]] = {}
     for task, info in sorted(tasks.info_by_task.items()):
         by_component.setdefault(info.component_id, []).append(task)
         assert info.kind == ("spout" if info.component_id == "lines" else "bolt")
-    assert list(by_component) == ["__acker", "count", "lines", "split"]  # numbered in the order of names, from 1
+    # numbered in the order of names, from 1
+    assert list(by_component) == ["__acker", "count", "lines", "split"]
     assert sorted(tasks.info_by_task) == list(range(1, 3 + 4 + 1 + 6 + 1))
     assert all(found == list(range(found[0], found[-1] + 1)) for found in by_component.values())
     assert bench.state.read_task_beats(topology_id) == TaskBeats(topology_id, None)
     assert bench.store.get(f"/errors/{topology_id}") is not None
-    assert bench.store.children(f"/gray_upgrade/{topology_id}") == ["upgraded_workers", "upgrading_workers"]
+    assert bench.store.children(f"/gray_upgrade/{topology_id}") == [
+        "upgraded_workers",
+        "upgrading_workers",
+    ]
     assert (bench.store.get(f"/workerbeats/{topology_id}") or (None,))[0] == b""
     conf = bench.blobs.get(base.conf_key)
     assert b'"app.colour":"red"' in conf and f'"topology.id":"{topology_id}"'.encode() in conf
     assert b"password" not in conf
     assert bench.blobs.get(base.code_key) == CODE
-    assert bench.state.protected_ids() == bench.state.request_ids() == bench.state.outcome_ids() == []
+    assert (
+        bench.state.protected_ids() == bench.state.request_ids() == bench.state.outcome_ids() == []
+    )
 
 
 def test_parallelism_is_capped_by_the_topology_and_by_the_component() -> None:
@@ -251,7 +404,9 @@ def test_parallelism_is_capped_by_the_topology_and_by_the_component() -> None:
 
 def test_a_topology_may_start_inactive_and_as_nothing_else() -> None:
     bench = Bench()
-    topology_id = bench.service.submit("wc", wordcount(), {}, CODE, SubmitOptions(TopologyStatus.INACTIVE, "ann"))
+    topology_id = bench.service.submit(
+        "wc", wordcount(), {}, CODE, SubmitOptions(TopologyStatus.INACTIVE, "ann")
+    )
     base = bench.state.read_base(topology_id)
     assert base and (base.status, base.owner) == (TopologyStatus.INACTIVE, "ann")
     with pytest.raises(InvalidTopologyError, match="KILLED"):
@@ -286,13 +441,16 @@ class Heirs(NothingToRetire):
             self.state_by_id[new_id] = self.state_by_id.pop(old_id)
 
 
-def test_a_hot_deploy_runs_the_new_code_only_after_the_old_is_gone_and_hands_its_state_over() -> None:
+def test_a_hot_deploy_runs_the_new_code_only_after_the_old_is_gone_and_hands_its_state_over() -> (
+    None
+):
     bench, heirs = Bench(), Heirs()
     bench.nimbus.hooks.retirement = heirs
     old = bench.submit()
     heirs.state_by_id[old] = "counts"
     new = bench.submit(code=b"new code", topology__hot__deploy__enable=True)
-    assert bench.state.known_ids() == {new}  # nor is anything left of what would have brought the old one back
+    # nor is anything left of what would have brought the old one back
+    assert bench.state.known_ids() == {new}
     base = bench.state.read_base(new)
     assert base and bench.blobs.get(base.code_key) == b"new code"
     assert heirs.state_by_id == {new: "counts"}
@@ -310,17 +468,29 @@ def test_a_hot_deploy_with_other_tasks_starts_afresh_and_leaves_nothing_of_the_o
 
 
 def test_a_submission_under_a_running_name_is_a_gray_upgrade_when_its_conf_says_so() -> None:
-    """S0.2, S0.8, S0.14-S0.16, S0.20: a third kind of submission; the topology keeps its id, and the record says all."""
+    """S0.2, S0.8, S0.14-S0.16, S0.20: a third kind of submission; the topology keeps its id, and
+    the record says all.
+    """
     bench = Bench()
     old = bench.submit()
-    options = {"topology.upgrade": True, "topology.upgrade.component": "count", "topology.upgrade.worker.num": 1}
-    assert bench.service.submit("wc", wordcount(), {"topology.workers": 4, **options}, b"new") == old
+    options = {
+        "topology.upgrade": True,
+        "topology.upgrade.component": "count",
+        "topology.upgrade.worker.num": 1,
+    }
+    assert (
+        bench.service.submit("wc", wordcount(), {"topology.workers": 4, **options}, b"new") == old
+    )
     bench.advance(3)
     base, upgrade = bench.state.read_base(old), bench.state.read_upgrade(old)
     assert base and upgrade and bench.state.topology_ids() == [old]
     assert (base.status, bench.blobs.get(base.code_key)) == (TopologyStatus.UPGRADING, CODE)
     assert upgrade.code != upgrade.former == WorkerCode(base.code_key, base.conf_key)
-    assert (upgrade.options.component, upgrade.options.worker_num, len(upgrade.batch)) == ("count", 1, 1)
+    assert (upgrade.options.component, upgrade.options.worker_num, len(upgrade.batch)) == (
+        "count",
+        1,
+        1,
+    )
 
 
 def test_a_gray_upgrade_of_a_topology_without_an_assignment_is_refused_in_the_seeds_words() -> None:
@@ -385,14 +555,20 @@ def test_a_hot_deploy_that_cannot_be_assigned_brings_the_old_one_back_with_its_s
 def test_what_is_brought_back_is_as_it_was_rebalanced_and_deactivated() -> None:
     bench = Bench(scheduler=RefusingScheduler())
     bench.submit()
-    bench.service.rebalance("wc", RebalanceOptions(3, {"split": 2}, {"app.colour": "red"}), wait_secs=0)
+    bench.service.rebalance(
+        "wc", RebalanceOptions(3, {"split": 2}, {"app.colour": "red"}), wait_secs=0
+    )
     bench.advance(2)
     bench.service.deactivate("wc")
     with pytest.raises(FailedAssignTopologyError):
         bench.submit(topology=wordcount(6), code=b"new code", topology__hot__deploy__enable=True)
     (back,) = bench.state.topology_ids()
     base = bench.state.read_base(back)
-    assert base and (base.status, base.num_workers, base.executors_by_component["split"]) == (TopologyStatus.INACTIVE, 3, 2)
+    assert base and (base.status, base.num_workers, base.executors_by_component["split"]) == (
+        TopologyStatus.INACTIVE,
+        3,
+        2,
+    )
     assert (len(bench.slots(back)), len(set(bench.slots(back).values()))) == (11, 3)
     assert b'"app.colour":"red"' in bench.blobs.get(base.conf_key)
     assert f'"topology.id":"{back}"'.encode() in bench.blobs.get(base.conf_key)
@@ -403,7 +579,13 @@ def test_summaries_tell_sizes() -> None:
     bench.submit("one", topology__workers=2)
     bench.service.deactivate("one")
     (one,) = bench.service.summaries()
-    assert (one.name, one.status, one.num_workers, one.num_executors, one.num_tasks) == ("one", "INACTIVE", 2, 11, 11)
+    assert (one.name, one.status, one.num_workers, one.num_executors, one.num_tasks) == (
+        "one",
+        "INACTIVE",
+        2,
+        11,
+        11,
+    )
 
 
 def test_a_submission_waits_for_copies_but_never_fails_for_them() -> None:
@@ -417,13 +599,17 @@ def test_a_submission_waits_for_copies_but_never_fails_for_them() -> None:
 
     bench.bytes_store = Lonely()
     bench.start_nimbus()
-    assert bench.submit(topology__min__replication__count=3, topology__max__replication__wait__time__sec=7)
+    assert bench.submit(
+        topology__min__replication__count=3, topology__max__replication__wait__time__sec=7
+    )
     assert asked == [(3, 7000)]
 
 
 @pytest.mark.parametrize("key", ["topology.workers", "topology.acker.executors"])
 def test_sizes_that_come_from_the_clusters_record_are_checked_at_a_submission(key: str) -> None:
-    """S0.39: a topology's own settings are checked by type before; the cluster's come from a record in ZooKeeper."""
+    """S0.39: a topology's own settings are checked by type before; the cluster's come from a record
+    in ZooKeeper.
+    """
     cluster_conf = {**default_conf().as_dict(), key: -1}
     with pytest.raises(InvalidConfigError, match=rf"{key}.*-1"):
         prepare("wc-1-1", "wc", wordcount(), {}, cluster_conf)

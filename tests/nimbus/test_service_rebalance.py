@@ -1,4 +1,6 @@
-"""Tells what may be asked of a rebalance, and that what may not be asked is refused by name and changes nothing."""
+"""Tells what may be asked of a rebalance, and that what may not be asked is refused by name and
+changes nothing.
+"""
 
 from typing import Any
 
@@ -22,28 +24,48 @@ ANY: Any = RebalanceOptions  # for options of wrong types
         (ANY(1.5), "1.5 workers; a whole number"),
         (ANY("two"), "'two' workers; a whole number"),
         (ANY(True), "True workers; a whole number"),
-        (RebalanceOptions(3, {}, {"topology.workers": 4}), "3 workers are asked for, but topology.workers says 4"),
+        (
+            RebalanceOptions(3, {}, {"topology.workers": 4}),
+            "3 workers are asked for, but topology.workers says 4",
+        ),
         (RebalanceOptions(None, {}, {"topology.workers": 0}), "topology.workers"),
-        (RebalanceOptions(None, {"split": 5}), "'split' has 4 tasks, so it can have 1 to 4 executors, not 5"),
+        (
+            RebalanceOptions(None, {"split": 5}),
+            "'split' has 4 tasks, so it can have 1 to 4 executors, not 5",
+        ),
         (RebalanceOptions(None, {"split": 0}), "not 0"),
         (ANY(None, {"split": 1.0}), "not 1.0"),
         (ANY(None, {"split": "x"}), "not 'x'"),
         (ANY(None, ["split"]), "expected a map by component"),
-        (RebalanceOptions(None, {"nobody": 1}), "no component 'nobody', only __acker, count, lines, split"),
+        (
+            RebalanceOptions(None, {"nobody": 1}),
+            "no component 'nobody', only __acker, count, lines, split",
+        ),
         (RebalanceOptions(None, {}, {"topology.wrokers": 1}), "did you mean"),
-        (RebalanceOptions(None, {}, {"topology.acker.executors": 9}), "fixed for a topology's life"),
+        (
+            RebalanceOptions(None, {}, {"topology.acker.executors": 9}),
+            "fixed for a topology's life",
+        ),
         (RebalanceOptions(None, {}, {"storm.local.dir": "/x"}), "belongs to the cluster"),
         (RebalanceOptions(None, {}, {"app.x": float("inf")}), "app.x: .*not JSON"),
-        (RebalanceOptions(None, {}, {"topology.component.resources.map": {"gpu": -2}}), "'gpu': expected an amount"),
+        (
+            RebalanceOptions(None, {}, {"topology.component.resources.map": {"gpu": -2}}),
+            "'gpu': expected an amount",
+        ),
         (ANY(None, {}, None), "expected settings by key"),
         (RebalanceOptions(None, {}, {}, {"nobody": {"cpu": 1.0}}), "no component 'nobody'"),
-        (RebalanceOptions(None, {}, {}, {"split": {"cpu": -1.0}}), "'cpu': expected an amount of at least 0, got -1.0"),
+        (
+            RebalanceOptions(None, {}, {}, {"split": {"cpu": -1.0}}),
+            "'cpu': expected an amount of at least 0, got -1.0",
+        ),
         (RebalanceOptions(None, {}, {}, {"split": {"cpu": float("nan")}}), "got nan"),
         (ANY(None, {}, {}, {"split": {"cpu": "much"}}), "got 'much'"),
         (ANY(None, {}, {}, {"split": 7}), "expected amounts by resource"),
     ],
 )
-def test_an_impossible_rebalance_is_refused_and_changes_nothing(options: RebalanceOptions, words: str) -> None:
+def test_an_impossible_rebalance_is_refused_and_changes_nothing(
+    options: RebalanceOptions, words: str
+) -> None:
     bench = Bench()
     topology_id = bench.submit()
     before = bench.state.read_base(topology_id)
@@ -77,11 +99,14 @@ def test_workers_in_the_conf_of_a_rebalance_are_workers() -> None:
 
 
 @pytest.mark.parametrize("scheduler", ["", "jstorm"])
-def test_more_workers_than_there_are_slots_move_nothing_and_the_plan_says_so(scheduler: str) -> None:
+def test_more_workers_than_there_are_slots_move_nothing_and_the_plan_says_so(
+    scheduler: str,
+) -> None:
     bench = Bench(nodes=3, ports=(6700,))
     own: dict[str, Any] = {"topology__scheduler": scheduler} if scheduler else {}
     topology_id = bench.submit(topology__workers=2, topology__acker__executors=3, **own)
-    bench.service.rebalance("wc", RebalanceOptions(3), wait_secs=0)  # a placement that no scheduler would deal out afresh
+    # a placement that no scheduler would deal out afresh
+    bench.service.rebalance("wc", RebalanceOptions(3), wait_secs=0)
     bench.advance(3)
     before, slots = bench.slots(topology_id), len(set(bench.slots(topology_id).values()))
     plan = bench.service.plan_rebalance("wc", RebalanceOptions(99))
@@ -96,7 +121,10 @@ def test_more_workers_than_there_are_slots_move_nothing_and_the_plan_says_so(sch
 
 def test_a_topology_that_waits_for_slots_takes_none_that_a_rebalance_needs() -> None:
     bench = Bench(nodes=1)
-    running, waiting = bench.submit("words", topology__workers=2), bench.submit("early", topology__workers=2)
+    running, waiting = (
+        bench.submit("words", topology__workers=2),
+        bench.submit("early", topology__workers=2),
+    )
     assert bench.state.read_assignment(waiting) is None
     planned = bench.service.plan_rebalance("words", RebalanceOptions(1))
     assert not planned.unplaced and len(set(planned.after.values())) == 1
@@ -126,7 +154,9 @@ def test_a_rebalance_of_resources_and_settings_is_seen_by_schedulers_in_the_dry_
     options = RebalanceOptions(conf={"topology.priority": 3}, resources_by_component=resources)
 
     def seen() -> set[tuple[float, tuple[float, ...], object]]:
-        """On-heap memory and resources of split, and the priority, of all that was shown since the last call."""
+        """On-heap memory and resources of split, and the priority, of all that was shown since the
+        last call.
+        """
         found = set()
         for view in scheduler.shown:
             request = Shape([], [view]).request(view, view.component("split"))
@@ -144,7 +174,9 @@ def test_a_rebalance_of_resources_and_settings_is_seen_by_schedulers_in_the_dry_
     seen()
     bench.advance(20)
     assert seen() == {large}
-    bench.service.rebalance("wc", RebalanceOptions(resources_by_component={"split": {"cpu": 60.0}}), wait_secs=0)
+    bench.service.rebalance(
+        "wc", RebalanceOptions(resources_by_component={"split": {"cpu": 60.0}}), wait_secs=0
+    )
     seen()
     bench.advance(20)
     assert seen() == {(300.0, (300.0, 60.0, 2.0), 3)}
@@ -152,10 +184,16 @@ def test_a_rebalance_of_resources_and_settings_is_seen_by_schedulers_in_the_dry_
 
 def test_a_topology_whose_record_is_damaged_is_named_with_what_helps_and_hides_no_other() -> None:
     bench = Bench(nodes=3)
-    broken, sound = bench.submit("broken", topology__workers=2), bench.submit("sound", topology__workers=2)
+    broken, sound = (
+        bench.submit("broken", topology__workers=2),
+        bench.submit("sound", topology__workers=2),
+    )
     bench.store.put(f"/storms/{broken}", b"garbage")
     assert [each.topology_id for each in bench.service.summaries()] == [sound]
-    with pytest.raises(StoreInconsistentError, match=f"/storms/{broken}: .*delete that node, and Nimbus removes what is left"):
+    with pytest.raises(
+        StoreInconsistentError,
+        match=f"/storms/{broken}: .*delete that node, and Nimbus removes what is left",
+    ):
         bench.service.kill("broken")
     bench.store.delete(f"/storms/{broken}")
     bench.advance(30)

@@ -1,4 +1,6 @@
-"""Nimbus over several stores: which one a topology's end and its heir go to, and that a store that is away stops no other."""
+"""Nimbus over several stores: which one a topology's end and its heir go to, and that a store that
+is away stops no other.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +32,17 @@ class Store(Keeper):
 
 
 def cluster(**stores: Store) -> Bench:
-    """Return a cluster whose stores are these, the first its home store, and whose hosts know and reach them all."""
+    """Return a cluster whose stores are these, the first its home store, and whose hosts know and
+    reach them all.
+    """
     bench = Bench(nodes=4, topology__workers=1)
     home, *others = stores
     hooks = bench.nimbus.hooks
-    hooks.home, hooks.retirement, hooks.other_stores = home, stores[home], {each: stores[each] for each in others}
+    hooks.home, hooks.retirement, hooks.other_stores = (
+        home,
+        stores[home],
+        {each: stores[each] for each in others},
+    )
     for each in bench.supervisors.values():
         register = each.state.register_supervisor
 
@@ -71,8 +79,13 @@ def test_topologies_are_dealt_out_and_each_ends_in_its_own_store() -> None:
 
 def test_a_named_store_is_recorded_and_an_unknown_one_leaves_nothing_behind() -> None:
     bench = cluster(near=Store(), far=Store())
-    assert store_of(bench, bench.submit("one", topology__workers=1, topology__redis__store="far")) == "far"
-    with pytest.raises(InvalidConfigError, match=r"two names the store 'third'; the cluster's stores are near, far"):
+    assert (
+        store_of(bench, bench.submit("one", topology__workers=1, topology__redis__store="far"))
+        == "far"
+    )
+    with pytest.raises(
+        InvalidConfigError, match=r"two names the store 'third'; the cluster's stores are near, far"
+    ):
         bench.submit("two", topology__workers=1, topology__redis__store="third")
     bench.advance(10)
     assert len(bench.state.known_ids()) == len(bench.state.topology_ids()) == 1
@@ -87,12 +100,19 @@ def test_a_hot_deploy_stays_in_its_store(inherits: bool) -> None:
     old = bench.submit("one", topology__workers=1, topology__redis__store="far")
     far.data[old] = {"streams"}
     topology = wordcount() if inherits else wordcount(split=3)
-    new = bench.submit("one", topology, b"new code", topology__workers=1, topology__hot__deploy__enable=True)
+    new = bench.submit(
+        "one", topology, b"new code", topology__workers=1, topology__hot__deploy__enable=True
+    )
     bench.advance(30)
     assert store_of(bench, new) == "far" and old in far.gone and old not in near.gone
     assert far.data == ({new: {"streams"}} if inherits else {})
-    with pytest.raises(InvalidConfigError, match=r"in the store 'far' and stay there, so its new code cannot name 'near'"):
-        bench.submit("one", topology, b"c", topology__hot__deploy__enable=True, topology__redis__store="near")
+    with pytest.raises(
+        InvalidConfigError,
+        match=r"in the store 'far' and stay there, so its new code cannot name 'near'",
+    ):
+        bench.submit(
+            "one", topology, b"c", topology__hot__deploy__enable=True, topology__redis__store="near"
+        )
     assert bench.state.topology_ids() == [new]
 
 
@@ -104,7 +124,9 @@ def test_a_store_that_is_away_keeps_its_killed_topology_and_stops_no_other() -> 
     bench.service.kill("two", 0)
     bench.advance(30)
     assert bench.state.topology_ids() == sorted([one, two])
-    assert "cannot be deleted yet: Redis at far:1 did not come back" in bench.service.problems()[two]
+    assert (
+        "cannot be deleted yet: Redis at far:1 did not come back" in bench.service.problems()[two]
+    )
     assert far.asked <= 8, "each question costs the others two seconds"
     three = bench.submit("three", topology__workers=1, topology__redis__store="near")
     bench.service.kill("one", 0)
@@ -123,9 +145,15 @@ def test_a_topology_whose_store_was_removed_is_named_and_stays_until_the_store_i
     two = bench.submit("two", topology__workers=1)
     bench.nimbus.hooks.other_stores = {}
     bench.advance(2)
-    assert f"the data of {two} are in the store 'far', which is not known here (near)" in bench.service.problems()[two]
+    assert (
+        f"the data of {two} are in the store 'far', which is not known here (near)"
+        in bench.service.problems()[two]
+    )
     kill(bench, "two")
-    assert two in bench.state.topology_ids() and "cannot be deleted yet" in bench.service.problems()[two]
+    assert (
+        two in bench.state.topology_ids()
+        and "cannot be deleted yet" in bench.service.problems()[two]
+    )
     bench.nimbus.hooks.other_stores = {"far": far}
     bench.advance(30)
     assert two not in bench.state.topology_ids() and two in far.gone and two not in near.gone

@@ -1,4 +1,6 @@
-"""Checks what a notebook shows of values: read from a simulated cluster, escaped, without scripts."""
+"""Checks what a notebook shows of values: read from a simulated cluster, escaped, without
+scripts.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +81,11 @@ def test_a_topology_is_its_graph_and_a_row_for_each_component() -> None:
     builder.set_spout("lines", FeederSpout(["line"]))
     builder.set_bolt("split", Split(), 3).shuffle_grouping("lines")
     found = shown(builder.build())
-    assert {"svg", "table"} <= {*found.tags} and "lines (shuffle)" in found.texts and "bolt ×3" in found.texts
+    assert (
+        {"svg", "table"} <= {*found.tags}
+        and "lines (shuffle)" in found.texts
+        and "bolt ×3" in found.texts
+    )
 
 
 def test_a_running_topology_is_its_health_its_load_and_its_counts(run: Watched) -> None:
@@ -88,7 +94,11 @@ def test_a_running_topology_is_its_health_its_load_and_its_counts(run: Watched) 
     assert f" {view.sentence}" in found.texts and {"101", "202", "205"} <= {*found.texts}
     idle, busy = (
         replace(
-            view, components={**view.components, "count": replace(count, windows={**count.windows, "1m": replace(one, busy=each)})}
+            view,
+            components={
+                **view.components,
+                "count": replace(count, windows={**count.windows, "1m": replace(one, busy=each)}),
+            },
         )
         for count in [view.components["count"]]
         for one in [count.windows["1m"]]
@@ -101,10 +111,12 @@ def test_a_running_topology_is_its_health_its_load_and_its_counts(run: Watched) 
 
 def test_rates_are_lines_once_they_were_read_three_times(run: Watched) -> None:
     view = run.sampler.topology("words")
-    assert "polyline" in view_html(view, {"pending": [1, None, 2, 3]}) and "polyline" not in view_html(
-        view, {"pending": [1, 2, None]}
-    )
-    assert 'points="0.0,23.0 60.0,12.0 120.0,1.0"' in sparkline([0.0, 5.0, 10.0]) and "0.0,23.0 " in sparkline([0.0, 0.0])
+    assert "polyline" in view_html(
+        view, {"pending": [1, None, 2, 3]}
+    ) and "polyline" not in view_html(view, {"pending": [1, 2, None]})
+    assert 'points="0.0,23.0 60.0,12.0 120.0,1.0"' in sparkline(
+        [0.0, 5.0, 10.0]
+    ) and "0.0,23.0 " in sparkline([0.0, 0.0])
 
 
 def test_a_cluster_and_a_simulated_one_are_their_topologies_and_hosts(run: Watched) -> None:
@@ -119,11 +131,18 @@ def test_a_plan_names_what_moves_begins_ends_and_finds_no_slot() -> None:
     one, two = WorkerSlot("node-1", 6700), WorkerSlot("node-2", 6700)
     before = {ExecutorId(1, 1): one, ExecutorId(2, 3): one, ExecutorId(4, 4): one}
     plan = RebalancePlan(
-        "w-1-1", before, {ExecutorId(1, 1): one, ExecutorId(2, 2): two, ExecutorId(4, 4): two}, (ExecutorId(3, 3),), 2, 4
+        "w-1-1",
+        before,
+        {ExecutorId(1, 1): one, ExecutorId(2, 2): two, ExecutorId(4, 4): two},
+        (ExecutorId(3, 3),),
+        2,
+        4,
     )
     found = shown(plan)
     assert " plan for w-1-1: 1 to 2 workers, 1 executor stays" in found.texts
-    assert [text for text in found.texts if text in ("moves", "begins", "ends", "finds no slot")] == [
+    assert [
+        text for text in found.texts if text in ("moves", "begins", "ends", "finds no slot")
+    ] == [
         "begins",
         "moves",
         "ends",
@@ -132,18 +151,30 @@ def test_a_plan_names_what_moves_begins_ends_and_finds_no_slot() -> None:
 
 
 def test_failures_and_letters_show_their_text_and_nothing_of_it_is_markup() -> None:
-    failure = Failure(FailureKind.RAISED, HOSTILE, "count", 2, "host", "node-1:6700", 1_000, f"File {HOSTILE}")
+    failure = Failure(
+        FailureKind.RAISED, HOSTILE, "count", 2, "host", "node-1:6700", 1_000, f"File {HOSTILE}"
+    )
     letter = DeadLetter(failure, "lines", 1, "default", ("word",), (HOSTILE,), 4)
     for value in (failure, FailureGroup(Cause("count", HOSTILE, "a.py:1"), 3, failure), letter):
         found = shown(value)
-        assert HOSTILE in found.texts and f"File {HOSTILE}" in found.texts and "traceback" in found.texts
-    assert repr(HOSTILE) in shown(letter).texts and any("given up after 4 tries" in each for each in shown(letter).texts)
+        assert (
+            HOSTILE in found.texts
+            and f"File {HOSTILE}" in found.texts
+            and "traceback" in found.texts
+        )
+    assert repr(HOSTILE) in shown(letter).texts and any(
+        "given up after 4 tries" in each for each in shown(letter).texts
+    )
 
 
 def test_a_health_record_is_its_sentence_and_what_is_at_fault() -> None:
     culprits = (Culprit(Fault.SLOW, "count", "count is 99% busy"),)
     found = shown(Health("w", "w does not run well", culprits, (), (), None, {}, 1, 1, ()))
-    assert " w does not run well" in found.texts and "count is 99% busy" in found.texts and "slow" in found.texts
+    assert (
+        " w does not run well" in found.texts
+        and "count is 99% busy" in found.texts
+        and "slow" in found.texts
+    )
 
 
 class Counted:
@@ -168,7 +199,9 @@ class Place:
         self.shown.append(html.data)
 
 
-def test_a_value_is_shown_again_in_its_place_until_it_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_value_is_shown_again_in_its_place_until_it_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     place, pauses = Place(), list[float]()
 
     def display(html: Any, *, display_id: bool) -> Place:
@@ -178,7 +211,10 @@ def test_a_value_is_shown_again_in_its_place_until_it_is_gone(monkeypatch: pytes
     monkeypatch.setattr("IPython.display.display", display)
     monkeypatch.setitem(BY_TYPE, (Counted.__module__, "Counted"), Counted.html)
     live(Counted(), seconds=10, every=2.5, pause=pauses.append)
-    assert place.shown[:3] == ["<p>1</p>", "<p>2</p>", "<p>3</p>"] and "words-1 is &lt;gone&gt;" in place.shown[3]
+    assert (
+        place.shown[:3] == ["<p>1</p>", "<p>2</p>", "<p>3</p>"]
+        and "words-1 is &lt;gone&gt;" in place.shown[3]
+    )
     assert len(place.shown) == 4 and pauses == [2.5] * 3
 
     def interrupt(_: float) -> None:

@@ -1,4 +1,6 @@
-"""Tells what a look at a cluster finds, over the whole simulated cluster that Nimbus's tests use."""
+"""Tells what a look at a cluster finds, over the whole simulated cluster that Nimbus's tests
+use.
+"""
 
 import pytest
 
@@ -21,10 +23,15 @@ def test_a_look_has_every_supervisor_slot_executor_and_task() -> None:
     assert look.topologies().rows[0]["workers"] == 4
     slots = look.slots()
     assert len(slots) == 6 and slots.column("state").count("RUNNING") == 4
-    up_secs = {str(slot): (look.now_ms - beat.start_ms) / 1000 for slot, beat in look.beat_by_slot().items()}
+    up_secs = {
+        str(slot): (look.now_ms - beat.start_ms) / 1000
+        for slot, beat in look.beat_by_slot().items()
+    }
     assert {row["slot"]: row["up_secs"] for row in slots.rows if row["state"]} == up_secs
     assert sorted(look.executors().column("executor")) == sorted(map(str, bench.slots(topology_id)))
-    assert look.tasks().column("task") == list(range(1, 14)) and None not in look.tasks().column("slot")
+    assert look.tasks().column("task") == list(range(1, 14)) and None not in look.tasks().column(
+        "slot"
+    )
     assert "RUNNING" in look.picture(title="now").text
 
 
@@ -36,7 +43,9 @@ def test_two_looks_tell_what_moved_and_who_is_gone() -> None:
     bench.service.rebalance("wc", RebalanceOptions(3), wait_secs=0)
     bench.advance(2)
     after, now = inspector.look(), bench.slots(topology_id)
-    assert {row["executor"] for row in after.moved_since(before).rows} == {str(each) for each in now if now[each] != was[each]}
+    assert {row["executor"] for row in after.moved_since(before).rows} == {
+        str(each) for each in now if now[each] != was[each]
+    }
     lost = next(iter(now.values())).node
     bench.supervisors[lost].die()
     bench.advance(60)
@@ -49,20 +58,28 @@ def test_an_executor_that_is_new_but_whose_tasks_stay_has_not_moved() -> None:
     bench = Bench(nodes=3)
     topology_id = bench.submit(topology__workers=2)
     inspector = inspector_of(bench)
-    bench.service.rebalance("wc", RebalanceOptions(executors_by_component={"count": 1}), wait_secs=0)
+    bench.service.rebalance(
+        "wc", RebalanceOptions(executors_by_component={"count": 1}), wait_secs=0
+    )
     bench.advance(2)
     before, was = inspector.look(), slots_of_tasks(bench, topology_id)
-    bench.service.rebalance("wc", RebalanceOptions(executors_by_component={"count": 4}), wait_secs=0)
+    bench.service.rebalance(
+        "wc", RebalanceOptions(executors_by_component={"count": 4}), wait_secs=0
+    )
     bench.advance(2)
     after, now = inspector.look(), slots_of_tasks(bench, topology_id)
     moved_tasks = {task for task in now if now[task] != was[task]}
     moved = {row["executor"] for row in after.moved_since(before).rows}
-    assert moved == {str(each) for each in bench.slots(topology_id) if moved_tasks & set(each.tasks)}
+    assert moved == {
+        str(each) for each in bench.slots(topology_id) if moved_tasks & set(each.tasks)
+    }
     assert after.picture(before).text.count("(moved)") == len(moved)
 
 
 def slots_of_tasks(bench: Bench, topology_id: str) -> dict[int, WorkerSlot]:
-    return {task: slot for executor, slot in bench.slots(topology_id).items() for task in executor.tasks}
+    return {
+        task: slot for executor, slot in bench.slots(topology_id).items() for task in executor.tasks
+    }
 
 
 def test_a_slot_that_is_assigned_though_nobody_offers_it_is_in_the_table() -> None:
@@ -72,7 +89,10 @@ def test_a_slot_that_is_assigned_though_nobody_offers_it_is_in_the_table() -> No
     bench.supervisors[lost.node].die()
     rows = {row["slot"]: row for row in inspector_of(bench).look().slots().rows}
     assert rows[str(lost)]["offered"] is False and rows[str(lost)]["topology"] == topology_id
-    assert rows[str(WorkerSlot("node-0" if lost.node == "node-1" else "node-1", 6700))]["offered"] is True
+    assert (
+        rows[str(WorkerSlot("node-0" if lost.node == "node-1" else "node-1", 6700))]["offered"]
+        is True
+    )
 
 
 def test_a_scene_of_a_live_cluster_is_a_short_cluster_file_without_what_is_default() -> None:
@@ -90,7 +110,10 @@ def test_the_tree_is_told_node_by_node_without_signatures() -> None:
     rows = {row["path"]: row for row in inspector_of(bench).tree().rows}
     assert rows[f"/assignments/{topology_id}"]["begins"].startswith('{"code_by_slot"')
     assert not any(row["begins"].startswith("sparkstorm-1") for row in rows.values())
-    assert set(inspector_of(bench).tree("/supervisors").column("path")) == {"/supervisors/node-0", "/supervisors/node-1"}
+    assert set(inspector_of(bench).tree("/supervisors").column("path")) == {
+        "/supervisors/node-0",
+        "/supervisors/node-1",
+    }
 
 
 def test_waiting_for_what_never_comes_ends_with_what_was_seen() -> None:

@@ -1,4 +1,6 @@
-"""Pictures of a scene and of a difference: every port, whose it is, and what became of each executor; names do no harm."""
+"""Pictures of a scene and of a difference: every port, whose it is, and what became of each
+executor; names do no harm.
+"""
 
 from dataclasses import replace
 from xml.etree import ElementTree
@@ -21,7 +23,9 @@ def tips(drawn: Svg) -> list[str]:
 
 
 def placed() -> Scene:
-    return generate(num_nodes=4, num_topologies=2, executors_each=12, workers_each=3).scheduled("default")
+    return generate(num_nodes=4, num_topologies=2, executors_each=12, workers_each=3).scheduled(
+        "default"
+    )
 
 
 def test_a_scene_shows_every_port_with_its_topologys_colour_and_number_of_executors() -> None:
@@ -31,7 +35,8 @@ def test_a_scene_shows_every_port_with_its_topologys_colour_and_number_of_execut
     assert words[0] == "now" and words.count("6700") == 4 and words.count("4") == 6
     assert "dead" in words and "dead port" in words and "host-00002, blacklisted" in words
     assert "topology-00001 on node-00001:6701: 4 executors" in tips(drawn)
-    assert drawn.text.count('fill="#0072b2"') == drawn.text.count('fill="#e69f00"') == 4  # three workers and the legend
+    # three workers and the legend
+    assert drawn.text.count('fill="#0072b2"') == drawn.text.count('fill="#e69f00"') == 4
 
 
 def test_a_difference_tells_what_was_kept_moved_added_and_removed() -> None:
@@ -44,12 +49,20 @@ def test_a_difference_tells_what_was_kept_moved_added_and_removed() -> None:
     assert sum("added" in each for each in tips(difference_map(empty, before))) == 6
     assert sum("removed" in each for each in tips(difference_map(before, empty))) == 6
     words = texts(difference_map(before, after))
-    assert "gone" in words and words[-6:-1] == ["kept", "moved here", "added", "moved away", "removed"]
+    assert "gone" in words and words[-6:-1] == [
+        "kept",
+        "moved here",
+        "added",
+        "moved away",
+        "removed",
+    ]
 
 
 def test_names_are_escaped_and_large_scenes_are_cut() -> None:
     scene = generate(120, 1, 3, 1, slots_per_node=40)
-    odd = replace(scene, supervisors=(replace(scene.supervisors[0], host="<b>&"), *scene.supervisors[1:]))
+    odd = replace(
+        scene, supervisors=(replace(scene.supervisors[0], host="<b>&"), *scene.supervisors[1:])
+    )
     words = texts(scene_map(odd, "<i>"))
     assert words[0] == "<i>" and "<b>&" in words
     assert "… and 20 supervisors more" in words and "+16" in words

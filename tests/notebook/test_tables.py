@@ -4,9 +4,16 @@ from sparkstorm.notebook.tables import Table, shown
 
 
 def test_a_table_is_html_with_its_rows_escaped() -> None:
-    html = Table([{"node_id": "<b>n1</b>", "used": 2}, {"node_id": "n2", "share": 0.25}], "nodes & <co>")._repr_html_()
+    html = Table(
+        [{"node_id": "<b>n1</b>", "used": 2}, {"node_id": "n2", "share": 0.25}], "nodes & <co>"
+    )._repr_html_()
     assert html.count("<tr>") == 3 and "<b>" not in html and "&lt;b&gt;n1" in html
-    assert "nodes &amp; &lt;co&gt;" in html and "<th" in html and ">node id<" in html and ">0.25<" in html
+    assert (
+        "nodes &amp; &lt;co&gt;" in html
+        and "<th" in html
+        and ">node id<" in html
+        and ">0.25<" in html
+    )
 
 
 def test_a_table_is_text_in_columns() -> None:
@@ -21,9 +28,33 @@ def test_values_are_shown_briefly() -> None:
 
 
 def test_floats_are_plain_figures_however_large_or_small() -> None:
-    values = (65536.0, 0.41666, 12.5, 3_200.0, 1e15, -0.25, 0.0, 0.00012345, 1e-7, 99.96, float("inf"))
+    values = (
+        65536.0,
+        0.41666,
+        12.5,
+        3_200.0,
+        1e15,
+        -0.25,
+        0.0,
+        0.00012345,
+        1e-7,
+        99.96,
+        float("inf"),
+    )
     found = [shown(value) for value in values]
-    plain = ["65,536", "0.417", "12.5", "3,200", "1,000,000,000,000,000", "-0.25", "0", "0.000123", "0.0000001", "100", "inf"]
+    plain = [
+        "65,536",
+        "0.417",
+        "12.5",
+        "3,200",
+        "1,000,000,000,000,000",
+        "-0.25",
+        "0",
+        "0.000123",
+        "0.0000001",
+        "100",
+        "inf",
+    ]
     assert found == plain
 
 

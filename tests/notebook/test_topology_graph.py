@@ -1,4 +1,6 @@
-"""Graphs of topologies: the layout's laws over random graphs, and pictures and texts that hostile names do not break."""
+"""Graphs of topologies: the layout's laws over random graphs, and pictures and texts that hostile
+names do not break.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,16 @@ from hypothesis import strategies as st
 
 from sparkstorm.api import TopologyBuilder
 from sparkstorm.notebook.graph_layout import Layout, lay_out
-from sparkstorm.notebook.topology_graph import Link, Node, TopologyGraph, dot, graph_of, mermaid, picture, rows_of
+from sparkstorm.notebook.topology_graph import (
+    Link,
+    Node,
+    TopologyGraph,
+    dot,
+    graph_of,
+    mermaid,
+    picture,
+    rows_of,
+)
 from sparkstorm.testing import CaptureBolt, FeederSpout
 
 NODES = [chr(ord("a") + n) for n in range(9)]
@@ -26,7 +37,9 @@ def places(layout: Layout) -> set[tuple[int, float]]:
 
 
 @given(EDGES)
-def test_every_edge_that_closes_no_cycle_leads_from_a_lower_layer_to_a_higher_one(edges: list[tuple[str, str]]) -> None:
+def test_every_edge_that_closes_no_cycle_leads_from_a_lower_layer_to_a_higher_one(
+    edges: list[tuple[str, str]],
+) -> None:
     layout = lay_out(NODES, edges)
     for source, target in edges:
         path = layout.paths[source, target]
@@ -40,7 +53,9 @@ def test_every_edge_that_closes_no_cycle_leads_from_a_lower_layer_to_a_higher_on
 
 
 @given(EDGES)
-def test_nodes_and_passing_edges_of_a_layer_are_at_least_a_row_apart(edges: list[tuple[str, str]]) -> None:
+def test_nodes_and_passing_edges_of_a_layer_are_at_least_a_row_apart(
+    edges: list[tuple[str, str]],
+) -> None:
     layout = lay_out(NODES, edges)
     nodes = [(layout.layers[node], layout.heights[node]) for node in NODES]
     assert len(set(nodes)) == len(nodes)
@@ -79,7 +94,10 @@ def words() -> TopologyGraph:
 
 
 def test_a_table_has_components_in_flow_order_with_executors_tasks_and_inputs() -> None:
-    assert rows_of(words()) == [("lines", "spout", 1, 1, "-"), ("count", "bolt", 2, 4, "lines (by value)")]
+    assert rows_of(words()) == [
+        ("lines", "spout", 1, 1, "-"),
+        ("count", "bolt", 2, 4, "lines (by value)"),
+    ]
 
 
 HOSTILE = TopologyGraph(
@@ -92,7 +110,9 @@ HOSTILE = TopologyGraph(
 )
 
 
-@pytest.mark.parametrize("graph", [words(), HOSTILE, TopologyGraph((), ())], ids=["words", "hostile names", "empty"])
+@pytest.mark.parametrize(
+    "graph", [words(), HOSTILE, TopologyGraph((), ())], ids=["words", "hostile names", "empty"]
+)
 def test_a_picture_is_well_formed_and_names_every_component(graph: TopologyGraph) -> None:
     root = ElementTree.fromstring(picture(graph).text)
     shown = [each.text for each in root.iter("{http://www.w3.org/2000/svg}text")]
@@ -114,4 +134,6 @@ def test_a_mermaid_text_quotes_whatever_is_syntax() -> None:
 
 
 def test_a_dot_text_quotes_names() -> None:
-    assert dot(HOSTILE).splitlines()[3] == r"""    "<b>&\"'`" [label="<b>&\"'` ×1", shape=ellipse];"""
+    assert (
+        dot(HOSTILE).splitlines()[3] == r"""    "<b>&\"'`" [label="<b>&\"'` ×1", shape=ellipse];"""
+    )

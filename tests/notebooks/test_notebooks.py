@@ -1,4 +1,6 @@
-"""Tells that the notebooks run from top to bottom on an embedded cluster and show what they promise; none keeps outputs."""
+"""Tells that the notebooks run from top to bottom on an embedded cluster and show what they
+promise; none keeps outputs.
+"""
 
 import asyncio
 import re
@@ -28,9 +30,14 @@ def run(name: str, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Outputs of a notebook's cells; a cell that raises fails the test with its traceback."""
     monkeypatch.setenv("PYTHONPATH", str(FOLDER.parent))
     notebook = _read(FOLDER / f"{name}.ipynb", 4)
-    client = NotebookClient(notebook, timeout=900, kernel_name="python3", resources={"metadata": {"path": str(FOLDER)}})
-    asyncio.run(client.async_execute())  # `execute` keeps its event loop, and that loop's sockets, for the next call
-    return [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
+    client = NotebookClient(
+        notebook, timeout=900, kernel_name="python3", resources={"metadata": {"path": str(FOLDER)}}
+    )
+    # `execute` keeps its event loop, and that loop's sockets, for the next call
+    asyncio.run(client.async_execute())
+    return [
+        output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs
+    ]
 
 
 @pytest.mark.system
@@ -41,17 +48,35 @@ def test_inspect_assignments_shows_a_rebalance_a_lost_supervisor_and_what_others
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     outputs = run("inspect_assignments", monkeypatch)
     assert list(tmp_path.glob("sparkstorm-*")) == []
-    pictures = [output.data["image/svg+xml"] for output in outputs if "image/svg+xml" in output.get("data", {})]
+    pictures = [
+        output.data["image/svg+xml"]
+        for output in outputs
+        if "image/svg+xml" in output.get("data", {})
+    ]
     first, rebalanced, survived, *others = ["".join(picture) for picture in pictures]
     for picture in pictures:
         ElementTree.fromstring("".join(picture))
-    assert (first.count("(moved)"), first.count(">gone<")) == (0, 0) and first.count("<title>RUNNING") == 3
-    assert rebalanced.count("(moved)") == 7, "of nine executors that are new or elsewhere, two have the tasks that were there"
+    assert (first.count("(moved)"), first.count(">gone<")) == (0, 0) and first.count(
+        "<title>RUNNING"
+    ) == 3
+    assert rebalanced.count("(moved)") == 7, (
+        "of nine executors that are new or elsewhere, two have the tasks that were there"
+    )
     assert rebalanced.count("<title>RUNNING") == 6
-    assert survived.count(">gone<") == 1 and 0 < survived.count("(moved)") < 9 and survived.count("<title>RUNNING") == 6
+    assert (
+        survived.count(">gone<") == 1
+        and 0 < survived.count("(moved)") < 9
+        and survived.count("<title>RUNNING") == 6
+    )
     assert len(others) == 2 and all(picture.count(">gone<") == 1 for picture in others)
-    tables = [output.data["text/plain"] for output in outputs if "text/html" in output.get("data", {})]
-    said = "".join(output.text for output in outputs if output.output_type == "stream" and output.name == "stdout")
+    tables = [
+        output.data["text/plain"] for output in outputs if "text/html" in output.get("data", {})
+    ]
+    said = "".join(
+        output.text
+        for output in outputs
+        if output.output_type == "stream" and output.name == "stdout"
+    )
     executed, parked = re.search(r"([\d,]+) tuples executed, ([\d,]+) parked", said).groups()  # type: ignore[union-attr]
     assert int(executed.replace(",", "")) > 1000 and parked == "0"
     titles = ["topologies", "supervisors", "slots", "executors", "tasks", "tree below /", "moved"]
@@ -59,19 +84,31 @@ def test_inspect_assignments_shows_a_rebalance_a_lost_supervisor_and_what_others
     assert len(tables[6].splitlines()[2:]) == 7
     comparison = {line.split()[0]: line.split()[1:] for line in tables[-1].splitlines()[2:]}
     for scheduler in ("default", "even", "jstorm", "resource-aware", "multitenant"):
-        assert (comparison[scheduler][0], comparison[scheduler][1]) == ("4", "0"), "it places what was lost and moves nothing else"
+        assert (comparison[scheduler][0], comparison[scheduler][1]) == ("4", "0"), (
+            "it places what was lost and moves nothing else"
+        )
 
 
 def htmls_of(outputs: list[Any]) -> list[str]:
-    return ["".join(output.data["text/html"]) for output in outputs if "text/html" in output.get("data", {})]
+    return [
+        "".join(output.data["text/html"])
+        for output in outputs
+        if "text/html" in output.get("data", {})
+    ]
 
 
 def said_by(outputs: list[Any]) -> str:
-    return "".join(output.text for output in outputs if output.output_type == "stream" and output.name == "stdout")
+    return "".join(
+        output.text
+        for output in outputs
+        if output.output_type == "stream" and output.name == "stdout"
+    )
 
 
 @pytest.mark.filterwarnings("default")
-def test_first_stream_counts_each_word_once_though_a_worker_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_first_stream_counts_each_word_once_though_a_worker_is_killed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     outputs = run("first_stream", monkeypatch)
     graph, cluster, running = htmls_of(outputs)
     assert "<svg" in graph and "by word" in graph and "words" in cluster and "ACTIVE" in cluster
@@ -80,7 +117,9 @@ def test_first_stream_counts_each_word_once_though_a_worker_is_killed(monkeypatc
 
 
 @pytest.mark.filterwarnings("default")
-def test_failing_tuple_shows_the_cause_and_that_the_corrected_bolt_takes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_tuple_shows_the_cause_and_that_the_corrected_bolt_takes_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     outputs = run("failing_tuple", monkeypatch)
     cause, letter = htmls_of(outputs)
     for html in (cause, letter):
@@ -90,38 +129,65 @@ def test_failing_tuple_shows_the_cause_and_that_the_corrected_bolt_takes_it(monk
 
 
 @pytest.mark.filterwarnings("default")
-def test_history_to_live_has_no_gap_and_no_duplicate_at_the_seam(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_history_to_live_has_no_gap_and_no_duplicate_at_the_seam(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     outputs = run("history_to_live", monkeypatch)
     graph, *_, comparison = htmls_of(outputs)
     assert "<svg" in graph and "by user" in graph
     assert "150 lines read live, difference 0" in said_by(outputs)
-    tables = [output.data["text/plain"] for output in outputs if "history and live" in output.get("data", {}).get("text/plain", "")]
+    tables = [
+        output.data["text/plain"]
+        for output in outputs
+        if "history and live" in output.get("data", {}).get("text/plain", "")
+    ]
     rows = [line.split() for line in tables[0].splitlines()[2:]]
-    assert len(rows) == 7 and all(int(row[1]) + int(row[2]) == int(row[3]) and row[4] == "0" for row in rows)
+    assert len(rows) == 7 and all(
+        int(row[1]) + int(row[2]) == int(row[3]) and row[4] == "0" for row in rows
+    )
     assert "history, then live" in comparison
 
 
 @pytest.mark.filterwarnings("default")
-def test_windows_and_late_data_are_the_same_live_and_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_windows_and_late_data_are_the_same_live_and_replayed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     outputs = run("windows_and_late_data", monkeypatch)
     said = said_by(outputs)
     assert "2 of 11 rows are late: [('bob', 8000), ('bob', 13000)]" in said
     assert "windows: 6 live, 6 replayed, 6 of them the same, 2 late" in said
     assert "sessions: 4 live, 4 replayed, 4 of them the same, 2 late" in said
-    (picture,) = ("".join(output.data["image/svg+xml"]) for output in outputs if "image/svg+xml" in output.get("data", {}))
+    (picture,) = (
+        "".join(output.data["image/svg+xml"])
+        for output in outputs
+        if "image/svg+xml" in output.get("data", {})
+    )
     ElementTree.fromstring(picture)
     assert picture.count("<circle") == 11 and picture.count("#d33") == 2
-    tables = [output.data["text/plain"] for output in outputs if "sums of" in output.get("data", {}).get("text/plain", "")]
+    tables = [
+        output.data["text/plain"]
+        for output in outputs
+        if "sums of" in output.get("data", {}).get("text/plain", "")
+    ]
     assert next(line.split() for line in tables[0].splitlines()[2:]) == ["ann", "0", "10"]
     assert [line.split() for line in tables[1].splitlines()[2:]][-1] == ["bob", "4", "12"]
 
 
 @pytest.mark.filterwarnings("default")
-def test_what_is_it_doing_finds_the_task_with_most_of_the_work_and_cures_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_it_doing_finds_the_task_with_most_of_the_work_and_cures_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     outputs = run("what_is_it_doing", monkeypatch)
     assert "orders keeps up" in htmls_of(outputs)[0] and "<svg" in htmls_of(outputs)[0]
-    tables = [output.data["text/plain"] for output in outputs if "tasks of count" in output.get("data", {}).get("text/plain", "")]
-    shares = [sorted(int(line.split()[-1].rstrip("%")) for line in table.splitlines()[2:]) for table in tables]
+    tables = [
+        output.data["text/plain"]
+        for output in outputs
+        if "tasks of count" in output.get("data", {}).get("text/plain", "")
+    ]
+    shares = [
+        sorted(int(line.split()[-1].rstrip("%")) for line in table.splitlines()[2:])
+        for table in tables
+    ]
     assert shares[:2] == [[5, 5, 5, 85]] * 2 and shares[2][-1] <= 45
     assert "the same totals: True" in said_by(outputs)
     shown = htmls_of(outputs)[-1]  # of `live`: one output, as it was shown last

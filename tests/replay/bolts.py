@@ -36,12 +36,18 @@ class Source(Spout):
 
 
 class Listed(ReplayableSpout):
-    """Rows of a list, a part for each task; its position is a number that other numbers of tasks do not share.
+    """Rows of a list, a part for each task; its position is a number that other numbers of tasks do
+    not share.
 
     `most`: how many rows a task emits for now, while the others are still to come.
     """
 
-    def __init__(self, *parts: Sequence[tuple[Any, ...]], fields: Sequence[str] = FIELDS, most: int | None = None) -> None:
+    def __init__(
+        self,
+        *parts: Sequence[tuple[Any, ...]],
+        fields: Sequence[str] = FIELDS,
+        most: int | None = None,
+    ) -> None:
         self.parts, self.outputs, self.most = parts, tuple(fields), most
 
     def open(self, conf: Conf, context: TopologyContext, collector: SpoutOutputCollector) -> None:
@@ -72,7 +78,9 @@ class Pass(BasicBolt):
 
 
 class WindowSums(FoldingBolt):
-    """The sum of a key's values, with the last moment of its window as time: it does not depend on the order of terms."""
+    """The sum of a key's values, with the last moment of its window as time: it does not depend on
+    the order of terms.
+    """
 
     outputs: Any = FIELDS
     key_fields = ("key",)
@@ -197,12 +205,18 @@ class Sum(StatefulBolt):
         self.state.add(f"{tup.stream} {self.index}", tup.values[0])
 
 
-def one_bolt(bolt: Any, tasks: int = 1, fields: Sequence[str] = ("value",), is_global: bool = False) -> Topology:
+def one_bolt(
+    bolt: Any, tasks: int = 1, fields: Sequence[str] = ("value",), is_global: bool = False
+) -> Topology:
     """source -> bolt, by the first field or all to one task."""
     builder = TopologyBuilder()
     builder.set_spout("source", Source(*fields))
     declarer = builder.set_bolt("bolt", bolt, tasks)
-    _ = declarer.global_grouping("source") if is_global else declarer.fields_grouping("source", fields[0])
+    _ = (
+        declarer.global_grouping("source")
+        if is_global
+        else declarer.fields_grouping("source", fields[0])
+    )
     return builder.build()
 
 
@@ -221,7 +235,9 @@ def many_streams() -> Topology:
     builder.set_spout("numbers", Source("n"))
     builder.set_bolt("sort", Sort(), 2).shuffle_grouping("numbers")
     builder.set_bolt("all", Sum(), 3).all_grouping("sort", "even").all_grouping("sort", "odd")
-    builder.set_bolt("global", Sum(), 2).global_grouping("sort", "even").global_grouping("sort", "odd")
+    builder.set_bolt("global", Sum(), 2).global_grouping("sort", "even").global_grouping(
+        "sort", "odd"
+    )
     builder.set_bolt("direct", Sum(), 2).direct_grouping("sort", "to")
     builder.set_bolt("partial", Sum(), 2).partial_key_grouping("sort", "n", stream="odd")
     return builder.build()

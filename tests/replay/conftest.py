@@ -11,18 +11,24 @@ import pytest
 from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).parents[2]
-ENVIRONMENT = {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+ENVIRONMENT = {
+    "PYTHONPATH": str(ROOT),
+    "PYSPARK_PYTHON": sys.executable,
+    "SPARK_LOCAL_IP": "127.0.0.1",
+}
 
 
 MASTER = "local[2]"
 
 
-@pytest.fixture(scope="module")  # not longer: the system tests after these make contexts of their own
+# not longer: the system tests after these make contexts of their own
+@pytest.fixture(scope="module")
 def spark(request: pytest.FixtureRequest) -> Iterator[SparkSession]:
     """A session of two cores (or a module's MASTER); frames are small, so are its shuffles.
 
-    Expressions are interpreted: compiling them is 40 % of the JVM's time where frames have some hundred rows. The system
-    tests and `tests/replay/test_standalone.py` run with what Spark compiles.
+    Expressions are interpreted: compiling them is 40 % of the JVM's time where frames have some
+    hundred rows. The system tests and `tests/replay/test_standalone.py` run with what Spark
+    compiles.
     """
     former = {name: os.environ.get(name) for name in ENVIRONMENT}
     os.environ.update(ENVIRONMENT)

@@ -1,4 +1,6 @@
-"""Counters that bolts of the tests share across instances: pickled code finds this module again by its name."""
+"""Counters that bolts of the tests share across instances: pickled code finds this module again by
+its name.
+"""
 
 from __future__ import annotations
 

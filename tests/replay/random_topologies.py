@@ -1,4 +1,6 @@
-"""Random topologies of the class for which "live equals replay" is promised, with random inputs for their spouts."""
+"""Random topologies of the class for which "live equals replay" is promised, with random inputs for
+their spouts.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ class Shift(BasicBolt):
 
 
 class Repeat(BasicBolt):
-    """None to three out for one in, with values that change on a hop: a tuple inside becomes a list."""
+    """None to three out for one in, with values that change on a hop: a tuple inside becomes a
+    list.
+    """
 
     outputs = (*FIELDS, "shape")
 
@@ -66,11 +70,15 @@ class Route(BasicBolt):
         values = (tup["key"], tup["value"], tup["ts"])
         collector.emit(values, "odd" if tup["value"] % 2 else "default")
         if self.tasks:
-            collector.emit_direct(self.tasks[stable_hash(tup["key"]) % len(self.tasks)], values, "to")
+            collector.emit_direct(
+                self.tasks[stable_hash(tup["key"]) % len(self.tasks)], values, "to"
+            )
 
 
 class ByHand(Bolt):
-    """Acks in pairs, emits anchored to both; an odd one out is acked alone when it comes with value 0."""
+    """Acks in pairs, emits anchored to both; an odd one out is acked alone when it comes with value
+    0.
+    """
 
     outputs = FIELDS
 
@@ -108,7 +116,9 @@ class Running(StatefulBolt):
 
 
 class Partial(StatefulBolt):
-    """Sums per key and task: what is behind shuffle or partial key grouping is compared after its merge."""
+    """Sums per key and task: what is behind shuffle or partial key grouping is compared after its
+    merge.
+    """
 
     def prepare(self, conf: Conf, context: TopologyContext) -> None:
         self.index = context.task_index
@@ -118,7 +128,9 @@ class Partial(StatefulBolt):
 
 
 class Fussy(BasicBolt):
-    """Bolt that raises on one value in seven, however often it is tried: such rows are put aside in both runs."""
+    """Bolt that raises on one value in seven, however often it is tried: such rows are put aside in
+    both runs.
+    """
 
     outputs = FIELDS
 
@@ -133,9 +145,13 @@ class Negate(ColumnBolt):
 
     outputs = FIELDS
 
-    def execute_batch(self, batch: pa.RecordBatch, source: Sender, collector: BatchCollector) -> None:
+    def execute_batch(
+        self, batch: pa.RecordBatch, source: Sender, collector: BatchCollector
+    ) -> None:
         values = pc.negate(batch["value"].cast(pa.int64()))
-        collector.emit_batch(pa.RecordBatch.from_arrays([batch["key"], values, batch["ts"]], FIELDS))
+        collector.emit_batch(
+            pa.RecordBatch.from_arrays([batch["key"], values, batch["ts"]], FIELDS)
+        )
 
 
 class WindowMembers(WindowedBolt):
@@ -153,11 +169,17 @@ def timed(bolt: Any, random: Random, lag_ms: int) -> Any:
     """With a window of some shape over event time."""
     length = Duration.millis(random.choice((50, 100, 333)))
     with_shape(bolt, random.choice(("tumbling", "sliding", "session")), length, random)
-    return bolt.with_timestamp_field("ts").with_lag(Duration.millis(lag_ms)).with_late_tuple_stream("late")
+    return (
+        bolt.with_timestamp_field("ts")
+        .with_lag(Duration.millis(lag_ms))
+        .with_late_tuple_stream("late")
+    )
 
 
 class ByKey:
-    """A custom grouping that depends on values alone; one key in four goes to two tasks, one to none."""
+    """A custom grouping that depends on values alone; one key in four goes to two tasks, one to
+    none.
+    """
 
     def prepare(self, tasks: Sequence[int]) -> None:
         self.tasks = tasks
@@ -175,7 +197,10 @@ def random_rows(random: Random, all_keys: Sequence[Any] = KEYS) -> list[tuple[An
     """Up to forty rows over a few keys of any kind."""
     keys = random.sample(all_keys, random.randint(1, min(6, len(all_keys))))
     count = random.choice((0, 1, 5, 20, 40))
-    return [(random.choice(keys), random.randint(-50, 50), 10 * n + random.randint(0, 80)) for n in range(count)]
+    return [
+        (random.choice(keys), random.randint(-50, 50), 10 * n + random.randint(0, 80))
+        for n in range(count)
+    ]
 
 
 def random_topology(random: Random, keys: Sequence[Any] = KEYS) -> tuple[Topology, Rows]:
@@ -188,7 +213,21 @@ def random_topology(random: Random, keys: Sequence[Any] = KEYS) -> tuple[Topolog
     for n in range(random.randint(1, 6)):
         id = f"b{random.randint(0, 9)}-{n}"
         inputs = random.sample(streams, min(len(streams), random.choice((1, 1, 2, 3))))
-        make = random.choice((Shift, Repeat, Route, ByHand, Once, Running, Partial, Fussy, Negate, WindowSums, WindowMembers))
+        make = random.choice(
+            (
+                Shift,
+                Repeat,
+                Route,
+                ByHand,
+                Once,
+                Running,
+                Partial,
+                Fussy,
+                Negate,
+                WindowSums,
+                WindowMembers,
+            )
+        )
         bolt = _route(builder, random, id) if make is Route else make()
         if isinstance(bolt, WindowedBolt):  # behind bolts, what is late is chance: then nothing is
             timed(bolt, random, 15 if all(component in rows for component, _ in inputs) else 10_000)
@@ -225,7 +264,15 @@ def _subscribe(declarer: Declarer, bolt: Any, component: str, stream: str, rando
     elif isinstance(bolt, WindowMembers):
         kinds = ["global", "all"]
     elif not isinstance(bolt, StatefulBolt):
-        kinds += ["shuffle", "shuffle", "local_or_shuffle", "local_or_shuffle", "none", "partial_key", "custom"]
+        kinds += [
+            "shuffle",
+            "shuffle",
+            "local_or_shuffle",
+            "local_or_shuffle",
+            "none",
+            "partial_key",
+            "custom",
+        ]
     match random.choice(kinds):
         case "fields":
             declarer.fields_grouping(component, "key", stream=stream)

@@ -1,4 +1,6 @@
-"""The worked example of docs/connectors.md: sessions live into Parquet and a table, and the same from history by replay."""
+"""The worked example of docs/connectors.md: sessions live into Parquet and a table, and the same
+from history by replay.
+"""
 
 from __future__ import annotations
 
@@ -34,11 +36,25 @@ def test_sessions_are_the_same_live_in_parquet_in_the_table_and_from_history(
         cluster.run_until_idle()
         assert cluster.dead_letters == [] and cluster.counts("sessions").late > 3
         cluster.kill("test", 0)
-    parquet = [tuple(row.values()) for path in (tmp_path / "out").glob("*.parquet") for row in pq.read_table(path).to_pylist()]
+    parquet = [
+        tuple(row.values())
+        for path in (tmp_path / "out").glob("*.parquet")
+        for row in pq.read_table(path).to_pylist()
+    ]
     with sqlite3.connect("sessions.db") as database:
         table = list(database.execute("SELECT * FROM sessions"))
     database.close()
-    rows = [tuple(json.loads(line).values()) for line in Path("logs/access.jsonl").read_text().splitlines()]
-    replayed = replay_locally(topology, {"logs": rows}, event_time=EventTime("at_ms", in_order=False))
-    assert Counter(parquet) == Counter(table) == Counter(replayed["table!input"]) == Counter(replayed["flat"])
+    rows = [
+        tuple(json.loads(line).values())
+        for line in Path("logs/access.jsonl").read_text().splitlines()
+    ]
+    replayed = replay_locally(
+        topology, {"logs": rows}, event_time=EventTime("at_ms", in_order=False)
+    )
+    assert (
+        Counter(parquet)
+        == Counter(table)
+        == Counter(replayed["table!input"])
+        == Counter(replayed["flat"])
+    )
     assert len(parquet) > 40 and sum(row[2] for row in parquet) < 400

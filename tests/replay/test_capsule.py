@@ -1,4 +1,6 @@
-"""Failure capsules: a failed input of a run becomes a file, a step, and a test that fails, is mended, and passes."""
+"""Failure capsules: a failed input of a run becomes a file, a step, and a test that fails, is
+mended, and passes.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ def build(spouts=1):
 
 @pytest.fixture
 def averages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """A module of a user's, in a folder of its own, with a bolt that divides by zero when a word weighs five."""
+    """A module of a user's, in a folder of its own, with a bolt that divides by zero when a word
+    weighs five.
+    """
     (tmp_path / "averages.py").write_text(SOURCE)
     monkeypatch.syspath_prepend(str(tmp_path))
     yield importlib.import_module("averages")
@@ -59,7 +63,12 @@ def averages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Module
 
 def failed_letter(averages: ModuleType, **more: Any) -> DeadLetter:
     """Run the topology over words until one is parked."""
-    conf = {"topology.max.retries": 1, "topology.builder": "averages:build", "topology.builder.arguments": {"spouts": 1}, **more}
+    conf = {
+        "topology.max.retries": 1,
+        "topology.builder": "averages:build",
+        "topology.builder.arguments": {"spouts": 1},
+        **more,
+    }
     with LocalCluster() as cluster:
         cluster.submit(averages.build(), conf)
         for word, weight in (("storm", 3), ("spark", 9), ("storm", 2), ("spark", 1), ("storm", 1)):
@@ -72,12 +81,32 @@ def failed_letter(averages: ModuleType, **more: Any) -> DeadLetter:
 def run_pytest(test: Path) -> subprocess.CompletedProcess[str]:
     root = str(Path(__file__).parents[2])
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(test.parent), root])}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(test.parent), str(test)]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900, check=False, cwd=test.parent)
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--rootdir",
+        str(test.parent),
+        str(test),
+    ]
+    return subprocess.run(
+        command,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+        cwd=test.parent,
+    )
 
 
 @pytest.mark.slow
-def test_a_failed_tuple_of_a_run_becomes_a_test_that_fails_is_mended_and_passes(averages: ModuleType, tmp_path: Path) -> None:
+def test_a_failed_tuple_of_a_run_becomes_a_test_that_fails_is_mended_and_passes(
+    averages: ModuleType, tmp_path: Path
+) -> None:
     letters = tmp_path / "dead-letters.jsonl"
     letters.write_text(failed_letter(averages).to_line("7-0") + "\n")
     capsule = tmp_path / f"mean{ENDING}"
@@ -85,16 +114,24 @@ def test_a_failed_tuple_of_a_run_becomes_a_test_that_fails_is_mended_and_passes(
     test = tmp_path / "test_mean.py"
     before = run_pytest(test)
     assert (
-        before.returncode == 1 and "ZeroDivisionError: integer division or modulo by zero (averages.py, line 10)" in before.stdout
+        before.returncode == 1
+        and "ZeroDivisionError: integer division or modulo by zero (averages.py, line 10)"
+        in before.stdout
     )
-    (tmp_path / "averages.py").write_text(SOURCE.replace("10 // (total - 5)", "10 // max(1, total - 5)"))
+    (tmp_path / "averages.py").write_text(
+        SOURCE.replace("10 // (total - 5)", "10 // max(1, total - 5)")
+    )
     after = run_pytest(test)
     assert after.returncode == 0, after.stdout
-    assert main(["capsule", str(capsule), "--pytest"]) == 1, "a test that may have been changed is not written over"
+    assert main(["capsule", str(capsule), "--pytest"]) == 1, (
+        "a test that may have been changed is not written over"
+    )
     assert main(["capsule", str(capsule), "--pytest", "--force"]) == 0
 
 
-def test_a_capsule_has_the_state_the_settings_and_the_place_of_the_run(averages: ModuleType, tmp_path: Path) -> None:
+def test_a_capsule_has_the_state_the_settings_and_the_place_of_the_run(
+    averages: ModuleType, tmp_path: Path
+) -> None:
     secret = {"topology.environment": {"PASSWORD": "secret"}, "app.token": "secret"}
     letter = failed_letter(averages, **secret)
     write_capsule(tmp_path / "one.capsule.json", letter)
@@ -109,7 +146,9 @@ def test_a_capsule_has_the_state_the_settings_and_the_place_of_the_run(averages:
     assert capsule.step(averages.build(), state={}).failure is None
 
 
-def test_a_trace_has_the_lines_of_user_code_and_what_they_changed(averages: ModuleType, tmp_path: Path) -> None:
+def test_a_trace_has_the_lines_of_user_code_and_what_they_changed(
+    averages: ModuleType, tmp_path: Path
+) -> None:
     write_capsule(tmp_path / "one.capsule.json", failed_letter(averages))
     lines = open_capsule(tmp_path / "one.capsule.json").trace(averages.build())
     assert [line.source.strip()[:5] for line in lines] == ["count", "limit"]
@@ -130,7 +169,9 @@ class Reads(StatefulBolt):
 def parked_by_reads(tmp_path: Path, conf: dict[str, Any]) -> DeadLetter:
     spout = FeederSpout()
     with LocalCluster() as cluster:
-        cluster.submit(chain(spout, Reads(), group=lambda d: d.fields_grouping("spout", "value")), conf)
+        cluster.submit(
+            chain(spout, Reads(), group=lambda d: d.fields_grouping("spout", "value")), conf
+        )
         for n in range(500):
             spout.feed([n])
         spout.feed([-1])
@@ -141,7 +182,9 @@ def parked_by_reads(tmp_path: Path, conf: dict[str, Any]) -> DeadLetter:
 
 def test_of_a_large_state_a_capsule_has_the_keys_that_the_last_try_used(tmp_path: Path) -> None:
     assert parked_by_reads(tmp_path, {"topology.max.retries": 2}).state == ((17, 17), (18, 18))
-    assert parked_by_reads(tmp_path, {"topology.max.retries": 0}).state == (), "no second try: the keys of its grouping"
+    assert parked_by_reads(tmp_path, {"topology.max.retries": 0}).state == (), (
+        "no second try: the keys of its grouping"
+    )
 
 
 class ByValue(StatefulBolt):
@@ -159,7 +202,9 @@ class ByValue(StatefulBolt):
 def test_of_a_large_state_a_capsule_leaves_out_what_no_key_can_be(backend: str) -> None:
     spout = FeederSpout()
     with LocalCluster() as cluster:
-        cluster.submit(chain(spout, ByValue()), {"topology.max.retries": 1, "topology.state.backend": backend})
+        cluster.submit(
+            chain(spout, ByValue()), {"topology.max.retries": 1, "topology.state.backend": backend}
+        )
         for value in (*range(150), {1, 2}, float("nan"), [1], "text"):
             spout.feed([value])
         cluster.run_until_idle()
@@ -167,7 +212,9 @@ def test_of_a_large_state_a_capsule_leaves_out_what_no_key_can_be(backend: str) 
 
 
 @pytest.mark.parametrize("guarantee", ["at-least-once", "exactly-once", "at-most-once"])
-def test_any_failed_tuple_becomes_a_capsule_where_it_is_asked_for(guarantee: str, averages: ModuleType, tmp_path: Path) -> None:
+def test_any_failed_tuple_becomes_a_capsule_where_it_is_asked_for(
+    guarantee: str, averages: ModuleType, tmp_path: Path
+) -> None:
     with LocalCluster() as cluster:
         conf = {
             "topology.failure.capsules": 2,
@@ -214,9 +261,20 @@ def changed(folder: Path, **changes: Any) -> Path:
         (lambda f: spoilt(f, "[" * 100_000), "cannot be read as a capsule"),
         (lambda f: spoilt(f, "7"), "is no capsule"),
         (lambda f: spoilt(f, '{"kind": "sparkstorm checkpoint"}'), "is no capsule"),
-        (lambda f: spoilt(f, '{"kind": "sparkstorm capsule", "format": 2, "letter": {}}'), "this version reads format 1"),
-        (lambda f: spoilt(f, '{"kind": "sparkstorm capsule", "format": 1, "letter": {}, "x": 1}'), "this version reads"),
-        (lambda f: spoilt(f, '{"kind": "sparkstorm capsule", "format": 1, "letter": 7}'), "no record of ours"),
+        (
+            lambda f: spoilt(f, '{"kind": "sparkstorm capsule", "format": 2, "letter": {}}'),
+            "this version reads format 1",
+        ),
+        (
+            lambda f: spoilt(
+                f, '{"kind": "sparkstorm capsule", "format": 1, "letter": {}, "x": 1}'
+            ),
+            "this version reads",
+        ),
+        (
+            lambda f: spoilt(f, '{"kind": "sparkstorm capsule", "format": 1, "letter": 7}'),
+            "no record of ours",
+        ),
         (lambda f: changed(f, values=7), "its values are no list"),
         (lambda f: changed(f, values=[1, 2]), "values are not those of its fields"),
         (lambda f: changed(f, state=[[1]]), "no record of ours"),
@@ -224,11 +282,16 @@ def changed(folder: Path, **changes: Any) -> Path:
         (lambda f: changed(f, attempts="many"), "of another type"),
         (lambda f: changed(f, conf=[]), "no mapping by key"),
         (lambda f: changed(f, failure={"kind": "raised"}), "no record of ours: 'text'"),
-        (lambda f: changed(f, failure=LETTER.as_record()["failure"] | {"kind": "x" * 9000}), "no record of ours: 'x{80,300}$"),
+        (
+            lambda f: changed(f, failure=LETTER.as_record()["failure"] | {"kind": "x" * 9000}),
+            "no record of ours: 'x{80,300}$",
+        ),
         (lambda f: changed(f, more=1), "no record of ours"),
     ],
 )
-def test_what_is_no_capsule_is_named_in_one_sentence(make: Any, sentence: str, tmp_path: Path, capsys: Any) -> None:
+def test_what_is_no_capsule_is_named_in_one_sentence(
+    make: Any, sentence: str, tmp_path: Path, capsys: Any
+) -> None:
     path = make(tmp_path)
     with pytest.raises(RecordingError, match=sentence):
         open_capsule(path)
@@ -242,8 +305,16 @@ def test_what_is_no_capsule_is_named_in_one_sentence(make: Any, sentence: str, t
         ({}, None, "give --topology MODULE:FUNCTION"),
         ({}, "nothing", "not of the form module:function"),
         ({"topology.builder": 'os:x"; import os'}, None, "not of the form"),
-        ({"topology.builder": "a:b", "topology.builder.arguments": {"x y": 1}}, None, "no arguments by name"),
-        ({"topology.builder": "a:b", "topology.builder.arguments": {"x": b"1"}}, None, "what no job file can"),
+        (
+            {"topology.builder": "a:b", "topology.builder.arguments": {"x y": 1}},
+            None,
+            "no arguments by name",
+        ),
+        (
+            {"topology.builder": "a:b", "topology.builder.arguments": {"x": b"1"}},
+            None,
+            "what no job file can",
+        ),
     ],
 )
 def test_no_test_is_written_from_what_a_stranger_may_have_put_in(
@@ -256,7 +327,9 @@ def test_no_test_is_written_from_what_a_stranger_may_have_put_in(
 
 def test_hostile_texts_of_a_capsule_stay_comments_of_the_test(tmp_path: Path) -> None:
     nasty = 'x"""\n\rimport os\nos.abort()\n"""'
-    failure = replace(FAILURE, text=nasty, component=nasty, code_version=nasty, worker=nasty, host=nasty)
+    failure = replace(
+        FAILURE, text=nasty, component=nasty, code_version=nasty, worker=nasty, host=nasty
+    )
     capsule = open_capsule(written(tmp_path, failure=failure))
     text = text_of_test(capsule.path, capsule.letter, tmp_path / "test_one.py", "a:b")
     code = compile(text, "test", "exec")

@@ -1,4 +1,6 @@
-"""Every public class of a component goes from a capsule to a pytest file that fails, and passes with mended code."""
+"""Every public class of a component goes from a capsule to a pytest file that fails, and passes
+with mended code.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ ROW = ("a", 12_000, 5)
 def classes(module: ModuleType) -> dict[str, type]:
     named = {name: getattr(module, name) for name in module.__all__}
     found = {name: kind for name, kind in named.items() if inspect.isclass(kind)}
-    return {name: kind for name, kind in found.items() if issubclass(kind, (Spout, Stateful, *BOLTS))}
+    return {
+        name: kind for name, kind in found.items() if issubclass(kind, (Spout, Stateful, *BOLTS))
+    }
 
 
 COMPONENTS = classes(api) | classes(connectors)
@@ -102,7 +106,9 @@ class Code:
 
 
 def meet_fault() -> None:
-    """Divide by zero while the code is faulty: the first call in each method that an input meets."""
+    """Divide by zero while the code is faulty: the first call in each method that an input
+    meets.
+    """
     if Code.is_faulty:
         raise ZeroDivisionError
 
@@ -113,7 +119,9 @@ def failing(kind: type, folder: Path) -> Any:
     def takes_row(self: Any, tup: Tuple, *_: Any) -> None:
         meet_fault()
         if kind in SHIPPED:
-            getattr(kind, "write" if issubclass(kind, TransactionalSink) else "execute")(self, tup, *_)
+            getattr(kind, "write" if issubclass(kind, TransactionalSink) else "execute")(
+                self, tup, *_
+            )
 
     def takes_window(self: Any, window: Any, collector: BasicOutputCollector) -> None:
         meet_fault()
@@ -129,7 +137,12 @@ def failing(kind: type, folder: Path) -> Any:
         raise AssertionError("a phase that needs a live worker")
 
     names: dict[type, dict[str, Any]] = {
-        TransactionalSink: {"write": takes_row, "prepare": is_called, "commit": is_called, "recover": is_called},
+        TransactionalSink: {
+            "write": takes_row,
+            "prepare": is_called,
+            "commit": is_called,
+            "recover": is_called,
+        },
         FoldingBolt: {"execute": takes_window, "initial": is_called, "fold": is_called},
         WindowedBolt: {"execute": takes_window},
         api.CombiningBolt: {"pair": pair, "combine": is_called},
@@ -179,19 +192,41 @@ def topology(kind: type, folder: Path) -> Topology:
         declarer = builder.set_bolt("it", failing(kind, folder)).global_grouping("rows")
         if issubclass(kind, JoinBolt):
             declarer.global_grouping("others")
-    builder.set_bolt("beside", connectors.FileSink(folder / "beside", "parquet", COLUMNS)).global_grouping("others")
+    builder.set_bolt(
+        "beside", connectors.FileSink(folder / "beside", "parquet", COLUMNS)
+    ).global_grouping("others")
     return builder.build()
 
 
 def letter_of(kind: type, built: Topology) -> DeadLetter:
     """Return what a run parks of an input of the class."""
     is_spout, is_window = issubclass(kind, Spout), issubclass(kind, WindowedBolt)
-    failure = Failure(FailureKind.RAISED, "ZeroDivisionError: integer division or modulo by zero", "plain" if is_spout else "it", 2)
+    failure = Failure(
+        FailureKind.RAISED,
+        "ZeroDivisionError: integer division or modulo by zero",
+        "plain" if is_spout else "it",
+        2,
+    )
     sender = "it" if is_spout else "rows"
     if is_window:
-        content = {"tuples": [["rows", 1, "default", list(ROW)]], "new": [0], "expired": [], "value": 0, "is_update": False}
+        content = {
+            "tuples": [["rows", 1, "default", list(ROW)]],
+            "new": [0],
+            "expired": [],
+            "value": 0,
+            "is_update": False,
+        }
         window = content | {"watermark_ms": 20_000}
-        return DeadLetter(failure, "it", 2, WINDOW_STREAM, ("key", "start", "end"), ([], 10_000, 20_000), 4, window=window)
+        return DeadLetter(
+            failure,
+            "it",
+            2,
+            WINDOW_STREAM,
+            ("key", "start", "end"),
+            ([], 10_000, 20_000),
+            4,
+            window=window,
+        )
     fields = built.components[sender].streams["default"].fields
     values = ROW if fields == FIELDS else tuple(range(len(fields)))
     return DeadLetter(failure, sender, 1, "default", fields, values, 4, state=())
@@ -226,13 +261,17 @@ def test_every_component_goes_from_a_capsule_to_a_test_and_to_mended_code(
     run()
 
 
-def test_a_row_that_a_sink_cannot_write_fails_again_and_passes_with_another_schema(tmp_path: Path) -> None:
+def test_a_row_that_a_sink_cannot_write_fails_again_and_passes_with_another_schema(
+    tmp_path: Path,
+) -> None:
     spout = FeederSpout(FIELDS)
 
     def build(schema: str) -> Topology:
         builder = TopologyBuilder()
         builder.set_spout("rows", spout)
-        builder.set_bolt("parquet", connectors.FileSink(tmp_path / "out", "parquet", schema)).global_grouping("rows")
+        builder.set_bolt(
+            "parquet", connectors.FileSink(tmp_path / "out", "parquet", schema)
+        ).global_grouping("rows")
         return builder.build()
 
     with LocalCluster() as cluster:
@@ -244,7 +283,11 @@ def test_a_row_that_a_sink_cannot_write_fails_again_and_passes_with_another_sche
     capsule = tmp_path / f"one{ENDING}"
     write_capsule(capsule, letter)
     step = open_capsule(capsule).step(build(COLUMNS))
-    assert step.failure is not None and step.failure.text == letter.reason and "'no number'" in letter.reason
+    assert (
+        step.failure is not None
+        and step.failure.text == letter.reason
+        and "'no number'" in letter.reason
+    )
     assert open_capsule(capsule).step(build("key string, ts bigint, value string")).failure is None
     assert sorted((tmp_path / "out").rglob("*")) == files, "a step writes nothing"
 
@@ -254,7 +297,10 @@ def test_a_row_that_the_target_of_a_sink_refused_is_named_as_one(tmp_path: Path)
     failure = Failure(FailureKind.FAILED, "UNIQUE constraint failed: rows.key", "it", 2)
     capsule = tmp_path / f"one{ENDING}"
     write_capsule(capsule, DeadLetter(failure, "rows", 1, "default", FIELDS, ROW, 1))
-    with pytest.raises(RecordingError, match=r"the target of component 'it' refused this row .UNIQUE.*dead-letters replay"):
+    with pytest.raises(
+        RecordingError,
+        match=r"the target of component 'it' refused this row .UNIQUE.*dead-letters replay",
+    ):
         open_capsule(capsule).step(built)
 
 

@@ -20,7 +20,11 @@ from tests.replay.random_topologies import random_topology
 
 
 def read(chunks: list[Any]) -> list[tuple[Any, ...]]:
-    return [row for chunk in sorted(chunks, key=order_of) for row in zip(*unpack_rows(Codec(), chunk), strict=False)]
+    return [
+        row
+        for chunk in sorted(chunks, key=order_of)
+        for row in zip(*unpack_rows(Codec(), chunk), strict=False)
+    ]
 
 
 @pytest.mark.parametrize("size", [1, 100, 5_000])
@@ -52,11 +56,17 @@ def test_a_value_outside_the_closed_set_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("seed", "skip_bad"), [(3, True), (12, False), (15, False), (17, False)])
-def test_a_stage_that_runs_again_on_chunks_in_another_order_makes_the_same_chunks(seed: int, skip_bad: bool) -> None:
-    """Return what Spark does to a lost task: its input comes in any order, its output must be what it was."""
+def test_a_stage_that_runs_again_on_chunks_in_another_order_makes_the_same_chunks(
+    seed: int, skip_bad: bool
+) -> None:
+    """Return what Spark does to a lost task: its input comes in any order, its output must be what
+    it was.
+    """
     random = Random(seed)
     topology, rows = random_topology(random, ["a", "b", "c"])
-    plan = make_plan(topology, merge({}).as_dict(), "again", {c.id: Effects.RUN for c in topology.bolts})
+    plan = make_plan(
+        topology, merge({}).as_dict(), "again", {c.id: Effects.RUN for c in topology.bolts}
+    )
     job = make_job(plan, RunSettings(skip_bad=skip_bad), is_local=True)
     made: dict[int, list[Chunk]] = {}
     for stage in plan.stages:
@@ -67,7 +77,12 @@ def test_a_stage_that_runs_again_on_chunks_in_another_order_makes_the_same_chunk
             continue
         tasks = plan.tasks(stage.bolts[0])
         chunks = [Chunk(START, task, 0, 0, 0, task, "", 0, b"") for task in tasks]
-        chunks += [c for s in plan.exchanges_into(stage) for c in made[s.number] if c.kind == ROWS and c.target in tasks]
+        chunks += [
+            c
+            for s in plan.exchanges_into(stage)
+            for c in made[s.number]
+            if c.kind == ROWS and c.target in tasks
+        ]
         runs = []
         for _ in range(3):
             random.shuffle(chunks)
@@ -83,7 +98,10 @@ def test_rows_of_several_senders_are_read_by_time_then_sender_then_place(seed: i
     random = Random(seed)
     chunks: list[Chunk] = []
     for number in range(4):
-        writer, at_ms = ChunkWriter(Codec(), number, is_timed=True), random.choice([0, 0, 2_000 * number])
+        writer, at_ms = (
+            ChunkWriter(Codec(), number, is_timed=True),
+            random.choice([0, 0, 2_000 * number]),
+        )
         for stream in random.choice(["a", "ab"]) * 6:
             rows = []
             for _ in range(random.choice([1, 300, 2_500])):
@@ -95,8 +113,12 @@ def test_rows_of_several_senders_are_read_by_time_then_sender_then_place(seed: i
 
 
 @pytest.mark.parametrize("first_writer", [0, 1])
-def test_rows_of_the_moment_in_which_a_chunk_ends_are_read_by_sender_then_place(first_writer: int) -> None:
-    """The chunk that begins later has the smaller number, of its sender or among those of its sender."""
+def test_rows_of_the_moment_in_which_a_chunk_ends_are_read_by_sender_then_place(
+    first_writer: int,
+) -> None:
+    """The chunk that begins later has the smaller number, of its sender or among those of its
+    sender.
+    """
     writers = [ChunkWriter(Codec(), number, is_timed=True) for number in (0, 1)]
     later = list(writers[first_writer].rows(1, 1, "b", [((f"b{n}",), 5, None) for n in range(3)]))
     earlier = list(writers[1].rows(1, 1, "a", [((f"a{at_ms}",), at_ms, None) for at_ms in (3, 5)]))
@@ -104,13 +126,16 @@ def test_rows_of_the_moment_in_which_a_chunk_ends_are_read_by_sender_then_place(
 
 
 def check_order(chunks: list[Chunk]) -> None:
-    """Compare the rows that are read with all rows sorted by time, sender, number of the chunk and place in it."""
+    """Compare the rows that are read with all rows sorted by time, sender, number of the chunk and
+    place in it.
+    """
     expected = [
         (at_ms, chunk.source, chunk.seq, place, values)
         for chunk in chunks
         for place, (values, at_ms) in enumerate(zip(*unpack_rows(Codec(), chunk), strict=True))
     ]
-    numbers: Any = lambda chunk, values: [chunk.seq] * len(values)  # in the place of sources  # noqa: E731
+    # in the place of sources
+    numbers: Any = lambda chunk, values: [chunk.seq] * len(values)  # noqa: E731
     lists = list(rows_by_time(Codec(), sorted(chunks, key=order_of), numbers))
     found = [(at_ms, seq, values) for rows in lists for values, at_ms, seq in rows]
     assert all(lists)

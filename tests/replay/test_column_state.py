@@ -1,4 +1,6 @@
-"""ColumnState: the same keys and values as MemoryState, whatever the order of calls, with sums kept as Arrow columns."""
+"""ColumnState: the same keys and values as MemoryState, whatever the order of calls, with sums kept
+as Arrow columns.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,16 @@ from sparkstorm.replay.tasks.column_state import ColumnState
 
 def test_every_method_of_a_memory_state_ends_the_columns_or_knows_them() -> None:
     kind: Any = column_state._Columns
-    public = {name for name, member in vars(MemoryState).items() if callable(member) and not name.startswith("_")}
+    public = {
+        name
+        for name, member in vars(MemoryState).items()
+        if callable(member) and not name.startswith("_")
+    }
     public |= {"__len__", "__contains__", "__iter__", "__getitem__", "__setitem__", "__delitem__"}
     public.remove("is_key")  # looks at the key alone
-    assert {name for name in public if name not in vars(kind) and name not in vars(ColumnState)} == set()
+    assert {
+        name for name in public if name not in vars(kind) and name not in vars(ColumnState)
+    } == set()
 
 
 def test_sums_of_batches_come_out_as_columns() -> None:
@@ -70,7 +78,9 @@ def test_amounts_of_another_length_are_refused_and_change_nothing() -> None:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_any_calls_leave_what_they_leave_in_a_memory_state(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_calls_leave_what_they_leave_in_a_memory_state(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(column_state, "_FEW_ROWS", 8)
     rng = random.Random(seed)
     state, plain = ColumnState(Codec()), MemoryState(Codec())
@@ -89,7 +99,9 @@ def test_any_calls_leave_what_they_leave_in_a_memory_state(seed: int, monkeypatc
         if step < 0.72:
             kind = pa.int64() if rng.random() < 0.97 else pa.string()
             added = keys(rng.randrange(5), kind)
-            amounts = rng.choice([1, -3, pa.array([rng.randrange(-5, 5) for _ in range(len(added))], pa.int32())])
+            amounts = rng.choice(
+                [1, -3, pa.array([rng.randrange(-5, 5) for _ in range(len(added))], pa.int32())]
+            )
             both(lambda each, a=added, n=amounts: each.add_batch(a, n))
         elif step < 0.82:
             for each in (state, plain):

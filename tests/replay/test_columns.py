@@ -1,4 +1,6 @@
-"""Bolts over whole Arrow batches: equal to their rows, in a replay and live; a failing batch costs only its culprit."""
+"""Bolts over whole Arrow batches: equal to their rows, in a replay and live; a failing batch costs
+only its culprit.
+"""
 
 from __future__ import annotations
 
@@ -35,9 +37,13 @@ class Double(ColumnBolt):
 
     outputs = {"default": ("key", "value"), "odd": ("key", "value")}  # noqa: RUF012
 
-    def execute_batch(self, batch: pa.RecordBatch, source: Sender, collector: BatchCollector) -> None:
+    def execute_batch(
+        self, batch: pa.RecordBatch, source: Sender, collector: BatchCollector
+    ) -> None:
         odd = pc.equal(pc.bit_wise_and(batch["value"], 1), 1)
-        doubled = pa.RecordBatch.from_arrays([batch["key"], pc.multiply(batch["value"], 2)], ["a", "b"])
+        doubled = pa.RecordBatch.from_arrays(
+            [batch["key"], pc.multiply(batch["value"], 2)], ["a", "b"]
+        )
         collector.emit_batch(doubled.filter(pc.invert(odd)))
         collector.emit_batch(doubled.filter(odd), "odd")
 
@@ -48,7 +54,9 @@ class SumByKey(Stateful, ColumnBolt):
     order_insensitive = True
     types = {"value": pa.int64()}  # noqa: RUF012
 
-    def execute_batch(self, batch: pa.RecordBatch, source: Sender, collector: BatchCollector) -> None:
+    def execute_batch(
+        self, batch: pa.RecordBatch, source: Sender, collector: BatchCollector
+    ) -> None:
         sums = pa.table(batch).group_by("key").aggregate([("value", "sum")])
         for row in sums.to_pylist():
             self.state.add(row["key"], row["value_sum"])
@@ -59,7 +67,9 @@ class NoSevens(Stateful, ColumnBolt):
 
     outputs = ("value",)
 
-    def execute_batch(self, batch: pa.RecordBatch, source: Sender, collector: BatchCollector) -> None:
+    def execute_batch(
+        self, batch: pa.RecordBatch, source: Sender, collector: BatchCollector
+    ) -> None:
         self.state.add("rows", batch.num_rows)
         collector.emit_batch(batch.select(["value"]))
         if 7 in batch["value"].to_pylist():
@@ -69,7 +79,9 @@ class NoSevens(Stateful, ColumnBolt):
 class Wrong(ColumnBolt):
     outputs = ("a", "b")
 
-    def execute_batch(self, batch: pa.RecordBatch, source: Sender, collector: BatchCollector) -> None:
+    def execute_batch(
+        self, batch: pa.RecordBatch, source: Sender, collector: BatchCollector
+    ) -> None:
         collector.emit_batch(batch.select(["value"]))
 
 
@@ -81,7 +93,9 @@ class BothWays(ColumnBolt):
     def prepare(self, conf: Conf, context: TopologyContext) -> None:
         self.now_ms = context.now_ms
 
-    def execute_batch(self, batch: pa.RecordBatch, source: Sender, collector: BatchCollector) -> None:
+    def execute_batch(
+        self, batch: pa.RecordBatch, source: Sender, collector: BatchCollector
+    ) -> None:
         for _ in range(batch.num_rows):
             collector.emit(("batch", self.now_ms()))
 
@@ -93,14 +107,18 @@ def topology(tasks: int = 2) -> Topology:
     builder = TopologyBuilder()
     builder.set_spout("source", Source("key", "value"))
     builder.set_bolt("double", Double(), tasks).shuffle_grouping("source")
-    builder.set_bolt("sum", SumByKey(), tasks + 1).fields_grouping("double", "key").fields_grouping("double", "key", stream="odd")
+    builder.set_bolt("sum", SumByKey(), tasks + 1).fields_grouping("double", "key").fields_grouping(
+        "double", "key", stream="odd"
+    )
     builder.set_bolt("rows", Count(), 2).fields_grouping("double", "key", stream="odd")
     return builder.build()
 
 
 def rows(seed: int, count: int = 200) -> list[tuple[Any, ...]]:
     random = Random(seed)
-    return [(random.choice(["a", "b", "ä", None, ""]), random.randint(-99, 99)) for _ in range(count)]
+    return [
+        (random.choice(["a", "b", "ä", None, ""]), random.randint(-99, 99)) for _ in range(count)
+    ]
 
 
 def assert_same(one: LocalResults, other: LocalResults) -> None:
@@ -124,7 +142,9 @@ def test_a_live_run_gives_the_same_results() -> None:
 
 def test_a_failing_batch_leaves_no_trace_but_its_culprit() -> None:
     values = [(n % 10, n) for n in range(100)]
-    results = replay_locally(one_bolt(NoSevens(), fields=("value", "ts")), {"source": values}, skip_bad=True)
+    results = replay_locally(
+        one_bolt(NoSevens(), fields=("value", "ts")), {"source": values}, skip_bad=True
+    )
     assert [d.values[0] for d in results.dead_letters] == [7] * 10
     assert Counter(results["bolt"]) == Counter((n % 10,) for n in range(100) if n % 10 != 7)
     assert results.states["bolt"] == {"rows": 90}
@@ -138,15 +158,25 @@ def test_a_batch_of_wrong_width_is_refused_as_a_row_would_be() -> None:
 
 
 def test_values_of_several_types_in_one_column_are_executed_row_by_row() -> None:
-    results = replay_locally(one_bolt(BothWays(), fields=("value", "ts")), {"source": [(1, 1), ("a", 2), (None, 3)]})
+    results = replay_locally(
+        one_bolt(BothWays(), fields=("value", "ts")), {"source": [(1, 1), ("a", 2), (None, 3)]}
+    )
     assert [how for how, _ in results["bolt"]] == ["row"] * 3
 
 
 def test_a_batch_has_the_time_of_its_last_row_and_ticks_cut_it() -> None:
     conf = {"topology.tick.tuple.freq.secs": 1}
-    values = [("a", at_ms) for first, last in ((500, 900), (1100, 1200)) for at_ms in [first] * 31 + [last]]  # fewer come as rows
+    # fewer come as rows
+    values = [
+        ("a", at_ms)
+        for first, last in ((500, 900), (1100, 1200))
+        for at_ms in [first] * 31 + [last]
+    ]
     results = replay_locally(
-        one_bolt(BothWays(), fields=("value", "ts")), {"source": values}, event_time=EventTime("ts"), conf=conf
+        one_bolt(BothWays(), fields=("value", "ts")),
+        {"source": values},
+        event_time=EventTime("ts"),
+        conf=conf,
     )
     assert results["bolt"] == [("batch", 900)] * 32 + [("row", 1000)] + [("batch", 1200)] * 32
 
@@ -175,7 +205,15 @@ def test_a_batch_is_divided_as_its_rows_are(grouping: Grouping) -> None:
         emitter = Emitter("c", {"default": route}, False)
         for start in range(0, len(values), size):
             BatchEmitter(emitter).emit_batch(
-                pa.RecordBatch.from_pydict(dict(zip(sender.fields, zip(*values[start : start + size], strict=True), strict=True)))
+                pa.RecordBatch.from_pydict(
+                    dict(
+                        zip(
+                            sender.fields,
+                            zip(*values[start : start + size], strict=True),
+                            strict=True,
+                        )
+                    )
+                )
             )
         found.append([[row[0] for row in unfold(target.rows)] for target in targets])
     assert found[0] == found[1]
@@ -213,7 +251,9 @@ def test_on_spark_timed_rows_reach_batch_bolts_in_order(spark: SparkSession) -> 
     builder.set_spout("source", Source("value", "ts"))
     builder.set_bolt("bolt", BothWays()).global_grouping("source")
     builder.set_bolt("timed", Timed()).global_grouping("bolt")
-    frame = spark.createDataFrame([(str(n), 1000 - n) for n in range(100)], "value string, ts bigint")
+    frame = spark.createDataFrame(
+        [(str(n), 1000 - n) for n in range(100)], "value string, ts bigint"
+    )
     found = replay(builder.build(), {"source": frame}, event_time="ts")["timed"].collect()
     assert [row.value for row in found] == ["batch"] * 100
     assert [row.now_ms for row in found] == sorted(row.now_ms for row in found)

@@ -1,4 +1,6 @@
-"""A bolt that sums up by key: combined before the shuffle or not, live or replayed, it ends up with the same."""
+"""A bolt that sums up by key: combined before the shuffle or not, live or replayed, it ends up with
+the same.
+"""
 
 from __future__ import annotations
 
@@ -67,8 +69,14 @@ class Halves(ColumnBolt):
 
     outputs = FIELDS
 
-    def execute_batch(self, batch: pa.RecordBatch, source: Sender, collector: BatchCollector) -> None:
-        collector.emit_batch(pa.RecordBatch.from_arrays([batch["key"], pc.shift_right(batch["value"], 1), batch["ts"]], FIELDS))
+    def execute_batch(
+        self, batch: pa.RecordBatch, source: Sender, collector: BatchCollector
+    ) -> None:
+        collector.emit_batch(
+            pa.RecordBatch.from_arrays(
+                [batch["key"], pc.shift_right(batch["value"], 1), batch["ts"]], FIELDS
+            )
+        )
 
 
 def topology(bolt: CombiningBolt, random: Random) -> Topology:
@@ -109,8 +117,13 @@ def test_what_is_combined_before_it_travels_is_the_same_live_and_in_both_replays
             for shortcuts in (True, False)
         ]
         live = complete_topology(made, {"source": rows}, conf={"topology.max.retries": 0})
-        assert found[0].states == found[1].states == {"sum": dict(live.state("sum"))}, f"seed {seed}"
-        letters = [Counter((d.component, repr(d.values), d.reason) for d in each.dead_letters) for each in found]
+        assert found[0].states == found[1].states == {"sum": dict(live.state("sum"))}, (
+            f"seed {seed}"
+        )
+        letters = [
+            Counter((d.component, repr(d.values), d.reason) for d in each.dead_letters)
+            for each in found
+        ]
         assert letters[0] == letters[1], f"seed {seed}"
 
 
@@ -134,7 +147,9 @@ def test_a_failing_record_is_named_as_without_combining() -> None:
     builder = TopologyBuilder()
     builder.set_spout("source", Source(*FIELDS))
     builder.set_bolt("sum", Fussy()).fields_grouping("source", "key")
-    with pytest.raises(ReplayFailedError, match=r"component 'sum' .*failed 4 times.*value=49.*no sevens"):
+    with pytest.raises(
+        ReplayFailedError, match=r"component 'sum' .*failed 4 times.*value=49.*no sevens"
+    ):
         replay_locally(builder.build(), {"source": [*ROWS, ("k", 49, 0)]}, outputs=["sum!state"])
 
 
@@ -142,7 +157,9 @@ def test_a_failing_record_is_named_as_without_combining() -> None:
 def test_on_spark_too(spark: SparkSession) -> None:
     made = topology(PerWindow(), Random(1))
     results = replay(
-        made, {"source": spark.createDataFrame(ROWS, "key string, value int, ts int").repartition(3)}, outputs=["sum!state"]
+        made,
+        {"source": spark.createDataFrame(ROWS, "key string, value int, ts int").repartition(3)},
+        outputs=["sum!state"],
     )
     found = {tuple(row.key): list(row.value) for row in results["sum!state"].collect()}
     assert found == replay_locally(made, {"source": ROWS}).states["sum"]

@@ -1,4 +1,6 @@
-"""Live equals replay, as docs/architecture.md defines it: random topologies of the class, on LocalCluster and replayed."""
+"""Live equals replay, as docs/architecture.md defines it: random topologies of the class, on
+LocalCluster and replayed.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ from sparkstorm.replay import LocalResults, read_value, replay, replay_locally
 from sparkstorm.testing import complete_topology
 from tests.replay.random_topologies import Partial, Rows, random_topology
 
-CASES = int(os.environ.get("SPARKSTORM_EQUALITY_CASES", "300"))  # 300 meet each shape of bolt some twenty times
+# 300 meet each shape of bolt some twenty times
+CASES = int(os.environ.get("SPARKSTORM_EQUALITY_CASES", "300"))
 BLOCKS = 3
 CONF = {"topology.max.retries": 1}
 
@@ -27,7 +30,9 @@ def multiset(rows: Any) -> Counter[str]:
     return Counter(map(repr, rows))
 
 
-def merged(topology: Topology, component: str, states: Mapping[int, Mapping[Any, Any]]) -> list[Mapping[Any, Any]]:
+def merged(
+    topology: Topology, component: str, states: Mapping[int, Mapping[Any, Any]]
+) -> list[Mapping[Any, Any]]:
     """States in the order of their tasks; partial results are put together."""
     if not isinstance(topology.components[component].instance, Partial):
         return [dict(states[task]) for task in sorted(states)]
@@ -48,7 +53,9 @@ def assert_equal_to_live(topology: Topology, rows: Rows, replayed: LocalResults,
         if component.id in replayed.states:
             states = merged(topology, component.id, replayed.states_by_task[component.id])
             assert [state for state in states if state] == [
-                state for state in merged(topology, component.id, live.state_by_task(component.id)) if state
+                state
+                for state in merged(topology, component.id, live.state_by_task(component.id))
+                if state
             ], component.id
     parked = Counter((d.component, d.stream, repr(d.values)) for d in live.dead_letters)
     assert Counter((d.component, d.stream, repr(d.values)) for d in replayed.dead_letters) == parked
@@ -63,9 +70,19 @@ def test_a_replay_gives_what_the_live_run_gives(block: int) -> None:
         effects = {c.id: Effects.RUN for c in topology.bolts}
         columns = random.random() < 0.7
         try:  # values are executed at once in replays that put nothing aside
-            replayed = replay_locally(topology, rows, conf=CONF, name="test", effects=effects, columns=columns)
+            replayed = replay_locally(
+                topology, rows, conf=CONF, name="test", effects=effects, columns=columns
+            )
         except ReplayFailedError:
-            replayed = replay_locally(topology, rows, conf=CONF, name="test", effects=effects, skip_bad=True, columns=columns)
+            replayed = replay_locally(
+                topology,
+                rows,
+                conf=CONF,
+                name="test",
+                effects=effects,
+                skip_bad=True,
+                columns=columns,
+            )
         try:
             assert_equal_to_live(topology, rows, replayed, seed)
         except AssertionError as error:
@@ -73,22 +90,34 @@ def test_a_replay_gives_what_the_live_run_gives(block: int) -> None:
 
 
 @pytest.mark.system
-@pytest.mark.parametrize(("seed", "skip_bad"), [(7, True), (21, True), (77, True), (219, False), (1251, False), (1549, False)])
-def test_spark_gives_what_the_local_twin_gives(spark: SparkSession, seed: int, skip_bad: bool) -> None:
+@pytest.mark.parametrize(
+    ("seed", "skip_bad"),
+    [(7, True), (21, True), (77, True), (219, False), (1251, False), (1549, False)],
+)
+def test_spark_gives_what_the_local_twin_gives(
+    spark: SparkSession, seed: int, skip_bad: bool
+) -> None:
     """Topologies that put nothing aside have data that Spark itself divides."""
     random = Random(seed)
     topology, rows = random_topology(random, ["a", "b", "ä", "", None])
-    frames = {id: spark.createDataFrame(of, "key string, value int, ts bigint").coalesce(1) for id, of in rows.items()}
+    frames = {
+        id: spark.createDataFrame(of, "key string, value int, ts bigint").coalesce(1)
+        for id, of in rows.items()
+    }
     effects = {c.id: Effects.RUN for c in topology.bolts}
     local = replay_locally(topology, rows, conf=CONF, effects=effects, skip_bad=skip_bad)
     results = replay(topology, frames, conf=CONF, effects=effects, skip_bad=skip_bad)
     for name in results:
         if name.endswith("!state"):
             component = name.removesuffix("!state")
-            found: dict[int, dict[Any, Any]] = {task: {} for task in local.states_by_task[component]}
+            found: dict[int, dict[Any, Any]] = {
+                task: {} for task in local.states_by_task[component]
+            }
             for row in results[name].collect():
                 found[row.task][_key(row.key)] = row.value
-            assert merged(topology, component, found) == merged(topology, component, local.states_by_task[component])
+            assert merged(topology, component, found) == merged(
+                topology, component, local.states_by_task[component]
+            )
         else:
             cells = (tuple(map(read_value, row)) for row in results[name].collect())
             assert multiset(map(_plain, cells)) == multiset(local[name]), name

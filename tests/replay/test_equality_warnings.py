@@ -1,4 +1,6 @@
-"""Every cause for which "live equals replay" is not promised warns by its name; what is promised does not warn."""
+"""Every cause for which "live equals replay" is not promised warns by its name; what is promised
+does not warn.
+"""
 
 from __future__ import annotations
 
@@ -83,12 +85,20 @@ class OrderedHalves(Halves):
     order_insensitive = False
 
 
-def topology(bolt: Any, grouping: Grouping, tasks: int = 2, between: Any = None, conf: dict[str, Any] | None = None) -> Topology:
+def topology(
+    bolt: Any,
+    grouping: Grouping,
+    tasks: int = 2,
+    between: Any = None,
+    conf: dict[str, Any] | None = None,
+) -> Topology:
     builder = TopologyBuilder()
     builder.set_spout("source", Source("key", "ts"), 2)
     if between is not None:
         builder.set_bolt("between", between, 2).shuffle_grouping("source")
-    builder.set_bolt("bolt", bolt, tasks, conf=conf).grouping("source" if between is None else "between", grouping)
+    builder.set_bolt("bolt", bolt, tasks, conf=conf).grouping(
+        "source" if between is None else "between", grouping
+    )
     return builder.build()
 
 
@@ -96,7 +106,11 @@ FIELDS = Grouping("fields", ("key",))
 
 
 def window(bolt: Any, lag_ms: int = 0) -> Any:
-    return bolt.with_tumbling_window(Duration.millis(10)).with_timestamp_field("ts").with_lag(Duration.millis(lag_ms))
+    return (
+        bolt.with_tumbling_window(Duration.millis(10))
+        .with_timestamp_field("ts")
+        .with_lag(Duration.millis(lag_ms))
+    )
 
 
 class Forgetful(Bolt):
@@ -179,16 +193,56 @@ class Orderless(Sizes):
 
 CAUSES: dict[str, tuple[Topology, dict[str, Any], str, EventTime | None]] = {
     "state behind shuffle grouping": (topology(Quick(), Grouping("shuffle")), {}, "bolt", None),
-    "state behind partial_key grouping": (topology(Quick(), Grouping("partial_key", ("key",))), {}, "bolt", None),
-    "state behind custom grouping": (topology(Quick(), Grouping("custom", custom=ByKey())), {}, "bolt", None),
-    "state behind local_or_shuffle grouping": (topology(Quick(), Grouping("local_or_shuffle")), {}, "bolt", None),
+    "state behind partial_key grouping": (
+        topology(Quick(), Grouping("partial_key", ("key",))),
+        {},
+        "bolt",
+        None,
+    ),
+    "state behind custom grouping": (
+        topology(Quick(), Grouping("custom", custom=ByKey())),
+        {},
+        "bolt",
+        None,
+    ),
+    "state behind local_or_shuffle grouping": (
+        topology(Quick(), Grouping("local_or_shuffle")),
+        {},
+        "bolt",
+        None,
+    ),
     "order of senders": (topology(Last(), FIELDS), {}, "bolt", None),
-    "ticks": (topology(Quick(), FIELDS, conf={"topology.tick.tuple.freq.secs": 1}), {}, "bolt", EventTime("ts")),
-    "processing time": (topology(Sizes().with_tumbling_window(Duration.millis(10)), Grouping("global")), {}, "bolt", None),
+    "ticks": (
+        topology(Quick(), FIELDS, conf={"topology.tick.tuple.freq.secs": 1}),
+        {},
+        "bolt",
+        EventTime("ts"),
+    ),
+    "processing time": (
+        topology(Sizes().with_tumbling_window(Duration.millis(10)), Grouping("global")),
+        {},
+        "bolt",
+        None,
+    ),
     "late data": (topology(window(Sizes()), Grouping("global"), between=Again()), {}, "bolt", None),
-    "updates": (topology(window(Sizes()).with_allowed_lateness(Duration.millis(5)), Grouping("global")), {}, "bolt", None),
-    "idle senders": (topology(window(Sizes()), Grouping("global"), conf={IDLE_MS: 5}), {}, "bolt", None),
-    "guarantee": (topology(Quick(), FIELDS), {"topology.delivery.guarantee": "at-least-once"}, "bolt", None),
+    "updates": (
+        topology(window(Sizes()).with_allowed_lateness(Duration.millis(5)), Grouping("global")),
+        {},
+        "bolt",
+        None,
+    ),
+    "idle senders": (
+        topology(window(Sizes()), Grouping("global"), conf={IDLE_MS: 5}),
+        {},
+        "bolt",
+        None,
+    ),
+    "guarantee": (
+        topology(Quick(), FIELDS),
+        {"topology.delivery.guarantee": "at-least-once"},
+        "bolt",
+        None,
+    ),
     "wall clock": (topology(ByWallClock(), FIELDS), {}, "bolt", None),
     "chance": (topology(ByChance(), FIELDS), {}, "bolt", None),
     "float sums": (topology(Halves(), FIELDS), {}, "bolt", None),
@@ -212,9 +266,14 @@ def test_rows_that_reach_no_result_are_accounted_for() -> None:
     rows = [("a", 10 * n) for n in range(1, 20)] + [("a", 4), ("a", 5)]
     results = replay_locally(builder.build(), {"source": rows})
     told = {(w.component, w.cause): w.text for w in results.warnings}
-    assert told["forgetful", "open inputs"].startswith("holds 6 of 21 inputs that it has neither acked nor failed")
+    assert told["forgetful", "open inputs"].startswith(
+        "holds 6 of 21 inputs that it has neither acked nor failed"
+    )
     assert "dropped 2 of 21 tuples as late" in told["sizes", "late rows"]
-    assert "'forgetful' came up to 186 ms behind newer ones, 2 ms are allowed" in told["sizes", "late rows"]
+    assert (
+        "'forgetful' came up to 186 ms behind newer ones, 2 ms are allowed"
+        in told["sizes", "late rows"]
+    )
     kept = topology(window(Sizes()).with_late_tuple_stream("late"), Grouping("global"))
     assert "late rows" not in {w.cause for w in replay_locally(kept, {"source": ROWS}).warnings}
 
@@ -229,7 +288,9 @@ def test_dead_letters_that_a_live_run_has_not_are_warned_about(guarantee: str) -
 
 
 def test_scans_of_a_whole_state_for_each_tuple_are_named() -> None:
-    results = replay_locally(topology(Scans(), Grouping("global")), {"source": [("a", n) for n in range(1500)]})
+    results = replay_locally(
+        topology(Scans(), Grouping("global")), {"source": [("a", n) for n in range(1500)]}
+    )
     (text,) = [w.text for w in results.warnings if w.cause == "state scans"]
     assert text.startswith("read 1,124,250 keys with state.scan for 1,500 inputs")
 
@@ -246,13 +307,17 @@ def test_scans_of_a_whole_state_for_each_tuple_are_named() -> None:
         (Halves(), False),
     ],
 )
-def test_what_may_depend_on_the_order_of_history_is_known_before_the_run(bolt: Any, depends: bool) -> None:
+def test_what_may_depend_on_the_order_of_history_is_known_before_the_run(
+    bolt: Any, depends: bool
+) -> None:
     assert depends_on_order(topology(bolt, FIELDS), {}) is depends
 
 
 def test_windows_by_count_depend_on_the_order_of_senders() -> None:
     counted = topology(Sizes().with_tumbling_window(Number(2)), Grouping("global"))
-    assert "order of senders" in {w.cause for w in replay_locally(counted, {"source": ROWS}).warnings}
+    assert "order of senders" in {
+        w.cause for w in replay_locally(counted, {"source": ROWS}).warnings
+    }
 
 
 @pytest.mark.parametrize(
@@ -263,7 +328,9 @@ def test_windows_by_count_depend_on_the_order_of_senders() -> None:
         topology(Quick(), Grouping("all")),
         topology(Timed(), Grouping("shuffle")),
         topology(window(Orderless(), lag_ms=6), Grouping("global")),
-        topology(window(Sizes(), lag_ms=6).with_allowed_lateness(Duration.millis(5)), Grouping("global")),
+        topology(
+            window(Sizes(), lag_ms=6).with_allowed_lateness(Duration.millis(5)), Grouping("global")
+        ),
         topology(window(Orderless(), lag_ms=8), Grouping("global"), between=Again()),
         topology(window(Greatest(), lag_ms=8), Grouping("global"), between=Again()),
         topology(ByEventTime().with_timestamp_field("ts").with_lag(Duration.millis(6)), FIELDS),
@@ -276,26 +343,43 @@ def test_what_is_promised_does_not_warn(promised: Topology) -> None:
 @pytest.mark.parametrize(
     ("built", "causes"),
     [
-        (topology(window(Orderless(), lag_ms=7), Grouping("global"), between=Again()), ["late data"]),
+        (
+            topology(window(Orderless(), lag_ms=7), Grouping("global"), between=Again()),
+            ["late data"],
+        ),
         (topology(window(Sizes(), lag_ms=8), Grouping("global"), between=Again()), []),
-        (topology(window(Latest(), lag_ms=8), Grouping("global"), between=Again()), ["order of senders"]),
+        (
+            topology(window(Latest(), lag_ms=8), Grouping("global"), between=Again()),
+            ["order of senders"],
+        ),
         (topology(window(Total(), lag_ms=8), Grouping("global"), between=Again()), ["float sums"]),
-        (topology(ByWallTimer().with_timestamp_field("ts").with_lag(Duration.millis(8)), FIELDS), ["processing time"]),
+        (
+            topology(ByWallTimer().with_timestamp_field("ts").with_lag(Duration.millis(8)), FIELDS),
+            ["processing time"],
+        ),
     ],
 )
-def test_warnings_of_windows_follow_from_the_times_that_were_seen(built: Topology, causes: list[str]) -> None:
+def test_warnings_of_windows_follow_from_the_times_that_were_seen(
+    built: Topology, causes: list[str]
+) -> None:
     """Rows from 1 to 9 ms pass two tasks in any order: they can be 8 ms behind."""
     assert [w.cause for w in replay_locally(built, {"source": ROWS}).warnings] == causes
 
 
 def test_tuples_of_the_same_time_in_one_window_are_warned_about() -> None:
     built = topology(window(Sizes(), lag_ms=8), Grouping("global"), between=Again())
-    assert [w.cause for w in replay_locally(built, {"source": [*ROWS, ("c", 3)]}).warnings] == ["order of senders"]
+    assert [w.cause for w in replay_locally(built, {"source": [*ROWS, ("c", 3)]}).warnings] == [
+        "order of senders"
+    ]
 
 
 @pytest.mark.parametrize(("tasks", "causes"), [(1, []), (3, ["late data"])])
-def test_rows_divided_among_tasks_keep_the_order_of_one_sender(tasks: int, causes: list[str]) -> None:
-    """Two bolts of two tasks behind each other mix the rows of a long history; one bolt only divides them."""
+def test_rows_divided_among_tasks_keep_the_order_of_one_sender(
+    tasks: int, causes: list[str]
+) -> None:
+    """Two bolts of two tasks behind each other mix the rows of a long history; one bolt only
+    divides them.
+    """
     builder = TopologyBuilder()
     builder.set_spout("source", Source("key", "ts"))
     builder.set_bolt("one", Again(), 1 if tasks == 1 else 2).shuffle_grouping("source")
@@ -324,18 +408,25 @@ class Punctual(Late):
         collector.emit((len(window), window.last_ms))
 
 
-@pytest.mark.parametrize(("first", "lag_ms", "causes"), [(Punctual(), 0, []), (Late(), 50, []), (Late(), 49, ["late data"])])
+@pytest.mark.parametrize(
+    ("first", "lag_ms", "causes"),
+    [(Punctual(), 0, []), (Late(), 50, []), (Late(), 49, ["late data"])],
+)
 def test_windows_behind_windows_warn_when_results_are_older_than_what_was_announced(
     first: Any, lag_ms: int, causes: list[str]
 ) -> None:
-    """Windows fire in the order of time, whatever the order of their tuples; announced is the end of the one that fires."""
+    """Windows fire in the order of time, whatever the order of their tuples; announced is the end
+    of the one that fires.
+    """
     builder = TopologyBuilder()
     builder.set_spout("source", Source("key", "ts"))
     builder.set_bolt("mix", Again(), 2).shuffle_grouping("source")
     builder.set_bolt("first", window(first, lag_ms=1000), 1).global_grouping("mix")
     builder.set_bolt("second", window(Orderless(), lag_ms=lag_ms)).global_grouping("first")
     results = replay_locally(builder.build(), {"source": [("a", 7 * n) for n in range(100)]})
-    assert [(w.component, w.cause) for w in results.warnings] == [("second", cause) for cause in causes]
+    assert [(w.component, w.cause) for w in results.warnings] == [
+        ("second", cause) for cause in causes
+    ]
 
 
 def test_the_order_of_one_sender_is_no_chance() -> None:
@@ -481,7 +572,9 @@ def test_a_direct_tuple_goes_where_its_values_say_if_its_sender_knows_nothing_el
 ) -> None:
     builder = TopologyBuilder()
     builder.set_spout("source", Source("key", "ts", "value"))
-    getattr(builder.set_bolt("chooser", chooser, 2), f"{grouping}_grouping")("source", *(["key"] if grouping == "fields" else []))
+    getattr(builder.set_bolt("chooser", chooser, 2), f"{grouping}_grouping")(
+        "source", *(["key"] if grouping == "fields" else [])
+    )
     builder.set_bolt("last", Quick(), 2).direct_grouping("chooser", stream="to")
     found = replay_locally(builder.build(), {"source": [("ab"[n % 2], n, n) for n in range(20)]})
     assert ("state behind direct grouping" in {w.cause for w in found.warnings}) is not is_sure

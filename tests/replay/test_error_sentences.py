@@ -1,4 +1,6 @@
-"""Mistakes in a replay's inputs and environment: one sentence each, from the API and from actions on results."""
+"""Mistakes in a replay's inputs and environment: one sentence each, from the API and from actions
+on results.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,14 @@ import pytest
 from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
 
-from sparkstorm.api import BasicBolt, BasicOutputCollector, Duration, StatefulBolt, TopologyBuilder, Tuple
+from sparkstorm.api import (
+    BasicBolt,
+    BasicOutputCollector,
+    Duration,
+    StatefulBolt,
+    TopologyBuilder,
+    Tuple,
+)
 from sparkstorm.app.job_file import JobFile
 from sparkstorm.app.replay.file import ReplayFile
 from sparkstorm.app.replay.run import ReplayRun
@@ -56,33 +65,50 @@ def values(spark: SparkSession) -> DataFrame:
         ("show", {"bolt": "value string"}),
     ],
 )
-def test_an_action_on_a_result_raises_the_sentence_that_run_raises(values: DataFrame, action: str, types: Any) -> None:
+def test_an_action_on_a_result_raises_the_sentence_that_run_raises(
+    values: DataFrame, action: str, types: Any
+) -> None:
     with pytest.raises(ReplayFailedError, match=SENTENCE) as caught:
         getattr(replay(one_bolt(Picky("b")), {"source": values}, types=types)["bolt"], action)()
     assert caught.value.__cause__ is None
 
 
 @pytest.mark.system
-def test_actions_on_derived_frames_and_writers_have_it_as_their_second_and_last_line(values: DataFrame, tmp_path: Path) -> None:
-    result = replay(one_bolt(Picky("b")), {"source": values}, types={"bolt": "value string"})["bolt"]
+def test_actions_on_derived_frames_and_writers_have_it_as_their_second_and_last_line(
+    values: DataFrame, tmp_path: Path
+) -> None:
+    result = replay(one_bolt(Picky("b")), {"source": values}, types={"bolt": "value string"})[
+        "bolt"
+    ]
     for act in (result.distinct().collect, lambda: result.write.parquet(str(tmp_path / "out"))):
         with pytest.raises(PythonException) as caught:
             act()
         assert len(str(caught.value).splitlines()) == 2
-        assert "ReplayFailedError: component 'bolt' (task 2) failed 4 times" in str(caught.value).splitlines()[1]
+        assert (
+            "ReplayFailedError: component 'bolt' (task 2) failed 4 times"
+            in str(caught.value).splitlines()[1]
+        )
 
 
 @pytest.mark.system
 def test_what_is_no_frame_is_named(values: DataFrame) -> None:
     topology = one_bolt(Count())
     for given in ([("a",)], None, "values", 5):
-        with pytest.raises(InvalidTopologyError, match=r"^input 'source' is a \w+, not a DataFrame: .*replay_locally"):
+        with pytest.raises(
+            InvalidTopologyError,
+            match=r"^input 'source' is a \w+, not a DataFrame: .*replay_locally",
+        ):
             replay(topology, {"source": given})  # type: ignore[dict-item]
-    with pytest.raises(InvalidTopologyError, match=r"^the initial state of 'bolt' is a dict, not a DataFrame"):
+    with pytest.raises(
+        InvalidTopologyError, match=r"^the initial state of 'bolt' is a dict, not a DataFrame"
+    ):
         replay(topology, {"source": values}, states={"bolt": {"a": 1}})
     with pytest.raises(InvalidTopologyError, match=r"^inputs are a DataFrame: write"):
         replay(topology, values)  # type: ignore[arg-type]
-    with pytest.raises(InvalidTopologyError, match=r"^input 'source' is a \w+, not a list of rows; replay\(...\) takes"):
+    with pytest.raises(
+        InvalidTopologyError,
+        match=r"^input 'source' is a \w+, not a list of rows; replay\(...\) takes",
+    ):
         replay_locally(topology, {"source": values})  # type: ignore[dict-item]
 
 
@@ -92,23 +118,35 @@ def test_a_damaged_file_is_named(spark: SparkSession, tmp_path: Path) -> None:
     frame = spark.read.schema("value string").parquet(str(tmp_path))
     for types in (None, {"bolt": "value string"}):
         result = replay(one_bolt(Picky("z")), {"source": frame}, types=types)
-        with pytest.raises(ReplayFailedError, match=r"^Spark cannot read file:.*x\.parquet \(.*\): the file is damaged.*format$"):
+        with pytest.raises(
+            ReplayFailedError,
+            match=r"^Spark cannot read file:.*x\.parquet \(.*\): the file is damaged.*format$",
+        ):
             result.run()
 
 
 @pytest.mark.system
 @pytest.mark.parametrize("grouping", ["shuffle", "fields"])
-def test_a_mapping_with_one_key_twice_is_named_by_input_and_column(spark: SparkSession, tmp_path: Path, grouping: str) -> None:
+def test_a_mapping_with_one_key_twice_is_named_by_input_and_column(
+    spark: SparkSession, tmp_path: Path, grouping: str
+) -> None:
     """Spark makes none, and reads those of other programs."""
     kind = pa.list_(pa.map_(pa.string(), pa.int64()))
-    table = pa.table({"value": ["a", "b"], "tags": pa.array([[[("a", 1)]], [[("a", 1), ("a", 2)]]], kind)})
+    table = pa.table(
+        {"value": ["a", "b"], "tags": pa.array([[[("a", 1)]], [[("a", 1), ("a", 2)]]], kind)}
+    )
     pq.write_table(table, tmp_path / "tags.parquet")
     builder = TopologyBuilder()
     builder.set_spout("source", Source("value", "tags"))
     adder = builder.set_bolt("bolt", Count(), 2)
-    adder.shuffle_grouping("source") if grouping == "shuffle" else adder.fields_grouping("source", "value")
+    adder.shuffle_grouping("source") if grouping == "shuffle" else adder.fields_grouping(
+        "source", "value"
+    )
     frame = spark.read.parquet(str(tmp_path / "tags.parquet"))
-    with pytest.raises(ReplayFailedError, match=r"^input 'source', column 'tags': a map with one key twice; make its keys differ"):
+    with pytest.raises(
+        ReplayFailedError,
+        match=r"^input 'source', column 'tags': a map with one key twice; make its keys differ",
+    ):
         replay(builder.build(), {"source": frame}).run()
 
 
@@ -126,7 +164,9 @@ def test_fields_may_have_any_name(spark: SparkSession, field: str) -> None:
 
 
 @pytest.mark.system
-def test_a_module_that_executors_lack_is_named_with_the_mend(values: DataFrame, monkeypatch: Any) -> None:
+def test_a_module_that_executors_lack_is_named_with_the_mend(
+    values: DataFrame, monkeypatch: Any
+) -> None:
     helper: Any = ModuleType("helper_of_the_driver")  # without a source
     exec("def same(x):\n    return x\n", vars(helper))
     monkeypatch.setitem(sys.modules, helper.__name__, helper)
@@ -134,14 +174,26 @@ def test_a_module_that_executors_lack_is_named_with_the_mend(values: DataFrame, 
     mend = r"^module 'helper_of_the_driver' is neither installed on host \S+ nor sent along .*: install it there"
     with pytest.raises(ReplayFailedError, match=mend):
         replay(topology, {"source": values}).run()
-    assert len(replay(topology, {"source": values}, by_value=["helper_of_the_driver"])["bolt"].collect()) == 2
+    assert (
+        len(
+            replay(topology, {"source": values}, by_value=["helper_of_the_driver"])[
+                "bolt"
+            ].collect()
+        )
+        == 2
+    )
 
 
 def test_whatever_spark_says_is_one_line_on_the_command_line() -> None:
     stack = "An error occurred while calling o1.count.\n: org.apache.spark.SparkException: Job aborted.\n\tat a.b.C(D.scala:1)\n"
-    assert str(told_shortly(ValueError(stack))) == "Spark failed: org.apache.spark.SparkException: Job aborted."
+    assert (
+        str(told_shortly(ValueError(stack)))
+        == "Spark failed: org.apache.spark.SparkException: Job aborted."
+    )
     missing = "Traceback (most recent call last):\n  File x\nModuleNotFoundError: No module named 'sparkstorm'\n"
-    assert str(told_shortly(ValueError(missing))).startswith("executors have no module 'sparkstorm': install it there")
+    assert str(told_shortly(ValueError(missing))).startswith(
+        "executors have no module 'sparkstorm': install it there"
+    )
 
 
 @pytest.fixture
@@ -150,7 +202,9 @@ def reading(spark: SparkSession, tmp_path: Path) -> Any:
     topology = lines()
 
     def read(format: str | None = None) -> list[Any]:
-        run = ReplayRun(JOB, topology, (), ReplayFile(inputs={"lines": str(tmp_path / "in")}, format=format))
+        run = ReplayRun(
+            JOB, topology, (), ReplayFile(inputs={"lines": str(tmp_path / "in")}, format=format)
+        )
         return [tuple(row) for row in run._read(spark, "lines", str(tmp_path / "in")).collect()]
 
     (tmp_path / "in").mkdir()
@@ -170,15 +224,23 @@ def test_an_input_folder_without_files_is_a_mistake(reading: Any, tmp_path: Path
         reading()
     (tmp_path / "in" / "_part").mkdir()
     (tmp_path / "in" / "_part" / "x.txt").write_text("a")
-    with pytest.raises(InvalidConfigError, match=r"no files in .* but 1 whose own or folder's name begins with _ or"):
+    with pytest.raises(
+        InvalidConfigError,
+        match=r"no files in .* but 1 whose own or folder's name begins with _ or",
+    ):
         reading()
 
 
 @pytest.mark.system
-def test_a_csv_file_for_a_spout_of_lines_is_read_as_lines(reading: Any, tmp_path: Path, capsys: Any) -> None:
+def test_a_csv_file_for_a_spout_of_lines_is_read_as_lines(
+    reading: Any, tmp_path: Path, capsys: Any
+) -> None:
     (tmp_path / "in" / "x.csv").write_text("a,b\n1,2\n")
     assert sorted(reading()) == [("1,2",), ("a,b",)]
-    assert "has no column 'line', so each of its lines is one, as live (--format csv reads columns)" in capsys.readouterr().out
+    assert (
+        "has no column 'line', so each of its lines is one, as live (--format csv reads columns)"
+        in capsys.readouterr().out
+    )
     with pytest.raises(InvalidConfigError, match="has no column 'line'; it has a, b"):
         reading("csv")
     (tmp_path / "in" / "x.csv").write_text("line,b\n1,2\n")
@@ -198,9 +260,14 @@ def test_equal_keys_of_several_tasks_are_not_merged_in_silence() -> None:
     builder.set_bolt("bolt", PerTask(), 2).all_grouping("source")
     builder.set_bolt("other", PerTask(), 2).fields_grouping("source", "value")
     rows = {"source": [("a",), ("a",), ("b",)]}
-    live, replayed = complete_topology(builder.build(), rows), replay_locally(builder.build(), rows, name="test")
+    live, replayed = (
+        complete_topology(builder.build(), rows),
+        replay_locally(builder.build(), rows, name="test"),
+    )
     for state in (live.state, replayed.states.__getitem__):
-        with pytest.raises(ValueError, match=r"^tasks \d and \d of 'bolt' both have the key '[ab]' .*state_by_task"):
+        with pytest.raises(
+            ValueError, match=r"^tasks \d and \d of 'bolt' both have the key '[ab]' .*state_by_task"
+        ):
             state("bolt")
         assert state("other") == {"a": 2, "b": 1}
     for by_task in (live.state_by_task("bolt"), replayed.states_by_task["bolt"]):
@@ -208,10 +275,17 @@ def test_equal_keys_of_several_tasks_are_not_merged_in_silence() -> None:
 
 
 @pytest.mark.system
-def test_windows_that_keep_nothing_leave_no_folder_of_states(spark: SparkSession, tmp_path: Path, monkeypatch: Any) -> None:
+def test_windows_that_keep_nothing_leave_no_folder_of_states(
+    spark: SparkSession, tmp_path: Path, monkeypatch: Any
+) -> None:
     builder = TopologyBuilder()
     builder.set_spout("source", Source("key", "ts", "value"))
-    bolt = Merging().with_tumbling_window(Duration.millis(10)).with_key("key").with_timestamp_field("ts")
+    bolt = (
+        Merging()
+        .with_tumbling_window(Duration.millis(10))
+        .with_key("key")
+        .with_timestamp_field("ts")
+    )
     builder.set_bolt("windows", bolt).fields_grouping("source", "key")
     spark.createDataFrame([("a", 1, 1)], ["key", "ts", "value"]).write.parquet(str(tmp_path / "in"))
     monkeypatch.setattr("sparkstorm.app.replay.run._session", lambda *_: spark)

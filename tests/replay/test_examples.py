@@ -1,4 +1,6 @@
-"""The worked examples on real files of this machine: live and replayed, with the same numbers; and from the command line."""
+"""The worked examples on real files of this machine: live and replayed, with the same numbers; and
+from the command line.
+"""
 
 from __future__ import annotations
 
@@ -40,27 +42,47 @@ def files(folder: Path) -> list[str]:
     return [str(folder)]
 
 
-def states(topology: Topology, rows: list[Any], source: str, time: EventTime | None) -> dict[str, Any]:
+def states(
+    topology: Topology, rows: list[Any], source: str, time: EventTime | None
+) -> dict[str, Any]:
     return dict(replay_locally(topology, {source: rows}, event_time=time).states)
 
 
 def test_file_times_are_the_same_live_and_replayed_with_late_files(tmp_path: Path) -> None:
     job = import_module("file_times")
     topology = job.build(files(tmp_path), lag_days=100)
-    replayed = states(topology, list(job.events([str(tmp_path)])), "files", EventTime("changed_ms", in_order=False))
+    replayed = states(
+        topology,
+        list(job.events([str(tmp_path)])),
+        "files",
+        EventTime("changed_ms", in_order=False),
+    )
     live = complete_topology(topology)  # its own spout, over the same files
-    assert replayed == {id: dict(live.state(id)) for id in ("months", "largest", "late")} and live.dead_letters == []
+    assert (
+        replayed == {id: dict(live.state(id)) for id in ("months", "largest", "late")}
+        and live.dead_letters == []
+    )
     assert replayed["late"]["files"] > 3 and len(replayed["largest"]) == 2
 
 
-def test_the_word_count_is_the_same_live_and_replayed_over_sources_of_the_standard_library() -> None:
+def test_the_word_count_is_the_same_live_and_replayed_over_sources_of_the_standard_library() -> (
+    None
+):
     job = import_module("wordcount")
     folder = str(Path(os.__file__).parent / "json")
-    lines = [(line,) for path, _ in find_files([folder], "*.py") for line in Path(path).read_text().splitlines()]
+    lines = [
+        (line,)
+        for path, _ in find_files([folder], "*.py")
+        for line in Path(path).read_text().splitlines()
+    ]
     topology = job.build([path for path, _ in find_files([folder], "*.py")])
     replayed = states(topology, lines, "lines", None)
     live = complete_topology(topology)
-    assert replayed["count"] == dict(live.state("count")) and replayed["count"]["def"] > 20 and live.dead_letters == []
+    assert (
+        replayed["count"] == dict(live.state("count"))
+        and replayed["count"]["def"] > 20
+        and live.dead_letters == []
+    )
 
 
 def replay_history(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -75,7 +97,9 @@ def replay_history(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
     command = [submit, "--master", "local[2]", "--conf", "spark.ui.enabled=false", JOB, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=900, check=False)
+    return subprocess.run(
+        command, capture_output=True, text=True, env=environment, timeout=900, check=False
+    )
 
 
 @pytest.mark.system
@@ -99,9 +123,18 @@ def test_the_command_line_replays_a_history_with_the_live_job_file(tmp_path: Pat
     found = [json.loads(line) for part in parts for line in part.splitlines()]
     expected = states(job.build(), rows, "files", EventTime("changed_ms", in_order=False))
     assert {row["key"]: row["value"] for row in found} == expected["largest"]
-    assert re.search(rf"\b0 records put aside, \d+ late; results are in {re.escape(str(tmp_path / 'out'))}", done.stdout)
+    assert re.search(
+        rf"\b0 records put aside, \d+ late; results are in {re.escape(str(tmp_path / 'out'))}",
+        done.stdout,
+    )
     with (tmp_path / "files.csv").open("w") as out:  # what another version of the code makes of it
-        csv.writer(out).writerows([job.FIELDS, *rows[:-1], [*rows[-1][:1], *(9**9 if type(x) is int else x for x in rows[-1][1:])]])
+        csv.writer(out).writerows(
+            [
+                job.FIELDS,
+                *rows[:-1],
+                [*rows[-1][:1], *(9**9 if type(x) is int else x for x in rows[-1][1:])],
+            ]
+        )
     again = replay_history(
         ROOT / "conf" / "file_times_replay.yaml",
         "--input",
@@ -114,7 +147,9 @@ def test_the_command_line_replays_a_history_with_the_live_job_file(tmp_path: Pat
         tmp_path / "out",
     )
     assert again.returncode == 4, again.stdout + again.stderr
-    assert "rows that the other version has not, and lacks" in again.stdout and "  + {" in again.stdout
+    assert (
+        "rows that the other version has not, and lacks" in again.stdout and "  + {" in again.stdout
+    )
 
 
 @pytest.mark.system
@@ -124,5 +159,8 @@ def test_the_command_line_names_a_mistake_in_one_sentence(tmp_path: Path) -> Non
     job_file.write_text("topology: file_times:build\nreplay: {event_time: changed_ms}\n")
     done = replay_history(job_file, "--input", tmp_path / "files.csv", "--output", tmp_path / "out")
     assert done.returncode == 1
-    assert "Replay failed: input 'files' has no column 'changed_ms'; it has suffix, bytes" in done.stdout.splitlines()
+    assert (
+        "Replay failed: input 'files' has no column 'changed_ms'; it has suffix, bytes"
+        in done.stdout.splitlines()
+    )
     assert "Traceback" not in done.stdout + done.stderr

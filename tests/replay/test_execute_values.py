@@ -1,4 +1,6 @@
-"""Values of one source executed at once equal rows executed one by one: results, states, counts, and the sentence of a failure."""
+"""Values of one source executed at once equal rows executed one by one: results, states, counts,
+and the sentence of a failure.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from tests.replay.random_topologies import Rows, random_topology
 
 
 class FailsFirst(StatefulBolt):
-    """Emits to both streams and counts, then raises when it sees a value for the first time in this process's task."""
+    """Emits to both streams and counts, then raises when it sees a value for the first time in this
+    process's task.
+    """
 
     outputs = {"default": ("value",), "other": ("value", "times")}  # noqa: RUF012
 
@@ -57,7 +61,9 @@ class KeepsQuietly(StatefulBolt):
     def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
         if tup["value"] != 2:
             self.kept.append(tup)
-        self.state.put(len(self.kept), repr([(t.values, t.component, t.task, t.stream) for t in self.kept]))
+        self.state.put(
+            len(self.kept), repr([(t.values, t.component, t.task, t.stream) for t in self.kept])
+        )
 
 
 class WideWords(BasicBolt):
@@ -67,7 +73,15 @@ class WideWords(BasicBolt):
 
     def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
         value = tup["value"]
-        collector.emit((value, value) if value == 1 else (object(),) if value == 2 else ("\ud800",) if value == 3 else (value,))
+        collector.emit(
+            (value, value)
+            if value == 1
+            else (object(),)
+            if value == 2
+            else ("\ud800",)
+            if value == 3
+            else (value,)
+        )
 
 
 def behind(bolt: BasicBolt) -> Topology:
@@ -83,7 +97,8 @@ def behind(bolt: BasicBolt) -> Topology:
 
 
 def outcome(topology: Topology, rows: Rows, at_once: bool) -> Any:
-    effects = {c.id: Effects.RUN if at_once else Effects.IDEMPOTENT for c in topology.bolts}  # effects with keys: row by row
+    # effects with keys: row by row
+    effects = {c.id: Effects.RUN if at_once else Effects.IDEMPOTENT for c in topology.bolts}
     try:
         found: LocalResults = replay_locally(topology, rows, effects=effects, partitions=2)
     except ReplayFailedError as error:
@@ -96,7 +111,9 @@ def outcome(topology: Topology, rows: Rows, at_once: bool) -> Any:
 def test_random_topologies_give_the_same_both_ways() -> None:
     for seed in range(60):
         topology, rows = random_topology(Random(seed))
-        assert outcome(topology, rows, at_once=True) == outcome(topology, rows, at_once=False), f"seed {seed}"
+        assert outcome(topology, rows, at_once=True) == outcome(topology, rows, at_once=False), (
+            f"seed {seed}"
+        )
 
 
 @pytest.mark.parametrize("bolt", [FailsFirst, Keeps, KeepsQuietly])
@@ -117,7 +134,10 @@ def test_rows_that_fail_leave_no_trace_and_tuples_may_be_kept(bolt: type[BasicBo
     ],
 )
 def test_what_cannot_be_emitted_is_said_in_the_same_words(bad: int, said: str) -> None:
-    edges = [outcome(behind(WideWords()), {"source": [(7,), (bad,), (8,)]}, at_once) for at_once in (True, False)]
+    edges = [
+        outcome(behind(WideWords()), {"source": [(7,), (bad,), (8,)]}, at_once)
+        for at_once in (True, False)
+    ]
     assert edges[0] == edges[1]
     with pytest.raises(ReplayFailedError, match=said):
         raise ReplayFailedError(edges[0])

@@ -85,7 +85,10 @@ class CannotPrepare(BasicBolt):
 
 
 def test_a_failing_record_is_named_with_its_component_and_task() -> None:
-    with pytest.raises(ReplayFailedError, match=r"component 'bolt' \(task 2\) failed 4 times.*value='b'.*not this one"):
+    with pytest.raises(
+        ReplayFailedError,
+        match=r"component 'bolt' \(task 2\) failed 4 times.*value='b'.*not this one",
+    ):
         replay_locally(one_bolt(Picky("b")), {"source": VALUES})
 
 
@@ -98,7 +101,9 @@ def test_skipped_records_leave_no_trace_but_their_dead_letter() -> None:
 
 
 def test_an_input_failed_later_by_hand_is_put_aside_too() -> None:
-    results = replay_locally(one_bolt(Refuses()), {"source": VALUES}, conf={"topology.max.retries": 0}, skip_bad=True)
+    results = replay_locally(
+        one_bolt(Refuses()), {"source": VALUES}, conf={"topology.max.retries": 0}, skip_bad=True
+    )
     assert [d.values for d in results.dead_letters] == [("a",), ("b",)]
     assert results.counts["bolt"]["waiting"] == 1
 
@@ -110,12 +115,16 @@ def test_a_value_that_cannot_travel_is_named_by_its_field(skip_bad: bool) -> Non
         results = replay_locally(topology, {"source": VALUES}, skip_bad=True)
         assert "field 'bad'" in results.dead_letters[0].reason and len(results.dead_letters) == 3
     else:
-        with pytest.raises(ReplayFailedError, match=r"component 'bolt' \(task 2\), stream 'default', field 'bad'"):
+        with pytest.raises(
+            ReplayFailedError, match=r"component 'bolt' \(task 2\), stream 'default', field 'bad'"
+        ):
             replay_locally(topology, {"source": VALUES})
 
 
 def test_a_bolt_that_cannot_be_prepared_is_named() -> None:
-    with pytest.raises(ReplayFailedError, match=r"component 'bolt' \(task 2\) could not be prepared.*no such model"):
+    with pytest.raises(
+        ReplayFailedError, match=r"component 'bolt' \(task 2\) could not be prepared.*no such model"
+    ):
         replay_locally(one_bolt(CannotPrepare()), {"source": VALUES}, effects={"bolt": Effects.RUN})
 
 
@@ -133,15 +142,22 @@ def test_effects_can_be_muted_or_run_by_the_caller() -> None:
 
 
 def test_effects_have_keys_that_a_second_run_repeats() -> None:
-    runs = [sorted(replay_locally(one_bolt(Keyed(), 2), {"source": VALUES * 3})["bolt"]) for _ in range(2)]
+    runs = [
+        sorted(replay_locally(one_bolt(Keyed(), 2), {"source": VALUES * 3})["bolt"])
+        for _ in range(2)
+    ]
     assert runs[0] == runs[1]
     assert len({key for key, _ in runs[0]}) == 9
 
 
 def test_a_caller_that_calls_a_bolt_idempotent_gives_it_keys_and_nobody_else_has_any() -> None:
-    found = replay_locally(one_bolt(Asks(), 2), {"source": VALUES * 3}, effects={"bolt": Effects.IDEMPOTENT})["bolt"]
+    found = replay_locally(
+        one_bolt(Asks(), 2), {"source": VALUES * 3}, effects={"bolt": Effects.IDEMPOTENT}
+    )["bolt"]
     assert len({key for key, _ in found}) == 9
-    with pytest.raises(ReplayFailedError, match=r"component 'bolt' calls effect_key\(\), but is not idempotent"):
+    with pytest.raises(
+        ReplayFailedError, match=r"component 'bolt' calls effect_key\(\), but is not idempotent"
+    ):
         replay_locally(one_bolt(Asks(), 2), {"source": VALUES})
 
 
@@ -206,22 +222,41 @@ class Putting(StatefulBolt):
 
 @pytest.mark.parametrize(
     ("put", "said"),
-    [(lambda s: s.add("x", 2**9000), "a whole number of 9001 bits"), (lambda s: s.put("\ud800", 1), "surrogates")],
+    [
+        (lambda s: s.add("x", 2**9000), "a whole number of 9001 bits"),
+        (lambda s: s.put("\ud800", 1), "surrogates"),
+    ],
 )
-def test_a_state_that_cannot_be_written_is_named_and_its_record_can_be_skipped(put: Any, said: str) -> None:
-    with pytest.raises(ReplayFailedError, match=rf"state of component 'bolt' \(task \d\): .*{said}.*; skip_bad names"):
+def test_a_state_that_cannot_be_written_is_named_and_its_record_can_be_skipped(
+    put: Any, said: str
+) -> None:
+    with pytest.raises(
+        ReplayFailedError,
+        match=rf"state of component 'bolt' \(task \d\): .*{said}.*; skip_bad names",
+    ):
         replay_locally(one_bolt(Putting(put)), {"source": VALUES})
     results = replay_locally(one_bolt(Putting(put)), {"source": VALUES}, skip_bad=True)
-    assert results.states["bolt"] == {"inputs": 2} and [letter.values for letter in results.dead_letters] == [("b",)]
+    assert results.states["bolt"] == {"inputs": 2} and [
+        letter.values for letter in results.dead_letters
+    ] == [("b",)]
 
 
 @pytest.mark.system
 def test_on_spark_the_record_is_named_and_can_be_skipped(spark: SparkSession) -> None:
     frame = spark.createDataFrame([(f"v{n}",) for n in range(200)], "value string")
-    with pytest.raises(Exception, match=r"component 'bolt' \(task \d\) failed 4 times.*v77.*not this one"):
-        replay(one_bolt(Picky("v77"), 2), {"source": frame}, types={"bolt": "value string"})["bolt"].collect()
+    with pytest.raises(
+        Exception, match=r"component 'bolt' \(task \d\) failed 4 times.*v77.*not this one"
+    ):
+        replay(one_bolt(Picky("v77"), 2), {"source": frame}, types={"bolt": "value string"})[
+            "bolt"
+        ].collect()
     results = replay(one_bolt(Picky("v77"), 2), {"source": frame}, skip_bad=True)
     assert results["bolt"].count() == 199
     (letter,) = results.dead_letters
-    assert (letter.component, letter.fields, letter.values, letter.attempts) == ("bolt", ("value",), ("v77",), 4)
+    assert (letter.component, letter.fields, letter.values, letter.attempts) == (
+        "bolt",
+        ("value",),
+        ("v77",),
+        4,
+    )
     assert letter.reason.startswith("ValueError: not this one (bolts.py, line ")

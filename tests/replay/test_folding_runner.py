@@ -1,4 +1,6 @@
-"""Folded windows in a replay: the short way gives what tuple by tuple and window by window do, failures included."""
+"""Folded windows in a replay: the short way gives what tuple by tuple and window by window do,
+failures included.
+"""
 
 from __future__ import annotations
 
@@ -49,18 +51,29 @@ class Sums(FoldingBolt):
 def outcome(rows: list[Any], empty: Any, in_order: bool) -> Any:
     builder = TopologyBuilder()
     builder.set_spout("source", Source("key", "value", "ts"))
-    bolt = Sums(empty).with_tumbling_window(Duration.millis(10)).with_timestamp_field("ts").with_lag(Duration.millis(5))
+    bolt = (
+        Sums(empty)
+        .with_tumbling_window(Duration.millis(10))
+        .with_timestamp_field("ts")
+        .with_lag(Duration.millis(5))
+    )
     builder.set_bolt("sums", bolt, 2).fields_grouping("source", "key")
     time = EventTime("ts", in_order=in_order)
-    found: LocalResults = replay_locally(builder.build(), {"source": rows}, event_time=time, skip_bad=True, partitions=2)
-    letters = Counter((letter.stream, repr(letter.values), letter.failure.text) for letter in found.dead_letters)
+    found: LocalResults = replay_locally(
+        builder.build(), {"source": rows}, event_time=time, skip_bad=True, partitions=2
+    )
+    letters = Counter(
+        (letter.stream, repr(letter.values), letter.failure.text) for letter in found.dead_letters
+    )
     counts = {name: count for name, count in found.counts["sums"].items() if name != "failures"}
     return found["sums"], found.states_by_task, letters, counts
 
 
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("empty", [0, []], ids=["number", "list"])
-def test_the_short_way_gives_what_the_long_way_does(seed: int, empty: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_short_way_gives_what_the_long_way_does(
+    seed: int, empty: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     random = Random(seed)
     keys: list[Any] = [1, 2, 3, "a", None] if seed % 2 else [1, 2, 3, 4, 5]
     rows = [

@@ -1,4 +1,6 @@
-"""A replay owns the order of history: partitions by number, wherever Spark keeps them and however it joins them."""
+"""A replay owns the order of history: partitions by number, wherever Spark keeps them and however
+it joins them.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +33,17 @@ def spark(request: pytest.FixtureRequest) -> Iterator[SparkSession]:
     """A session with this many cores."""
     former = dict(os.environ)
     os.environ.update(ENVIRONMENT)
-    builder = SparkSession.builder.master(f"local[{request.param}]").config("spark.ui.enabled", "false")
-    builder = builder.config("spark.sql.codegen.wholeStage", "false").config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
-    session = builder.config("spark.ui.showConsoleProgress", "false").config("spark.sql.shuffle.partitions", "5").getOrCreate()
+    builder = SparkSession.builder.master(f"local[{request.param}]").config(
+        "spark.ui.enabled", "false"
+    )
+    builder = builder.config("spark.sql.codegen.wholeStage", "false").config(
+        "spark.sql.codegen.factoryMode", "NO_CODEGEN"
+    )
+    session = (
+        builder.config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.shuffle.partitions", "5")
+        .getOrCreate()
+    )
     session.sparkContext.setLogLevel("OFF")
     yield session
     session.stop()
@@ -56,7 +66,11 @@ def cached(spark: SparkSession, rows: list[Row], partitions: int, folder: Path) 
 
 def ranged(spark: SparkSession, rows: list[Row], partitions: int, folder: Path) -> DataFrame:
     """A shuffled frame with a number of partitions."""
-    return made(spark, rows, 3, folder).repartitionByRange(partitions, "arrival").sortWithinPartitions("arrival")
+    return (
+        made(spark, rows, 3, folder)
+        .repartitionByRange(partitions, "arrival")
+        .sortWithinPartitions("arrival")
+    )
 
 
 def ordered(spark: SparkSession, rows: list[Row], partitions: int, folder: Path) -> DataFrame:
@@ -67,14 +81,18 @@ def ordered(spark: SparkSession, rows: list[Row], partitions: int, folder: Path)
 def united(spark: SparkSession, rows: list[Row], partitions: int, folder: Path) -> DataFrame:
     """A cached half before one that is not."""
     half = len(rows) // 2
-    return cached(spark, rows[:half], partitions, folder).union(made(spark, rows[half:], partitions, folder))
+    return cached(spark, rows[:half], partitions, folder).union(
+        made(spark, rows[half:], partitions, folder)
+    )
 
 
 def read(spark: SparkSession, rows: list[Row], partitions: int, folder: Path) -> DataFrame:
     """A Parquet file for every partition, all of about one size."""
     for number in range(partitions):
         part = rows[len(rows) * number // partitions : len(rows) * (number + 1) // partitions]
-        made(spark, part, 1, folder).coalesce(1).write.mode("append").parquet(str(folder / f"{number:02}"))
+        made(spark, part, 1, folder).coalesce(1).write.mode("append").parquet(
+            str(folder / f"{number:02}")
+        )
     frames = [spark.read.parquet(str(folder / f"{number:02}")) for number in range(partitions)]
     first, *others = frames
     for frame in others:
@@ -86,8 +104,12 @@ MAKES: list[Make] = [made, cached, ranged, ordered, united, read]
 
 
 @pytest.mark.parametrize("make", MAKES, ids=lambda make: make.__name__)
-def test_late_rows_and_windows_are_those_of_the_live_run(spark: SparkSession, make: Make, tmp_path: Path) -> None:
-    """With adaptive execution on two of the four masters, each frame on other ones; with event time on two of them."""
+def test_late_rows_and_windows_are_those_of_the_live_run(
+    spark: SparkSession, make: Make, tmp_path: Path
+) -> None:
+    """With adaptive execution on two of the four masters, each frame on other ones; with event time
+    on two of them.
+    """
     cores = spark.sparkContext.defaultParallelism
     spark.conf.set("spark.sql.adaptive.enabled", (cores + MAKES.index(make)) % 2 == 0)
     random = Random(f"{cores} {make.__name__}")
@@ -106,11 +128,20 @@ def test_late_rows_and_windows_are_those_of_the_live_run(spark: SparkSession, ma
     frame.unpersist()
 
 
-def test_partitions_are_joined_with_their_neighbours_into_groups_of_one_size(spark: SparkSession) -> None:
+def test_partitions_are_joined_with_their_neighbours_into_groups_of_one_size(
+    spark: SparkSession,
+) -> None:
     """300 partitions in 2 groups take two levels of unions."""
-    for count, width in [*((count, width) for count in (1, 2, 5, 16, 17) for width in (1, 3, 7)), (300, 2), (257, 16)]:
+    for count, width in [
+        *((count, width) for count in (1, 2, 5, 16, 17) for width in (1, 3, 7)),
+        (300, 2),
+        (257, 16),
+    ]:
         frame = grouped(spark.range(0, 2 * count, 1, count), width)
-        places = [(row.place, row.id) for row in frame.select(sf.spark_partition_id().alias("place"), "id").collect()]
+        places = [
+            (row.place, row.id)
+            for row in frame.select(sf.spark_partition_id().alias("place"), "id").collect()
+        ]
         assert places == sorted(places) and [id for _, id in places] == list(range(2 * count))
         sizes = Counter(place for place, _ in places)
         assert len(sizes) == min(count, width)

@@ -55,7 +55,11 @@ def summed(*between: BasicBolt, tasks: int = 3, spouts: int = 1) -> Topology:
     return builder.build()
 
 
-SHAPES: dict[str, Sequence[BasicBolt]] = {"data": (), "one bolt between": (Pass(),), "bolts that change times": (Pass(), Shift())}
+SHAPES: dict[str, Sequence[BasicBolt]] = {
+    "data": (),
+    "one bolt between": (Pass(),),
+    "bolts that change times": (Pass(), Shift()),
+}
 
 
 def history(seed: int, count: int = 300) -> list[Row]:
@@ -70,13 +74,19 @@ def found(results: LocalResults) -> tuple[Counter[str], Counter[str]]:
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("time", TIMES)
 @settings(max_examples=4, deadline=None, derandomize=True)
-@given(seed=st.integers(0, 99), cuts=st.lists(st.integers(0, 300), max_size=6), spouts=st.integers(1, 3))
+@given(
+    seed=st.integers(0, 99),
+    cuts=st.lists(st.integers(0, 300), max_size=6),
+    spouts=st.integers(1, 3),
+)
 def test_the_same_rows_are_late_in_whatever_partitions_they_lie(
     shape: str, time: str, seed: int, cuts: list[int], spouts: int
 ) -> None:
     data, topology = history(seed), summed(*SHAPES[shape], spouts=spouts)
     whole = replay_locally(topology, {"source": data}, event_time=TIMES[time])
-    split = replay_locally(topology, {"source": data}, event_time=TIMES[time], partitions=sorted(cuts))
+    split = replay_locally(
+        topology, {"source": data}, event_time=TIMES[time], partitions=sorted(cuts)
+    )
     assert found(split) == found(whole)
     assert whole["sum:late"] or (time == "in order" and shape != "bolts that change times")
 
@@ -84,11 +94,18 @@ def test_the_same_rows_are_late_in_whatever_partitions_they_lie(
 @pytest.mark.parametrize("partitions", [1, 2, 4, 7])
 @pytest.mark.parametrize("time", ["in place", "no event time"])
 @pytest.mark.parametrize("between", [(), (Pass(),)], ids=["data", "one bolt between"])
-def test_late_rows_are_those_of_a_live_spout_of_one_task(partitions: int, time: str, between: Sequence[BasicBolt]) -> None:
+def test_late_rows_are_those_of_a_live_spout_of_one_task(
+    partitions: int, time: str, between: Sequence[BasicBolt]
+) -> None:
     topology = summed(*between, tasks=1)
     live = complete_topology(topology, {"source": history(3)}, seed=1)
-    results = replay_locally(topology, {"source": history(3)}, event_time=TIMES[time], partitions=partitions)
-    assert found(results) == (Counter(map(repr, live.values("sum", "late"))), Counter(map(repr, live["sum"])))
+    results = replay_locally(
+        topology, {"source": history(3)}, event_time=TIMES[time], partitions=partitions
+    )
+    assert found(results) == (
+        Counter(map(repr, live.values("sum", "late"))),
+        Counter(map(repr, live["sum"])),
+    )
     assert results["sum:late"]
 
 
@@ -117,36 +134,54 @@ def test_the_end_of_a_sender_is_heard_after_its_last_row_though_an_older_one_fai
     builder = TopologyBuilder()
     builder.set_spout("source", Source("key", "value", "ts", "arrival"))
     builder.set_bolt("picky", Picky(), 2).fields_grouping("source", "key")
-    builder.set_bolt("sum", by_ts(WindowSums().with_tumbling_window(MS(100)))).fields_grouping("picky", "key")
-    data = [(key, 2 if n == 1 else 1, 10 * n, 0) for n in range(60) for key in "ac"]  # one key per task
-    results = replay_locally(builder.build(), {"source": data}, event_time=EventTime("ts"), skip_bad=True)
+    builder.set_bolt("sum", by_ts(WindowSums().with_tumbling_window(MS(100)))).fields_grouping(
+        "picky", "key"
+    )
+    # one key per task
+    data = [(key, 2 if n == 1 else 1, 10 * n, 0) for n in range(60) for key in "ac"]
+    results = replay_locally(
+        builder.build(), {"source": data}, event_time=EventTime("ts"), skip_bad=True
+    )
     assert sum(row[1] for row in results["sum"]) == 2 * 59
 
 
 def test_late_rows_behind_several_tasks_of_a_spout_are_warned_about() -> None:
-    """Live each of these tasks has a clock of its own, so a row that is late here may be on time there."""
+    """Live each of these tasks has a clock of its own, so a row that is late here may be on time
+    there.
+    """
     for spouts, seed, causes in ((1, 3, []), (2, 3, ["late data"])):
         results = replay_locally(summed(spouts=spouts), {"source": history(seed)})
         assert [w.cause for w in results.warnings] == causes
-    in_order = replay_locally(summed(spouts=2), {"source": history(3)}, event_time=TIMES["in order"])
+    in_order = replay_locally(
+        summed(spouts=2), {"source": history(3)}, event_time=TIMES["in order"]
+    )
     assert in_order.warnings == ()
 
 
 @pytest.mark.system
 @pytest.mark.parametrize("shape", ["data", "bolts that change times"])
-def test_on_spark_the_same_rows_are_late_in_one_partition_and_in_four(spark: SparkSession, shape: str, tmp_path: Any) -> None:
+def test_on_spark_the_same_rows_are_late_in_one_partition_and_in_four(
+    spark: SparkSession, shape: str, tmp_path: Any
+) -> None:
     data, topology = history(5, 400), summed(*SHAPES[shape])
     random = Random(1)
     shuffled = random.sample(data, len(data))
     for name in TIMES:
         for given_rows in (data, shuffled) if name == "in order" else (data,):
-            local = replay_locally(topology, {"source": data if name == "in order" else given_rows}, event_time=TIMES[name])
+            local = replay_locally(
+                topology,
+                {"source": data if name == "in order" else given_rows},
+                event_time=TIMES[name],
+            )
             for partitions in (1, 4):
                 frame = spark.createDataFrame(
-                    spark.sparkContext.parallelize(given_rows, partitions), "key string, value int, ts bigint, arrival bigint"
+                    spark.sparkContext.parallelize(given_rows, partitions),
+                    "key string, value int, ts bigint, arrival bigint",
                 )
                 assert frame.rdd.getNumPartitions() == partitions
-                results = replay(topology, {"source": frame}, event_time=TIMES[name], outputs=["sum", "sum:late"])
+                results = replay(
+                    topology, {"source": frame}, event_time=TIMES[name], outputs=["sum", "sum:late"]
+                )
                 late = Counter(row.time_ms for row in results["sum:late"].collect())
                 sums = Counter(tuple(row) for row in results["sum"].collect())
                 assert sums == Counter(local["sum"]), (name, partitions)
@@ -156,10 +191,17 @@ def test_on_spark_the_same_rows_are_late_in_one_partition_and_in_four(spark: Spa
 
 @pytest.mark.system
 @pytest.mark.parametrize("kind", ["json", "parquet", "csv"])
-def test_on_spark_a_folder_of_files_is_read_in_the_order_of_their_names(spark: SparkSession, kind: str, tmp_path: Any) -> None:
+def test_on_spark_a_folder_of_files_is_read_in_the_order_of_their_names(
+    spark: SparkSession, kind: str, tmp_path: Any
+) -> None:
     """Spark reads the largest file first; a live FileLines reads them by name."""
     data, schema = history(7, 400), "key string, value int, ts bigint, arrival bigint"
-    for name, first, last in (("day 1", 0, 60), ("day+2", 60, 90), ("day%3", 90, 300), ("day_4", 300, 400)):
+    for name, first, last in (
+        ("day 1", 0, 60),
+        ("day+2", 60, 90),
+        ("day%3", 90, 300),
+        ("day_4", 300, 400),
+    ):
         rows = spark.createDataFrame(spark.sparkContext.parallelize(data[first:last], 1), schema)
         rows.write.format(kind).save(str(tmp_path / f"written {first}"))
         (part,) = (tmp_path / f"written {first}").glob("part-*")
@@ -172,7 +214,12 @@ def test_on_spark_a_folder_of_files_is_read_in_the_order_of_their_names(spark: S
     for tasks in (1, 3):
         local = replay_locally(summed(Pass(), tasks=tasks), {"source": ordered}, partitions=1)
         for time in (None, TIMES["in place"]):
-            results = replay(summed(Pass(), tasks=tasks), {"source": frame}, event_time=time, outputs=["sum", "sum:late"])
+            results = replay(
+                summed(Pass(), tasks=tasks),
+                {"source": frame},
+                event_time=time,
+                outputs=["sum", "sum:late"],
+            )
             assert Counter(map(tuple, results["sum"].collect())) == Counter(local["sum"])
             late = Counter(row.time_ms for row in results["sum:late"].collect())
             assert late == Counter(row[2] for row in local["sum:late"]) and late.total() > 30
@@ -191,13 +238,29 @@ def test_the_command_line_reads_daily_logs_in_order_and_no_row_is_late(
     """Of three days the second has the most rows, which Spark alone reads first."""
     data = [("abc"[n % 3], n, 10 * n, n) for n in range(1200)]
     (tmp_path / "logs").mkdir()
-    for day, first, last in (("2024-05-01", 0, 300), ("2024-05-02", 300, 1000), ("2024-05-03", 1000, 1200)):
-        lines = [json.dumps(dict(zip(("key", "value", "ts", "arrival"), row, strict=True))) for row in data[first:last]]
+    for day, first, last in (
+        ("2024-05-01", 0, 300),
+        ("2024-05-02", 300, 1000),
+        ("2024-05-03", 1000, 1200),
+    ):
+        lines = [
+            json.dumps(dict(zip(("key", "value", "ts", "arrival"), row, strict=True)))
+            for row in data[first:last]
+        ]
         (tmp_path / "logs" / f"{day}.json").write_text("".join(f"{line}\n" for line in lines))
-    (tmp_path / "job.yaml").write_text("topology: tests.replay.test_lateness:daily\nreplay: {in_order: false}\n")
+    (tmp_path / "job.yaml").write_text(
+        "topology: tests.replay.test_lateness:daily\nreplay: {in_order: false}\n"
+    )
     sums = Counter(replay_locally(daily(), {"source": data})["sum"])
     for times in ([], ["--event-time", "ts"]):
-        given = ["--input", str(tmp_path / "logs"), "--output", str(tmp_path / "out"), "--overwrite", *times]
+        given = [
+            "--input",
+            str(tmp_path / "logs"),
+            "--output",
+            str(tmp_path / "out"),
+            "--overwrite",
+            *times,
+        ]
         assert main([str(tmp_path / "job.yaml"), *given]) == 0
         said = capsys.readouterr().out
         assert "0 records put aside; results are in" in said, "late rows would come between"

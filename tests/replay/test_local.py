@@ -23,7 +23,9 @@ def test_every_task_is_prepared_once_even_without_a_row() -> None:
 
 def test_every_grouping_reaches_whom_it_should() -> None:
     results = replay_locally(many_streams(), {"numbers": [(n,) for n in range(10)]})
-    assert results.states["all"] == {f"{stream} {task}": n for stream, n in (("even", 20), ("odd", 25)) for task in range(3)}
+    assert results.states["all"] == {
+        f"{stream} {task}": n for stream, n in (("even", 20), ("odd", 25)) for task in range(3)
+    }
     assert results.states["global"] == {"even 0": 20, "odd 0": 25}
     assert results.states["direct"] == {"to 0": 20, "to 1": 25}
     assert results.counts["all"]["executed"] == 30

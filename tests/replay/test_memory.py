@@ -1,4 +1,6 @@
-"""Checks that memory is bounded: chunks leave while rows still come in, few rows go in where each makes many."""
+"""Checks that memory is bounded: chunks leave while rows still come in, few rows go in where each
+makes many.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,15 @@ from weakref import ref
 import pyarrow as pa
 import pytest
 
-from sparkstorm.api import BasicBolt, BasicOutputCollector, Duration, StatefulBolt, TopologyBuilder, Tuple, WindowedBolt
+from sparkstorm.api import (
+    BasicBolt,
+    BasicOutputCollector,
+    Duration,
+    StatefulBolt,
+    TopologyBuilder,
+    Tuple,
+    WindowedBolt,
+)
 from sparkstorm.config import check, merge
 from sparkstorm.executor import emitter as output
 from sparkstorm.model.values.codec import Codec
@@ -66,7 +76,9 @@ def job_of(first: BasicBolt, **settings: Any) -> Job:
     builder.set_bolt("first", first).shuffle_grouping("source")
     builder.set_bolt("remember", Remember()).fields_grouping("first", "n")
     return make_job(
-        make_plan(builder.build(), merge(check({}, "test")).as_dict(), "test", {}), RunSettings(**settings), is_local=True
+        make_plan(builder.build(), merge(check({}, "test")).as_dict(), "test", {}),
+        RunSettings(**settings),
+        is_local=True,
     )
 
 
@@ -85,7 +97,9 @@ def test_chunks_leave_while_batches_still_come_in(shortcuts: bool) -> None:
     job, taken = job_of(Many(1), shortcuts=shortcuts), [0]
     batches = [pa.RecordBatch.from_pydict({"n": list(range(10_000))})] * 10
     behind = 0
-    for number, _ in enumerate(StageRun(job, job.plan.stages[0], nothing).over_data(0, counted(batches, taken))):
+    for number, _ in enumerate(
+        StageRun(job, job.plan.stages[0], nothing).over_data(0, counted(batches, taken))
+    ):
         behind = max(behind, taken[0] - number)
     assert taken[0] == 10 and behind <= 5
 
@@ -97,7 +111,9 @@ def test_a_task_frees_its_state_without_a_collection_of_garbage() -> None:
     was_enabled = gc.isenabled()
     gc.disable()
     try:
-        results = replay_locally(builder.build(), {"source": [(n,) for n in range(20)]}, outputs=["bolt!state"])
+        results = replay_locally(
+            builder.build(), {"source": [(n,) for n in range(20)]}, outputs=["bolt!state"]
+        )
         results.states_by_task.clear()
         refs = RememberIds.refs
         assert len(refs) == 20 and not [each for each in refs if each() is not None]
@@ -136,9 +152,14 @@ def test_an_exchange_takes_chunks_one_by_one_and_hands_its_state_out_in_pieces()
     writer = ChunkWriter(Codec(), 1, False)
     writer.sizer.rows = 200
     rows = [((n,), 0) for n in range(4_000)]
-    chunks = [Chunk(START, task, 0, 0, 0, task, "", 0, b""), *writer.rows(task, sender, "default", rows)]
+    chunks = [
+        Chunk(START, task, 0, 0, 0, task, "", 0, b""),
+        *writer.rows(task, sender, "default", rows),
+    ]
     waiting, states = 0, 0
-    for number, chunk in enumerate(StageRun(job, stage, nothing).over_chunks(counted(chunks, taken))):
+    for number, chunk in enumerate(
+        StageRun(job, stage, nothing).over_chunks(counted(chunks, taken))
+    ):
         if chunk.kind == KEPT_STATE:
             states += 1
             assert len(chunk.data) <= 4 << 20
@@ -155,7 +176,9 @@ def test_a_state_is_read_as_it_is_written() -> None:
     assert taken[0] < 1_000
 
 
-def test_many_rows_of_many_inputs_are_not_taken_for_those_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_rows_of_many_inputs_are_not_taken_for_those_of_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(output, "MAX_ROWS_PER_TUPLE", 1_000)
     builder = TopologyBuilder()
     builder.set_spout("source", Source("n"))
@@ -191,7 +214,12 @@ def test_windows_fire_while_the_tasks_of_later_data_have_not_begun() -> None:
     builder = TopologyBuilder()
     builder.set_spout("source", Source("at"))
     builder.set_bolt("pass", Pass(), 2).shuffle_grouping("source")
-    windows = Windows().with_tumbling_window(Duration.seconds(1)).with_timestamp_field("at").with_lag(Duration.millis(10))
+    windows = (
+        Windows()
+        .with_tumbling_window(Duration.seconds(1))
+        .with_timestamp_field("at")
+        .with_lag(Duration.millis(10))
+    )
     builder.set_bolt("windows", windows).global_grouping("pass")
     plan = make_plan(builder.build(), merge(check({}, "test")).as_dict(), "test", {})
     job = make_job(plan, RunSettings(time_fields={Feed("source", "default"): "at"}), is_local=True)
@@ -199,10 +227,23 @@ def test_windows_fire_while_the_tasks_of_later_data_have_not_begun() -> None:
     chunks = [Chunk(START, task, 0, 0, 0, task, "", 0, b"")]
     for partition in (0, 1):
         times = [partition * 100_000 + 10 * n for n in range(10_000)]
-        batches = [([(at,) for at in times[n : n + 500]], times[n : n + 500]) for n in range(0, 10_000, 500)]
-        chunks += [chunk for chunk in StageRun(job, plan.stages[0], nothing).over_data(partition, batches) if chunk.kind == ROWS]
+        batches = [
+            ([(at,) for at in times[n : n + 500]], times[n : n + 500])
+            for n in range(0, 10_000, 500)
+        ]
+        chunks += [
+            chunk
+            for chunk in StageRun(job, plan.stages[0], nothing).over_data(partition, batches)
+            if chunk.kind == ROWS
+        ]
     counting.clear()
     (stage,) = [stage for stage in plan.stages if stage.bolts == ("windows",)]
     made = StageRun(job, stage, nothing).over_chunks(read(sorted(chunks, key=order_of)))
     assert sum(chunk.rows for chunk in made if chunk.kind == ROWS) == 200
-    assert 0 < counting.COUNTS["first window"] < len(chunks) / 2 < counting.COUNTS["read"] == len(chunks)
+    assert (
+        0
+        < counting.COUNTS["first window"]
+        < len(chunks) / 2
+        < counting.COUNTS["read"]
+        == len(chunks)
+    )

@@ -14,7 +14,9 @@ PAGE = pages.ROOT / "docs" / "replay.md"
 
 
 @pytest.mark.slow
-def test_every_example_of_the_page_runs(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_example_of_the_page_runs(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (folder,) = re.findall(r'recorded\("(.*?)"\)', PAGE.read_text(encoding="utf-8"))
     with pages.folder_of_examples(tmp_path, monkeypatch):
         (tmp_path / "history").mkdir()

@@ -1,4 +1,6 @@
-"""Checks that the input of a live bolt is recorded, once it is committed, within bounds; and steps go through it again."""
+"""Checks that the input of a live bolt is recorded, once it is committed, within bounds; and steps
+go through it again.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,12 @@ def conf(folder: Path, **more: Any) -> dict[str, Any]:
     }
 
 
-def run(folder: Path, numbers: Sequence[int], harm: Callable[[LocalCluster], Any] = lambda _: None, **more: Any) -> Topology:
+def run(
+    folder: Path,
+    numbers: Sequence[int],
+    harm: Callable[[LocalCluster], Any] = lambda _: None,
+    **more: Any,
+) -> Topology:
     spout = FeederSpout(["number"])
     topology = build(spout)
     with LocalCluster() as cluster:
@@ -86,7 +93,15 @@ def test_a_failure_is_found_again_step_by_step(tmp_path: Path) -> None:
     topology = run(tmp_path, [5, 5, 10, -20, 3, 4])
     (part,) = recorded(task_folder(tmp_path))
     assert numbers_in([part]) == [5, 5, 10, -20, -20, 3, 4]  # the culprit was tried twice
-    assert [each.failure is not None for each in part.tuples] == [False, False, False, True, True, False, False]
+    assert [each.failure is not None for each in part.tuples] == [
+        False,
+        False,
+        False,
+        True,
+        True,
+        False,
+        False,
+    ]
     steps = list(part.steps(topology))
     assert [step.emitted for step in steps] == [
         {"default": [(20,)]},
@@ -113,9 +128,12 @@ def test_the_newest_rows_are_kept_with_the_state_before_them(tmp_path: Path) -> 
 
 
 def test_killed_workers_leave_whole_files_and_rows_once(tmp_path: Path) -> None:
-    topology = run(tmp_path, range(1, 41), lambda cluster: cluster.kill_worker("divide"), max_rows=1000)
+    topology = run(
+        tmp_path, range(1, 41), lambda cluster: cluster.kill_worker("divide"), max_rows=1000
+    )
     slices = recorded(task_folder(tmp_path))
-    assert numbers_in(slices) == list(range(1, 41))  # an epoch that died was executed again, and committed once
+    # an epoch that died was executed again, and committed once
+    assert numbers_in(slices) == list(range(1, 41))
     assert len(slices) > 5 and len(list(tmp_path.rglob("*.part"))) <= 1  # the last one's
     total = 0
     for part in slices:
@@ -132,7 +150,9 @@ def test_a_state_that_is_too_large_is_left_out_and_asked_for(tmp_path: Path) -> 
     topology = run(folder, range(1, 101), state_keys=0, max_rows=40)
     part = recorded(task_folder(folder))[-1]
     assert part.state is None
-    with pytest.raises(RecordingError, match=r"the state of 'divide' .* was too large to be recorded"):
+    with pytest.raises(
+        RecordingError, match=r"the state of 'divide' .* was too large to be recorded"
+    ):
         part.steps(topology)
     assert list(part.steps(topology, state={"sum": 1}))[-1].failure is None
 
@@ -140,23 +160,35 @@ def test_a_state_that_is_too_large_is_left_out_and_asked_for(tmp_path: Path) -> 
 def test_without_the_key_nothing_is_made_and_a_wrong_name_is_refused(tmp_path: Path) -> None:
     run(tmp_path, [1], components=[])
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(InvalidTopologyError, match=r"components names 'numbers', which is no bolt: divide, end are"):
+    with pytest.raises(
+        InvalidTopologyError, match=r"components names 'numbers', which is no bolt: divide, end are"
+    ):
         run(tmp_path, [1], components=["numbers"])
-    with pytest.raises(WorkerFailedError, match=r"topology\.record\.directory is not: nobody here has a folder"):
+    with pytest.raises(
+        WorkerFailedError, match=r"topology\.record\.directory is not: nobody here has a folder"
+    ):
         run(tmp_path, [1], directory=None)
 
 
-def test_the_command_line_shows_tuples_and_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line_shows_tuples_and_says_what_is_wrong(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run(tmp_path, [5, -5])
     assert cli(["recorded", str(task_folder(tmp_path))]) == 0
     shown = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [(each["values"], each["stream"]) for each in shown] == [([5], "default"), ([-5], "default"), ([-5], "default")]
+    assert [(each["values"], each["stream"]) for each in shown] == [
+        ([5], "default"),
+        ([-5], "default"),
+        ([-5], "default"),
+    ]
     assert shown[0]["failure"] is None and "ZeroDivisionError" in shown[1]["failure"]
     assert cli(["recorded", str(tmp_path / "nowhere")]) == 1
     assert "there is no recording" in capsys.readouterr().err
 
 
-def test_ids_with_slashes_and_dots_have_folders_of_their_own_below_the_recordings(tmp_path: Path) -> None:
+def test_ids_with_slashes_and_dots_have_folders_of_their_own_below_the_recordings(
+    tmp_path: Path,
+) -> None:
     ids = ["a/b", "a-b", "..", "../../out"]
     spout, builder = FeederSpout(["number"]), TopologyBuilder()
     builder.set_spout("numbers", spout)
@@ -171,11 +203,20 @@ def test_ids_with_slashes_and_dots_have_folders_of_their_own_below_the_recording
     assert sorted(part.component for folder in folders for part in recorded(folder)) == sorted(ids)
 
 
-# -- files -------------------------------------------------------------------------------------------------------------
+# -- files -----------------------------------------------------------------------------------------
 
 
 def rows(*numbers: int, size: int = 0) -> list[Call]:
-    return [Call(0, "numbers", 1, "default", [Codec().pack([n, Random(n).randbytes(size)]) for n in numbers], {})]
+    return [
+        Call(
+            0,
+            "numbers",
+            1,
+            "default",
+            [Codec().pack([n, Random(n).randbytes(size)]) for n in numbers],
+            {},
+        )
+    ]
 
 
 @pytest.fixture
@@ -185,7 +226,9 @@ def file(tmp_path: Path) -> Iterator[SegmentFile]:
     made.close()
 
 
-def test_a_part_cut_anywhere_gives_what_is_whole_before_the_cut(file: SegmentFile, tmp_path: Path) -> None:
+def test_a_part_cut_anywhere_gives_what_is_whole_before_the_cut(
+    file: SegmentFile, tmp_path: Path
+) -> None:
     file.take(Beginning(1, 0, [["sum", 4]]), rows(1, 2), 0)
     file.take(None, rows(3), 0)
     (part,) = (tmp_path / "task-3").iterdir()
@@ -199,9 +242,13 @@ def test_a_part_cut_anywhere_gives_what_is_whole_before_the_cut(file: SegmentFil
     assert seen == {(False, 0, 0), (True, 0, 0), (True, 1, 0), (True, 1, 2), (True, 1, 3)}
 
 
-def test_the_next_owner_closes_what_a_dead_one_left_and_keeps_out_of_the_way_of_newer_ones(tmp_path: Path) -> None:
+def test_the_next_owner_closes_what_a_dead_one_left_and_keeps_out_of_the_way_of_newer_ones(
+    tmp_path: Path,
+) -> None:
     def owner(token: int) -> SegmentFile:
-        made = SegmentFile(tmp_path, Header("wc-1-1", "sum", 3, 0, token, 0, is_stateful=True), LIMITS)
+        made = SegmentFile(
+            tmp_path, Header("wc-1-1", "sum", 3, 0, token, 0, is_stateful=True), LIMITS
+        )
         made.take(Beginning(1, 0, []), rows(token), 0)
         return made
 
@@ -209,7 +256,11 @@ def test_the_next_owner_closes_what_a_dead_one_left_and_keeps_out_of_the_way_of_
     dead.abandon()
     (tmp_path / f"{7:020d}-000002.tmp").write_bytes(b"half")
     last = owner(8)
-    assert sorted(path.name[18:] for path in tmp_path.iterdir()) == ["07-000001.parquet", "08-000001.part", "09-000001.part"]
+    assert sorted(path.name[18:] for path in tmp_path.iterdir()) == [
+        "07-000001.parquet",
+        "08-000001.part",
+        "09-000001.part",
+    ]
     for each in (last, alive):
         each.close()
     assert [numbers_in([part]) for part in recorded(tmp_path)] == [[7], [8], [9]]
@@ -223,7 +274,9 @@ def test_bytes_are_bounded_and_what_does_not_fit_is_counted(tmp_path: Path) -> N
         assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 1 << 16
     file.close()
     slices = recorded(tmp_path)
-    assert 2 <= len(slices) <= 4 and all(part.lost > 80 and len(part.tuples) > 10 for part in slices)
+    assert 2 <= len(slices) <= 4 and all(
+        part.lost > 80 and len(part.tuples) > 10 for part in slices
+    )
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
@@ -259,7 +312,15 @@ def test_the_thread_writes_what_the_loop_hands_over(tmp_path: Path) -> None:
     file, desk = SegmentFile(tmp_path, HEADER, LIMITS), ThreadedDesk()
     source = Source("numbers", 1, "default", ("n",))
     for number in range(1, 51):
-        desk.take(Batch(file, Beginning(1, 0, None) if number == 1 else None, [([Tuple((number,), 0, source)], {})], 1, number))
+        desk.take(
+            Batch(
+                file,
+                Beginning(1, 0, None) if number == 1 else None,
+                [([Tuple((number,), 0, source)], {})],
+                1,
+                number,
+            )
+        )
     desk.close([file])
     assert numbers_in(recorded(tmp_path)) == list(range(1, 51))
 

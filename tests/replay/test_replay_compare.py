@@ -14,18 +14,28 @@ SCHEMA = "key string, value bigint, parts array<int>"
 
 
 @pytest.mark.parametrize("written", ["parquet", "json"])
-def test_rows_are_compared_as_often_as_they_are_there(spark: SparkSession, tmp_path: Path, written: str) -> None:
+def test_rows_are_compared_as_often_as_they_are_there(
+    spark: SparkSession, tmp_path: Path, written: str
+) -> None:
     for folder, rows in (("old", ROWS), ("same", ROWS[::-1]), ("new", [*ROWS[1:], ("c", 3, [4])])):
         save(spark.createDataFrame(rows, SCHEMA), tmp_path / folder / "count", written)
     assert compare(spark, {"count": tmp_path / "same" / "count"}, tmp_path / "old", written) == []
     (found,) = compare(spark, {"count": tmp_path / "new" / "count"}, tmp_path / "old", written)
     assert (found.result, found.only_here, found.only_there) == ("count", 1, 1)
     text = text_of(found)
-    assert '- {"key":"a","parts":[1,null],"value":1}' in text and '+ {"key":"c","parts":[4],"value":3}' in text
+    assert (
+        '- {"key":"a","parts":[1,null],"value":1}' in text
+        and '+ {"key":"c","parts":[4],"value":3}' in text
+    )
 
 
-def test_a_result_that_the_other_version_has_not_is_named(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_result_that_the_other_version_has_not_is_named(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     save(spark.createDataFrame(ROWS, SCHEMA), tmp_path / "new" / "count", "parquet")
     (tmp_path / "old").mkdir()
-    with pytest.raises(InvalidConfigError, match="there is no count; name the --output of a replay of the other version"):
+    with pytest.raises(
+        InvalidConfigError,
+        match="there is no count; name the --output of a replay of the other version",
+    ):
         compare(spark, {"count": tmp_path / "new" / "count"}, tmp_path / "old", "parquet")

@@ -1,4 +1,6 @@
-"""Types of results: a value is written unchanged or refused by result and column, and a state reads back as it was."""
+"""Types of results: a value is written unchanged or refused by result and column, and a state reads
+back as it was.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,10 @@ UNDECLARED = [("key", None), ("value", None)]
 def through(column: list[Any], is_key: bool = False) -> tuple[str, list[Any]]:
     """The type of a result's column, and its cells as a reader has them."""
     kind = definite_type(result_type(column, is_key))
-    return str(kind), [read_value(cell) for cell in typed_array(column, kind, "field").to_pylist(maps_as_pydicts="strict")]
+    return str(kind), [
+        read_value(cell)
+        for cell in typed_array(column, kind, "field").to_pylist(maps_as_pydicts="strict")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -53,7 +58,10 @@ def through(column: list[Any], is_key: bool = False) -> tuple[str, list[Any]]:
         ([[[]], []], "list<item: list<item: string>>"),
         ([{"a": [1]}, {"b": []}], "map<string, list<item: int64>>"),
         ([{"b": 1, "a": "x"}, None, {"b": 2, "a": None}], "struct<b: int64, a: string>"),
-        ([[{"b": 1, "a": {"x": [1], "y": 2}}]], "list<item: struct<b: int64, a: struct<x: list<item: int64>, y: int64>>>"),
+        (
+            [[{"b": 1, "a": {"x": [1], "y": 2}}]],
+            "list<item: struct<b: int64, a: struct<x: list<item: int64>, y: int64>>>",
+        ),
     ],
 )
 def test_values_of_one_type_make_a_column_of_it(column: list[Any], kind: str) -> None:
@@ -120,8 +128,13 @@ def test_any_column_reads_back_as_it_was(column: list[Any]) -> None:
     ],
     ids=repr,
 )
-def test_a_value_that_a_declared_type_would_change_is_refused(column: list[Any], kind: pa.DataType, said: str) -> None:
-    with pytest.raises(ReplayFailedError, match=f"column 'field' does not hold .* throughout .*{said}.*declare another type"):
+def test_a_value_that_a_declared_type_would_change_is_refused(
+    column: list[Any], kind: pa.DataType, said: str
+) -> None:
+    with pytest.raises(
+        ReplayFailedError,
+        match=f"column 'field' does not hold .* throughout .*{said}.*declare another type",
+    ):
         typed_array(column, kind, "field")
 
 
@@ -135,11 +148,19 @@ def test_arrays_of_batches_are_held_to_the_same() -> None:
 # -- states
 
 
-def written_and_read(pairs: Sequence[tuple[Any, Any]], columns: Any = UNDECLARED, path: Any = None) -> list[tuple[Any, Any]]:
-    """A state as a task keeps it, through the frame of its result (and a file), to the task that loads it."""
+def written_and_read(
+    pairs: Sequence[tuple[Any, Any]], columns: Any = UNDECLARED, path: Any = None
+) -> list[tuple[Any, Any]]:
+    """A state as a task keeps it, through the frame of its result (and a file), to the task that
+    loads it.
+    """
     chunks = list(ChunkWriter(Codec(), 1, False).state(KEPT_STATE, 7, pairs))
     halves = [chunks[::2], chunks[1::2]]
-    seen = [b.column(0)[0].as_py() for half in halves for b in seeing("bolt!state", columns)(batches_of(half))]
+    seen = [
+        b.column(0)[0].as_py()
+        for half in halves
+        for b in seeing("bolt!state", columns)(batches_of(half))
+    ]
     write, _ = writing("bolt!state", found_columns(columns, seen))
     batches = list(write(iter(chunks)))
     if path is not None and batches:
@@ -150,15 +171,25 @@ def written_and_read(pairs: Sequence[tuple[Any, Any]], columns: Any = UNDECLARED
 
 
 def as_kept(pairs: Sequence[tuple[Any, Any]]) -> list[list[Any]]:
-    return [[list(key) if isinstance(key, tuple) else key, Codec().normalise(value)] for key, value in pairs]
+    return [
+        [list(key) if isinstance(key, tuple) else key, Codec().normalise(value)]
+        for key, value in pairs
+    ]
 
 
-keys = scalars | st.lists(scalars, max_size=3).map(tuple) | st.tuples(st.text(max_size=3), st.integers(0, 9))
+keys = (
+    scalars
+    | st.lists(scalars, max_size=3).map(tuple)
+    | st.tuples(st.text(max_size=3), st.integers(0, 9))
+)
 
 
 @pytest.mark.slow
 @settings(max_examples=300, deadline=None, derandomize=True)
-@given(st.lists(st.tuples(keys, values), max_size=6) | st.lists(st.tuples(st.text(max_size=4), st.integers(0, 9)), max_size=6))
+@given(
+    st.lists(st.tuples(keys, values), max_size=6)
+    | st.lists(st.tuples(st.text(max_size=4), st.integers(0, 9)), max_size=6)
+)
 def test_a_state_that_is_written_and_read_is_the_same_state(pairs: list[tuple[Any, Any]]) -> None:
     assert same(list(map(list, written_and_read(pairs))), as_kept(pairs))
 
@@ -180,7 +211,9 @@ def test_a_state_that_is_written_and_read_is_the_same_state(pairs: list[tuple[An
     ids=repr,
 )
 def test_states_through_a_file_are_the_same(pairs: list[tuple[Any, Any]], tmp_path: Any) -> None:
-    assert same(list(map(list, written_and_read(pairs, path=tmp_path / "state.parquet"))), as_kept(pairs))
+    assert same(
+        list(map(list, written_and_read(pairs, path=tmp_path / "state.parquet"))), as_kept(pairs)
+    )
 
 
 def test_states_of_declared_types_are_the_same_or_refused() -> None:
@@ -194,7 +227,8 @@ def test_states_of_declared_types_are_the_same_or_refused() -> None:
     places = pa.struct([("_1", pa.int64()), ("_2", pa.string())])
     assert written_and_read([("a", [1, "x"])], declared(pa.string(), places)) == [("a", [1, "x"])]
     assert written_and_read([(MARK, "x")], declared(pa.string(), pa.string())) == [(MARK, "x")]
-    with pytest.raises(ReplayFailedError, match="result 'bolt!state': column 'value'"):  # it would be read back as a mapping
+    # it would be read back as a mapping
+    with pytest.raises(ReplayFailedError, match="result 'bolt!state': column 'value'"):
         written_and_read([("a", [1, "x"])], declared(pa.string(), record))
 
 
@@ -211,18 +245,35 @@ def test_a_damaged_cell_of_a_first_state_is_named() -> None:
     ("types", "said"),
     [
         ({"split": "wrod string"}, "types of 'split': 'wrod' is no column; its columns are word"),
-        ({"count": "word string"}, "types of 'count': column 'count' has no type; its columns are word, count"),
-        ({"count": "count bigint, word string"}, r"types of 'count' name its columns in another order \(count, word\)"),
-        ({"count!state": "value bigint, key string"}, "types of 'count!state' name its columns in another order"),
+        (
+            {"count": "word string"},
+            "types of 'count': column 'count' has no type; its columns are word, count",
+        ),
+        (
+            {"count": "count bigint, word string"},
+            r"types of 'count' name its columns in another order \(count, word\)",
+        ),
+        (
+            {"count!state": "value bigint, key string"},
+            "types of 'count!state' name its columns in another order",
+        ),
         ({"count!state": "key string, value bigint, task int"}, "'task' is no column"),
-        ({"cuont": "a int"}, "types of 'cuont': there is no such result; there are count, count!state, split"),
+        (
+            {"cuont": "a int"},
+            "types of 'cuont': there is no such result; there are count, count!state, split",
+        ),
         ({"split!state": "key int, value int"}, "there is no such result"),
-        ({"lines": "line string"}, "types of 'lines': it is data, which has the types of its input"),
+        (
+            {"lines": "line string"},
+            "types of 'lines': it is data, which has the types of its input",
+        ),
         ({"split": "word number"}, "types of 'split': 'number' is no type that values can have"),
         ({"split": "word interval"}, "'interval' is no type"),
     ],
 )
-def test_declarations_go_by_name_and_mistakes_are_named_before_anything_runs(types: dict[str, str], said: str) -> None:
+def test_declarations_go_by_name_and_mistakes_are_named_before_anything_runs(
+    types: dict[str, str], said: str
+) -> None:
     with pytest.raises(InvalidTopologyError, match=said):
         declared_columns(make_plan(word_count(), {}, "replay", {}), types)
 
@@ -241,7 +292,10 @@ def test_streams_and_states_declare_types_of_their_own() -> None:
     builder.set_spout("lines", Source("line"))
     builder.set_bolt("totals", Totals()).fields_grouping("lines", "line")
     plan = make_plan(builder.build(), {}, "replay", {})
-    key, value = pa.struct([("word", pa.string()), ("day", pa.int32())]), pa.map_(pa.string(), pa.int64())
+    key, value = (
+        pa.struct([("word", pa.string()), ("day", pa.int32())]),
+        pa.map_(pa.string(), pa.int64()),
+    )
     assert declared_columns(plan, {}) == {
         "totals": [("word", pa.string()), ("n", pa.int64()), ("what", None)],
         "totals!state": [("key", key), ("value", value)],
@@ -255,9 +309,18 @@ def test_streams_and_states_declare_types_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("outputs", "said"),
     [
-        ({"word": "strin"}, "component 'split', stream 'default', field 'word': 'strin' is no type"),
-        ({"words": {"word": 5}}, "component 'split', stream 'words', field 'word': 5 is no text of a type"),
-        ({"a": "int", "b": ["x"]}, "component 'split', stream 'a': fields must be a list of names, not 'int'"),
+        (
+            {"word": "strin"},
+            "component 'split', stream 'default', field 'word': 'strin' is no type",
+        ),
+        (
+            {"words": {"word": 5}},
+            "component 'split', stream 'words', field 'word': 5 is no text of a type",
+        ),
+        (
+            {"a": "int", "b": ["x"]},
+            "component 'split', stream 'a': fields must be a list of names, not 'int'",
+        ),
     ],
 )
 def test_a_wrong_type_of_a_stream_is_named_when_it_is_declared(outputs: Any, said: str) -> None:
@@ -273,7 +336,9 @@ def test_a_wrong_type_of_a_stream_is_named_when_it_is_declared(outputs: Any, sai
         ("state_key_type", "struct<a:array<int>>", "state keys are"),
     ],
 )
-def test_a_wrong_type_of_a_state_is_named_when_it_is_declared(attribute: str, kind: str, said: str) -> None:
+def test_a_wrong_type_of_a_state_is_named_when_it_is_declared(
+    attribute: str, kind: str, said: str
+) -> None:
     bolt = type("Typed", (Count,), {attribute: kind})()
     with pytest.raises(InvalidTopologyError, match=said):
         TopologyBuilder().set_bolt("count", bolt)

@@ -1,4 +1,6 @@
-"""Types of results on Spark: what a topology emits and keeps is there as it was, and goes on as it was in a next replay."""
+"""Types of results on Spark: what a topology emits and keeps is there as it was, and goes on as it
+was in a next replay.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,15 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from sparkstorm.api import BasicBolt, BasicOutputCollector, BatchCollector, ColumnBolt, StatefulBolt, TopologyBuilder, Tuple
+from sparkstorm.api import (
+    BasicBolt,
+    BasicOutputCollector,
+    BatchCollector,
+    ColumnBolt,
+    StatefulBolt,
+    TopologyBuilder,
+    Tuple,
+)
 from sparkstorm.app.replay import run as replay_run
 from sparkstorm.errors import InvalidConfigError, InvalidTopologyError, ReplayFailedError
 from sparkstorm.model.values.tagged import MARK
@@ -41,9 +51,15 @@ STATES: dict[str, list[tuple[Any, Any]]] = {
     "floats": [("a", math.inf), ("b", -0.0), ("c", 1.0)],
     "looks tagged": [(MARK, MARK + "1}")],
     "none": [("a", None)],
-    "dates": [(datetime.date(2024, 2, 29), datetime.datetime(2024, 2, 29, 1, tzinfo=datetime.UTC)), (datetime.date(1, 1, 1), None)],
+    "dates": [
+        (datetime.date(2024, 2, 29), datetime.datetime(2024, 2, 29, 1, tzinfo=datetime.UTC)),
+        (datetime.date(1, 1, 1), None),
+    ],
     "decimals": [(Decimal("1.50"), [Decimal("0.25")]), (Decimal("-7.00"), [])],
-    "further": [(UUID(int=3), {1, "a"}), (2**70, datetime.datetime(2024, 7, 1, tzinfo=ZoneInfo("Europe/Berlin")))],
+    "further": [
+        (UUID(int=3), {1, "a"}),
+        (2**70, datetime.datetime(2024, 7, 1, tzinfo=ZoneInfo("Europe/Berlin"))),
+    ],
 }
 
 
@@ -83,7 +99,9 @@ def test_values_of_every_kind_are_columns_that_hold_them(spark: SparkSession) ->
     frame = emitted(spark, rows, ("map", "list", "n", "mixed", "text"))
     kinds = [f.dataType.simpleString() for f in frame.schema]
     assert kinds == ["map<bigint,string>", "array<bigint>", "string", "string", "string"]
-    assert same([[read_value(cell) for cell in row] for row in frame.collect()], [list(row) for row in rows])
+    assert same(
+        [[read_value(cell) for cell in row] for row in frame.collect()], [list(row) for row in rows]
+    )
 
 
 def test_declared_types_are_those_of_the_frame_and_hold_or_are_named(spark: SparkSession) -> None:
@@ -91,8 +109,14 @@ def test_declared_types_are_those_of_the_frame_and_hold_or_are_named(spark: Spar
     frame = emitted(spark, [({"x": 1, "y": []}, {1: 1})], typed)
     assert [f.name for f in frame.schema] == list(typed)
     assert [f.dataType.simpleString() for f in frame.schema] == list(typed.values())
-    assert [cell.asDict() if hasattr(cell, "asDict") else cell for cell in frame.collect()[0]] == [{"x": 1, "y": []}, {1: 1.0}]
-    with pytest.raises(Exception, match=r"result 'bolt': column 'a' does not hold int64 throughout .*'x' is of type str"):
+    assert [cell.asDict() if hasattr(cell, "asDict") else cell for cell in frame.collect()[0]] == [
+        {"x": 1, "y": []},
+        {1: 1.0},
+    ]
+    with pytest.raises(
+        Exception,
+        match=r"result 'bolt': column 'a' does not hold int64 throughout .*'x' is of type str",
+    ):
         emitted(spark, [("x",)], {"a": "bigint"}).collect()
     with pytest.raises(InvalidTopologyError, match="types of 'bolt': 'b' is no column"):
         emitted(spark, [("x",)], ("a",), types={"bolt": "b string"})
@@ -103,20 +127,31 @@ class AddTable(ColumnBolt, StatefulBolt):
 
     def execute_batch(self, batch: Any, source: Any, collector: BatchCollector) -> None:
         texts = pa.array([MARK] * batch.num_rows)
-        self.state.add_batch(pa.table({"n": batch.column(0), "text": texts}), pa.array([5] * batch.num_rows))
+        self.state.add_batch(
+            pa.table({"n": batch.column(0), "text": texts}), pa.array([5] * batch.num_rows)
+        )
 
 
 @pytest.mark.parametrize("bolt", [Keep([((0, MARK), 5), ((1, MARK), 5)]), AddTable()])
 @pytest.mark.parametrize("fields", ["`a.b`:int,`ä `` ö`:string", None])
-def test_keys_of_several_values_are_a_struct_of_the_declared_names(spark: SparkSession, bolt: Any, fields: str | None) -> None:
+def test_keys_of_several_values_are_a_struct_of_the_declared_names(
+    spark: SparkSession, bolt: Any, fields: str | None
+) -> None:
     kinds = {"bolt!state": f"key struct<{fields}>, value bigint"} if fields else {}
-    results = replay(one(bolt), {"source": spark.range(2).toDF("n")}, outputs=["bolt!state"], types=kinds)
+    results = replay(
+        one(bolt), {"source": spark.range(2).toDF("n")}, outputs=["bolt!state"], types=kinds
+    )
     frame = results["bolt!state"]
     if fields:
         assert frame.schema["key"].dataType.simpleString() == "struct<a.b:int,ä ` ö:string>"
     assert frame.columns == ["key", "value", "task"]
-    assert sorted((tuple(read_value(row.key)), row.value) for row in frame.collect()) == [((0, MARK), 5), ((1, MARK), 5)]
-    assert sorted(tuple(read_value(row.key)) for row in results.state("bolt").select("key").collect()) == [(0, MARK), (1, MARK)]
+    assert sorted((tuple(read_value(row.key)), row.value) for row in frame.collect()) == [
+        ((0, MARK), 5),
+        ((1, MARK), 5),
+    ]
+    assert sorted(
+        tuple(read_value(row.key)) for row in results.state("bolt").select("key").collect()
+    ) == [(0, MARK), (1, MARK)]
 
 
 def test_a_key_that_is_none_is_no_declared_struct(spark: SparkSession) -> None:
@@ -126,12 +161,17 @@ def test_a_key_that_is_none_is_no_declared_struct(spark: SparkSession) -> None:
         outputs=["bolt!state"],
         types={"bolt!state": "key struct<n:int,text:string>, value bigint"},
     )
-    with pytest.raises(ReplayFailedError, match=r"result 'bolt!state': a key is none, which is no struct.*declare no types"):
+    with pytest.raises(
+        ReplayFailedError,
+        match=r"result 'bolt!state': a key is none, which is no struct.*declare no types",
+    ):
         results["bolt!state"].collect()
 
 
 @pytest.mark.parametrize("written", ["frame", "parquet"])
-def test_a_state_goes_on_in_a_next_replay_as_it_was(spark: SparkSession, written: str, tmp_path: Path) -> None:
+def test_a_state_goes_on_in_a_next_replay_as_it_was(
+    spark: SparkSession, written: str, tmp_path: Path
+) -> None:
     data = {"source": spark.range(1).toDF("n")}
     for name, pairs in STATES.items():
         frame = replay(one(Keep(pairs)), data).state("bolt")
@@ -144,11 +184,19 @@ def test_a_state_goes_on_in_a_next_replay_as_it_was(spark: SparkSession, written
 
 
 def _key(cell: Any) -> Any:
-    return tuple(cell) if isinstance(cell, list | tuple) else bytes(cell) if isinstance(cell, bytearray) else cell
+    return (
+        tuple(cell)
+        if isinstance(cell, list | tuple)
+        else bytes(cell)
+        if isinstance(cell, bytearray)
+        else cell
+    )
 
 
 def _sorted(state: dict[Any, Any]) -> list[Any]:
-    return sorted(([list(k) if isinstance(k, tuple) else k, _plain(v)] for k, v in state.items()), key=repr)
+    return sorted(
+        ([list(k) if isinstance(k, tuple) else k, _plain(v)] for k, v in state.items()), key=repr
+    )
 
 
 def _plain(value: Any) -> Any:
@@ -156,31 +204,58 @@ def _plain(value: Any) -> Any:
         return list(map(_plain, value))
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, datetime.datetime) and value.tzinfo is None:  # Spark's rows are of this machine's zone
+    # Spark's rows are of this machine's zone
+    if isinstance(value, datetime.datetime) and value.tzinfo is None:
         return value.astimezone(datetime.UTC)
     return bytes(value) if isinstance(value, bytearray) else value
 
 
 @pytest.mark.parametrize("written", ["json", "csv", "orc"])
-def test_a_state_in_files_of_any_format_goes_on_as_it_was(spark: SparkSession, written: str, tmp_path: Path) -> None:
-    hard = [*STATES["mixed"], *STATES["looks tagged"], ("q", 'a"b\\"c\\'), ("", "\n, "), ("007", "1"), ("nan", [1.5, math.inf])]
-    for name, pairs in {"hard": hard, "plain": STATES["plain"], "tuples": STATES["tuples"], "maps": STATES["maps"]}.items():
+def test_a_state_in_files_of_any_format_goes_on_as_it_was(
+    spark: SparkSession, written: str, tmp_path: Path
+) -> None:
+    hard = [
+        *STATES["mixed"],
+        *STATES["looks tagged"],
+        ("q", 'a"b\\"c\\'),
+        ("", "\n, "),
+        ("007", "1"),
+        ("nan", [1.5, math.inf]),
+    ]
+    for name, pairs in {
+        "hard": hard,
+        "plain": STATES["plain"],
+        "tuples": STATES["tuples"],
+        "maps": STATES["maps"],
+    }.items():
         state = replay(one(Keep(pairs)), {"source": spark.range(1).toDF("n")}).state("bolt")
         replay_run.save(writable("bolt!state", state, written), tmp_path / name, written)
         frame = replay_run._load(spark, "bolt", str(tmp_path / name), written)
-        again = replay(one(Keep([])), {"source": spark.range(1).toDF("n")}, states={"bolt": frame}).state("bolt")
+        again = replay(
+            one(Keep([])), {"source": spark.range(1).toDF("n")}, states={"bolt": frame}
+        ).state("bolt")
         found = {_key(read_value(row.key)): read_value(row.value) for row in again.collect()}
         assert same(_sorted(found), _sorted(dict(pairs))), name
 
 
 def test_results_in_files_are_columns_or_tagged_text(spark: SparkSession) -> None:
-    frame = emitted(spark, [({1: "a"}, b"x", {"a": [1]}, 1.5, "t")], ("by_number", "bytes", "by_text", "n", "text"))
-    kinds = {written: [f.dataType.simpleString() for f in writable("bolt", frame, written).schema] for written in ("json", "csv")}
+    frame = emitted(
+        spark,
+        [({1: "a"}, b"x", {"a": [1]}, 1.5, "t")],
+        ("by_number", "bytes", "by_text", "n", "text"),
+    )
+    kinds = {
+        written: [f.dataType.simpleString() for f in writable("bolt", frame, written).schema]
+        for written in ("json", "csv")
+    }
     assert kinds["json"] == ["string", "string", "map<string,array<bigint>>", "double", "string"]
     assert kinds["csv"] == ["string", "string", "string", "double", "string"]
     row = writable("bolt", frame, "csv").collect()[0]
     assert [read_value(cell) for cell in row] == [{1: "a"}, b"x", {"a": [1]}, 1.5, "t"]
-    with pytest.raises(InvalidConfigError, match="result 'bolt': its fields 'n' and 'N' cannot be columns of one file"):
+    with pytest.raises(
+        InvalidConfigError,
+        match="result 'bolt': its fields 'n' and 'N' cannot be columns of one file",
+    ):
         check_columns("bolt", ["n", "a", "N"])
 
 
@@ -194,12 +269,16 @@ def test_a_record_that_was_put_aside_reads_back(spark: SparkSession) -> None:
     builder.set_spout("source", Source("m", "f"))
     builder.set_bolt("bolt", Fails([])).global_grouping("source")
     letters = replay(builder.build(), {"source": data}, skip_bad=True).dead_letters
-    assert [(letter.fields, letter.values) for letter in letters] == [(("m", "f"), ({1: b"x"}, math.inf))]
+    assert [(letter.fields, letter.values) for letter in letters] == [
+        (("m", "f"), ({1: b"x"}, math.inf))
+    ]
 
 
 def test_a_first_state_that_cannot_be_read_is_named(spark: SparkSession) -> None:
     state = spark.createDataFrame([("a", MARK + "?}")], "key string, value string")
-    with pytest.raises(ReplayFailedError, match=r"initial state of 'bolt': .*is no value as SparkStorm writes it"):
+    with pytest.raises(
+        ReplayFailedError, match=r"initial state of 'bolt': .*is no value as SparkStorm writes it"
+    ):
         replay(one(Keep([])), {"source": spark.range(1).toDF("n")}, states={"bolt": state}).run()
 
 
@@ -223,7 +302,10 @@ def passed(frame: DataFrame) -> DataFrame:
     ("sql", "kind"),
     [
         ("array(timestamp'2024-07-01 12:00:00')", "array<timestamp>"),
-        ("named_struct('at', timestamp'2024-07-01 12:00:00', 'n', 1L)", "struct<at:timestamp,n:bigint>"),
+        (
+            "named_struct('at', timestamp'2024-07-01 12:00:00', 'n', 1L)",
+            "struct<at:timestamp,n:bigint>",
+        ),
         (
             "named_struct('a', 1L, 'b', named_struct('c', 'x', 'd', array(1L)))",
             "struct<a:bigint,b:struct<c:string,d:array<bigint>>>",
@@ -232,7 +314,9 @@ def passed(frame: DataFrame) -> DataFrame:
         ("map('x', date'2024-02-29')", "map<string,date>"),
     ],
 )
-def test_nested_types_of_spark_come_out_of_a_replay_as_they_went_in(spark: SparkSession, sql: str, kind: str) -> None:
+def test_nested_types_of_spark_come_out_of_a_replay_as_they_went_in(
+    spark: SparkSession, sql: str, kind: str
+) -> None:
     frame = spark.sql(f"SELECT {sql} AS value")
     found = passed(frame)
     assert (found.schema[0].dataType.simpleString(), found.collect()) == (kind, frame.collect())
@@ -241,12 +325,20 @@ def test_nested_types_of_spark_come_out_of_a_replay_as_they_went_in(spark: Spark
 @pytest.mark.parametrize(
     ("sql", "sentence"),
     [
-        ("parse_json('{\"a\": 1}')", "input 'source', column 'value': variant is no type that tuples carry; cast it"),
+        (
+            "parse_json('{\"a\": 1}')",
+            "input 'source', column 'value': variant is no type that tuples carry; cast it",
+        ),
         ("array(parse_json('1'))", "array<variant> is no type that tuples carry"),
-        ("map(named_struct('x', 1), 2)", "has keys of a nested type, which are no keys of mappings"),
+        (
+            "map(named_struct('x', 1), 2)",
+            "has keys of a nested type, which are no keys of mappings",
+        ),
         ("timestamp_ntz'2024-07-01 12:00:00'", "none of true/false, numbers"),
     ],
 )
-def test_a_column_of_spark_that_no_tuple_carries_is_refused(spark: SparkSession, sql: str, sentence: str) -> None:
+def test_a_column_of_spark_that_no_tuple_carries_is_refused(
+    spark: SparkSession, sql: str, sentence: str
+) -> None:
     with pytest.raises(ReplayFailedError, match=sentence):
         passed(spark.sql(f"SELECT {sql} AS value")).collect()

@@ -1,4 +1,6 @@
-"""A task of Spark that dies in the middle of a stage: what it did is done again, and the results are what they would be."""
+"""A task of Spark that dies in the middle of a stage: what it did is done again, and the results
+are what they would be.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,15 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from sparkstorm.api import BasicBolt, BasicOutputCollector, Effects, StatefulBolt, TopologyBuilder, TopologyContext, Tuple
+from sparkstorm.api import (
+    BasicBolt,
+    BasicOutputCollector,
+    Effects,
+    StatefulBolt,
+    TopologyBuilder,
+    TopologyContext,
+    Tuple,
+)
 from sparkstorm.api.components import Conf
 from sparkstorm.replay import replay
 from tests.replay.bolts import Source
@@ -71,27 +81,41 @@ class Alerts(Writes):
     effects = None  # it could do nothing else than have effects, so it does not run
 
 
-def test_a_retry_repeats_effects_under_the_keys_they_had_and_muted_ones_never_are(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_retry_repeats_effects_under_the_keys_they_had_and_muted_ones_never_are(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     folders = {name: tmp_path / name for name in ("writes", "alerts")}
     for folder in folders.values():
         folder.mkdir()
     builder = TopologyBuilder()
     builder.set_spout("source", Source("n"))
-    builder.set_bolt("writes", Writes(str(folders["writes"]), str(tmp_path / "died")), 2).fields_grouping("source", "n")
-    builder.set_bolt("alerts", Alerts(str(folders["alerts"]), str(tmp_path / "never"))).global_grouping("source")
+    builder.set_bolt(
+        "writes", Writes(str(folders["writes"]), str(tmp_path / "died")), 2
+    ).fields_grouping("source", "n")
+    builder.set_bolt(
+        "alerts", Alerts(str(folders["alerts"]), str(tmp_path / "never"))
+    ).global_grouping("source")
     replay(builder.build(), {"source": spark.range(2_000).toDF("n")}).run()
     lines = [file.read_text().split() for file in folders["writes"].iterdir()]
     assert (tmp_path / "died").exists() and max(map(len, lines)) > 1, "nothing was tried again"
-    assert sorted(int(line) for of_key in lines for line in set(of_key)) == list(range(2_000)), "a key for every input, and one"
+    assert sorted(int(line) for of_key in lines for line in set(of_key)) == list(range(2_000)), (
+        "a key for every input, and one"
+    )
     assert all(len(set(of_key)) == 1 for of_key in lines)
     assert not any(folders["alerts"].iterdir())
 
 
-def test_a_task_that_spark_divided_data_for_is_done_again_too(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_task_that_spark_divided_data_for_is_done_again_too(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     builder = TopologyBuilder()
     builder.set_spout("source", Source("n"))
     builder.set_bolt("sums", Sums(str(tmp_path / "died")), 2).fields_grouping("source", "n")
-    results = replay(builder.build(), {"source": spark.range(4_000).toDF("n")}, types={"sums!state": "key bigint, value bigint"})
+    results = replay(
+        builder.build(),
+        {"source": spark.range(4_000).toDF("n")},
+        types={"sums!state": "key bigint, value bigint"},
+    )
     found: Counter[int] = Counter()
     for row in results.state("sums").collect():
         found[row.key] += row.value
@@ -99,7 +123,9 @@ def test_a_task_that_spark_divided_data_for_is_done_again_too(spark: SparkSessio
     assert found == {n: sum(range(n, 4_000, 7)) for n in range(7)}
 
 
-def test_a_stage_whose_worker_dies_is_done_again_and_nothing_is_doubled(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_stage_whose_worker_dies_is_done_again_and_nothing_is_doubled(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     marks = [tmp_path / name for name in ("passes", "sums")]
     builder = TopologyBuilder()
     builder.set_spout("source", Source("n"))
@@ -116,4 +142,7 @@ def test_a_stage_whose_worker_dies_is_done_again_and_nothing_is_doubled(spark: S
         found[row.key] += row.value
     assert all(mark.exists() for mark in marks)
     assert found == {n: sum(range(n, 4_000, 7)) for n in range(7)}
-    assert {name: counts["executed"] for name, counts in results.counts.items()} == {"passes": 4_000, "sums": 4_000}
+    assert {name: counts["executed"] for name, counts in results.counts.items()} == {
+        "passes": 4_000,
+        "sums": 4_000,
+    }

@@ -1,4 +1,6 @@
-"""Local modules of a topology reach Spark's Python workers with the code, and a changed module replaces the former one."""
+"""Local modules of a topology reach Spark's Python workers with the code, and a changed module
+replaces the former one.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,11 @@ def built() -> Topology:
 
 
 def names_in(code: bytes) -> set[str]:
-    return {name for name in zipfile.ZipFile(io.BytesIO(pickle.loads(code)[0])).namelist() if name.startswith("shipped_")}
+    return {
+        name
+        for name in zipfile.ZipFile(io.BytesIO(pickle.loads(code)[0])).namelist()
+        if name.startswith("shipped_")
+    }
 
 
 def test_modules_that_a_topology_imports_travel_as_sources(project: Path) -> None:
@@ -91,14 +97,27 @@ class Calls(BasicBolt):
 def test_the_module_of_a_function_in_an_attribute_travels(project: Path) -> None:
     builder = TopologyBuilder()
     builder.set_spout("source", Source("text"))
-    builder.set_bolt("calls", Calls(importlib.import_module("shipped_helper").mark)).shuffle_grouping("source")
-    assert names_in(pack_with_modules(builder.build(), (), {})) == {"shipped_helper/__init__.py", "shipped_helper/inner.py"}
+    builder.set_bolt(
+        "calls", Calls(importlib.import_module("shipped_helper").mark)
+    ).shuffle_grouping("source")
+    assert names_in(pack_with_modules(builder.build(), (), {})) == {
+        "shipped_helper/__init__.py",
+        "shipped_helper/inner.py",
+    }
 
 
 @pytest.mark.system
-def test_executors_run_the_modules_of_the_driver_and_later_those_that_it_has_then(spark: SparkSession, project: Path) -> None:
+def test_executors_run_the_modules_of_the_driver_and_later_those_that_it_has_then(
+    spark: SparkSession, project: Path
+) -> None:
     frame = spark.createDataFrame([("a",), ("b",)], ["text"])
-    assert sorted(row.text for row in replay(built(), {"source": frame})["marks"].collect()) == ["a?.", "b?."]
+    assert sorted(row.text for row in replay(built(), {"source": frame})["marks"].collect()) == [
+        "a?.",
+        "b?.",
+    ]
     (project / "shipped_helper/inner.py").write_text("def mark(text):\n    return text + '!!'\n")
     forget()
-    assert sorted(row.text for row in replay(built(), {"source": frame})["marks"].collect()) == ["a!!.", "b!!."]
+    assert sorted(row.text for row in replay(built(), {"source": frame})["marks"].collect()) == [
+        "a!!.",
+        "b!!.",
+    ]

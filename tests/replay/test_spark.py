@@ -16,7 +16,9 @@ pytestmark = pytest.mark.system
 
 
 def test_the_word_count_over_a_frame_gives_words_and_counts(spark: SparkSession) -> None:
-    results = replay(word_count(), {"lines": spark.createDataFrame(LINES, "line string").repartition(3)})
+    results = replay(
+        word_count(), {"lines": spark.createDataFrame(LINES, "line string").repartition(3)}
+    )
     assert list(results) == ["lines", "split", "count", "count!state"]
     assert {row.key: row.value for row in results["count!state"].collect()} == WORDS
     assert Counter(row.word for row in results["split"].collect()) == WORDS
@@ -26,9 +28,13 @@ def test_the_word_count_over_a_frame_gives_words_and_counts(spark: SparkSession)
 def test_every_grouping_gives_what_the_local_twin_gives(spark: SparkSession) -> None:
     numbers = [(n,) for n in range(50)]
     local = replay_locally(many_streams(), {"numbers": numbers}, partitions=2)
-    results = replay(many_streams(), {"numbers": spark.createDataFrame(numbers, "n int").coalesce(2)})
+    results = replay(
+        many_streams(), {"numbers": spark.createDataFrame(numbers, "n int").coalesce(2)}
+    )
     for name in ("all", "global", "direct"):
-        assert {(r.key, r.value) for r in results.state(name).collect()} == set(local.states[name].items()), name
+        assert {(r.key, r.value) for r in results.state(name).collect()} == set(
+            local.states[name].items()
+        ), name
     for name in ("sort:even", "sort:odd", "sort:to"):
         assert sorted(map(tuple, results[name].collect())) == sorted(local[name]), name
 
@@ -38,17 +44,27 @@ def test_a_bolt_runs_once_however_many_results_are_used(spark: SparkSession) -> 
     for name in ("split", "count", "count!state", "split"):
         assert results[name].count() == len(results[name].collect())
     results.run()
-    assert {name: counts["prepared"] for name, counts in results.counts.items()} == {"split": 2, "count": 3}
-    assert {name: counts["executed"] for name, counts in results.counts.items()} == {"split": 5, "count": 8}
+    assert {name: counts["prepared"] for name, counts in results.counts.items()} == {
+        "split": 2,
+        "count": 3,
+    }
+    assert {name: counts["executed"] for name, counts in results.counts.items()} == {
+        "split": 5,
+        "count": 8,
+    }
 
 
-def test_metrics_of_user_code_are_those_of_the_local_twin_also_when_tasks_run_twice(spark: SparkSession) -> None:
+def test_metrics_of_user_code_are_those_of_the_local_twin_also_when_tasks_run_twice(
+    spark: SparkSession,
+) -> None:
     builder = TopologyBuilder()
     builder.set_spout("lines", Source("line"))
     builder.set_bolt("counted", Counted(), 2).shuffle_grouping("lines")
     topology = builder.build()
     local = replay_locally(topology, {"lines": LINES}).metrics
-    results = replay(topology, {"lines": spark.createDataFrame(LINES, "line string").repartition(3)})
+    results = replay(
+        topology, {"lines": spark.createDataFrame(LINES, "line string").repartition(3)}
+    )
     results.run()
     assert results.metrics == local and local["counted"]["lines"].value == len(LINES)
     results.close()
@@ -57,7 +73,9 @@ def test_metrics_of_user_code_are_those_of_the_local_twin_also_when_tasks_run_tw
 
 
 def test_results_that_were_let_go_are_computed_again_and_are_the_same(spark: SparkSession) -> None:
-    results = replay(word_count(2, 3), {"lines": spark.createDataFrame(LINES, "line string").repartition(3)})
+    results = replay(
+        word_count(2, 3), {"lines": spark.createDataFrame(LINES, "line string").repartition(3)}
+    )
     first = sorted(map(tuple, results["count"].collect()))
     results.close()
     assert sorted(map(tuple, results["count"].collect())) == first
@@ -65,8 +83,12 @@ def test_results_that_were_let_go_are_computed_again_and_are_the_same(spark: Spa
 
 
 def test_a_report_that_spark_lost_is_read_from_what_the_stage_keeps(spark: SparkSession) -> None:
-    """A task that Spark runs again after it has kept its chunks calls no code of ours: accumulators miss it (SPARK-41497)."""
-    results = replay(word_count(2, 3), {"lines": spark.createDataFrame(LINES, "line string").repartition(3)})
+    """A task that Spark runs again after it has kept its chunks calls no code of ours: accumulators
+    miss it (SPARK-41497).
+    """
+    results = replay(
+        word_count(2, 3), {"lines": spark.createDataFrame(LINES, "line string").repartition(3)}
+    )
     whole = results.run()
     results._stages.evidence.value = Evidence()
     assert results.counts == {}
@@ -74,7 +96,9 @@ def test_a_report_that_spark_lost_is_read_from_what_the_stage_keeps(spark: Spark
     results.close()
 
 
-def test_a_lone_result_with_types_is_computed_by_each_action_until_it_is_kept(spark: SparkSession) -> None:
+def test_a_lone_result_with_types_is_computed_by_each_action_until_it_is_kept(
+    spark: SparkSession,
+) -> None:
     topology = word_count(2, 3)
     results = replay(
         topology,
@@ -88,31 +112,49 @@ def test_a_lone_result_with_types_is_computed_by_each_action_until_it_is_kept(sp
     assert sorted(map(tuple, frame.collect())) == first
     assert results.counts["count"]["executed"] == 8
     results.run()
-    assert sorted(map(tuple, results["count!state"].collect())) == first and results.counts["count"]["executed"] == 8
-    assert "InMemoryTableScan" in frame.select("key")._jdf.queryExecution().executedPlan().toString()
+    assert (
+        sorted(map(tuple, results["count!state"].collect())) == first
+        and results.counts["count"]["executed"] == 8
+    )
+    assert (
+        "InMemoryTableScan" in frame.select("key")._jdf.queryExecution().executedPlan().toString()
+    )
 
 
 def test_a_stage_that_one_other_reads_alone_is_not_kept_and_runs_once(spark: SparkSession) -> None:
-    results = replay(word_count(2, 3), {"lines": spark.createDataFrame(LINES, "line string")}, outputs=["count!state"])
+    results = replay(
+        word_count(2, 3),
+        {"lines": spark.createDataFrame(LINES, "line string")},
+        outputs=["count!state"],
+    )
     assert list(results) == ["lines", "count!state"]
     for _ in range(2):
         assert {row.key: row.value for row in results["count!state"].collect()} == WORDS
     results.run()
-    assert {name: counts["executed"] for name, counts in results.counts.items()} == {"split": 5, "count": 8}
+    assert {name: counts["executed"] for name, counts in results.counts.items()} == {
+        "split": 5,
+        "count": 8,
+    }
     with pytest.raises(KeyError, match=r"'split'.*not asked for"):
         results["split"]
 
 
-def test_tasks_are_those_of_their_partitions_though_one_task_of_spark_reads_all(spark: SparkSession) -> None:
+def test_tasks_are_those_of_their_partitions_though_one_task_of_spark_reads_all(
+    spark: SparkSession,
+) -> None:
     builder = TopologyBuilder()
     builder.set_spout("source", Source("n"))
     builder.set_bolt("timed", Timed(), 3).shuffle_grouping("source")
-    frame = spark.createDataFrame(spark.sparkContext.parallelize([(n,) for n in range(30)], 3), "n int")
+    frame = spark.createDataFrame(
+        spark.sparkContext.parallelize([(n,) for n in range(30)], 3), "n int"
+    )
     found = []
     for joined in (False, True):
         types = {"timed": "value int, now_ms bigint, task int"}
         results = replay(builder.build(), {"source": frame}, outputs=["timed"], types=types)
         lone = results["timed"]
         found.append(Counter(map(tuple, (lone.coalesce(1) if joined else lone).collect())))
-        assert results.counts["timed"]["prepared"] == 3 and results.counts["timed"]["executed"] == 30
+        assert (
+            results.counts["timed"]["prepared"] == 3 and results.counts["timed"]["executed"] == 30
+        )
     assert found[0] == found[1] and len({task for _, _, task in found[0]}) == 3

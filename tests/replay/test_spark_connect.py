@@ -1,7 +1,9 @@
-"""A DataFrame of Spark Connect is refused with one sentence, by replays and back-fills, before anything runs.
+"""A DataFrame of Spark Connect is refused with one sentence, by replays and back-fills, before
+anything runs.
 
-The client's libraries (pandas among them, which nothing here needs) are kept in a folder of their own beside this Python:
-hundreds of megabytes for one sentence, so `make matrix` runs this test (SPARKSTORM_TEST_CONNECT=1) and the suite does not.
+The client's libraries (pandas among them, which nothing here needs) are kept in a folder of their
+own beside this Python: hundreds of megabytes for one sentence, so `make matrix` runs this test
+(SPARKSTORM_TEST_CONNECT=1) and the suite does not.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from sparkstorm.testing.system.main_job import environment
 pytestmark = [
     pytest.mark.system,
     pytest.mark.skipif(
-        "SPARKSTORM_TEST_CONNECT" not in os.environ, reason="make matrix runs it: it installs the client's libraries"
+        "SPARKSTORM_TEST_CONNECT" not in os.environ,
+        reason="make matrix runs it: it installs the client's libraries",
     ),
 ]
 LIBRARIES = (
@@ -76,9 +79,13 @@ def libraries() -> Path:
             "--target",
             str(folder),
         ]
-        ended = subprocess.run([*pip, *LIBRARIES], capture_output=True, text=True, check=False, timeout=900)
+        ended = subprocess.run(
+            [*pip, *LIBRARIES], capture_output=True, text=True, check=False, timeout=900
+        )
         if ended.returncode:
-            pytest.skip(f"the libraries of Spark Connect cannot be installed: {ended.stderr.strip()[-200:]}")
+            pytest.skip(
+                f"the libraries of Spark Connect cannot be installed: {ended.stderr.strip()[-200:]}"
+            )
         (folder / "made").touch()
     return folder
 
@@ -89,9 +96,19 @@ def test_a_remote_session_is_refused_in_one_sentence(tmp_path: Path) -> None:
     around = environment()
     around["PYTHONPATH"] = f"{around['PYTHONPATH']}:{libraries()}"
     ended = subprocess.run(
-        [sys.executable, str(script)], cwd=tmp_path, env=around, capture_output=True, text=True, check=False, timeout=900
+        [sys.executable, str(script)],
+        cwd=tmp_path,
+        env=around,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=900,
     )
     said = [line for line in ended.stdout.splitlines() if line.startswith("refused: ")]
     assert len(said) == 2, ended.stdout + ended.stderr
-    assert all("belongs to a session of Spark Connect, which a replay cannot run in: use a classic one" in line for line in said)
+    assert all(
+        "belongs to a session of Spark Connect, which a replay cannot run in: use a classic one"
+        in line
+        for line in said
+    )
     assert said[0].startswith("refused: input 'lines' ") and not (tmp_path / "checkpoint").exists()

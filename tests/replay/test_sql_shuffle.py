@@ -1,4 +1,6 @@
-"""Tests of division.py: data that Spark itself brings to the tasks, and its hash beside the live one."""
+"""Tests of division.py: data that Spark itself brings to the tasks, and its hash beside the live
+one.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,22 @@ from tests.replay.bolts import Source
 
 TYPES = {"sum!state": "key string, value bigint"}
 KEYS: dict[str, tuple[str, list[Any]]] = {
-    "text": ("string", ["", "a", "zwölf", "日本", "💥", "line\nbreak", "s", "n", "1", None, *(f"word {i}" for i in range(40))]),
+    "text": (
+        "string",
+        [
+            "",
+            "a",
+            "zwölf",
+            "日本",
+            "💥",
+            "line\nbreak",
+            "s",
+            "n",
+            "1",
+            None,
+            *(f"word {i}" for i in range(40)),
+        ],
+    ),
     "whole": ("bigint", [0, 1, -1, 7, 10**18, -(2**63), 2**63 - 1, None, *range(2, 40)]),
     "short": ("smallint", [0, -32768, 32767, None]),
     "flag": ("boolean", [True, False, None]),
@@ -71,8 +88,12 @@ class SumByHand(Stateful, Bolt):
 class SumColumns(Stateful, ColumnBolt):
     order_insensitive = True
 
-    def execute_batch(self, batch: pa.RecordBatch, source: Sender, collector: BatchCollector) -> None:
-        for user, kind, amount in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+    def execute_batch(
+        self, batch: pa.RecordBatch, source: Sender, collector: BatchCollector
+    ) -> None:
+        for user, kind, amount in zip(
+            *(column.to_pylist() for column in batch.columns), strict=True
+        ):
             self.state.add(f"{user}/{kind}", amount)
         self.state.add(f"by {source.component}:{source.stream}", batch.num_rows)
 
@@ -118,20 +139,32 @@ def test_spark_finds_the_task_that_live_would_find(spark: SparkSession, name: st
     kind, keys = KEYS[name]
     frame = spark.createDataFrame([(k,) for k in keys], f"key {kind}")
     places = [place_of(["key"], frame.schema, width) for width in range(1, 8)]
-    found = frame.select("key", *[sf.expr(p or "").alias(f"_{i}") for i, p in enumerate(places)]).collect()
+    found = frame.select(
+        "key", *[sf.expr(p or "").alias(f"_{i}") for i, p in enumerate(places)]
+    ).collect()
     of_live = [
-        [stable_hash(bytes(row[0]) if name == "bytes" and row[0] is not None else row[0]) % width for width in range(1, 8)]
+        [
+            stable_hash(bytes(row[0]) if name == "bytes" and row[0] is not None else row[0]) % width
+            for width in range(1, 8)
+        ]
         for row in found
     ]
     assert [list(row)[1:] for row in found] == of_live
 
 
 def test_keys_of_several_fields_too(spark: SparkSession) -> None:
-    rows = [(text, whole, flag) for text in KEYS["text"][1][:12] for whole in KEYS["whole"][1][:8] for flag in (True, None)]
+    rows = [
+        (text, whole, flag)
+        for text in KEYS["text"][1][:12]
+        for whole in KEYS["whole"][1][:8]
+        for flag in (True, None)
+    ]
     frame = spark.createDataFrame(rows, "text string, whole bigint, flag boolean")
     place = place_of(["flag", "text", "whole"], frame.schema, 1000)
     found = frame.select("*", sf.expr(place or "").alias("place")).collect()
-    assert [row.place for row in found] == [stable_hash((row.flag, row.text, row.whole)) % 1000 for row in found]
+    assert [row.place for row in found] == [
+        stable_hash((row.flag, row.text, row.whole)) % 1000 for row in found
+    ]
 
 
 def test_keys_without_words_in_sql_are_left_to_python(spark: SparkSession) -> None:
@@ -141,7 +174,11 @@ def test_keys_without_words_in_sql_are_left_to_python(spark: SparkSession) -> No
 
 
 def test_what_may_be_divided_by_spark_and_what_not() -> None:
-    assert is_divided(summed(Sum())) and is_divided(summed(SumByHand())) and is_divided(summed(SumColumns()))
+    assert (
+        is_divided(summed(Sum()))
+        and is_divided(summed(SumByHand()))
+        and is_divided(summed(SumColumns()))
+    )
     assert not is_divided(summed(InOrder())), "its rows come in their order"
     assert not is_divided(summed(Combined())), "what is combined before it travels is less"
     assert not is_divided(summed(Sum(), spouts=2)), "a row would not know its sender"
@@ -155,12 +192,17 @@ def test_with_an_event_time_rows_must_be_in_the_order_that_decides_lateness() ->
     def is_taken(bolt: Any, is_sorted: bool = True, time: str = "amount") -> bool:
         plan = make_plan(summed(bolt), merge({}).as_dict(), "test", {})
         settings = RunSettings(time_fields={Feed("events", "default"): time}, is_sorted=is_sorted)
-        return sql_shuffled_input(plan, make_job(plan, settings, is_local=True), plan.stages[-1]) is not None
+        return (
+            sql_shuffled_input(plan, make_job(plan, settings, is_local=True), plan.stages[-1])
+            is not None
+        )
 
     assert is_taken(InOrder()), "order is that of time"
     assert not is_taken(InOrder(), is_sorted=False)
     windows = Windows().with_tumbling_window(Duration.millis(10)).with_timestamp_field("amount")
-    assert is_taken(windows) and not is_taken(windows, time="kind"), "rows can be late by another field"
+    assert is_taken(windows) and not is_taken(windows, time="kind"), (
+        "rows can be late by another field"
+    )
 
 
 class Windows(WindowedBolt):
@@ -179,7 +221,9 @@ def test_nobody_behind_may_mind_the_order() -> None:
         builder.set_bolt("last", bolt).fields_grouping("passes", "user")
         plan = make_plan(builder.build(), merge({}).as_dict(), "test", declared)
         head = next(stage for stage in plan.stages if stage.has("sum"))
-        return sql_shuffled_input(plan, make_job(plan, RunSettings(), is_local=True), head) is not None
+        return (
+            sql_shuffled_input(plan, make_job(plan, RunSettings(), is_local=True), head) is not None
+        )
 
     assert with_behind(Sum())
     assert not with_behind(InOrder()), "it would keep another last value in every run"
@@ -199,9 +243,13 @@ def test_data_that_others_want_too_is_read_once() -> None:
     assert not is_divided(builder.build()), "rows that a bolt has made"
 
 
-@pytest.mark.parametrize("bolt", [Sum(), SumByHand(), SumColumns()], ids=["rows", "by hand", "columns"])
+@pytest.mark.parametrize(
+    "bolt", [Sum(), SumByHand(), SumColumns()], ids=["rows", "by hand", "columns"]
+)
 @pytest.mark.parametrize("fields", [("user",), ("kind", "user")])
-def test_what_spark_divides_comes_to_the_same(spark: SparkSession, bolt: Any, fields: tuple[str, ...]) -> None:
+def test_what_spark_divides_comes_to_the_same(
+    spark: SparkSession, bolt: Any, fields: tuple[str, ...]
+) -> None:
     rows = [(f"user {i * 7 % 23}", i % 3 if i % 5 else None, i) for i in range(1, 500)]
     frame = spark.createDataFrame(rows, "user string, kind int, amount bigint").repartition(4)
     results = replay(summed(bolt, 3, *fields), {"events": frame}, types=TYPES)
@@ -217,15 +265,25 @@ def test_what_spark_divides_comes_to_the_same(spark: SparkSession, bolt: Any, fi
 
 @pytest.mark.parametrize("rows", ["none", "none of them passes"])
 def test_every_task_begins_even_if_there_is_no_row(spark: SparkSession, rows: str) -> None:
-    frame = spark.createDataFrame([("a", 1, 1)] * (rows != "none"), "user string, kind int, amount bigint")
-    results = replay(summed(Sum()), {"events": frame.where("amount > 1") if rows != "none" else frame}, types=TYPES)
+    frame = spark.createDataFrame(
+        [("a", 1, 1)] * (rows != "none"), "user string, kind int, amount bigint"
+    )
+    results = replay(
+        summed(Sum()),
+        {"events": frame.where("amount > 1") if rows != "none" else frame},
+        types=TYPES,
+    )
     assert results.state("sum").count() == 0
     assert results.counts["sum"]["prepared"] == 3
 
 
 def test_a_failing_record_is_named(spark: SparkSession) -> None:
-    frame = spark.createDataFrame([("a", 1, None), ("b", 1, 1)], "user string, kind int, amount bigint")
-    with pytest.raises(Exception, match=r"component 'sum' \(task \d\) failed 4 times on record .*user='a'"):
+    frame = spark.createDataFrame(
+        [("a", 1, None), ("b", 1, 1)], "user string, kind int, amount bigint"
+    )
+    with pytest.raises(
+        Exception, match=r"component 'sum' \(task \d\) failed 4 times on record .*user='a'"
+    ):
         replay(summed(Sum()), {"events": frame}).run()
 
 
@@ -234,7 +292,10 @@ def test_a_row_that_spark_brings_elsewhere_ends_the_replay() -> None:
     home = stable_hash("a") % 4
     assert list(checked_places(iter([batch]), [1], home, 4)) == [batch]
     wrong = (home + 1) % 4
-    with pytest.raises(ReplayFailedError, match=rf"the key \('a',\) to task {wrong + 1} of 4, live it goes to task {home + 1}"):
+    with pytest.raises(
+        ReplayFailedError,
+        match=rf"the key \('a',\) to task {wrong + 1} of 4, live it goes to task {home + 1}",
+    ):
         list(checked_places(iter([batch]), [1], wrong, 4))
 
 
@@ -243,7 +304,9 @@ def test_a_result_of_known_types_is_made_by_one_run(spark: SparkSession) -> None
     frame = spark.createDataFrame(rows, "user string, kind int, amount bigint")
     results = replay(summed(Sum()), {"events": frame}, types=TYPES)
     assert results.counts == {}, "nothing has run"
-    assert results.state("sum").coalesce(1).count() == results.state("sum").count(), "one task of Spark has all of ours"
+    assert results.state("sum").coalesce(1).count() == results.state("sum").count(), (
+        "one task of Spark has all of ours"
+    )
     results.run()
     found = {(row.key, row.task): row.value for row in results.state("sum").collect()}
     assert {key: value for (key, _), value in found.items() if "/" in key} == {"a/1": 7, "b/1": 1}

@@ -1,4 +1,6 @@
-"""Replays on a standalone master whose processes die and whose tasks run twice: results are those of an undisturbed one."""
+"""Replays on a standalone master whose processes die and whose tasks run twice: results are those
+of an undisturbed one.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,15 @@ import pytest
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
-from sparkstorm.api import BasicBolt, BasicOutputCollector, Effects, StatefulBolt, TopologyBuilder, TopologyContext, Tuple
+from sparkstorm.api import (
+    BasicBolt,
+    BasicOutputCollector,
+    Effects,
+    StatefulBolt,
+    TopologyBuilder,
+    TopologyContext,
+    Tuple,
+)
 from sparkstorm.api.components import Conf
 from sparkstorm.api.windows import Window
 from sparkstorm.app.job_file import JobFile
@@ -44,18 +54,23 @@ CONFS = {
         "spark.speculation.quantile": "0.5",
     },
 }
-NAMES = "pass", "sum", "sum:late", "chain!state"  # each costs an action or two; states have the order of rows
+# each costs an action or two; states have the order of rows
+NAMES = "pass", "sum", "sum:late", "chain!state"
 UNDISTURBED: dict[str, Any] = {}
 
 
 class Trouble:
-    """Disturbance of one partition's task, once: its Python worker or its executor is killed, or it waits for its copy."""
+    """Disturbance of one partition's task, once: its Python worker or its executor is killed, or it
+    waits for its copy.
+    """
 
     def __init__(self, kind: str, folder: Path) -> None:
         self.kind, self.mark, self.seen = kind, str(folder / "mark"), 0
 
     def befall(self) -> None:
-        """Called with every row of the bolt that has it; the 50th row of partition 0 is the middle."""
+        """Called with every row of the bolt that has it; the 50th row of partition 0 is the
+        middle.
+        """
         self.seen += 1
         task = TaskContext.get()
         if not self.kind or self.seen != 50 or task is None or task.partitionId() != 0:
@@ -69,7 +84,14 @@ class Trouble:
             Path(self.mark).touch()
             if self.kind == "executor":
                 above = psutil.Process().parents()
-                os.kill(next(p.pid for p in above if "CoarseGrainedExecutorBackend" in " ".join(p.cmdline())), signal.SIGKILL)
+                os.kill(
+                    next(
+                        p.pid
+                        for p in above
+                        if "CoarseGrainedExecutorBackend" in " ".join(p.cmdline())
+                    ),
+                    signal.SIGKILL,
+                )
             os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -130,23 +152,34 @@ class Writes(BasicBolt):
 
 
 def topology(folder: Path, kind: str = "", where: str = "") -> Topology:
-    """Rows passed on by two tasks, before sums of windows, checksums in order and effects; one bolt has the trouble."""
+    """Rows passed on by two tasks, before sums of windows, checksums in order and effects; one bolt
+    has the trouble.
+    """
     (folder / "effects").mkdir()
-    trouble = {name: Trouble(kind if name == where else "", folder) for name in ("pass", "sum", "chain", "writes")}
+    trouble = {
+        name: Trouble(kind if name == where else "", folder)
+        for name in ("pass", "sum", "chain", "writes")
+    }
     builder = TopologyBuilder()
     builder.set_spout("source", Source("key", "value", "ts", "arrival"))
     builder.set_bolt("pass", Pass(trouble["pass"]), 2).shuffle_grouping("source")
-    window = by_ts(TroubledSum(trouble["sum"]).with_tumbling_window(MS(100))).with_late_tuple_stream("late")
+    window = by_ts(
+        TroubledSum(trouble["sum"]).with_tumbling_window(MS(100))
+    ).with_late_tuple_stream("late")
     builder.set_bolt("sum", window, 2).fields_grouping("pass", "key")
     builder.set_bolt("chain", Chain(trouble["chain"]), 2).fields_grouping("pass", "key")
-    builder.set_bolt("writes", Writes(folder / "effects", trouble["writes"]), 2).fields_grouping("pass", "key")
+    builder.set_bolt("writes", Writes(folder / "effects", trouble["writes"]), 2).fields_grouping(
+        "pass", "key"
+    )
     return builder.build()
 
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandalonePair]:
     """A master and two workers."""
-    made = StandalonePair(tmp_path_factory.mktemp("standalone") / "spark", ENVIRONMENT, ("127.0.0.1", "127.0.0.2"))
+    made = StandalonePair(
+        tmp_path_factory.mktemp("standalone") / "spark", ENVIRONMENT, ("127.0.0.1", "127.0.0.2")
+    )
     yield made
     made.close()
 
@@ -156,8 +189,15 @@ def spark(request: pytest.FixtureRequest, pair: StandalonePair) -> Iterator[Spar
     """A session of the master, plain or with speculation."""
     former = dict(os.environ)
     os.environ.update(ENVIRONMENT)
-    own: dict[str, Any] = dict(line.split(" ", 1) for line in (pair.spark_conf / "spark-defaults.conf").read_text().splitlines())
-    own |= {"spark.driver.host": "127.0.0.1", "spark.sql.shuffle.partitions": "2", **CONFS[request.param]}
+    own: dict[str, Any] = dict(
+        line.split(" ", 1)
+        for line in (pair.spark_conf / "spark-defaults.conf").read_text().splitlines()
+    )
+    own |= {
+        "spark.driver.host": "127.0.0.1",
+        "spark.sql.shuffle.partitions": "2",
+        **CONFS[request.param],
+    }
     builder = SparkSession.builder.master(pair.url).config("spark.ui.showConsoleProgress", "false")
     session = builder.config(map=own).getOrCreate()
     session.sparkContext.setLogLevel("OFF")
@@ -169,19 +209,30 @@ def spark(request: pytest.FixtureRequest, pair: StandalonePair) -> Iterator[Spar
 
 def replayed(spark: SparkSession, made: Topology) -> Replay:
     frame = spark.createDataFrame(spark.sparkContext.parallelize(ROWS, 3), SCHEMA)
-    return replay(made, {"source": frame}, event_time=TIME, types={"sum": "key string, value bigint, ts bigint"})
+    return replay(
+        made,
+        {"source": frame},
+        event_time=TIME,
+        types={"sum": "key string, value bigint, ts bigint"},
+    )
 
 
 def contents(results: Replay, folder: Path) -> dict[str, Any]:
-    """Outcome of a replay: results in any order, states, counts, effects by name, files of a result."""
+    """Outcome of a replay: results in any order, states, counts, effects by name, files of a
+    result.
+    """
     folder.mkdir(exist_ok=True)
     results.run()
     found: dict[str, Any] = {name: Counter(map(repr, results[name].collect())) for name in NAMES}
     found["counts"] = results.counts
     results["sum"].write.json(str(folder / "sums"))
-    lines = [line for file in (folder / "sums").glob("*.json") for line in file.read_text().splitlines()]
+    lines = [
+        line for file in (folder / "sums").glob("*.json") for line in file.read_text().splitlines()
+    ]
     found["file"] = Counter(tuple(json.loads(line).values()) for line in lines)
-    found["effects"] = {file.name: set(file.read_text().splitlines()) for file in (folder / "effects").iterdir()}
+    found["effects"] = {
+        file.name: set(file.read_text().splitlines()) for file in (folder / "effects").iterdir()
+    }
     results.close()
     return found
 
@@ -194,7 +245,9 @@ def undisturbed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -
         UNDISTURBED.update(contents(replayed(spark, topology(folder)), folder))
     effects = UNDISTURBED["effects"]
     assert len(effects) == len(ROWS) and all(len(rows) == 1 for rows in effects.values())
-    assert UNDISTURBED["sum:late"] and UNDISTURBED["file"].total() == UNDISTURBED["sum"].total() > 100
+    assert (
+        UNDISTURBED["sum:late"] and UNDISTURBED["file"].total() == UNDISTURBED["sum"].total() > 100
+    )
     return UNDISTURBED
 
 
@@ -217,7 +270,9 @@ def test_a_disturbed_replay_equals_an_undisturbed_one(
     assert (tmp_path / "mark").exists()
 
 
-@pytest.mark.parametrize(("spark", "kind"), [("plain", "executor"), ("speculation", "copy")], indirect=["spark"])
+@pytest.mark.parametrize(
+    ("spark", "kind"), [("plain", "executor"), ("speculation", "copy")], indirect=["spark"]
+)
 def test_files_of_tasks_that_are_tried_again_have_each_row_once(
     spark: SparkSession, undisturbed: dict[str, Any], tmp_path: Path, kind: str
 ) -> None:

@@ -27,9 +27,13 @@ def test_every_step_shows_what_was_emitted_and_the_state_behind_it() -> None:
 
 def test_a_failing_step_says_why_and_leaves_no_trace() -> None:
     steps = Stepper(picky(), "picky")
-    first, second, third = (step.failure for step in steps.through([("a",), ("b",), ("c",)], "source"))
+    first, second, third = (
+        step.failure for step in steps.through([("a",), ("b",), ("c",)], "source")
+    )
     assert first is None and third is None
-    assert second is not None and second.text.startswith("ValueError: not this one (bolts.py, line ")
+    assert second is not None and second.text.startswith(
+        "ValueError: not this one (bolts.py, line "
+    )
     assert steps.execute(("b",), "source").emitted == {}
 
 
@@ -42,11 +46,18 @@ def test_direct_streams_are_shown_too() -> None:
     ("component", "sender", "values", "said"),
     [
         ("cuont", "split", ("a",), "there is no bolt 'cuont', only split, count"),
-        ("count", "lines", ("a",), "'count' does not listen to lines:default, only to split:default"),
+        (
+            "count",
+            "lines",
+            ("a",),
+            "'count' does not listen to lines:default, only to split:default",
+        ),
         ("count", "split", ("a", "b"), "has the fields word; 2 values were given"),
     ],
 )
-def test_a_wrong_bolt_sender_or_tuple_is_refused(component: str, sender: str, values: tuple[str, ...], said: str) -> None:
+def test_a_wrong_bolt_sender_or_tuple_is_refused(
+    component: str, sender: str, values: tuple[str, ...], said: str
+) -> None:
     with pytest.raises(InvalidTopologyError, match=said):
         Stepper(word_count(), component).execute(values, sender)
 
@@ -56,13 +67,28 @@ def test_a_windowed_bolt_is_stepped_through_with_its_stored_windows_only() -> No
     builder = TopologyBuilder()
     builder.set_spout("source", Source("value", "at_ms"))
     builder.set_bolt("sizes", bolt).shuffle_grouping("source")
-    with pytest.raises(InvalidTopologyError, match="'sizes' has windows or timers, which cannot be stepped through"):
+    with pytest.raises(
+        InvalidTopologyError, match="'sizes' has windows or timers, which cannot be stepped through"
+    ):
         Stepper(builder.build(), "sizes")
     steps = Stepper(builder.build(), "sizes", cells=())
     outcomes = [steps.outcome((1, at_ms), "source", at_ms=9) for at_ms in (0, 500, 1500)]
     outcomes += [steps.outcome((at_ms,), "", WATERMARK_STREAM, 9) for at_ms in (999, 1000, 2000)]
-    assert [emitted.get("default") for emitted, *_ in outcomes] == [None, None, None, None, [(2,)], [(1,)]]
-    record: dict[str, object] = {"tuples": [], "new": [], "expired": [], "value": None, "is_update": False}
+    assert [emitted.get("default") for emitted, *_ in outcomes] == [
+        None,
+        None,
+        None,
+        None,
+        [(2,)],
+        [(1,)],
+    ]
+    record: dict[str, object] = {
+        "tuples": [],
+        "new": [],
+        "expired": [],
+        "value": None,
+        "is_update": False,
+    }
     emitted, *_ = steps.outcome(([], 0, 1000, record), "sizes", WINDOW_STREAM, 9)
     assert emitted == {"default": [(0,)]}, "a window that was replayed out of a dead letter"
 

@@ -1,4 +1,6 @@
-"""Virtual time: a bolt's now is the time of what it executes, rows of several sources come in the order of their times."""
+"""Virtual time: a bolt's now is the time of what it executes, rows of several sources come in the
+order of their times.
+"""
 
 from __future__ import annotations
 
@@ -25,18 +27,36 @@ def two_sources(bolt: BasicBolt | Bolt, tick_secs: float | None = None) -> Topol
     return builder.build()
 
 
-def run(topology: Topology, left: Sequence[Any], right: Sequence[Any], time: EventTime | None = BY_TS) -> LocalResults:
+def run(
+    topology: Topology, left: Sequence[Any], right: Sequence[Any], time: EventTime | None = BY_TS
+) -> LocalResults:
     return replay_locally(topology, {"left": left, "right": right}, event_time=time)
 
 
 @pytest.mark.parametrize("bolt", [Timed(), TimedByHand()])
-def test_rows_of_two_sources_are_executed_in_the_order_of_their_times(bolt: BasicBolt | Bolt) -> None:
-    results = run(two_sources(bolt), [("a", 10), ("c", 30), ("b", 20)], [("x", 15), ("y", 20), ("z", 99)])
-    assert [row[:2] for row in results["timed"]] == [("a", 10), ("x", 15), ("b", 20), ("y", 20), ("c", 30), ("z", 99)]
+def test_rows_of_two_sources_are_executed_in_the_order_of_their_times(
+    bolt: BasicBolt | Bolt,
+) -> None:
+    results = run(
+        two_sources(bolt), [("a", 10), ("c", 30), ("b", 20)], [("x", 15), ("y", 20), ("z", 99)]
+    )
+    assert [row[:2] for row in results["timed"]] == [
+        ("a", 10),
+        ("x", 15),
+        ("b", 20),
+        ("y", 20),
+        ("c", 30),
+        ("z", 99),
+    ]
 
 
 def test_without_order_a_late_row_keeps_its_place_and_time_stands_still() -> None:
-    results = run(two_sources(Timed()), [("a", 10), ("c", 30), ("b", 20)], [("x", 15)], EventTime("ts", in_order=False))
+    results = run(
+        two_sources(Timed()),
+        [("a", 10), ("c", 30), ("b", 20)],
+        [("x", 15)],
+        EventTime("ts", in_order=False),
+    )
     assert [row[:2] for row in results["timed"]] == [("a", 10), ("x", 15), ("c", 30), ("b", 30)]
 
 
@@ -48,7 +68,9 @@ def test_without_an_event_time_sources_come_one_after_the_other_and_no_time_pass
 
 
 @pytest.mark.parametrize("bolt", [Timed(), TimedByHand()])
-def test_ticks_fall_on_whole_multiples_of_their_period_between_the_rows(bolt: BasicBolt | Bolt) -> None:
+def test_ticks_fall_on_whole_multiples_of_their_period_between_the_rows(
+    bolt: BasicBolt | Bolt,
+) -> None:
     results = run(two_sources(bolt, tick_secs=1), [("a", 1500), ("b", 2000)], [("x", 4100)])
     assert [row[:2] for row in results["timed"]] == [
         ("a", 1500),
@@ -67,7 +89,13 @@ def test_emitted_rows_inherit_the_time_of_their_input_over_hops() -> None:
     builder.set_bolt("timed", Timed(), 2).fields_grouping("split", "word")
     rows = [("a b", 7), ("c a", 3), ("b", 5)]
     results = replay_locally(builder.build(), {"lines": rows}, event_time=BY_TS, partitions=2)
-    assert sorted(row[:2] for row in results["timed"]) == [("a", 3), ("a", 7), ("b", 5), ("b", 7), ("c", 3)]
+    assert sorted(row[:2] for row in results["timed"]) == [
+        ("a", 3),
+        ("a", 7),
+        ("b", 5),
+        ("b", 7),
+        ("c", 3),
+    ]
 
 
 def test_many_sources_of_many_rows_are_merged_exactly() -> None:

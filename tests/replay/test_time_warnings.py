@@ -1,4 +1,6 @@
-"""Warnings of windows and timers: random topologies with real lateness, live under several interleavings, and replayed."""
+"""Warnings of windows and timers: random topologies with real lateness, live under several
+interleavings, and replayed.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +29,15 @@ Outcome = tuple[dict[str, Counter[str]], Counter[str], Counter[str]]
 TIMES = (None, EventTime("ts", in_order=False))
 
 
-def outcome(topology: Topology, id: str, values_of: Any, states: Mapping[int, Any], letters: Any) -> Outcome:
+def outcome(
+    topology: Topology, id: str, values_of: Any, states: Mapping[int, Any], letters: Any
+) -> Outcome:
     """Return what a component left: rows by stream, state per key, values put aside."""
     return (
-        {stream: Counter(map(repr, values_of(id, stream))) for stream in topology.components[id].streams},
+        {
+            stream: Counter(map(repr, values_of(id, stream)))
+            for stream in topology.components[id].streams
+        },
         Counter(repr(pair) for state in states.values() for pair in state.items()),
         Counter(repr(letter.values) for letter in letters if letter.component == id),
     )
@@ -38,7 +45,12 @@ def outcome(topology: Topology, id: str, values_of: Any, states: Mapping[int, An
 
 def replayed(topology: Topology, rows: Any, seed: int) -> LocalResults:
     effects = {c.id: Effects.RUN for c in topology.bolts}
-    given: dict[str, Any] = {"conf": CONF, "name": "test", "effects": effects, "event_time": TIMES[seed % 2]}
+    given: dict[str, Any] = {
+        "conf": CONF,
+        "name": "test",
+        "effects": effects,
+        "event_time": TIMES[seed % 2],
+    }
     given["partitions"] = (1, 3)[seed // 2 % 2]
     try:
         return replay_locally(topology, rows, **given)
@@ -51,7 +63,10 @@ def outcomes_of_replay(topology: Topology, found: LocalResults) -> dict[str, Out
         return found.outputs.get(id if stream == "default" else f"{id}:{stream}", ())
 
     states = found.states_by_task
-    return {c.id: outcome(topology, c.id, values_of, states.get(c.id, {}), found.dead_letters) for c in topology.bolts}
+    return {
+        c.id: outcome(topology, c.id, values_of, states.get(c.id, {}), found.dead_letters)
+        for c in topology.bolts
+    }
 
 
 def outcomes_of_live_run(topology: Topology, rows: Any, seed: int) -> dict[str, Outcome]:
@@ -61,10 +76,15 @@ def outcomes_of_live_run(topology: Topology, rows: Any, seed: int) -> dict[str, 
         cluster.submit(_captured(with_feeders(topology, feeders), {}, capture), CONF)
         cluster.run_until_idle()
         letters = cluster.dead_letters
-        return {c.id: outcome(topology, c.id, capture.values_of, cluster.state_by_task(c.id), letters) for c in topology.bolts}
+        return {
+            c.id: outcome(topology, c.id, capture.values_of, cluster.state_by_task(c.id), letters)
+            for c in topology.bolts
+        }
 
 
-def differing(topology: Topology, one: Mapping[str, Outcome], other: Mapping[str, Outcome]) -> list[str]:
+def differing(
+    topology: Topology, one: Mapping[str, Outcome], other: Mapping[str, Outcome]
+) -> list[str]:
     """The components that differ although what they were sent is equal."""
     unequal = {id for id in one if one[id] != other[id]}
     return [
@@ -75,11 +95,17 @@ def differing(topology: Topology, one: Mapping[str, Outcome], other: Mapping[str
 
 
 def compared(seed: int) -> tuple[Topology, set[str], LocalResults]:
-    """A random topology, the components that differ in any of two live runs from the replay, and the replay."""
+    """A random topology, the components that differ in any of two live runs from the replay, and
+    the replay.
+    """
     topology, rows = random_topology(Random(seed))
     found = replayed(topology, rows, seed)
     mine = outcomes_of_replay(topology, found)
-    unequal = {id for n in range(2) for id in differing(topology, mine, outcomes_of_live_run(topology, rows, 2 * seed + n))}
+    unequal = {
+        id
+        for n in range(2)
+        for id in differing(topology, mine, outcomes_of_live_run(topology, rows, 2 * seed + n))
+    }
     return topology, unequal, found
 
 
@@ -89,8 +115,14 @@ def test_every_difference_carries_a_warning_of_its_component(block: int) -> None
     for seed in range(block * CASES // 6, (block + 1) * CASES // 6):
         topology, unequal, found = compared(seed)
         warned = {warning.component for warning in found.warnings}
-        silent = [f"{id} ({type(topology.components[id].instance).__name__})" for id in unequal if id not in warned]
-        assert not silent, f"seed {seed}: {silent} differ, and only these are warned: {list(map(str, found.warnings))}"
+        silent = [
+            f"{id} ({type(topology.components[id].instance).__name__})"
+            for id in unequal
+            if id not in warned
+        ]
+        assert not silent, (
+            f"seed {seed}: {silent} differ, and only these are warned: {list(map(str, found.warnings))}"
+        )
         tally[f"{'unequal' if unequal else 'equal'}{', warned' if warned else ''}"] += 1
     assert tally["unequal, warned"] >= 2
     assert tally["equal"] > 2 * tally["equal, warned"], "most equal results carry no warning"

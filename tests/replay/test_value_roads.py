@@ -1,4 +1,6 @@
-"""The table of values in docs/guarantees.md: each type by each road is the same afterwards, or refused in a sentence."""
+"""The table of values in docs/guarantees.md: each type by each road is the same afterwards, or
+refused in a sentence.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,15 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 
-from sparkstorm.api import BasicOutputCollector, BatchCollector, ColumnBolt, Source, StatefulBolt, TopologyBuilder, Tuple
+from sparkstorm.api import (
+    BasicOutputCollector,
+    BatchCollector,
+    ColumnBolt,
+    Source,
+    StatefulBolt,
+    TopologyBuilder,
+    Tuple,
+)
 from sparkstorm.api.columns import batch_of, rows_of
 from sparkstorm.api.value_columns import declared_array, exact_array, plain_values
 from sparkstorm.connectors import FileSink
@@ -44,7 +54,12 @@ class Level(enum.IntEnum):
 
 register([f"{__name__}:Level"])
 BERLIN, CODEC = ZoneInfo("Europe/Berlin"), Codec()
-CONF = {"topology.serializers": [f"{__name__}:Level", *(f"tests.model.test_value_types:{name}" for name in ("Colour", "Order"))]}
+CONF = {
+    "topology.serializers": [
+        f"{__name__}:Level",
+        *(f"tests.model.test_value_types:{name}" for name in ("Colour", "Order")),
+    ]
+}
 ORDER = Order(UUID(int=1), Decimal("9.90"), Colour.BLUE, [2**70])
 BY_TYPE: dict[str, list[Any]] = {
     "none": [None],
@@ -60,15 +75,33 @@ BY_TYPE: dict[str, list[Any]] = {
         datetime.datetime(2024, 10, 27, 2, 30, tzinfo=BERLIN),
         datetime.datetime(2024, 10, 27, 2, 30, fold=1, tzinfo=BERLIN),
         datetime.datetime(2024, 3, 31, 2, 30, tzinfo=BERLIN),
-        datetime.datetime(2024, 1, 1, tzinfo=datetime.timezone(datetime.timedelta(hours=-5, minutes=-30))),
+        datetime.datetime(
+            2024, 1, 1, tzinfo=datetime.timezone(datetime.timedelta(hours=-5, minutes=-30))
+        ),
         datetime.datetime(1800, 1, 1, tzinfo=datetime.timezone(datetime.timedelta(seconds=61))),
     ],
-    "Decimal": [Decimal(text) for text in ("1.5", "1.50", "-0", "1E+2", "NaN", "Infinity", "1E-60", "9" * 60)],
+    "Decimal": [
+        Decimal(text)
+        for text in ("1.5", "1.50", "-0", "1E+2", "NaN", "Infinity", "1E-60", "9" * 60)
+    ],
     "UUID": [UUID(int=5)],
     "set": [set(), {1, "a"}, frozenset({b"x", 2**70})],
-    "list": [[], [1, 2.5], [1, True], [None, "a"], [[1], ["a"]], [datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC)]],
+    "list": [
+        [],
+        [1, 2.5],
+        [1, True],
+        [None, "a"],
+        [[1], ["a"]],
+        [datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC)],
+    ],
     "mapping": [{}, {"a": 1, "b": "x"}, {"a": None}, {"$x": 1}],
-    "mapping with other keys": [{1: 2}, {b"a": 1}, {True: 1}, {2**70: 1}, {datetime.date(2024, 1, 1): [1.5]}],
+    "mapping with other keys": [
+        {1: 2},
+        {b"a": 1},
+        {True: 1},
+        {2**70: 1},
+        {datetime.date(2024, 1, 1): [1.5]},
+    ],
     "enum": [Colour.RED, Level.LOW, [Level.LOW]],
     "dataclass": [ORDER, {"of": ORDER}],
 }
@@ -84,11 +117,14 @@ class PassColumns(ColumnBolt):
 
     outputs = {"default": ("n", "value"), "rows": ("n", "value")}  # noqa: RUF012
 
-    def execute_batch(self, batch: pa.RecordBatch, source: Source, collector: BatchCollector) -> None:
+    def execute_batch(
+        self, batch: pa.RecordBatch, source: Source, collector: BatchCollector
+    ) -> None:
         collector.emit_batch(batch.slice(0, 1))
         collector.emit_batch(batch.slice(1))
         for row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-            if not isinstance(row[1], datetime.datetime | list | dict):  # zones and maps of Arrow's own
+            # zones and maps of Arrow's own
+            if not isinstance(row[1], datetime.datetime | list | dict):
                 collector.emit(row, stream="rows")
 
 
@@ -108,14 +144,20 @@ def roads(spout: FeederSpout) -> tuple[Topology, dict[str, CaptureBolt]]:
     builder.set_bolt("columns", PassColumns(), 2).shuffle_grouping("source")
     builder.set_bolt("again", PassColumns()).global_grouping("columns")
     builder.set_bolt("keep", Keep(), 2).fields_grouping("source", "n")
-    captures = {name: CaptureBolt() for name in ("source", "columns", "columns:rows", "again", "keep")}
+    captures = {
+        name: CaptureBolt() for name in ("source", "columns", "columns:rows", "again", "keep")
+    }
     for name, capture in captures.items():
         component, _, stream = name.partition(":")
-        builder.set_bolt(f"capture-{component}{stream}", capture).global_grouping(component, stream=stream or "default")
+        builder.set_bolt(f"capture-{component}{stream}", capture).global_grouping(
+            component, stream=stream or "default"
+        )
     return builder.build(), captures
 
 
-def require_same(found: Sequence[Sequence[Any]], given_values: Sequence[Any], where: str, is_whole: bool = True) -> None:
+def require_same(
+    found: Sequence[Sequence[Any]], given_values: Sequence[Any], where: str, is_whole: bool = True
+) -> None:
     assert not is_whole or len(found) == len(given_values), where
     for n, value in found:
         assert same(value, given_values[n]), f"{where}: {given_values[n]!r} became {value!r}"
@@ -150,28 +192,49 @@ def by_every_road_of_a_replay(given_values: Sequence[Any]) -> None:
 
 def by_files(given_values: Sequence[Any], folder: Path) -> None:
     failure = Failure(FailureKind.RAISED, "no", "bolt", 2)
-    letter = DeadLetter(failure, "source", 1, "default", ("value",), (list(given_values),), 1, state=((1, list(given_values)),))
+    letter = DeadLetter(
+        failure,
+        "source",
+        1,
+        "default",
+        ("value",),
+        (list(given_values),),
+        1,
+        state=((1, list(given_values)),),
+    )
     assert same(DeadLetter.from_line(letter.to_line("1-0"))[1].as_record(), letter.as_record())
     write_capsule(folder / "one.capsule.json", letter)
     assert same(read_capsule(folder / "one.capsule.json").as_record(), letter.as_record())
     spout, builder = FeederSpout(["n", "value"]), TopologyBuilder()
     builder.set_spout("source", spout)
-    builder.set_bolt("json", FileSink(folder / "out", "json", flush_secs=0)).global_grouping("source")
+    builder.set_bolt("json", FileSink(folder / "out", "json", flush_secs=0)).global_grouping(
+        "source"
+    )
     with LocalCluster() as cluster:
         cluster.submit(builder.build(), CONF)
         for n, value in enumerate(given_values):
             spout.feed([n, value])
         cluster.run_until_idle()
         assert not cluster.dead_letters
-    lines = [json.loads(line) for file in (folder / "out").glob("*.jsonl") for line in file.read_text().splitlines()]
-    require_same([(line["n"], from_json(json.dumps(line["value"]))) for line in lines], given_values, "JSON lines")
+    lines = [
+        json.loads(line)
+        for file in (folder / "out").glob("*.jsonl")
+        for line in file.read_text().splitlines()
+    ]
+    require_same(
+        [(line["n"], from_json(json.dumps(line["value"]))) for line in lines],
+        given_values,
+        "JSON lines",
+    )
 
 
 def by_results(given_values: Sequence[Any]) -> None:
     """A result's or state's column of Spark's, and the state read from it."""
     kind = result_type(list(given_values))
     column = typed_array(list(given_values), kind, "value", by_place=False)
-    for value, back, cell in zip(given_values, state_values(column, is_key=False), plain_values(column), strict=True):
+    for value, back, cell in zip(
+        given_values, state_values(column, is_key=False), plain_values(column), strict=True
+    ):
         assert same(back, value), f"{value!r} became {back!r}"
         assert same(read_value(cell), value) or kind != pa.string()
 
@@ -203,7 +266,9 @@ def test_any_value_is_the_same_in_a_column_and_a_result(value: Any) -> None:
     normal = CODEC.normalise(value)
     whole = exact_array([normal])
     for column in (whole, pa.concat_arrays([whole, whole]).slice(1)):
-        assert same(plain_values(column)[-1], normal) and same(plain_values(column.take(pa.array([len(column) - 1])))[0], normal)
+        assert same(plain_values(column)[-1], normal) and same(
+            plain_values(column.take(pa.array([len(column) - 1])))[0], normal
+        )
     by_results([normal])
 
 
@@ -217,15 +282,23 @@ CASES: list[tuple[Any, pa.DataType, str]] = [
     ([True], pa.list_(pa.int64()), "got bool"),
     (Level.LOW, pa.int64(), "of type Level"),
     (2**70, pa.int64(), "too large|too big"),
-    (datetime.datetime(2024, 1, 1, microsecond=7, tzinfo=BERLIN), pa.timestamp("ms", "UTC"), "would become|lose data"),
+    (
+        datetime.datetime(2024, 1, 1, microsecond=7, tzinfo=BERLIN),
+        pa.timestamp("ms", "UTC"),
+        "would become|lose data",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("value", "kind", "sentence"), CASES)
-def test_a_declared_column_refuses_what_it_would_change(value: Any, kind: pa.DataType, sentence: str) -> None:
+def test_a_declared_column_refuses_what_it_would_change(
+    value: Any, kind: pa.DataType, sentence: str
+) -> None:
     with pytest.raises(pa.ArrowInvalid, match=sentence):
         declared_array([value], kind)
-    with pytest.raises(CodecError, match=r"field 'price': .*; declare another type in `types`, or none"):
+    with pytest.raises(
+        CodecError, match=r"field 'price': .*; declare another type in `types`, or none"
+    ):
         batch_of(["price"], [[value]], {"price": kind})
 
 
@@ -236,15 +309,31 @@ def test_a_declared_column_converts_what_compares_equal() -> None:
 
 
 COLUMNS: list[tuple[str, Callable[[], pa.Array], str]] = [
-    ("a key twice", lambda: pa.array([[("a", 1), ("a", 2)]], pa.map_(pa.string(), pa.int64())), "one key twice"),
+    (
+        "a key twice",
+        lambda: pa.array([[("a", 1), ("a", 2)]], pa.map_(pa.string(), pa.int64())),
+        "one key twice",
+    ),
     (
         "keys of a struct",
         lambda: pa.array([[({"x": 1}, 2)]], pa.map_(pa.struct([("x", pa.int64())]), pa.int64())),
         "a map with keys of type struct",
     ),
-    ("no zone", lambda: pa.array([datetime.datetime(2024, 1, 1)], pa.timestamp("us")), "without a zone"),
-    ("a duration", lambda: pa.array([datetime.timedelta(1)]), "datetime.timedelta, which is not one of"),
-    ("an unknown zone", lambda: pa.array([0], pa.timestamp("us", "Mars/Olympus")), "unknown zone 'Mars/Olympus'"),
+    (
+        "no zone",
+        lambda: pa.array([datetime.datetime(2024, 1, 1)], pa.timestamp("us")),
+        "without a zone",
+    ),
+    (
+        "a duration",
+        lambda: pa.array([datetime.timedelta(1)]),
+        "datetime.timedelta, which is not one of",
+    ),
+    (
+        "an unknown zone",
+        lambda: pa.array([0], pa.timestamp("us", "Mars/Olympus")),
+        "unknown zone 'Mars/Olympus'",
+    ),
 ]
 
 
@@ -256,13 +345,17 @@ class EmitBatch(ColumnBolt):
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def execute_batch(self, batch: pa.RecordBatch, source: Source, collector: BatchCollector) -> None:
+    def execute_batch(
+        self, batch: pa.RecordBatch, source: Source, collector: BatchCollector
+    ) -> None:
         column = next(make for name, make, _ in COLUMNS if name == self.name)()
         collector.emit_batch(pa.RecordBatch.from_arrays([column], ["any"]))
 
 
 @pytest.mark.parametrize(("name", "make", "sentence"), COLUMNS)
-def test_an_emitted_column_that_no_tuple_carries_is_refused_by_name(name: str, make: Any, sentence: str) -> None:
+def test_an_emitted_column_that_no_tuple_carries_is_refused_by_name(
+    name: str, make: Any, sentence: str
+) -> None:
     spout, builder = FeederSpout(["n"]), TopologyBuilder()
     builder.set_spout("source", spout)
     builder.set_bolt("emits", EmitBatch(name)).global_grouping("source")
@@ -276,11 +369,18 @@ def test_an_emitted_column_that_no_tuple_carries_is_refused_by_name(name: str, m
 
 def test_times_of_an_emitted_column_keep_their_zone() -> None:
     moment = datetime.datetime(2024, 7, 1, 12, tzinfo=BERLIN)
-    for kind in (pa.timestamp("us", "Europe/Berlin"), pa.list_(pa.timestamp("us", "Europe/Berlin"))):
+    for kind in (
+        pa.timestamp("us", "Europe/Berlin"),
+        pa.list_(pa.timestamp("us", "Europe/Berlin")),
+    ):
         value = [moment] if pa.types.is_list(kind) else moment
         ((found,),) = rows_of(pa.RecordBatch.from_arrays([pa.array([value], kind)], ["at"]))
         assert same(found, value)
-    ((nested,),) = rows_of(pa.RecordBatch.from_arrays([pa.array([[moment]], pa.list_(pa.timestamp("us", "UTC")))], ["at"]))
+    ((nested,),) = rows_of(
+        pa.RecordBatch.from_arrays(
+            [pa.array([[moment]], pa.list_(pa.timestamp("us", "UTC")))], ["at"]
+        )
+    )
     assert nested[0].tzinfo is datetime.UTC
 
 
@@ -302,7 +402,11 @@ def test_a_map_with_keys_of_a_struct_is_no_input_of_a_replay() -> None:
     assert "keys of a nested type" in problem_with(pa.list_(kind))
 
 
-EQUAL_KEYS = [(1, True, 1.0, np.int64(1), Decimal(1)), (0, False, -0.0, np.float64(0)), ("a", np.str_("a"))]
+EQUAL_KEYS = [
+    (1, True, 1.0, np.int64(1), Decimal(1)),
+    (0, False, -0.0, np.float64(0)),
+    ("a", np.str_("a")),
+]
 
 
 class ByKey(StatefulBolt):
@@ -337,8 +441,18 @@ def test_keys_that_compare_equal_are_one_key_live_and_replayed(backend: str) -> 
         assert not cluster.dead_letters
         live = cluster.state("keys")
     assert live == {1: 20, 0: 20, "a": 20, (1, "x"): [19], (0, "x"): [19], ("a", "x"): [19]}
-    assert {type(part) for key in live for part in (key if type(key) is tuple else (key,))} <= {int, str, bool, float, Decimal}
-    assert all(type(key) in (int, float, bool, str, Decimal) for (value,) in capture.values for key in value)
+    assert {type(part) for key in live for part in (key if type(key) is tuple else (key,))} <= {
+        int,
+        str,
+        bool,
+        float,
+        Decimal,
+    }
+    assert all(
+        type(key) in (int, float, bool, str, Decimal)
+        for (value,) in capture.values
+        for key in value
+    )
     replayed = replay_locally(builder.build(), {"source": [(n,) for n in range(20)]})
     assert replayed.states["keys"] == live
 
@@ -361,7 +475,8 @@ IS_STATE_KEY = {
 @pytest.mark.parametrize("name", sorted(BY_TYPE))
 def test_a_type_is_a_key_or_is_refused_in_a_sentence(name: str) -> None:
     for value in BY_TYPE[name]:
-        is_nan = value != value  # two of them are two keys of a mapping, but none can be found in a state
+        # two of them are two keys of a mapping, but none can be found in a state
+        is_nan = value != value
         for key in (value, (value, 1)):
             state = MemoryState(CODEC)
             if name in IS_STATE_KEY and not is_nan:
@@ -371,7 +486,11 @@ def test_a_type_is_a_key_or_is_refused_in_a_sentence(name: str) -> None:
                 with pytest.raises((CodecError, TypeError), match=r"a state key|unhashable"):
                     state.put(key, 1)
         if name in IS_STATE_KEY or isinstance(value, enum.Enum):
-            assert same(CODEC.normalise({value: 1}), {value: 1}) and (is_nan or CODEC.normalise({value}) == {value})
+            assert same(CODEC.normalise({value: 1}), {value: 1}) and (
+                is_nan or CODEC.normalise({value}) == {value}
+            )
         elif value.__hash__ is not None and not isinstance(value, Order):
-            with pytest.raises(CodecError, match=r"a mapping key of type|an element of a set of type"):
+            with pytest.raises(
+                CodecError, match=r"a mapping key of type|an element of a set of type"
+            ):
                 CODEC.normalise({value: 1})

@@ -1,4 +1,6 @@
-"""Values beyond JSON's are the same live, after crashes and in replay, and results get Spark's types where those fit exactly."""
+"""Values beyond JSON's are the same live, after crashes and in replay, and results get Spark's
+types where those fit exactly.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,12 @@ from tests.model.test_value_types import Colour, Order
 
 DAY = datetime.date(2024, 2, 29)
 BERLIN = datetime.datetime(2024, 10, 27, 2, 30, fold=1, tzinfo=ZoneInfo("Europe/Berlin"))
-CONF = {"topology.serializers": ["tests.model.test_value_types:Order", "tests.model.test_value_types:Colour"]}
+CONF = {
+    "topology.serializers": [
+        "tests.model.test_value_types:Order",
+        "tests.model.test_value_types:Colour",
+    ]
+}
 VALUES: list[Any] = [
     DAY, BERLIN, Decimal("1.50"), UUID(int=9), {1, "a"}, frozenset({DAY}), 2**100, np.int64(7), Colour.RED,
     Order(UUID(int=1), Decimal("9.99"), Colour.BLUE, [DAY]), {DAY: [Decimal(1)]},
@@ -43,7 +50,9 @@ class Keep(StatefulBolt):
 
     def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
         total = self.state.add(tup["key"], tup["price"])
-        self.state.put((tup["key"], "seen"), [*self.state.get((tup["key"], "seen"), []), tup["value"]])
+        self.state.put(
+            (tup["key"], "seen"), [*self.state.get((tup["key"], "seen"), []), tup["value"]]
+        )
         collector.emit((tup["key"], total))
 
 
@@ -73,7 +82,9 @@ def test_live_after_crashes_and_in_replay_states_are_equal() -> None:
     assert replayed.states["keep"].keys() == live.keys()
     for key in KEYS:
         assert replayed.states["keep"][key] == live[key]
-        assert sorted(map(repr, live[key, "seen"])) == sorted(map(repr, replayed.states["keep"][key, "seen"]))
+        assert sorted(map(repr, live[key, "seen"])) == sorted(
+            map(repr, replayed.states["keep"][key, "seen"])
+        )
     assert {type(value) for key in KEYS for value in live[key, "seen"]} >= {
         datetime.date,
         Decimal,

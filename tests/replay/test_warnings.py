@@ -1,4 +1,5 @@
-"""Warnings against differences: random topologies with bolts that hold inputs or change attributes, live and replayed.
+"""Warnings against differences: random topologies with bolts that hold inputs or change attributes,
+live and replayed.
 
 A component that differs although all of its inputs are equal must carry a warning of its own.
 """
@@ -75,7 +76,9 @@ class Joined(Pairs):
         if former is None:
             self.by_key[repr(tup["key"])] = tup
             return
-        self.collector.emit((tup["key"], former["value"] * 3 - tup["value"], tup["ts"]), [former, tup])
+        self.collector.emit(
+            (tup["key"], former["value"] * 3 - tup["value"], tup["ts"]), [former, tup]
+        )
         self.collector.ack(former)
         self.collector.ack(tup)
 
@@ -179,8 +182,30 @@ class AddsSometimes(Adds):
             self.state.add(tup["key"], tup["value"])
 
 
-KEEPING = (Pairs, Joined, Numbered, Toggled, Recent, FussyCalls, AtLast, Differences, Adds, Totals, AddsSometimes)
-GROUPINGS = ("fields", "fields", "fields", "global", "all", "shuffle", "partial_key", "local_or_shuffle", "custom")
+KEEPING = (
+    Pairs,
+    Joined,
+    Numbered,
+    Toggled,
+    Recent,
+    FussyCalls,
+    AtLast,
+    Differences,
+    Adds,
+    Totals,
+    AddsSometimes,
+)
+GROUPINGS = (
+    "fields",
+    "fields",
+    "fields",
+    "global",
+    "all",
+    "shuffle",
+    "partial_key",
+    "local_or_shuffle",
+    "custom",
+)
 PLAIN = (Shift, Repeat, ByHand, Fussy, Once, Partial)
 
 
@@ -190,7 +215,10 @@ def random_topology(random: Random) -> tuple[Topology, dict[str, list[Any]]]:
     for n in range(random.randint(1, 2)):
         builder.set_spout(f"s{n}", Source(*FIELDS))
         streams.append(f"s{n}")
-        rows[f"s{n}"] = [(random.choice("abcde"), random.randint(-50, 50), at) for at in range(random.choice((0, 3, 20, 40)))]
+        rows[f"s{n}"] = [
+            (random.choice("abcde"), random.randint(-50, 50), at)
+            for at in range(random.choice((0, 3, 20, 40)))
+        ]
     for n in range(random.randint(1, 5)):
         bolt: Any = random.choice(KEEPING if random.random() < 0.5 else PLAIN)()
         declarer = builder.set_bolt(f"b{n}", bolt, random.randint(1, 3))
@@ -212,11 +240,15 @@ def replayed(topology: Topology, rows: Any) -> LocalResults:
     try:
         return replay_locally(topology, rows, conf=CONF, name="test", effects=effects)
     except ReplayFailedError:
-        return replay_locally(topology, rows, conf=CONF, name="test", effects=effects, skip_bad=True)
+        return replay_locally(
+            topology, rows, conf=CONF, name="test", effects=effects, skip_bad=True
+        )
 
 
 def ran_live(topology: Topology, rows: Any, seed: int) -> dict[str, Outcome]:
-    """Results of each bolt: emitted, parked, kept. Inputs may be held for ever, so the run ends when nothing else is left."""
+    """Results of each bolt: emitted, parked, kept. Inputs may be held for ever, so the run ends
+    when nothing else is left.
+    """
     capture = CaptureBolt()
     feeders = {id: fed(topology.components[id].streams, of) for id, of in rows.items()}
     with LocalCluster(seed=seed) as cluster:
@@ -224,7 +256,10 @@ def ran_live(topology: Topology, rows: Any, seed: int) -> dict[str, Outcome]:
         with suppress(TimeoutError):
             cluster.run_until_idle(limit_secs=5)
         letters = cluster.dead_letters
-        return {c.id: outcome(c.id, capture.values_of(c.id), cluster.state_by_task(c.id), letters) for c in topology.bolts}
+        return {
+            c.id: outcome(c.id, capture.values_of(c.id), cluster.state_by_task(c.id), letters)
+            for c in topology.bolts
+        }
 
 
 def outcome(id: str, emitted: Any, states: Mapping[int, Any], letters: Any) -> Outcome:
@@ -240,7 +275,10 @@ def differing(topology: Topology, found: LocalResults, live: Mapping[str, Outcom
     unequal = {
         id
         for id, of in live.items()
-        if of != outcome(id, found.outputs.get(id, ()), found.states_by_task.get(id, {}), found.dead_letters)
+        if of
+        != outcome(
+            id, found.outputs.get(id, ()), found.states_by_task.get(id, {}), found.dead_letters
+        )
     }
     return [
         id
@@ -260,10 +298,18 @@ def outcomes(seeds: range) -> Iterator[tuple[int, list[str], LocalResults, Topol
 @pytest.mark.parametrize("block", range(6))
 def test_every_difference_carries_a_warning_of_its_component(block: int) -> None:
     tally: Counter[str] = Counter()
-    for seed, unequal, found, topology in outcomes(range(block * CASES // 6, (block + 1) * CASES // 6)):
+    for seed, unequal, found, topology in outcomes(
+        range(block * CASES // 6, (block + 1) * CASES // 6)
+    ):
         warned = {warning.component for warning in found.warnings}
-        silent = [f"{id} ({type(topology.components[id].instance).__name__})" for id in unequal if id not in warned]
-        assert not silent, f"seed {seed}: {silent} differ, and only these are warned: {list(map(str, found.warnings))}"
+        silent = [
+            f"{id} ({type(topology.components[id].instance).__name__})"
+            for id in unequal
+            if id not in warned
+        ]
+        assert not silent, (
+            f"seed {seed}: {silent} differ, and only these are warned: {list(map(str, found.warnings))}"
+        )
         tally[f"{'unequal' if unequal else 'equal'}{', warned' if warned else ''}"] += 1
     assert tally["unequal, warned"] > 5
     assert tally["equal"] > 5
@@ -285,14 +331,25 @@ HELD, CHANGED = "held inputs", "attributes"
 
 
 @pytest.mark.parametrize(
-    ("bolt", "kept"), [(Pairs(), HELD), (Joined(), HELD), (Numbered(), CHANGED), (Toggled(), CHANGED), (Recent(), CHANGED)]
+    ("bolt", "kept"),
+    [
+        (Pairs(), HELD),
+        (Joined(), HELD),
+        (Numbered(), CHANGED),
+        (Toggled(), CHANGED),
+        (Recent(), CHANGED),
+    ],
 )
 def test_what_a_bolt_was_seen_to_keep_is_warned_of_by_its_name(bolt: Any, kept: str) -> None:
     rows = {"source": ROWS}
     for grouping in ("local_or_shuffle", "partial_key", "custom"):
-        causes = [(w.component, w.cause) for w in replayed(one_bolt(bolt, 2, grouping), rows).warnings]
+        causes = [
+            (w.component, w.cause) for w in replayed(one_bolt(bolt, 2, grouping), rows).warnings
+        ]
         assert causes == [("bolt", f"{kept} behind {grouping} grouping")]
-    assert [w.cause for w in replayed(one_bolt(bolt, spouts=2), rows).warnings] == ["order of senders"]
+    assert [w.cause for w in replayed(one_bolt(bolt, spouts=2), rows).warnings] == [
+        "order of senders"
+    ]
     assert replayed(one_bolt(bolt), rows).warnings == ()
     assert replayed(one_bolt(bolt, 2, "fields"), rows).warnings == ()
 
@@ -305,14 +362,21 @@ def test_inputs_that_failed_are_warned_of_where_a_later_try_gives_another_result
 
 
 def test_only_senders_that_sent_are_several() -> None:
-    """Two bolts send, but one of them has nothing to send; behind one key a bolt of three tasks is one sender."""
+    """Two bolts send, but one of them has nothing to send; behind one key a bolt of three tasks is
+    one sender.
+    """
     rows_of_one = [("a", n, n) for n in range(40)]
-    for rows, warned in (({"a": rows_of_one, "b": []}, False), ({"a": rows_of_one, "b": ROWS}, True)):
+    for rows, warned in (
+        ({"a": rows_of_one, "b": []}, False),
+        ({"a": rows_of_one, "b": ROWS}, True),
+    ):
         builder = TopologyBuilder()
         for id in rows:
             builder.set_spout(id, Source(*FIELDS))
             builder.set_bolt(f"pass-{id}", Shift(), 3).fields_grouping(id, "key")
-        builder.set_bolt("last", Differences(), 2).fields_grouping("pass-a", "key").fields_grouping("pass-b", "key")
+        builder.set_bolt("last", Differences(), 2).fields_grouping("pass-a", "key").fields_grouping(
+            "pass-b", "key"
+        )
         assert bool(replayed(builder.build(), rows).warnings) is warned
 
 
@@ -383,7 +447,8 @@ def test_looking_at_attributes_changes_no_batches_and_leaves_the_bolt_as_it_was(
     watched.look(1, is_last=True)
     assert (watched.changed, "execute" in vars(bolt)) == ("calls", False)
     results = replay_locally(one_bolt(FussyCalls()), {"source": ROWS}, conf=CONF, skip_bad=True)
-    assert [row[1] - row[2] for row in results["bolt"]][:4] == [1, 2, 3, 5]  # the failed fourth is tried again after its batch
+    # the failed fourth is tried again after its batch
+    assert [row[1] - row[2] for row in results["bolt"]][:4] == [1, 2, 3, 5]
 
 
 class _Ignoring:

@@ -1,4 +1,6 @@
-"""Capsules of bolts with windows and timers: a failed window, timer or tuple fails again by itself, with what it met."""
+"""Capsules of bolts with windows and timers: a failed window, timer or tuple fails again by itself,
+with what it met.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,14 @@ from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster
 from tests.replay.test_capsule import run_pytest
 
 ROW = ("key", "ts", "value")
-ROWS = [("a", 1000, 1), ("b", 2000, 2), ("a", 3000, 3), ("a", 12_000, 4), ("b", 13_000, 5), ("a", 25_000, 6)]
+ROWS = [
+    ("a", 1000, 1),
+    ("b", 2000, 2),
+    ("a", 3000, 3),
+    ("a", 12_000, 4),
+    ("b", 13_000, 5),
+    ("a", 25_000, 6),
+]
 
 
 def windowed(bolt: Any, spout: FeederSpout | None = None) -> Topology:
@@ -56,7 +65,10 @@ def parked(bolt: Any, rows: Sequence[Sequence[Any]] = ROWS, **conf: Any) -> list
     """Run a bolt over rows; return what was parked."""
     spout = FeederSpout(ROW)
     with LocalCluster() as cluster:
-        cluster.submit(windowed(bolt, spout), {"topology.max.retries": 1, "topology.retry.backoff.ms": 1, **conf})
+        cluster.submit(
+            windowed(bolt, spout),
+            {"topology.max.retries": 1, "topology.retry.backoff.ms": 1, **conf},
+        )
         for row in rows:
             spout.feed(row)
         cluster.run_until_idle()
@@ -117,7 +129,11 @@ class Folded(FoldingBolt):
 
 def seconds(bolt: Any, length: int = 10, slide: int | None = None) -> Any:
     slides = None if slide is None else Duration.seconds(slide)
-    return bolt.with_window(Duration.seconds(length), slides).with_key("key").with_timestamp_field("ts")
+    return (
+        bolt.with_window(Duration.seconds(length), slides)
+        .with_key("key")
+        .with_timestamp_field("ts")
+    )
 
 
 def test_a_failed_window_has_its_tuples_its_state_and_its_watermark(tmp_path: Path) -> None:
@@ -128,7 +144,11 @@ def test_a_failed_window_has_its_tuples_its_state_and_its_watermark(tmp_path: Pa
         ("b",): 2,
     }
     step = stepped(tmp_path, letter, seconds(Total(fails_at=8)))
-    assert step.failure is not None and step.failure.text == letter.reason and "8 in all by" in letter.reason
+    assert (
+        step.failure is not None
+        and step.failure.text == letter.reason
+        and "8 in all by" in letter.reason
+    )
     assert step.state["a",] == 4 and not step.emitted, "what a failed call did is undone"
     mended = stepped(tmp_path, letter, seconds(Total()))
     assert mended.failure is None and mended.state["a",] == 8
@@ -139,14 +159,34 @@ def test_a_failed_window_has_its_tuples_its_state_and_its_watermark(tmp_path: Pa
     ("bolt", "fails_at"),
     [
         (lambda fails_at: seconds(Total(fails_at), 20, 10), 12),
-        (lambda fails_at: Total(fails_at).with_session_window(Duration.seconds(5)).with_key("key").with_timestamp_field("ts"), 8),
+        (
+            lambda fails_at: (
+                Total(fails_at)
+                .with_session_window(Duration.seconds(5))
+                .with_key("key")
+                .with_timestamp_field("ts")
+            ),
+            8,
+        ),
         (lambda fails_at: Total(fails_at).with_tumbling_window(Count(2)).with_key("key"), 14),
-        (lambda fails_at: Total(fails_at).with_tumbling_window(Count(2)).with_timestamp_field("ts"), 10),
-        (lambda fails_at: Total(fails_at).with_tumbling_window(Duration.seconds(5)).with_key("key"), 14),
+        (
+            lambda fails_at: (
+                Total(fails_at).with_tumbling_window(Count(2)).with_timestamp_field("ts")
+            ),
+            10,
+        ),
+        (
+            lambda fails_at: (
+                Total(fails_at).with_tumbling_window(Duration.seconds(5)).with_key("key")
+            ),
+            14,
+        ),
     ],
     ids=["sliding", "session", "count", "count in order of time", "by the clock"],
 )
-def test_windows_of_every_kind_fail_again_and_pass_when_mended(bolt: Any, fails_at: int, tmp_path: Path) -> None:
+def test_windows_of_every_kind_fail_again_and_pass_when_mended(
+    bolt: Any, fails_at: int, tmp_path: Path
+) -> None:
     letters = parked(bolt(fails_at))
     assert letters
     for letter in letters:
@@ -162,7 +202,9 @@ def test_a_tuple_that_cannot_be_folded_meets_the_accumulator_of_its_window(tmp_p
     assert step.failure is not None and step.failure.text == letter.reason
     assert stepped(tmp_path, letter, seconds(Folded())).failure is None
     alone = replace(letter, window={"watermark_ms": 0})
-    assert stepped(tmp_path, alone, seconds(Folded(fails_at=4))).failure is None, "by itself it does no harm"
+    assert stepped(tmp_path, alone, seconds(Folded(fails_at=4))).failure is None, (
+        "by itself it does no harm"
+    )
 
 
 def test_a_folded_window_has_its_accumulator(tmp_path: Path) -> None:
@@ -209,7 +251,11 @@ def test_a_timer_and_a_tuple_of_a_timed_bolt_fail_again(tmp_path: Path) -> None:
 
 
 def joined() -> Any:
-    join = JoinBolt("rows", key="key").join("others", key="key").select("rows:value as one", "others:value as other")
+    join = (
+        JoinBolt("rows", key="key")
+        .join("others", key="key")
+        .select("rows:value as one", "others:value as other")
+    )
     return join.with_tumbling_window(Duration.seconds(10)).with_timestamp_field("ts")
 
 
@@ -236,12 +282,24 @@ def test_a_window_of_a_join_fails_again(tmp_path: Path, monkeypatch: pytest.Monk
     write_capsule(tmp_path / f"one{ENDING}", letter)
     capsule = open_capsule(tmp_path / f"one{ENDING}")
     step = capsule.step(build())
-    assert step.failure is not None and step.failure.text == letter.reason and "joins to more than 3 rows" in letter.reason
+    assert (
+        step.failure is not None
+        and step.failure.text == letter.reason
+        and "joins to more than 3 rows" in letter.reason
+    )
     monkeypatch.setattr(joins, "_MOST_ROWS", 1000)
-    assert sorted(capsule.step(build()).emitted["default"]) == [(1, 1), (1, 3), (2, 2), (3, 1), (3, 3)]
+    assert sorted(capsule.step(build()).emitted["default"]) == [
+        (1, 1),
+        (1, 3),
+        (2, 2),
+        (3, 1),
+        (3, 3),
+    ]
 
 
-def test_a_window_that_is_too_large_is_left_out_with_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_window_that_is_too_large_is_left_out_with_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(window_records, "_MOST_BYTES", 20)
     (letter,) = parked(seconds(Total(fails_at=8)))
     assert letter.window == {"is_left_out": True}
@@ -254,9 +312,27 @@ def test_a_window_that_is_too_large_is_left_out_with_a_sentence(tmp_path: Path, 
     [
         {"tuples": 7, "new": [], "expired": [], "value": 0, "is_update": False},
         {"tuples": [7], "new": [], "expired": [], "value": 0, "is_update": False},
-        {"tuples": [["rows", 1, "default", [1]]], "new": [], "expired": [], "value": 0, "is_update": False},
-        {"tuples": [["gone", 1, "default", [1]]], "new": [], "expired": [], "value": 0, "is_update": False},
-        {"tuples": [["rows", 1, [], [1]]], "new": [], "expired": [], "value": 0, "is_update": False},
+        {
+            "tuples": [["rows", 1, "default", [1]]],
+            "new": [],
+            "expired": [],
+            "value": 0,
+            "is_update": False,
+        },
+        {
+            "tuples": [["gone", 1, "default", [1]]],
+            "new": [],
+            "expired": [],
+            "value": 0,
+            "is_update": False,
+        },
+        {
+            "tuples": [["rows", 1, [], [1]]],
+            "new": [],
+            "expired": [],
+            "value": 0,
+            "is_update": False,
+        },
         {"tuples": [], "new": [5], "expired": [], "value": 0, "is_update": False},
         {"tuples": []},
         {"tuples": [], "cells": [7]},
@@ -264,7 +340,9 @@ def test_a_window_that_is_too_large_is_left_out_with_a_sentence(tmp_path: Path, 
         {"tuples": [], "cells": [[[], 7]]},
     ],
 )
-def test_a_window_that_is_none_is_named_in_one_sentence(window: dict[str, Any], tmp_path: Path) -> None:
+def test_a_window_that_is_none_is_named_in_one_sentence(
+    window: dict[str, Any], tmp_path: Path
+) -> None:
     (letter,) = parked(seconds(Total(fails_at=8)))
     with pytest.raises(RecordingError, match="of this dead letter"):
         stepped(tmp_path, replace(letter, window=window), seconds(Total()))
@@ -297,8 +375,15 @@ def test_a_failed_window_of_a_run_becomes_a_test_that_fails_is_mended_and_passes
     monkeypatch.syspath_prepend(str(tmp_path))
     means = importlib.import_module("means")
     with LocalCluster() as cluster:
-        cluster.submit(means.build(), {"topology.max.retries": 1, "topology.builder": "means:build"})
-        for word, ts, weight in (("storm", 1000, 3), ("spark", 2000, 9), ("storm", 3000, 2), ("spark", 14_000, 1)):
+        cluster.submit(
+            means.build(), {"topology.max.retries": 1, "topology.builder": "means:build"}
+        )
+        for word, ts, weight in (
+            ("storm", 1000, 3),
+            ("spark", 2000, 9),
+            ("storm", 3000, 2),
+            ("spark", 14_000, 1),
+        ):
             means.feeder.feed([word, ts, weight])
         means.feeder.finish()
         cluster.run_until_idle()
@@ -306,9 +391,27 @@ def test_a_failed_window_of_a_run_becomes_a_test_that_fails_is_mended_and_passes
     sys.modules.pop("means")
     (tmp_path / "dead-letters.jsonl").write_text(letter.to_line("7-0") + "\n")
     capsule = tmp_path / f"mean{ENDING}"
-    assert main(["capsule", str(tmp_path / "dead-letters.jsonl"), "7-0", "--to", str(capsule), "--pytest"]) == 0
+    assert (
+        main(
+            [
+                "capsule",
+                str(tmp_path / "dead-letters.jsonl"),
+                "7-0",
+                "--to",
+                str(capsule),
+                "--pytest",
+            ]
+        )
+        == 0
+    )
     before = run_pytest(tmp_path / "test_mean.py")
-    assert before.returncode == 1 and "ZeroDivisionError: integer division or modulo by zero (means.py, line 10)" in before.stdout
-    (tmp_path / "means.py").write_text(SOURCE.replace("(sum(weights) - 5)", "max(1, sum(weights) - 5)"))
+    assert (
+        before.returncode == 1
+        and "ZeroDivisionError: integer division or modulo by zero (means.py, line 10)"
+        in before.stdout
+    )
+    (tmp_path / "means.py").write_text(
+        SOURCE.replace("(sum(weights) - 5)", "max(1, sum(weights) - 5)")
+    )
     after = run_pytest(tmp_path / "test_mean.py")
     assert after.returncode == 0, after.stdout

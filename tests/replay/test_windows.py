@@ -1,4 +1,6 @@
-"""Windows and timers in a replay: the same firings, late tuples and states as live, with bounded memory."""
+"""Windows and timers in a replay: the same firings, late tuples and states as live, with bounded
+memory.
+"""
 
 from __future__ import annotations
 
@@ -60,12 +62,20 @@ def chain(*bolts: Any, tasks: int = 3) -> Topology:
 
 
 def rows(seed: int, count: int = 300, disorder_ms: int = 40) -> list[tuple[Any, ...]]:
-    """Events of three keys over about three seconds, out of order by so much, now and then much more."""
+    """Events of three keys over about three seconds, out of order by so much, now and then much
+    more.
+    """
     random = Random(seed)
     found = []
     for n in range(count):
         late = random.choice((0, 0, 0, 0, 0, 0, 0, 0, 0, 500))
-        found.append((random.choice("abc"), random.randint(1, 9), max(0, 10 * n - random.randint(0, disorder_ms) - late)))
+        found.append(
+            (
+                random.choice("abc"),
+                random.randint(1, 9),
+                max(0, 10 * n - random.randint(0, disorder_ms) - late),
+            )
+        )
     return found
 
 
@@ -74,8 +84,12 @@ def by_ts(bolt: Any, lag_ms: int = 50) -> Any:
 
 
 SHAPES: dict[str, Callable[[], list[Any]]] = {
-    "tumbling": lambda: [by_ts(WindowSums().with_tumbling_window(MS(100))).with_late_tuple_stream("late")],
-    "sliding": lambda: [by_ts(WindowSums().with_window(MS(100), MS(30))).with_late_tuple_stream("late")],
+    "tumbling": lambda: [
+        by_ts(WindowSums().with_tumbling_window(MS(100))).with_late_tuple_stream("late")
+    ],
+    "sliding": lambda: [
+        by_ts(WindowSums().with_window(MS(100), MS(30))).with_late_tuple_stream("late")
+    ],
     "sessions": lambda: [by_ts(WindowSums().with_session_window(MS(40)))],
     "members": lambda: [by_ts(Members().with_window(MS(120), MS(40)))],
     "timers": lambda: [by_ts(Silence("ts", 50)).with_late_tuple_stream("late")],
@@ -88,19 +102,25 @@ SHAPES: dict[str, Callable[[], list[Any]]] = {
 TIMES = {"in place": EventTime("ts", in_order=False), "no event time": None}
 
 
-def assert_like_live(topology: Topology, replayed: LocalResults, data: list[Any], seed: int) -> None:
+def assert_like_live(
+    topology: Topology, replayed: LocalResults, data: list[Any], seed: int
+) -> None:
     live = complete_topology(topology, {"source": data}, seed=seed)
     for bolt in topology.bolts:
         for stream in bolt.streams:
             name = bolt.id if stream == "default" else f"{bolt.id}:{stream}"
-            assert Counter(map(repr, replayed[name])) == Counter(map(repr, live.values(bolt.id, stream))), name
+            assert Counter(map(repr, replayed[name])) == Counter(
+                map(repr, live.values(bolt.id, stream))
+            ), name
         assert replayed.states.get(bolt.id, {}) == live.state(bolt.id)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("time", TIMES)
 @pytest.mark.parametrize("seed", range(5))
-def test_firings_late_tuples_and_states_are_those_of_a_live_run(shape: str, time: str, seed: int) -> None:
+def test_firings_late_tuples_and_states_are_those_of_a_live_run(
+    shape: str, time: str, seed: int
+) -> None:
     topology = chain(*SHAPES[shape]())
     replayed = replay_locally(topology, {"source": rows(seed)}, event_time=TIMES[time])
     assert_like_live(topology, replayed, rows(seed), seed)
@@ -116,13 +136,21 @@ def test_late_rows_are_late_in_both_runs_and_none_is_when_rows_are_sorted() -> N
 
 
 def test_windows_fire_along_the_way_when_time_is_known() -> None:
-    """Return what is emitted carries the time of its firing: all at the end would have the last one's."""
+    """Return what is emitted carries the time of its firing: all at the end would have the last
+    one's.
+    """
     builder = TopologyBuilder()
     builder.set_spout("source", Source("key", "value", "ts"))
-    builder.set_bolt("sum", by_ts(WindowSums().with_tumbling_window(MS(1000))), 2).fields_grouping("source", "key")
-    builder.set_bolt("again", by_ts(WindowSums().with_tumbling_window(MS(5000)), 0), 2).fields_grouping("sum", "key")
+    builder.set_bolt("sum", by_ts(WindowSums().with_tumbling_window(MS(1000))), 2).fields_grouping(
+        "source", "key"
+    )
+    builder.set_bolt(
+        "again", by_ts(WindowSums().with_tumbling_window(MS(5000)), 0), 2
+    ).fields_grouping("sum", "key")
     data = [(f"k{n % 5}", 1, n) for n in range(50_000)]
-    results = replay_locally(builder.build(), {"source": data}, event_time=EventTime("ts"), partitions=3)
+    results = replay_locally(
+        builder.build(), {"source": data}, event_time=EventTime("ts"), partitions=3
+    )
     assert Counter(value for _, value, _ in results["sum"]) == {200: 250}
     assert Counter(value for _, value, _ in results["again"]) == {1000: 50}
 
@@ -130,7 +158,10 @@ def test_windows_fire_along_the_way_when_time_is_known() -> None:
 def test_a_window_that_fails_is_named_or_put_aside() -> None:
     topology = chain(by_ts(FailsAt().with_tumbling_window(MS(100))))
     data = [("a", 1, 10), ("a", 2, 110), ("a", 3, 210)]
-    with pytest.raises(ReplayFailedError, match=r"component 'w0' \(task \d\) failed 4 times on .*end=200.*not this window"):
+    with pytest.raises(
+        ReplayFailedError,
+        match=r"component 'w0' \(task \d\) failed 4 times on .*end=200.*not this window",
+    ):
         replay_locally(topology, {"source": data})
     results = replay_locally(topology, {"source": data}, skip_bad=True)
     assert sorted(results["w0"]) == [("a", 1, 99), ("a", 3, 299)]
@@ -163,7 +194,9 @@ class Told(StatefulBolt):
 def data_topology() -> Topology:
     """A bolt of each kind, each straight behind data of its own."""
     builder = TopologyBuilder()
-    bolts = {shape: SHAPES[shape]()[0] for shape in ("tumbling", "members", "timers")} | {"told": Told()}
+    bolts = {shape: SHAPES[shape]()[0] for shape in ("tumbling", "members", "timers")} | {
+        "told": Told()
+    }
     for name, bolt in bolts.items():
         builder.set_spout(f"of-{name}", Source("key", "value", "ts"))
         builder.set_bolt(name, bolt, 3).fields_grouping(f"of-{name}", "key")
@@ -171,15 +204,28 @@ def data_topology() -> Topology:
 
 
 @pytest.mark.system
-def test_on_spark_rows_come_to_their_tasks_in_the_order_of_time_and_then_of_place(spark: SparkSession) -> None:
-    topology, data = data_topology(), [(key, n, at_ms // 20 * 20) for n, (key, _, at_ms) in enumerate(rows(2))]
-    frame = spark.createDataFrame(spark.sparkContext.parallelize(data, 4), "key string, value bigint, ts bigint")
+def test_on_spark_rows_come_to_their_tasks_in_the_order_of_time_and_then_of_place(
+    spark: SparkSession,
+) -> None:
+    topology, data = (
+        data_topology(),
+        [(key, n, at_ms // 20 * 20) for n, (key, _, at_ms) in enumerate(rows(2))],
+    )
+    frame = spark.createDataFrame(
+        spark.sparkContext.parallelize(data, 4), "key string, value bigint, ts bigint"
+    )
     plan = make_plan(topology, merge({}).as_dict(), "replay", {})
     times = {Feed(spout.id, "default"): "ts" for spout in topology.spouts}
     job = make_job(plan, RunSettings(time_fields=times, is_sorted=True), is_local=True)
-    assert [sql_shuffled_input(plan, job, s) is not None for s in plan.stages if not s.feed] == [True] * 4
-    local = replay_locally(topology, {spout.id: data for spout in topology.spouts}, event_time=EventTime("ts"))
-    found = replay(topology, {spout.id: frame for spout in topology.spouts}, event_time=EventTime("ts"))
+    assert [sql_shuffled_input(plan, job, s) is not None for s in plan.stages if not s.feed] == [
+        True
+    ] * 4
+    local = replay_locally(
+        topology, {spout.id: data for spout in topology.spouts}, event_time=EventTime("ts")
+    )
+    found = replay(
+        topology, {spout.id: frame for spout in topology.spouts}, event_time=EventTime("ts")
+    )
     for bolt in topology.bolts:
         of_spark = Counter(repr(tuple(map(read_value, row))) for row in found[bolt.id].collect())
         assert of_spark == Counter(map(repr, local[bolt.id])), bolt.id

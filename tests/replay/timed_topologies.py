@@ -1,4 +1,6 @@
-"""Random topologies of windows and timers over event time, behind bolts and spouts of several tasks, with real lateness."""
+"""Random topologies of windows and timers over event time, behind bolts and spouts of several
+tasks, with real lateness.
+"""
 
 from __future__ import annotations
 
@@ -93,7 +95,12 @@ FOLDING, COLLECTING = (WindowSums, Hashes, Firsts), (Members, SortedMembers)
 def with_time(bolt: Any, random: Random) -> Any:
     """Add a window of some shape over event time, a lag, now and then allowed lateness."""
     length = Duration.millis(random.choice((50, 100, 333)))
-    shapes = ["tumbling", "sliding", "session", *(["count"] if isinstance(bolt, COLLECTING) else [])]
+    shapes = [
+        "tumbling",
+        "sliding",
+        "session",
+        *(["count"] if isinstance(bolt, COLLECTING) else []),
+    ]
     shape = "timed" if isinstance(bolt, TimedBolt) else random.choice(shapes)
     if shape == "count":
         bolt.order_insensitive = False  # which tuples are in a window depends on their order
@@ -124,7 +131,9 @@ def random_topology(random: Random) -> tuple[Topology, dict[str, list[Any]]]:
         rows[f"s{n}"] = random_rows(random)
     for n in range(random.randint(1, 5)):
         is_plain = random.random() < 0.5 and n < 4
-        make = random.choice((Pass, Pass, Disorder, Bad) if is_plain else (*FOLDING, *COLLECTING, Steps))
+        make = random.choice(
+            (Pass, Pass, Disorder, Bad) if is_plain else (*FOLDING, *COLLECTING, Steps)
+        )
         bolt: Any = make() if is_plain else with_time(make(), random)
         declarer = builder.set_bolt(f"b{n}", bolt, random.choice((1, 2, 3)))
         for component in random.sample(streams, min(len(streams), random.choice((1, 1, 1, 2)))):

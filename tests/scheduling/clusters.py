@@ -25,20 +25,30 @@ def singles(count: int, first: int = 1) -> tuple[ExecutorId, ...]:
     return tuple(ExecutorId(at, at) for at in range(first, first + count))
 
 
-def supervisor(name: str, *ports: int, host: str | None = None, rack: str | None = None, **resources: float) -> Any:
+def supervisor(
+    name: str, *ports: int, host: str | None = None, rack: str | None = None, **resources: float
+) -> Any:
     """A supervisor; memory and cpu may be given by these words, other resources by their own."""
-    words = {"memory": "supervisor.memory.capacity.mb", "cpu": "supervisor.cpu.capacity", "gpu": "gpu.count"}
+    words = {
+        "memory": "supervisor.memory.capacity.mb",
+        "cpu": "supervisor.cpu.capacity",
+        "gpu": "gpu.count",
+    }
     offered = {words.get(key, key): value for key, value in resources.items()}
     return SupervisorView(name, host or f"host-{name}", ports, rack, 3_600_000, offered)
 
 
-def component(name: str, parts: Sequence[ExecutorId], kind: str = "bolt", *inputs: str, **conf: Any) -> ComponentView:
+def component(
+    name: str, parts: Sequence[ExecutorId], kind: str = "bolt", *inputs: str, **conf: Any
+) -> ComponentView:
     """A component that reads others by shuffle; underscores in conf names are dots."""
     named = {key.replace("__", "."): value for key, value in conf.items()}
     return ComponentView(name, kind, tuple(parts), named, tuple(InputView(each) for each in inputs))
 
 
-def topology(name: str, parts: Sequence[ExecutorId] | Sequence[ComponentView], workers: int, **more: Any) -> TopologyView:
+def topology(
+    name: str, parts: Sequence[ExecutorId] | Sequence[ComponentView], workers: int, **more: Any
+) -> TopologyView:
     """A topology of one spout with these executors, or of these components."""
     if parts and isinstance(parts[0], ExecutorId):
         parts = [component("in", parts, "spout")]  # type: ignore[arg-type]
@@ -47,11 +57,15 @@ def topology(name: str, parts: Sequence[ExecutorId] | Sequence[ComponentView], w
 
 
 def cluster(
-    supervisors: Sequence[SupervisorView], topologies: Sequence[TopologyView], placed: Mapping[str, Rows] | None = None, **more: Any
+    supervisors: Sequence[SupervisorView],
+    topologies: Sequence[TopologyView],
+    placed: Mapping[str, Rows] | None = None,
+    **more: Any,
 ) -> ClusterView:
     """A cluster view; placements are {topology: {(first, last): "node:port"}}."""
     assignments = {
-        name: {ExecutorId(*tasks): slot(where) for tasks, where in rows.items()} for name, rows in (placed or {}).items()
+        name: {ExecutorId(*tasks): slot(where) for tasks, where in rows.items()}
+        for name, rows in (placed or {}).items()
     }
     return ClusterView(supervisors, topologies, assignments, **more)
 

@@ -14,7 +14,15 @@ from sparkstorm.scheduling.free_slots import FreeSlots
 from sparkstorm.scheduling.per_topology import chosen_scheduler
 from sparkstorm.scheduling.records import Conf, Topologies
 from sparkstorm.scheduling.view import ClusterView
-from tests.scheduling.clusters import cluster, executors, places, singles, slot, supervisor, topology
+from tests.scheduling.clusters import (
+    cluster,
+    executors,
+    places,
+    singles,
+    slot,
+    supervisor,
+    topology,
+)
 
 
 def test_topologies_hold_static_facts_of_those_that_need_nothing_too() -> None:
@@ -29,7 +37,11 @@ def test_topologies_hold_static_facts_of_those_that_need_nothing_too() -> None:
 
 def test_the_cluster_holds_what_runs() -> None:
     """S4.3."""
-    view = cluster([supervisor("a", 1, 2), supervisor("b", 1)], [topology("t", singles(1), 1)], {"t": {(1, 1): "b:1"}})
+    view = cluster(
+        [supervisor("a", 1, 2), supervisor("b", 1)],
+        [topology("t", singles(1), 1)],
+        {"t": {(1, 1): "b:1"}},
+    )
     assert list(view.supervisors) == ["a", "b"]
     assert view.available_slots() == [slot("a:1"), slot("a:2")]
     assert view.assignments() == {"t": {ExecutorId(1, 1): slot("b:1")}}
@@ -62,7 +74,9 @@ def test_scheduling_is_needed_for_missing_workers_or_executors(
 
 
 def test_both_causes_of_scheduling_are_seen() -> None:
-    """S4.7: a slot died or slots were short (fewer workers), or the topology is new or executors died."""
+    """S4.7: a slot died or slots were short (fewer workers), or the topology is new or executors
+    died.
+    """
     short = topology("short", singles(2), 2)
     fresh = topology("fresh", singles(1), 1)
     wounded = topology("wounded", singles(2), 1)
@@ -89,21 +103,35 @@ def test_available_slots_are_ports_minus_used_ones() -> None:
 
 def test_executors_are_start_and_end_task() -> None:
     """S4.10."""
-    assert topology("t", executors((5, 7), (1, 3), (4, 4)), 1).executors == executors((1, 3), (4, 4), (5, 7))
+    assert topology("t", executors((5, 7), (1, 3), (4, 4)), 1).executors == executors(
+        (1, 3), (4, 4), (5, 7)
+    )
 
 
 def test_alive_executors_are_those_that_were_handed_in() -> None:
     """S4.11."""
-    view = cluster([supervisor("a", 1, 2)], [topology("t", singles(3), 2)], {"t": {(1, 1): "a:1", (2, 2): "a:2"}})
+    view = cluster(
+        [supervisor("a", 1, 2)],
+        [topology("t", singles(3), 2)],
+        {"t": {(1, 1): "a:1", (2, 2): "a:2"}},
+    )
     placement = view.placement("t")
-    assert placement.executors_by_slot == {slot("a:1"): [ExecutorId(1, 1)], slot("a:2"): [ExecutorId(2, 2)]}
+    assert placement.executors_by_slot == {
+        slot("a:1"): [ExecutorId(1, 1)],
+        slot("a:2"): [ExecutorId(2, 2)],
+    }
     assert placement.missing() == [ExecutorId(3, 3)]
 
 
 def test_a_slot_can_be_reassigned_when_its_node_lives_is_trusted_and_offers_the_port() -> None:
     """S4.12: live executors may sit on slots that are not reusable."""
     view = cluster([supervisor("a", 1), supervisor("b", 1)], [], blacklisted_hosts=["host-b"])
-    assert [view.can_reassign(slot(each)) for each in ("a:1", "a:2", "b:1", "gone:1")] == [True, False, False, False]
+    assert [view.can_reassign(slot(each)) for each in ("a:1", "a:2", "b:1", "gone:1")] == [
+        True,
+        False,
+        False,
+        False,
+    ]
 
 
 def test_assigning_puts_executors_on_a_slot_and_freeing_takes_them_off() -> None:
@@ -124,7 +152,9 @@ def test_a_slot_on_a_dead_port_does_not_become_free() -> None:
 
 def test_assigning_to_a_used_slot_or_an_executor_twice_is_an_error() -> None:
     """S4.31."""
-    view = cluster([supervisor("a", 1, 2)], [topology("t", singles(2), 2), topology("u", singles(1), 1)])
+    view = cluster(
+        [supervisor("a", 1, 2)], [topology("t", singles(2), 2), topology("u", singles(1), 1)]
+    )
     view.assign(slot("a:1"), "t", singles(1))
     with pytest.raises(FailedAssignTopologyError, match="a:1 is already occupied by t"):
         view.assign(slot("a:1"), "u", singles(1))
@@ -171,7 +201,14 @@ def test_nodes_of_two_drivers_on_one_machine_are_one_in_turn() -> None:
     for machine in ("w1", "w2", "w3"):
         free.set_ports(machine, (1, 2))
         free.set_ports(f"{machine}@2", (1, 2))
-    assert [str(each) for each in free.interleaved(6)] == ["w1:1", "w2:1", "w3:1", "w1:2", "w2:2", "w3:2"]
+    assert [str(each) for each in free.interleaved(6)] == [
+        "w1:1",
+        "w2:1",
+        "w3:1",
+        "w1:2",
+        "w2:2",
+        "w3:2",
+    ]
     free.set_ports("w1", ())  # the first driver has lost its slots there
     assert [str(each) for each in free.interleaved(3)] == ["w2:1", "w3:1", "w1@2:1"]
 
@@ -215,11 +252,15 @@ class Noting(DefaultScheduler):
         super().schedule(topologies, cluster)
 
 
-def test_a_scheduler_is_prepared_once_and_then_asked_in_every_round(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scheduler_is_prepared_once_and_then_asked_in_every_round(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """S4.1, by the one way in which Nimbus makes schedulers and asks them."""
     monkeypatch.setattr(Noting, "calls", [])
     path = f"{__name__}.Noting"
-    mine = chosen_scheduler({"storm.scheduler": path, "storm.scheduler.allowed": [path], "app.colour": "red"})
+    mine = chosen_scheduler(
+        {"storm.scheduler": path, "storm.scheduler.allowed": [path], "app.colour": "red"}
+    )
     view = cluster([supervisor("a", 1)], [topology("t", singles(1), 1)])
     mine.schedule(view.topologies, view)
     mine.schedule(view.topologies, view)

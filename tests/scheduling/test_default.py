@@ -7,7 +7,16 @@ import pytest
 from sparkstorm.scheduling.default import DefaultScheduler, bad_slots
 from sparkstorm.scheduling.even import EvenScheduler, reassignment
 from sparkstorm.scheduling.view import ClusterView
-from tests.scheduling.clusters import cluster, executors, places, singles, slot, supervisor, topology, workers_by_node
+from tests.scheduling.clusters import (
+    cluster,
+    executors,
+    places,
+    singles,
+    slot,
+    supervisor,
+    topology,
+    workers_by_node,
+)
 
 
 def default(view: ClusterView, scope: str = "") -> None:
@@ -19,7 +28,9 @@ def default(view: ClusterView, scope: str = "") -> None:
 def test_default_visits_every_topology_that_needs_scheduling() -> None:
     """S4.8."""
     wanting = [topology(name, singles(2), 1) for name in ("t", "u")]
-    view = cluster([supervisor("a", 1, 2, 3)], [*wanting, topology("v", singles(1), 1)], {"v": {(1, 1): "a:1"}})
+    view = cluster(
+        [supervisor("a", 1, 2, 3)], [*wanting, topology("v", singles(1), 1)], {"v": {(1, 1): "a:1"}}
+    )
     default(view)
     assert places(view, "t") == {(1, 1): "a:2", (2, 2): "a:2"}
     assert places(view, "u") == {(1, 1): "a:3", (2, 2): "a:3"}
@@ -27,11 +38,14 @@ def test_default_visits_every_topology_that_needs_scheduling() -> None:
 
 
 def test_slots_to_use_are_bounded_by_what_can_be_reused_or_is_free() -> None:
-    """S4.13: four wanted; one on a dead node cannot be reused, so three executors share two slots."""
+    """S4.13: four wanted; one on a dead node cannot be reused, so three executors share two
+    slots.
+    """
     asked = topology("t", singles(4), 4)
     view = cluster([supervisor("a", 1, 2)], [asked], {"t": {(1, 1): "gone:1", (2, 2): "a:1"}})
     default(view)
-    # two slots to use: executors 2 each, so both single ones are bad; then both free slots are filled evenly
+    # two slots to use: executors 2 each, so both single ones are bad; then both free slots are
+    # filled evenly
     assert places(view, "t") == {(1, 1): "a:1", (2, 2): "a:2", (3, 3): "a:1", (4, 4): "a:2"}
 
 
@@ -46,7 +60,9 @@ def test_nothing_is_freed_when_all_run_and_no_slot_could_be_gained() -> None:
 def test_a_new_free_slot_makes_uneven_workers_bad() -> None:
     """S4.14: one more slot could be used, so workers are compared with the even distribution."""
     placed = {(1, 1): "a:1", (2, 2): "a:1", (3, 3): "a:1", (4, 4): "a:2"}
-    view = cluster([supervisor("a", 1, 2), supervisor("b", 1)], [topology("t", singles(4), 3)], {"t": placed})
+    view = cluster(
+        [supervisor("a", 1, 2), supervisor("b", 1)], [topology("t", singles(4), 3)], {"t": placed}
+    )
     default(view)
     assert places(view, "t") == {(1, 1): "a:1", (2, 2): "b:1", (3, 3): "a:1", (4, 4): "a:2"}
 
@@ -68,7 +84,9 @@ def test_a_worker_is_kept_while_its_size_has_a_place_in_the_distribution() -> No
 
 def test_seven_executors_on_three_workers_leave_one_place_for_three() -> None:
     """S4.18: {2: 2, 3: 1}: a slot with one executor, or a second slot with three, is bad."""
-    placed = dict(zip([(at, at) for at in range(1, 8)], ["a:1"] * 3 + ["a:2"] * 3 + ["a:3"], strict=True))
+    placed = dict(
+        zip([(at, at) for at in range(1, 8)], ["a:1"] * 3 + ["a:2"] * 3 + ["a:3"], strict=True)
+    )
     view = cluster([supervisor("a", 1, 2, 3)], [topology("t", singles(7), 3)], {"t": placed})
     assert bad_slots(view.placement("t"), 7, 3) == [slot("a:2"), slot("a:3")]
 
@@ -76,13 +94,17 @@ def test_seven_executors_on_three_workers_leave_one_place_for_three() -> None:
 def test_bad_slots_are_freed_and_their_executors_dealt_anew() -> None:
     """S4.19 and S4.22: what is alive is counted again after the freeing."""
     placed = {(1, 1): "a:1", (2, 2): "a:1", (3, 3): "a:1"}
-    view = cluster([supervisor("a", 1), supervisor("b", 1)], [topology("t", singles(4), 2)], {"t": placed})
+    view = cluster(
+        [supervisor("a", 1), supervisor("b", 1)], [topology("t", singles(4), 2)], {"t": placed}
+    )
     default(view)
     assert places(view, "t") == {(1, 1): "a:1", (2, 2): "b:1", (3, 3): "a:1", (4, 4): "b:1"}
 
 
 def test_one_topology_at_a_time_unless_asked_to_do_as_storm_2() -> None:
-    """S4.20: the seed and Storm 3 free and fill topology by topology; Storm 2.x fills all of them after each freeing."""
+    """S4.20: the seed and Storm 3 free and fill topology by topology; Storm 2.x fills all of them
+    after each freeing.
+    """
     first = topology("t", singles(1), 1)
     second = topology("u", singles(4), 2)
     placed = {"u": {(1, 1): "a:1", (2, 2): "a:1", (3, 3): "a:1"}}
@@ -96,7 +118,10 @@ def test_one_topology_at_a_time_unless_asked_to_do_as_storm_2() -> None:
 
 def test_even_walks_topologies_by_id_and_assigns_slot_by_slot() -> None:
     """S4.21."""
-    view = cluster([supervisor("a", 1, 2), supervisor("b", 1, 2)], [topology(name, singles(2), 2) for name in ("u", "t")])
+    view = cluster(
+        [supervisor("a", 1, 2), supervisor("b", 1, 2)],
+        [topology(name, singles(2), 2) for name in ("u", "t")],
+    )
     EvenScheduler().schedule(view.topologies, view)
     assert places(view, "t") == {(1, 1): "a:1", (2, 2): "b:1"}
     assert places(view, "u") == {(1, 1): "a:2", (2, 2): "b:2"}
@@ -107,7 +132,13 @@ def test_even_uses_at_most_the_free_slots_and_those_it_has() -> None:
     asked = topology("t", singles(5), 9)
     view = cluster([supervisor("a", 1, 2, 3)], [asked], {"t": {(1, 1): "a:2"}})
     EvenScheduler().schedule(view.topologies, view)
-    assert places(view, "t") == {(1, 1): "a:2", (2, 2): "a:1", (3, 3): "a:3", (4, 4): "a:1", (5, 5): "a:3"}
+    assert places(view, "t") == {
+        (1, 1): "a:2",
+        (2, 2): "a:1",
+        (3, 3): "a:3",
+        (4, 4): "a:1",
+        (5, 5): "a:3",
+    }
 
 
 def test_reassigned_slots_are_the_first_of_the_sorted_free_ones() -> None:
@@ -125,7 +156,9 @@ def test_reassigned_executors_are_the_missing_ones_by_task() -> None:
 
 
 def test_executors_go_round_the_slots() -> None:
-    """S4.27 and S4.28: three executors over two slots; executors by first task here, by hash in the seed's example."""
+    """S4.27 and S4.28: three executors over two slots; executors by first task here, by hash in the
+    seed's example.
+    """
     asked = topology("t", executors((4, 4), (5, 6), (1, 3)), 2)
     view = cluster([supervisor("n1", 1, 2)], [asked])
     assert [(tuple(executor), str(where)) for executor, where in reassignment(asked, view)] == [
@@ -136,8 +169,12 @@ def test_executors_go_round_the_slots() -> None:
 
 
 def test_nothing_is_said_of_slots_unless_something_moved() -> None:
-    """S4.29: pure code logs nothing; the status stays silent when all is placed and speaks when no slot is free."""
-    view = cluster([supervisor("a", 1)], [topology("t", singles(1), 1), topology("u", singles(1), 1)])
+    """S4.29: pure code logs nothing; the status stays silent when all is placed and speaks when no
+    slot is free.
+    """
+    view = cluster(
+        [supervisor("a", 1)], [topology("t", singles(1), 1), topology("u", singles(1), 1)]
+    )
     EvenScheduler().schedule(view.topologies, view)
     assert view.status == {"u": "No available slots for topology: u"}
     assert reassignment(view.topologies["t"], view) == []
@@ -163,7 +200,7 @@ def test_fewer_workers_than_before_is_no_trap(scheduler: type) -> None:
         assert places(view, "t") == placed
 
 
-# -- workers for supervisors without any (Storm 3) -------------------------------------------------------------------
+# -- workers for supervisors without any (Storm 3) -------------------------------------------------
 
 IDLE = "nimbus.even.rebalance.idle.supervisor.enabled"
 MOST = "nimbus.even.rebalance.max.free.per.topology"
@@ -185,13 +222,16 @@ def returned() -> ClusterView:
     ("conf", "moved"),
     [
         ({}, {}),
-        ({IDLE: True}, {"t": {(2, 2): "c:1"}, "u": {(2, 2): "c:2"}}),  # a third of four workers is one
+        # a third of four workers is one
+        ({IDLE: True}, {"t": {(2, 2): "c:1"}, "u": {(2, 2): "c:2"}}),
         ({IDLE: True, STABLE: 1_201}, {}),  # periods of 3 s; it is up for an hour
         ({IDLE: True, STABLE: 1_200}, {"t": {(2, 2): "c:1"}, "u": {(2, 2): "c:2"}}),
     ],
 )
 def test_a_supervisor_that_has_returned_gets_a_share_of_each_topology_if_that_is_switched_on(
-    kind: type[EvenScheduler] | type[DefaultScheduler], conf: dict[str, Any], moved: dict[str, dict[tuple[int, int], str]]
+    kind: type[EvenScheduler] | type[DefaultScheduler],
+    conf: dict[str, Any],
+    moved: dict[str, dict[tuple[int, int], str]],
 ) -> None:
     before, view, scheduler = returned(), returned(), kind()
     scheduler.prepare(conf)
@@ -200,11 +240,16 @@ def test_a_supervisor_that_has_returned_gets_a_share_of_each_topology_if_that_is
         assert places(view, name) == {**places(before, name), **moved.get(name, {})}
 
 
-def test_a_topology_gives_no_more_than_the_key_says_and_never_its_last_worker_of_a_supervisor() -> None:
+def test_a_topology_gives_no_more_than_the_key_says_and_never_its_last_worker_of_a_supervisor() -> (
+    None
+):
     placed = {(n, n): f"a:{n}" for n in range(1, 9)}
     here = [supervisor("a", *range(1, 9)), supervisor("b", 1, 2, 3, 4, 5, 6)]
     for most, moved in ((0, 4), (3, 3), (9, 4)):
-        view, scheduler = cluster(here, [topology("t", singles(8), 8)], {"t": placed}), EvenScheduler()
+        view, scheduler = (
+            cluster(here, [topology("t", singles(8), 8)], {"t": placed}),
+            EvenScheduler(),
+        )
         scheduler.prepare({IDLE: True, MOST: most})
         scheduler.schedule(view.topologies, view)
         assert workers_by_node(view, "t") == {"a": 8 - moved, "b": moved}

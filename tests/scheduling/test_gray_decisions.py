@@ -1,4 +1,6 @@
-"""Decisions of a gray upgrade: its stage, the next batch, when it is over; and the judgement of upgraded workers."""
+"""Decisions of a gray upgrade: its stage, the next batch, when it is over; and the judgement of
+upgraded workers.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +9,25 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.model.assignment import Assignment, AssignmentKind, ExecutorId, WorkerBeat, WorkerCode, WorkerSlot
+from sparkstorm.model.assignment import (
+    Assignment,
+    AssignmentKind,
+    ExecutorId,
+    WorkerBeat,
+    WorkerCode,
+    WorkerSlot,
+)
 from sparkstorm.model.outline import TopologyOutline
 from sparkstorm.model.topology import MASTER
-from sparkstorm.model.upgrade import GrayUpgrade, RollbackBounds, ShadowBar, UpgradeOptions, UpgradeStage, UpgradeState, code_text
+from sparkstorm.model.upgrade import (
+    GrayUpgrade,
+    RollbackBounds,
+    ShadowBar,
+    UpgradeOptions,
+    UpgradeStage,
+    UpgradeState,
+    code_text,
+)
 from sparkstorm.scheduling.reconcile import Wanted, next_assignment, with_codes
 from sparkstorm.scheduling.upgrade.gray_upgrade import (
     UpgradeStep,
@@ -27,17 +44,34 @@ from sparkstorm.scheduling.upgrade.judgement import Sightings, judge
 from sparkstorm.scheduling.upgrade.live_shadow import judge_shadow, shadow_figures, shadowed_task
 
 OLD, NEW = WorkerCode("old", "conf"), WorkerCode("new", "conf2")
-A, B, C, D = SLOTS = [WorkerSlot("n1", 1), WorkerSlot("n1", 2), WorkerSlot("n2", 1), WorkerSlot("n2", 2)]
+A, B, C, D = SLOTS = [
+    WorkerSlot("n1", 1),
+    WorkerSlot("n1", 2),
+    WorkerSlot("n2", 1),
+    WorkerSlot("n2", 2),
+]
 WORKERS = {A: {"split"}, B: {"count", "split"}, C: {"count"}, D: {"lines"}}
-UPGRADE = GrayUpgrade("wc-1-9", NEW, OLD, TopologyOutline({}, {}, {}), 1000, 9000, options=UpgradeOptions(worker_num=2))
+UPGRADE = GrayUpgrade(
+    "wc-1-9",
+    NEW,
+    OLD,
+    TopologyOutline({}, {}, {}),
+    1000,
+    9000,
+    options=UpgradeOptions(worker_num=2),
+)
 E = [ExecutorId(n, n) for n in range(1, 5)]
 COMPONENTS = {1: "split", 2: "count", 3: "count", 4: "lines"}
 PLACED = dict(zip(E, SLOTS, strict=True))
-RUNNING = Assignment("wc-1-9", 5, "old", "conf", {}, PLACED, dict.fromkeys(E, 7), dict.fromkeys(E, 3))
+RUNNING = Assignment(
+    "wc-1-9", 5, "old", "conf", {}, PLACED, dict.fromkeys(E, 7), dict.fromkeys(E, 3)
+)
 
 
 def state(upgrade: GrayUpgrade, upgrading: Any = (), upgraded: Any = ()) -> UpgradeState:
-    return UpgradeState(upgrade, frozenset(upgrading), {slot: code_text(upgrade.target(slot)) for slot in upgraded})
+    return UpgradeState(
+        upgrade, frozenset(upgrading), {slot: code_text(upgrade.target(slot)) for slot in upgraded}
+    )
 
 
 @pytest.mark.parametrize(
@@ -50,7 +84,9 @@ def state(upgrade: GrayUpgrade, upgrading: Any = (), upgraded: Any = ()) -> Upgr
         (replace(UPGRADE, rollback="why", expires_ms=1), UpgradeStage.ROLLING_BACK),
     ],
 )
-def test_an_upgrade_is_expired_completed_taken_back_or_in_progress(upgrade: GrayUpgrade | None, stage: UpgradeStage) -> None:
+def test_an_upgrade_is_expired_completed_taken_back_or_in_progress(
+    upgrade: GrayUpgrade | None, stage: UpgradeStage
+) -> None:
     """S0.17."""
     assert classify(upgrade, 2000) is stage
 
@@ -66,27 +102,39 @@ def test_an_upgrade_is_expired_completed_taken_back_or_in_progress(upgrade: Gray
         (UpgradeOptions(), set()),
     ],
 )
-def test_named_workers_go_before_the_component_and_that_before_the_number(options: UpgradeOptions, batch: set[WorkerSlot]) -> None:
+def test_named_workers_go_before_the_component_and_that_before_the_number(
+    options: UpgradeOptions, batch: set[WorkerSlot]
+) -> None:
     assert set(pick(options, WORKERS, "seed")) == batch
 
 
 def test_a_number_of_workers_is_drawn_and_the_draw_can_be_repeated() -> None:
     """S0.11, S0.13."""
     draws = [pick(UpgradeOptions(worker_num=2), WORKERS, f"seed {n}") for n in range(50)]
-    assert {len(set(each)) for each in draws} == {2} and {slot for each in draws for slot in each} == set(SLOTS)
+    assert {len(set(each)) for each in draws} == {2} and {
+        slot for each in draws for slot in each
+    } == set(SLOTS)
     assert draws == [pick(UpgradeOptions(worker_num=2), WORKERS, f"seed {n}") for n in range(50)]
     assert {*pick(UpgradeOptions(component="split", worker_num=1), WORKERS, "x")} < {A, B}
 
 
 def test_a_batch_is_written_before_its_workers_are_listed_and_no_other_follows_by_itself() -> None:
     """S0.10, S0.22, S0.23."""
-    first = advance(replace(UPGRADE, options=UpgradeOptions((A, B), "x", 3)), state(UPGRADE), WORKERS, 2000)
+    first = advance(
+        replace(UPGRADE, options=UpgradeOptions((A, B), "x", 3)), state(UPGRADE), WORKERS, 2000
+    )
     assert first.record is not None and first.add_upgrading == ()
-    assert (first.record.batch, first.record.continue_upgrading, first.record.options.workers) == ((A, B), False, ())
+    assert (first.record.batch, first.record.continue_upgrading, first.record.options.workers) == (
+        (A, B),
+        False,
+        (),
+    )
     listed = advance(first.record, state(first.record), WORKERS, 2000)
     assert listed == UpgradeStep(add_upgrading=(A, B))
     for upgrading, upgraded in (((A, B), ()), ((B,), (A,)), ((), (A, B))):
-        assert advance(first.record, state(first.record, upgrading, upgraded), WORKERS, 2000).is_idle
+        assert advance(
+            first.record, state(first.record, upgrading, upgraded), WORKERS, 2000
+        ).is_idle
 
 
 def test_a_worker_counts_as_upgraded_only_under_the_code_it_was_to_get() -> None:
@@ -97,14 +145,18 @@ def test_a_worker_counts_as_upgraded_only_under_the_code_it_was_to_get() -> None
 
 def test_an_upgrade_is_over_when_every_worker_but_the_masters_is_upgraded() -> None:
     """S0.28."""
-    with_master = replace(RUNNING, slot_by_executor={**PLACED, ExecutorId(5, 5): WorkerSlot("n3", 1)})
+    with_master = replace(
+        RUNNING, slot_by_executor={**PLACED, ExecutorId(5, 5): WorkerSlot("n3", 1)}
+    )
     workers = upgradable(with_master, {**COMPONENTS, 5: MASTER})
     assert workers.keys() == set(SLOTS)
     upgrade = replace(UPGRADE, batch=(D,), continue_upgrading=False)
     assert advance(upgrade, state(upgrade, (), SLOTS[1:]), workers, 2000).is_idle
     over = advance(upgrade, state(upgrade, (), SLOTS), workers, 2000)
     assert over.record is not None and over.record.completed_ms == 2000
-    assert advance(over.record, state(over.record), workers, 2000).is_idle, "what is completed is Nimbus's to end"
+    assert advance(over.record, state(over.record), workers, 2000).is_idle, (
+        "what is completed is Nimbus's to end"
+    )
 
 
 def test_a_master_among_other_tasks_is_no_single_worker() -> None:
@@ -112,14 +164,20 @@ def test_a_master_among_other_tasks_is_no_single_worker() -> None:
     among = replace(RUNNING, slot_by_executor={**PLACED, ExecutorId(5, 5): A})
     alone = replace(RUNNING, slot_by_executor={**PLACED, ExecutorId(5, 5): WorkerSlot("n3", 1)})
     components = {**COMPONENTS, 5: MASTER}
-    assert [has_single_master(each, components) for each in (RUNNING, alone, among)] == [True, True, False]
+    assert [has_single_master(each, components) for each in (RUNNING, alone, among)] == [
+        True,
+        True,
+        False,
+    ]
 
 
 def test_workers_that_moved_away_are_forgotten() -> None:
     upgrade = replace(UPGRADE, batch=(A, B), continue_upgrading=False)
     gone = {slot: each for slot, each in WORKERS.items() if slot != A}
     assert advance(upgrade, state(upgrade, (A, B)), gone, 2000) == UpgradeStep(drop_upgrading=(A,))
-    assert advance(upgrade, state(upgrade, (), (A, B)), gone, 2000) == UpgradeStep(drop_upgraded=(A,))
+    assert advance(upgrade, state(upgrade, (), (A, B)), gone, 2000) == UpgradeStep(
+        drop_upgraded=(A,)
+    )
 
 
 def test_a_rollback_restarts_every_worker_with_new_code_and_then_is_over() -> None:
@@ -129,7 +187,9 @@ def test_a_rollback_restarts_every_worker_with_new_code_and_then_is_over() -> No
     assert (back.batch, back.rollback, back.target(A)) == ((A, B), "why", OLD)
     held = UpgradeState(back, frozenset({B}), {A: code_text(NEW)})
     assert codes_wanted(back, held, now) == {}
-    assert advance(back, held, WORKERS, 10**9) == UpgradeStep(add_upgrading=(A,)), "also when its time is over"
+    assert advance(back, held, WORKERS, 10**9) == UpgradeStep(add_upgrading=(A,)), (
+        "also when its time is over"
+    )
     assert advance(back, state(back, (), (A, B)), WORKERS, 2000).is_rolled_back
 
 
@@ -140,8 +200,14 @@ def test_codes_are_per_worker_and_raise_the_fences_of_those_that_change() -> Non
     assert [now.placed_version_by_executor[each] for each in E] == [3, 6, 3, 3]
     assert with_codes(now, OLD, {B: NEW}, 60) is None
     whole = with_codes(now, NEW, {}, 60)
-    assert whole is not None and whole.code_by_slot == {} and (whole.code_key, whole.conf_key) == ("new", "conf2")
-    assert [whole.placed_version_by_executor[each] for each in E] == [7, 6, 7, 7], "the upgraded one is left alone"
+    assert (
+        whole is not None
+        and whole.code_by_slot == {}
+        and (whole.code_key, whole.conf_key) == ("new", "conf2")
+    )
+    assert [whole.placed_version_by_executor[each] for each in E] == [7, 6, 7, 7], (
+        "the upgraded one is left alone"
+    )
     assert [final_code(UPGRADE, each, WORKERS) for each in (now, whole)] == [OLD, NEW]
 
 
@@ -152,10 +218,12 @@ def test_code_follows_a_worker_that_is_moved_as_a_whole() -> None:
     moved = next_assignment(now, wanted, {**PLACED, E[0]: free}, {}, 60)
     assert moved is not None and moved.code_by_slot == {free: NEW, B: NEW}
     mixed = next_assignment(now, wanted, {**PLACED, E[0]: free, E[2]: free}, {}, 60)
-    assert mixed is not None and mixed.code_by_slot == {B: NEW}, "a worker of both kinds runs the topology's own code"
+    assert mixed is not None and mixed.code_by_slot == {B: NEW}, (
+        "a worker of both kinds runs the topology's own code"
+    )
 
 
-# -- judgement -----------------------------------------------------------------------------------------------------
+# -- judgement -------------------------------------------------------------------------------------
 
 BOUNDS = RollbackBounds(True, 100, 0.01, 1, 3.0)
 MIXED = with_codes(RUNNING, OLD, {B: NEW}, 50)
@@ -165,7 +233,20 @@ JUDGED = replace(UPGRADE, bounds=BOUNDS, batch=(B,))
 def beat(slot: WorkerSlot, launch: int = 1, word: str = "RUNNING", **counts: int) -> WorkerBeat:
     assert MIXED
     stats: dict[ExecutorId, Any] = {each: dict(counts) for each in MIXED.executors_at(slot)}
-    return WorkerBeat("wc-1-9", slot.node, slot.port, 0, 0, 1, launch, word, 6, stats, {}, "ImportError: no module\n  a log")
+    return WorkerBeat(
+        "wc-1-9",
+        slot.node,
+        slot.port,
+        0,
+        0,
+        1,
+        launch,
+        word,
+        6,
+        stats,
+        {},
+        "ImportError: no module\n  a log",
+    )
 
 
 def verdict(*rounds: list[WorkerBeat]) -> str:
@@ -184,16 +265,44 @@ NOTHING = [beat(B, executed=5000, failed=900), beat(C, executed=5000)]
     [
         ([beat(B, executed=5099, failed=999), beat(C, executed=9000)], ""),  # too few to judge by
         ([beat(B, executed=5200, failed=901, retried=0), beat(C, executed=9000)], ""),
-        ([beat(B, executed=6000, failed=900, retried=20), beat(C, executed=9000)], "component 'count' fails 2.00 % of its tuples"),
-        ([beat(B, executed=6000, failed=920), beat(C, executed=9000, failed=100)], ""),  # the others fail as many
-        ([beat(B, executed=6000, failed=900, busy_us=900_000), beat(C, executed=6000, busy_us=200_000)], "takes 900 us per tuple"),
-        ([beat(B, executed=6000, failed=900, busy_us=500_000), beat(C, executed=6000, busy_us=200_000)], ""),
-        ([beat(B, executed=6000, failed=900, busy_us=90_000), beat(C, executed=6000, busy_us=2_000)], ""),  # too short to tell
-        ([beat(B, word="FAILED"), beat(C, executed=9000)], "worker n1:2 does not start: ImportError: no module"),
+        (
+            [beat(B, executed=6000, failed=900, retried=20), beat(C, executed=9000)],
+            "component 'count' fails 2.00 % of its tuples",
+        ),
+        # the others fail as many
+        ([beat(B, executed=6000, failed=920), beat(C, executed=9000, failed=100)], ""),
+        (
+            [
+                beat(B, executed=6000, failed=900, busy_us=900_000),
+                beat(C, executed=6000, busy_us=200_000),
+            ],
+            "takes 900 us per tuple",
+        ),
+        (
+            [
+                beat(B, executed=6000, failed=900, busy_us=500_000),
+                beat(C, executed=6000, busy_us=200_000),
+            ],
+            "",
+        ),
+        # too short to tell
+        (
+            [
+                beat(B, executed=6000, failed=900, busy_us=90_000),
+                beat(C, executed=6000, busy_us=2_000),
+            ],
+            "",
+        ),
+        (
+            [beat(B, word="FAILED"), beat(C, executed=9000)],
+            "worker n1:2 does not start: ImportError: no module",
+        ),
         ([beat(C, word="FAILED"), beat(B, executed=5000, failed=900)], ""),
     ],
 )
-def test_upgraded_workers_are_judged_by_what_they_did_since(after: list[WorkerBeat], words: str) -> None:
+def test_upgraded_workers_are_judged_by_what_they_did_since(
+    after: list[WorkerBeat], words: str
+) -> None:
     found = verdict(NOTHING, after)
     assert words in found and bool(words) == bool(found) and "a log" not in found
 
@@ -205,7 +314,9 @@ def test_deaths_of_an_upgraded_worker_are_counted_by_its_launches() -> None:
     assert verdict(*[[beat(C, launch, executed=1)] for launch in (4, 5, 6, 7)]) == ""
     assert MIXED and MIXED.version == 6
     asked = [[replace(beat(B, launch, executed=1), assignment_version=5)] for launch in (2, 3)]
-    assert verdict(*asked, *launches[:3]) == "", "a worker that is restarted with the new code has not died"
+    assert verdict(*asked, *launches[:3]) == "", (
+        "a worker that is restarted with the new code has not died"
+    )
 
 
 def test_an_upgrade_is_not_judged_by_the_launches_and_counts_of_the_one_before() -> None:
@@ -220,7 +331,15 @@ def test_an_upgrade_is_not_judged_by_the_launches_and_counts_of_the_one_before()
 
 
 SHADOWED = replace(UPGRADE, shadow=ShadowBar("count", 100))
-FIGURES = {"component": "count", "task": 2, "code_key": "new", "compared": 100, "different": 0, "skipped": 3, "problem": ""}
+FIGURES = {
+    "component": "count",
+    "task": 2,
+    "code_key": "new",
+    "compared": 100,
+    "different": 0,
+    "skipped": 3,
+    "problem": "",
+}
 
 
 def shadow_beat(time_ms: int = 5, **changed: Any) -> WorkerBeat:
@@ -229,14 +348,19 @@ def shadow_beat(time_ms: int = 5, **changed: Any) -> WorkerBeat:
 
 
 def test_no_worker_is_upgraded_before_the_bar_is_passed() -> None:
-    assert classify(SHADOWED, 2000) is UpgradeStage.SHADOWING and advance(SHADOWED, state(SHADOWED), WORKERS, 2000).is_idle
+    assert (
+        classify(SHADOWED, 2000) is UpgradeStage.SHADOWING
+        and advance(SHADOWED, state(SHADOWED), WORKERS, 2000).is_idle
+    )
     passed = replace(SHADOWED, shadow=ShadowBar("count", 100, is_passed=True))
     assert classify(passed, 2000) is UpgradeStage.IN_PROGRESS
     record = advance(passed, state(passed), WORKERS, 2000).record
     assert record is not None and len(record.batch) == 2
     assert shadowed_task("count", COMPONENTS) == 2 and shadowed_task("nothing", COMPONENTS) is None
     expired = advance(SHADOWED, state(SHADOWED), WORKERS, 9001).record
-    assert expired is not None and expired.completed_ms, "an upgrade that never passes its bar ends as it is"
+    assert expired is not None and expired.completed_ms, (
+        "an upgrade that never passes its bar ends as it is"
+    )
 
 
 @pytest.mark.parametrize(
@@ -247,7 +371,11 @@ def test_no_worker_is_upgraded_before_the_bar_is_passed() -> None:
         ([shadow_beat()], True, ""),
         ([shadow_beat(code_key="other")], False, ""),
         ([shadow_beat(), shadow_beat(9, compared=5)], False, ""),  # the newest process begins anew
-        ([shadow_beat(different=1)], False, "1 of 100 tuples come out differently in the shadow of count#2, before"),
+        (
+            [shadow_beat(different=1)],
+            False,
+            "1 of 100 tuples come out differently in the shadow of count#2, before",
+        ),
         ([shadow_beat(problem="it hangs")], False, "the shadow of count#2 ended: it hangs"),
         ([shadow_beat(compared="many")], False, ""),
         ([shadow_beat(compared=True)], False, ""),
@@ -255,7 +383,9 @@ def test_no_worker_is_upgraded_before_the_bar_is_passed() -> None:
         ([replace(shadow_beat(), stats={"shadow": 7})], False, ""),
     ],
 )
-def test_the_bar_is_passed_by_enough_tuples_without_a_difference(beats: list[WorkerBeat], is_passed: bool, why: str) -> None:
+def test_the_bar_is_passed_by_enough_tuples_without_a_difference(
+    beats: list[WorkerBeat], is_passed: bool, why: str
+) -> None:
     found = judge_shadow(SHADOWED, beats)
     assert found[0] is is_passed and found[1].startswith(why) and bool(found[1]) is bool(why)
     assert ("row 7" in found[1]) is ("differently" in why)

@@ -6,7 +6,15 @@ from sparkstorm.errors import InvalidConfigError
 from sparkstorm.scheduling.isolation import IsolationScheduler, worker_specs
 from sparkstorm.scheduling.multitenant.scheduler import MultitenantScheduler, PoolSizes
 from sparkstorm.scheduling.view import ClusterView
-from tests.scheduling.clusters import cluster, component, places, singles, supervisor, topology, workers_by_node
+from tests.scheduling.clusters import (
+    cluster,
+    component,
+    places,
+    singles,
+    supervisor,
+    topology,
+    workers_by_node,
+)
 
 
 def isolate(view: ClusterView, **machines: int) -> None:
@@ -104,7 +112,9 @@ def test_a_user_with_a_pool_gets_whole_nodes_and_others_share() -> None:
 
 
 def test_a_pool_never_exceeds_its_limit() -> None:
-    view = cluster([supervisor(name, 1) for name in "abc"], [topology("t", singles(3), 3, owner="ann")])
+    view = cluster(
+        [supervisor(name, 1) for name in "abc"], [topology("t", singles(3), 3, owner="ann")]
+    )
     assert share(view, ann=2) == PoolSizes(3, 0, {"ann": 0})
     assert "Max Nodes(2)" in view.status["t"]
 
@@ -112,7 +122,11 @@ def test_a_pool_never_exceeds_its_limit() -> None:
 def test_isolated_machines_are_taken_from_the_users_own_open_topologies() -> None:
     open_one = topology("a-open", singles(2), 2, owner="ann")
     asked = topology("b-iso", singles(2), 2, owner="ann", conf={"topology.isolate.machines": 1})
-    view = cluster([supervisor(name, 1, 2) for name in "ab"], [open_one, asked], {"a-open": {(1, 1): "a:1", (2, 2): "a:2"}})
+    view = cluster(
+        [supervisor(name, 1, 2) for name in "ab"],
+        [open_one, asked],
+        {"a-open": {(1, 1): "a:1", (2, 2): "a:2"}},
+    )
     share(view, ann=1)
     assert workers_by_node(view, "b-iso") == {"a": 2}
     assert places(view, "a-open") == {}
@@ -120,7 +134,13 @@ def test_isolated_machines_are_taken_from_the_users_own_open_topologies() -> Non
 
 def test_spread_components_go_to_different_nodes_while_there_are_any() -> None:
     parts = [component("in", singles(3), "spout"), component("out", singles(3, 4), "bolt", "in")]
-    asked = topology("t", parts, 3, owner="ann", conf={"topology.spread.components": ["in"], "topology.isolate.machines": 3})
+    asked = topology(
+        "t",
+        parts,
+        3,
+        owner="ann",
+        conf={"topology.spread.components": ["in"], "topology.isolate.machines": 3},
+    )
     view = cluster([supervisor(name, 1, 2) for name in "abc"], [asked])
     share(view, ann=3)
     nodes = [places(view, "t")[(task, task)].partition(":")[0] for task in (1, 2, 3)]
@@ -128,7 +148,11 @@ def test_spread_components_go_to_different_nodes_while_there_are_any() -> None:
 
 
 def test_the_default_pool_reschedules_a_running_topology_that_could_get_more() -> None:
-    view = cluster([supervisor("a", 1, 2)], [topology("t", singles(4), 2)], {"t": {(at, at): "a:1" for at in range(1, 5)}})
+    view = cluster(
+        [supervisor("a", 1, 2)],
+        [topology("t", singles(4), 2)],
+        {"t": {(at, at): "a:1" for at in range(1, 5)}},
+    )
     share(view)
     assert len(view.placement("t").executors_by_slot) == 2
     assert view.status["t"] == "Fully Scheduled"

@@ -1,4 +1,6 @@
-"""JStorm's topology scheduler: workers to supervisors, then tasks to workers, without its known defects."""
+"""JStorm's topology scheduler: workers to supervisors, then tasks to workers, without its known
+defects.
+"""
 
 import json
 from typing import Any
@@ -33,9 +35,19 @@ def sup(name: str, *available: int, ports: int | None = None) -> SupervisorPorts
     return SupervisorPorts(name, f"h-{name}", everything, available)
 
 
-def context(parts: list[JStormComponent], supervisors: list[SupervisorPorts], kind: str = "NEW", **more: Any) -> AssignContext:
+def context(
+    parts: list[JStormComponent], supervisors: list[SupervisorPorts], kind: str = "NEW", **more: Any
+) -> AssignContext:
     tasks = more.pop("tasks", None) or give_task_ids(tuple(parts))
-    return AssignContext("t-1", AssignType(kind), tuple(parts), tuple(supervisors), tasks, more.pop("conf", {}), **more)
+    return AssignContext(
+        "t-1",
+        AssignType(kind),
+        tuple(parts),
+        tuple(supervisors),
+        tasks,
+        more.pop("conf", {}),
+        **more,
+    )
 
 
 def worker(where: str, *tasks: int) -> WorkerPlan:
@@ -50,16 +62,23 @@ def shown(plans: list[WorkerPlan]) -> dict[str, list[int]]:
 def test_workers_are_counted_then_placed_then_given_tasks() -> None:
     """S0.81: two workers for four tasks (system ones included), spread over the supervisors."""
     parts = [part("in", 1, "spout"), part("out", 2, "bolt", "in"), part("__acker", 1, "system")]
-    found = assign_tasks(context(parts, [sup("a", 1, 2), sup("b", 1, 2)], conf={"topology.workers": 2}))
+    found = assign_tasks(
+        context(parts, [sup("a", 1, 2), sup("b", 1, 2)], conf={"topology.workers": 2})
+    )
     assert shown(found) == {"a:1": [1, 4], "b:1": [2, 3]}
 
 
 def test_too_few_free_ports_name_all_three_numbers() -> None:
     """S0.82."""
-    asked = context([part("in", 3, "spout")], [sup("a", 1, 2, 3)], conf={"jstorm.reserve.workers": 1})
+    asked = context(
+        [part("in", 3, "spout")], [sup("a", 1, 2, 3)], conf={"jstorm.reserve.workers": 1}
+    )
     with pytest.raises(FailedAssignTopologyError) as error:
         assign_tasks(asked)
-    assert str(error.value) == "there's no enough worker. allocWorkerNum=3, availableWorkerNum=3,reserveWorkerNum=1"
+    assert (
+        str(error.value)
+        == "there's no enough worker. allocWorkerNum=3, availableWorkerNum=3,reserveWorkerNum=1"
+    )
 
 
 def defined(counts: dict[str, int], **fields: Any) -> str:
@@ -68,8 +87,13 @@ def defined(counts: dict[str, int], **fields: Any) -> str:
 
 def test_user_defined_workers_come_first_with_their_tasks() -> None:
     """S0.83."""
-    conf = {"topology.workers": 2, "use.userdefine.assignment": [defined({"in": 2}, hostName="h-b", mem="7", port="2")]}
-    found = assign_tasks(context([part("in", 3, "spout")], [sup("a", 1, 2), sup("b", 1, 2)], conf=conf))
+    conf = {
+        "topology.workers": 2,
+        "use.userdefine.assignment": [defined({"in": 2}, hostName="h-b", mem="7", port="2")],
+    }
+    found = assign_tasks(
+        context([part("in", 3, "spout")], [sup("a", 1, 2), sup("b", 1, 2)], conf=conf)
+    )
     assert shown(found)["b:2"] == [1, 2]
     assert {plan.port: plan.memory_bytes for plan in found if plan.node == "b"} == {2: 7}
 
@@ -78,7 +102,11 @@ def test_old_workers_are_preferred_when_the_conf_says_so() -> None:
     """S0.84."""
     old = (worker("b:2", 1, 2), worker("a:1", 3))
     conf = {"topology.workers": 2, "use.old.assignment": True}
-    found = assign_tasks(context([part("in", 3, "spout")], [sup("a", 1, 2), sup("b", 1, 2)], conf=conf, old_workers=old))
+    found = assign_tasks(
+        context(
+            [part("in", 3, "spout")], [sup("a", 1, 2), sup("b", 1, 2)], conf=conf, old_workers=old
+        )
+    )
     assert shown(found) == {"a:1": [3], "b:2": [1, 2]}
 
 
@@ -86,7 +114,11 @@ def test_a_plain_rebalance_copies_the_old_slots_up_to_the_number_of_workers() ->
     """S0.85."""
     old = (worker("a:1", 1), worker("a:2", 2), worker("b:1", 3))
     asked = context(
-        [part("in", 3, "spout")], [sup("a", ports=2), sup("b", ports=2)], "REBALANCE", conf={"topology.workers": 2}, old_workers=old
+        [part("in", 3, "spout")],
+        [sup("a", ports=2), sup("b", ports=2)],
+        "REBALANCE",
+        conf={"topology.workers": 2},
+        old_workers=old,
     )
     assert shown(assign_tasks(asked)) == {"a:1": [1, 3], "a:2": [2]}
 
@@ -107,8 +139,17 @@ def test_a_reassigning_rebalance_starts_with_blank_slots() -> None:
 
 def test_more_slots_than_workers_are_refused_with_numbers() -> None:
     """S0.87: a defined worker and a reused one, where one worker is to be made."""
-    conf = {"topology.workers": 1, "use.userdefine.assignment": [defined({"in": 1}, hostName="h-a", port="0")]}
-    asked = context([part("in", 2, "spout")], [sup("a", 1, 2)], "REBALANCE", conf=conf, old_workers=(worker("a:2", 1, 2),))
+    conf = {
+        "topology.workers": 1,
+        "use.userdefine.assignment": [defined({"in": 1}, hostName="h-a", port="0")],
+    }
+    asked = context(
+        [part("in", 2, "spout")],
+        [sup("a", 1, 2)],
+        "REBALANCE",
+        conf=conf,
+        old_workers=(worker("a:2", 1, 2),),
+    )
     with pytest.raises(FailedAssignTopologyError) as error:
         assign_tasks(asked)
     assert str(error.value) == (
@@ -119,19 +160,30 @@ def test_more_slots_than_workers_are_refused_with_numbers() -> None:
 def test_isolation_supervisors_are_the_only_ones_used() -> None:
     """S0.88."""
     conf = {"isolation.scheduler.machines": ["h-b", "h-z"]}
-    found = assign_tasks(context([part("in", 2, "spout")], [sup("a", 1, 2), sup("b", 1, 2)], conf=conf))
+    found = assign_tasks(
+        context([part("in", 2, "spout")], [sup("a", 1, 2), sup("b", 1, 2)], conf=conf)
+    )
     assert {plan.node for plan in found} == {"b"}
     conf = {"isolation.scheduler.machines": ["h-z"]}
-    found = assign_tasks(context([part("in", 2, "spout")], [sup("a", 1, 2), sup("b", 1, 2)], conf=conf))
+    found = assign_tasks(
+        context([part("in", 2, "spout")], [sup("a", 1, 2), sup("b", 1, 2)], conf=conf)
+    )
     assert {plan.node for plan in found} == {"a", "b"}
 
 
 def test_the_context_has_the_supervisors_of_use_only() -> None:
     """S0.77: a blacklisted one is none of them, and neither is a dead port a port."""
     asked = topology("t", singles(2), 2)
-    view = cluster([supervisor("a", 1, 2), supervisor("b", 1), supervisor("c", 1)], [asked], blacklisted_hosts=["host-b"])
+    view = cluster(
+        [supervisor("a", 1, 2), supervisor("b", 1), supervisor("c", 1)],
+        [asked],
+        blacklisted_hosts=["host-b"],
+    )
     found = context_of(asked, None, view).supervisors
-    assert [(each.id, each.ports, each.available) for each in found] == [("a", (1, 2), (1, 2)), ("c", (1,), (1,))]
+    assert [(each.id, each.ports, each.available) for each in found] == [
+        ("a", (1, 2), (1, 2)),
+        ("c", (1,), (1,)),
+    ]
 
 
 def test_only_supervisors_with_free_ports_take_part() -> None:
@@ -175,7 +227,9 @@ def test_workers_are_placed_by_load() -> None:
 
 
 def test_overloaded_means_more_used_ports_than_the_average_to_be() -> None:
-    """S0.94, mapped: the seed speaks of free ports below the average; the code compares used ports to the average."""
+    """S0.94, mapped: the seed speaks of free ports below the average; the code compares used ports
+    to the average.
+    """
     slots = [Slot(), Slot()]
     place(slots, [ports("big", 8, 9, 10, of=10), ports("small", 1, 2, of=2)])
     # used 7 and 0, average (7 + 2) // 2 + 1 = 5: big is overloaded although it has more free ports
@@ -198,7 +252,11 @@ def test_without_tasks_the_workers_placed_beforehand_are_returned() -> None:
 
 def test_differ_node_then_user_then_system_components() -> None:
     """S0.98, S0.99 and S0.100: task ids say bolts first; the order of placing is another one."""
-    parts = [part("far", 1, "spout", task__on__differ__node=True), part("mid", 1), part("__acker", 1, "system")]
+    parts = [
+        part("far", 1, "spout", task__on__differ__node=True),
+        part("mid", 1),
+        part("__acker", 1, "system"),
+    ]
     asked = context(parts, [sup("a", 1, 2, 3)])
     tasks = TaskScheduler(asked, {1, 2, 3}, [Slot("a", "h-a", 1)], False, None)
     assert tasks._groups() == ([3], [1], [2])
@@ -207,15 +265,21 @@ def test_differ_node_then_user_then_system_components() -> None:
 def test_differ_node_tasks_run_on_different_supervisors_or_fail() -> None:
     """S0.101."""
     parts = [part("far", 2, task__on__differ__node=True), part("other", 4)]
-    found = assign_tasks(context(parts, [sup("a", 1, 2), sup("b", 1)], conf={"topology.workers": 3}))
+    found = assign_tasks(
+        context(parts, [sup("a", 1, 2), sup("b", 1)], conf={"topology.workers": 3})
+    )
     holders = {task: plan.node for plan in found for task in plan.tasks}
     assert holders[1] != holders[2]
-    with pytest.raises(FailedAssignTopologyError, match="no enough supervisor for making component: far 's tasks"):
+    with pytest.raises(
+        FailedAssignTopologyError, match="no enough supervisor for making component: far 's tasks"
+    ):
         assign_tasks(context(parts, [sup("a", 1, 2, 3)], conf={"topology.workers": 3}))
 
 
 def test_the_chain_of_selectors_picks_the_worker() -> None:
-    """S0.102: fewest of the component, then fewest tasks, then most neighbours; ties by host and port."""
+    """S0.102: fewest of the component, then fewest tasks, then most neighbours; ties by host and
+    port.
+    """
     parts = [part("out", 2, "bolt", "in"), part("in", 2, "spout")]
     asked = context(parts, [sup("a", 1, 2), sup("b", 1, 2)])
     slots = [Slot("a", "h-a", 1, {3}), Slot("b", "h-b", 1, {4}), Slot("b", "h-b", 2)]
@@ -242,7 +306,9 @@ def test_a_task_joins_its_worker_and_is_counted() -> None:
 
 
 def test_the_count_of_a_worker_takes_it_out_of_the_pool_when_it_has_its_share() -> None:
-    """S0.103: without the count the first worker would get every task, since all of them find it as good as empty."""
+    """S0.103: without the count the first worker would get every task, since all of them find it as
+    good as empty.
+    """
     asked = context([part("in", 4, "spout")], [sup("a", 1, 2)])
     slots = [Slot("a", "h-a", port) for port in (1, 2)]
     tasks = TaskScheduler(asked, {1, 2, 3, 4}, slots, False, None)
@@ -255,7 +321,9 @@ def test_the_count_of_a_worker_takes_it_out_of_the_pool_when_it_has_its_share() 
 
 def test_a_worker_with_a_full_quota_leaves_the_pool() -> None:
     """S0.104: seven tasks on three workers: one gets three, two get two."""
-    found = assign_tasks(context([part("in", 7, "spout")], [sup("a", 1, 2, 3)], conf={"topology.workers": 3}))
+    found = assign_tasks(
+        context([part("in", 7, "spout")], [sup("a", 1, 2, 3)], conf={"topology.workers": 3})
+    )
     assert sorted(len(plan.tasks) for plan in found) == [2, 2, 3]
 
 
@@ -265,7 +333,9 @@ def test_the_result_is_a_plan() -> None:
     first, second = assign_tasks(asked), assign_tasks(asked)
     assert first == second
     assert all(isinstance(plan, WorkerPlan) for plan in first)
-    assert all(type(plan.tasks) is frozenset for plan in first), "a set could be changed after the plan is made"
+    assert all(type(plan.tasks) is frozenset for plan in first), (
+        "a set could be changed after the plan is made"
+    )
     assert len({*first, *second}) == len(first), "a plan is a value: it has a hash"
 
 
@@ -297,60 +367,97 @@ def test_workers_that_cannot_be_stopped_stay_on_their_lost_supervisor() -> None:
 
 
 @pytest.mark.parametrize(("kind", "dead"), [("MONITOR", {1}), ("REBALANCE", set())])
-def test_dead_tasks_of_a_lost_worker_get_a_place_and_its_living_ones_stay(kind: str, dead: set[int]) -> None:
+def test_dead_tasks_of_a_lost_worker_get_a_place_and_its_living_ones_stay(
+    kind: str, dead: set[int]
+) -> None:
     """Defect 16: the original places the whole worker again, so that its living tasks run twice."""
     old = (worker("gone:1", 1, 2, 3), worker("a:1", 4))
     more = {"old_workers": old, "dead_tasks": frozenset(dead), "unstopped_tasks": frozenset({2, 3})}
-    asked = context([part("in", 4, "spout")], [sup("a", 2, 3, ports=3)], kind, conf={"topology.workers": 3}, **more)
+    asked = context(
+        [part("in", 4, "spout")],
+        [sup("a", 2, 3, ports=3)],
+        kind,
+        conf={"topology.workers": 3},
+        **more,
+    )
     found = shown(assign_tasks(asked))
     assert found["gone:1"] == [2, 3]
     assert sorted(task for tasks in found.values() for task in tasks) == [1, 2, 3, 4]
 
 
 def test_a_dead_task_beside_living_ones_gets_a_worker_beyond_the_number_asked_for() -> None:
-    more = {"old_workers": (worker("gone:1", 1, 2),), "dead_tasks": frozenset({1}), "unstopped_tasks": frozenset({2})}
-    asked = context([part("in", 2, "spout")], [sup("a", 1)], "MONITOR", conf={"topology.workers": 1}, **more)
+    more = {
+        "old_workers": (worker("gone:1", 1, 2),),
+        "dead_tasks": frozenset({1}),
+        "unstopped_tasks": frozenset({2}),
+    }
+    asked = context(
+        [part("in", 2, "spout")], [sup("a", 1)], "MONITOR", conf={"topology.workers": 1}, **more
+    )
     assert shown(assign_tasks(asked)) == {"a:1": [1], "gone:1": [2]}
 
 
 def test_defect_17_a_task_that_no_component_has_is_dropped_and_takes_no_worker_along() -> None:
     """The worker that still lists task 9 lives and is kept with its other task."""
     old = (worker("a:1", 1, 9), worker("b:1", 2))
-    asked = context([part("in", 2, "spout")], [sup("a", 2), sup("b", 2)], "MONITOR", old_workers=old, dead_tasks=frozenset({2}))
+    asked = context(
+        [part("in", 2, "spout")],
+        [sup("a", 2), sup("b", 2)],
+        "MONITOR",
+        old_workers=old,
+        dead_tasks=frozenset({2}),
+    )
     found = shown(assign_tasks(asked))
-    assert found["a:1"] == [1] and sorted(task for tasks in found.values() for task in tasks) == [1, 2]
+    assert found["a:1"] == [1] and sorted(task for tasks in found.values() for task in tasks) == [
+        1,
+        2,
+    ]
 
 
 def test_defect_2a_and_2b_a_dead_worker_goes_where_a_port_is_offered() -> None:
     conf = {"use.old.assignment": True, "topology.workers": 1}
     more = {"old_workers": (worker("a:1", 1),), "dead_tasks": frozenset({1})}
-    not_offered = context([part("in", 1, "spout")], [sup("a", ports=1), sup("b", 1)], "MONITOR", conf=conf, **more)
+    not_offered = context(
+        [part("in", 1, "spout")], [sup("a", ports=1), sup("b", 1)], "MONITOR", conf=conf, **more
+    )
     assert shown(assign_tasks(not_offered)) == {"b:1": [1]}
     isolated = {**conf, "isolation.scheduler.machines": ["h-b"]}
-    outside = context([part("in", 1, "spout")], [sup("a", 2), sup("b", 1)], "MONITOR", conf=isolated, **more)
+    outside = context(
+        [part("in", 1, "spout")], [sup("a", 2), sup("b", 1)], "MONITOR", conf=isolated, **more
+    )
     assert shown(assign_tasks(outside)) == {"b:1": [1]}
 
 
 def test_nothing_to_assign_is_said() -> None:
-    asked = context([part("in", 1, "spout")], [sup("a", 1)], "MONITOR", old_workers=(worker("a:1", 1),))
-    with pytest.raises(FailedAssignTopologyError, match="Don't need assign worker, all workers are fine"):
+    asked = context(
+        [part("in", 1, "spout")], [sup("a", 1)], "MONITOR", old_workers=(worker("a:1", 1),)
+    )
+    with pytest.raises(
+        FailedAssignTopologyError, match="Don't need assign worker, all workers are fine"
+    ):
         assign_tasks(asked)
 
 
 def test_the_topology_master_gets_a_worker_alone_with_its_own_memory() -> None:
     parts = [part("in", 2, "spout"), part("__topology_master", 1, "system")]
-    conf = {"topology.master.single.worker": True, "topology.workers": 2, "topology.master.worker.memory.size": 77}
+    conf = {
+        "topology.master.single.worker": True,
+        "topology.workers": 2,
+        "topology.master.worker.memory.size": 77,
+    }
     found = assign_tasks(context(parts, [sup("a", 1), sup("b", 1, 2)], conf=conf))
     assert shown(found) == {"a:1": [2], "b:1": [1], "b:2": [3]}
     assert [plan.memory_bytes == 77 for plan in found] == [False, True, False]
 
 
-# -- defects of the original that are not copied (storm-facts 2.16) --------------------------------------------------------
+# -- defects of the original that are not copied (storm-facts 2.16) --------------------------------
 
 
 def test_defect_1_no_port_left_after_named_hosts_is_an_error_not_a_division_by_zero() -> None:
     slots = [Slot(host="h-a"), Slot()]
-    with pytest.raises(FailedAssignTopologyError, match="no supervisor has a free port for 1 of 2 workers"):
+    with pytest.raises(
+        FailedAssignTopologyError, match="no supervisor has a free port for 1 of 2 workers"
+    ):
         place(slots, [ports("a", 1, of=1)])
     named = [Slot(host="h-a")]
     place(named, [ports("a", 1, of=1)])
@@ -359,12 +466,20 @@ def test_defect_1_no_port_left_after_named_hosts_is_an_error_not_a_division_by_z
 
 def test_defect_2_a_reused_slot_on_a_dead_supervisor_moves() -> None:
     old = (worker("gone:1", 1), worker("a:1", 2))
-    asked = context([part("in", 2, "spout")], [sup("a", 2, 3, ports=3)], "REBALANCE", conf={"topology.workers": 2}, old_workers=old)
+    asked = context(
+        [part("in", 2, "spout")],
+        [sup("a", 2, 3, ports=3)],
+        "REBALANCE",
+        conf={"topology.workers": 2},
+        old_workers=old,
+    )
     assert {plan.node for plan in assign_tasks(asked)} == {"a"}
 
 
 def test_defect_3_workers_without_a_port_fail_the_assignment() -> None:
-    with pytest.raises(FailedAssignTopologyError, match="no supervisor has a free port for 1 of 3 workers"):
+    with pytest.raises(
+        FailedAssignTopologyError, match="no supervisor has a free port for 1 of 3 workers"
+    ):
         place([Slot(), Slot(), Slot()], [ports("a", 1, 2, of=2)])
 
 
@@ -374,18 +489,33 @@ def test_defect_8_one_rule_says_whether_the_master_is_alone(workers: int, single
     asked = context(parts, [], conf={"topology.workers": workers})
     assert has_single_master(asked) is single
     assert num_workers(asked) == workers + single
-    assert has_single_master(context(parts, [], conf={"topology.master.single.worker": "false", "topology.workers": 99})) is False
+    assert (
+        has_single_master(
+            context(
+                parts, [], conf={"topology.master.single.worker": "false", "topology.workers": 99}
+            )
+        )
+        is False
+    )
 
 
 def test_defect_12_quotas_of_kept_workers_are_not_counted_twice() -> None:
-    """25 tasks: 9 stay on one worker and 4 on another; what remains is 4 each, not 1 each as cumulative counts say."""
+    """25 tasks: 9 stay on one worker and 4 on another; what remains is 4 each, not 1 each as
+    cumulative counts say.
+    """
     sizes = (9, 4, 3, 2, 1)
     starts = [sum(sizes[:at]) for at in range(5)]
     old = tuple(
         worker(f"a:{at + 1}", *range(start + 1, start + size + 1))
         for at, (start, size) in enumerate(zip(starts, sizes, strict=True))
     )
-    asked = context([part("in", 25, "spout")], [sup("a", ports=5)], "REBALANCE", conf={"topology.workers": 5}, old_workers=old)
+    asked = context(
+        [part("in", 25, "spout")],
+        [sup("a", ports=5)],
+        "REBALANCE",
+        conf={"topology.workers": 5},
+        old_workers=old,
+    )
     found = {plan.port: plan.tasks for plan in assign_tasks(asked)}
     assert [len(found[port]) for port in sorted(found)] == [9, 4, 4, 4, 4]
     assert all(before.tasks <= found[before.port] for before in old)
@@ -399,7 +529,9 @@ def test_defect_13_equal_workers_are_told_apart_by_host_and_port() -> None:
 
 
 def test_a_rebalance_places_the_tasks_of_a_defined_worker_on_the_master_s_old_port() -> None:
-    """The defined worker gets the port that the master had; the master goes to an empty worker (defect 18 of the comparison)."""
+    """The defined worker gets the port that the master had; the master goes to an empty worker
+    (defect 18 of the comparison).
+    """
     parts = [part("in", 3, "spout"), part("__topology_master", 1, "system")]
     conf = {
         "topology.workers": 1,
@@ -407,7 +539,9 @@ def test_a_rebalance_places_the_tasks_of_a_defined_worker_on_the_master_s_old_po
         "use.userdefine.assignment": [defined({"in": 2}, hostName="h-a")],
     }
     old = (worker("a:1", 1, 2, 3, 4),)
-    found = assign_tasks(context(parts, [sup("a", 2, ports=2)], "REBALANCE", conf=conf, old_workers=old))
+    found = assign_tasks(
+        context(parts, [sup("a", 2, ports=2)], "REBALANCE", conf=conf, old_workers=old)
+    )
     assert shown(found) == {"a:1": [2, 3, 4], "a:2": [1]}
 
 
@@ -417,14 +551,22 @@ def test_a_rebalance_without_an_empty_worker_places_the_master_with_other_tasks(
         "topology.workers": 1,
         "topology.master.single.worker": True,
         "use.old.assignment": True,
-        "use.userdefine.assignment": [defined({"in": 1}, hostName="h-a"), defined({"in": 1}, hostName="h-a")],
+        "use.userdefine.assignment": [
+            defined({"in": 1}, hostName="h-a"),
+            defined({"in": 1}, hostName="h-a"),
+        ],
     }
     old = (worker("a:1", 1, 2, 3),)
-    found = assign_tasks(context(parts, [sup("a", 2, ports=2)], "REBALANCE", conf=conf, old_workers=old))
+    found = assign_tasks(
+        context(parts, [sup("a", 2, ports=2)], "REBALANCE", conf=conf, old_workers=old)
+    )
     assert sorted(task for tasks in shown(found).values() for task in tasks) == [1, 2, 3]
 
 
-@pytest.mark.parametrize("definition", ["nonsense", "[1]", 7, defined({"in": 1}, port="many"), defined({"in": 1}, hostName=[])])
+@pytest.mark.parametrize(
+    "definition",
+    ["nonsense", "[1]", 7, defined({"in": 1}, port="many"), defined({"in": 1}, hostName=[])],
+)
 def test_malformed_definitions_are_named(definition: object) -> None:
     conf = {"use.userdefine.assignment": [definition]}
     with pytest.raises(InvalidConfigError, match=r"use\.userdefine\.assignment"):

@@ -1,4 +1,6 @@
-"""Laboratory: scenes from a generator, a file or records, scheduled and compared; schedulers by name."""
+"""Laboratory: scenes from a generator, a file or records, scheduled and compared; schedulers by
+name.
+"""
 
 import json
 from dataclasses import replace
@@ -18,7 +20,9 @@ from tests.scheduling.clusters import executors, singles, slot, supervisor, topo
 
 
 def test_a_generated_scene_can_be_scheduled_and_measured() -> None:
-    scene = generate(num_nodes=4, num_topologies=2, executors_each=9, workers_each=3).scheduled("even")
+    scene = generate(num_nodes=4, num_topologies=2, executors_each=9, workers_each=3).scheduled(
+        "even"
+    )
     measures = scene.measures()
     assert (measures["executors"], measures["unplaced"], measures["workers"]) == (18, 0, 6)
     assert (measures["most_workers_on_a_node"], measures["fewest_workers_on_a_node"]) == (2, 1)
@@ -53,7 +57,11 @@ def test_edges_count_pairs_of_tasks_that_cross() -> None:
 def test_nodes_show_resources_taken_and_offered() -> None:
     row = generate(1, 1, 3, 1).scheduled("resource-aware").nodes()[0]
     assert (row["slots"], row["workers"], row["executors"]) == (4, 1, 3)
-    assert (row["memory_mb_taken"], row["memory_mb_offered"], row["cpu_taken"]) == (384.0, 65536.0, 30.0)
+    assert (row["memory_mb_taken"], row["memory_mb_offered"], row["cpu_taken"]) == (
+        384.0,
+        65536.0,
+        30.0,
+    )
 
 
 def test_a_lost_node_and_what_moved_because_of_it() -> None:
@@ -80,7 +88,9 @@ def test_a_scene_survives_the_way_through_a_file() -> None:
 
 def test_a_scene_is_made_of_the_records_of_a_live_cluster() -> None:
     asked = topology("t", singles(2), 1)
-    scene = Scene.from_records([supervisor("a", 1)], [asked], {"t": {executors((1, 1))[0]: slot("a:1")}})
+    scene = Scene.from_records(
+        [supervisor("a", 1)], [asked], {"t": {executors((1, 1))[0]: slot("a:1")}}
+    )
     assert [row["node"] for row in scene.scheduled("default").rows()] == ["a", "a"]
 
 
@@ -93,7 +103,9 @@ def test_every_scheduler_is_found_by_its_word(name: str) -> None:
 def test_a_users_scheduler_is_plugged_in_from_the_allow_list() -> None:
     """S4.5."""
     path = "sparkstorm.scheduling.even.EvenScheduler"
-    with pytest.raises(InvalidConfigError, match=r"neither one of .* nor listed in storm\.scheduler\.allowed"):
+    with pytest.raises(
+        InvalidConfigError, match=r"neither one of .* nor listed in storm\.scheduler\.allowed"
+    ):
         scheduler_by_name(path, {})
     assert isinstance(scheduler_by_name(path, {"storm.scheduler.allowed": [path]}), EvenScheduler)
 
@@ -112,13 +124,16 @@ def test_a_plug_in_that_is_none_is_refused(path: str, text: str) -> None:
         scheduler_by_name(path, {"storm.scheduler.allowed": [path]})
 
 
-# -- everything of a problem, rebalances, reasons ---------------------------------------------------------------------
+# -- everything of a problem, rebalances, reasons --------------------------------------------------
 
 
 def test_a_scene_keeps_all_that_a_problem_says() -> None:
     problem = {
         "scheduler": "default",
-        "supervisors": [{"id": "a", "host": "h1", "ports": [1, 2], "uptime_secs": 77}, {"id": "b", "host": "h2", "ports": [1]}],
+        "supervisors": [
+            {"id": "a", "host": "h1", "ports": [1, 2], "uptime_secs": 77},
+            {"id": "b", "host": "h2", "ports": [1]},
+        ],
         "dead_ports": {"a": [1]},
         "greylisted_hosts": ["h2"],
         "blacklisted_hosts": ["h3"],
@@ -128,23 +143,37 @@ def test_a_scene_keeps_all_that_a_problem_says() -> None:
                 "name": "t",
                 "uptime_secs": 5,
                 "conf": {"topology.workers": 3},
-                "components": [{"id": "in", "kind": "spout", "executors": [[1, 1], [2, 2], [3, 3]]}],
+                "components": [
+                    {"id": "in", "kind": "spout", "executors": [[1, 1], [2, 2], [3, 3]]}
+                ],
             }
         ],
     }
     scene = Scene.from_text(json.dumps(problem))
-    assert {f"{row['node']}:{row['port']}" for row in scene.scheduled("default").rows()} == {"a:2", "b:1"}
+    assert {f"{row['node']}:{row['port']}" for row in scene.scheduled("default").rows()} == {
+        "a:2",
+        "b:1",
+    }
     again = json.loads(scene.to_text())
     assert (again["dead_ports"], again["greylisted_hosts"]) == ({"a": [1]}, ["h2"])
-    assert (again["supervisors"][0]["uptime_secs"], again["topologies"][0]["uptime_secs"]) == (77, 5)
+    assert (again["supervisors"][0]["uptime_secs"], again["topologies"][0]["uptime_secs"]) == (
+        77,
+        5,
+    )
     assert Scene.from_text(scene.to_text()) == scene
     assert scene.view().greylisted_nodes == {"b"}
     assert scene.nodes()[0]["slots"] == 1
 
 
 def test_rounds_are_no_scene() -> None:
-    with pytest.raises(InvalidConfigError, match="rounds: a scene is one moment, and this problem has 2"):
-        Scene.from_text(json.dumps({"scheduler": "default", "supervisors": [], "topologies": [], "rounds": [{}, {}]}))
+    with pytest.raises(
+        InvalidConfigError, match="rounds: a scene is one moment, and this problem has 2"
+    ):
+        Scene.from_text(
+            json.dumps(
+                {"scheduler": "default", "supervisors": [], "topologies": [], "rounds": [{}, {}]}
+            )
+        )
 
 
 class Faulty:
@@ -157,10 +186,15 @@ class Faulty:
 
 def test_a_scheduler_that_cannot_answer_has_a_row_with_its_sentence() -> None:
     conf = {"storm.scheduler.allowed": [f"{__name__}.Faulty"]}
-    rows = compare(generate(2, 1, 3, 2), ["isolation", "even", "nobody", f"{__name__}.Faulty"], conf)
+    rows = compare(
+        generate(2, 1, 3, 2), ["isolation", "even", "nobody", f"{__name__}.Faulty"], conf
+    )
     assert [sorted(row) == ["reason", "scheduler"] for row in rows] == [True, False, True, True]
     assert rows[0]["reason"].startswith("isolation.scheduler.machines: expected a map")
-    assert "'nobody' is neither one of" in rows[2]["reason"] and rows[3]["reason"] == "KeyError: 'mine'"
+    assert (
+        "'nobody' is neither one of" in rows[2]["reason"]
+        and rows[3]["reason"] == "KeyError: 'mine'"
+    )
 
 
 @pytest.mark.parametrize("scheduler", ["default", "even", "jstorm"])
@@ -178,7 +212,10 @@ def test_a_rebalance_is_asked_of_any_scheduler(scheduler: str) -> None:
 def test_a_rebalance_moves_what_it_must_and_one_that_reassigns_may_move_all() -> None:
     scene = generate(4, 1, 12, 4).scheduled("default")
     assert moved(scene, scene.rebalanced("topology-00000").scheduled("default")) == []
-    assert len(moved(scene, scene.rebalanced("topology-00000", num_workers=3).scheduled("jstorm"))) < 12
+    assert (
+        len(moved(scene, scene.rebalanced("topology-00000", num_workers=3).scheduled("jstorm")))
+        < 12
+    )
     again = scene.rebalanced("topology-00000", reassign=True)
     assert again.view().placement("topology-00000").num_workers == 0
 
@@ -187,9 +224,18 @@ def test_a_rebalance_moves_what_it_must_and_one_that_reassigns_may_move_all() ->
     ("arguments", "words"),
     [
         ({"topology_id": "nobody"}, "there is no topology 'nobody', only topology-00000"),
-        ({"topology_id": "topology-00000", "executors": {"x": 1}}, "executors: there is no component 'x', only count, read, split"),
-        ({"topology_id": "topology-00000", "executors": {"read": 9}}, "executors.read: expected an integer from 1 to 1, got 9"),
-        ({"topology_id": "topology-00000", "num_workers": 0}, "num_workers: expected an integer from 1"),
+        (
+            {"topology_id": "topology-00000", "executors": {"x": 1}},
+            "executors: there is no component 'x', only count, read, split",
+        ),
+        (
+            {"topology_id": "topology-00000", "executors": {"read": 9}},
+            "executors.read: expected an integer from 1 to 1, got 9",
+        ),
+        (
+            {"topology_id": "topology-00000", "num_workers": 0},
+            "num_workers: expected an integer from 1",
+        ),
     ],
 )
 def test_mistakes_in_a_rebalance_are_named(arguments: dict[str, Any], words: str) -> None:
@@ -204,39 +250,61 @@ def test_mistakes_in_a_rebalance_are_named(arguments: dict[str, Any], words: str
         ("even", {}, "free slot 1 of the 2 that its missing executors are dealt to in turn"),
         ("default", {}, "nodes with most free slots first (node-00000: 4)"),
         ("blacklist", {}, "nodes with most free slots first"),
-        ("isolation", {"isolation.scheduler.machines": {"topology-00000": 1}}, "isolated: host-00000 is the next host for 2"),
+        (
+            "isolation",
+            {"isolation.scheduler.machines": {"topology-00000": 1}},
+            "isolated: host-00000 is the next host for 2",
+        ),
         ("multitenant", {}, "worker 2 of 2 in its pool, on the pool's next node (3 free ports)"),
-        ("resource-aware", {}, "node-00000 is number 1 in the order of nodes (most executors of the topology first"),
+        (
+            "resource-aware",
+            {},
+            "node-00000 is number 1 in the order of nodes (most executors of the topology first",
+        ),
         ("jstorm", {}, "best of the 2 workers with room: 0 tasks of read in it"),
     ],
 )
-def test_each_scheduler_says_why_an_executor_is_where_it_is(scheduler: str, conf: dict[str, Any], words: str) -> None:
+def test_each_scheduler_says_why_an_executor_is_where_it_is(
+    scheduler: str, conf: dict[str, Any], words: str
+) -> None:
     scene = generate(3, 1, 9, 2)
     rows = scene.why(scheduler, conf)
     assert words in rows[0]["reason"]
     assert all(row["reason"] and "gives no reason" not in row["reason"] for row in rows)
     placed = scene.scheduled(scheduler, conf).rows()
-    assert [(row["executor"], row["node"], row["port"]) for row in rows] == [(r["executor"], r["node"], r["port"]) for r in placed]
+    assert [(row["executor"], row["node"], row["port"]) for row in rows] == [
+        (r["executor"], r["node"], r["port"]) for r in placed
+    ]
 
 
 def test_reasons_tell_who_stays_who_was_freed_and_who_has_no_place() -> None:
     scene = generate(3, 1, 9, 3).scheduled("default")
-    assert {row["reason"] for row in scene.why("default")} == {"runs here already, and nothing asks it to move"}
-    assert any("rebalance keeps it" in row["reason"] for row in scene.rebalanced("topology-00000").why("jstorm"))
+    assert {row["reason"] for row in scene.why("default")} == {
+        "runs here already, and nothing asks it to move"
+    }
+    assert any(
+        "rebalance keeps it" in row["reason"]
+        for row in scene.rebalanced("topology-00000").why("jstorm")
+    )
     crowded = generate(2, 1, 6, 1).scheduled("even").rebalanced("topology-00000", num_workers=2)
     crowded = replace(crowded, previous={})  # more workers wanted, and no rebalance
     moved_out = "its worker had no place in an even distribution of 6 executors over 2; free slot 2 of the 2"
     assert sum(row["reason"].startswith(moved_out) for row in crowded.why("default")) == 3
     asked = replace(generate(1, 1, 9, 3), conf={"topology.component.cpu.pcore.percent": 9_000.0})
     asked = Scene.from_text(asked.to_text())
-    assert {(row["node"], row["reason"][:27]) for row in asked.why("resource-aware")} == {(None, "Not enough resources to sch")}
+    assert {(row["node"], row["reason"][:27]) for row in asked.why("resource-aware")} == {
+        (None, "Not enough resources to sch")
+    }
 
 
 def test_a_file_says_of_executors_without_a_place_what_the_laboratory_says() -> None:
     """`schedule --why`: the scheduler's own words, after why the executor left its place."""
     greedy = replace(generate(1, 1, 9, 3), conf={"topology.component.cpu.pcore.percent": 9_000.0})
     full = generate(1, 2, 6, 4)  # two topologies, and slots for one
-    for scene, scheduler, words in ((greedy, "resource-aware", "Not enough resources"), (full, "even", "No available slots")):
+    for scene, scheduler, words in (
+        (greedy, "resource-aware", "Not enough resources"),
+        (full, "even", "No available slots"),
+    ):
         answer = json.loads(answer_to(scene.to_text(scheduler).encode(), True)[0])
         in_file = [row["reason"] for rows in answer["why"].values() for row in rows]
         assert in_file == [row["reason"] for row in Scene.from_text(scene.to_text()).why(scheduler)]
@@ -251,7 +319,9 @@ class Packed(DefaultScheduler):
             for used in list(cluster.placement(each.id).executors_by_slot):
                 cluster.free_slot(used, "packed anew")
             chosen = cluster.available_slots()[0]
-            cluster.assign(chosen, each.id, cluster.placement(each.id).missing(), f"{chosen.node} is the first")
+            cluster.assign(
+                chosen, each.id, cluster.placement(each.id).missing(), f"{chosen.node} is the first"
+            )
 
 
 def test_a_plug_in_says_why_in_the_calls_by_which_it_places_and_frees() -> None:
@@ -265,18 +335,27 @@ def test_a_plug_in_says_why_in_the_calls_by_which_it_places_and_frees() -> None:
 
 
 def test_a_node_that_refused_is_named_with_what_it_lacked() -> None:
-    low, high = supervisor("a", 1, memory=4096.0, cpu=5.0), supervisor("b", 1, memory=4096.0, cpu=900.0)
-    asked = topology("t", singles(1), 1, owner="ann", conf={"topology.scheduler.favored.nodes": ["host-a"]})
+    low, high = (
+        supervisor("a", 1, memory=4096.0, cpu=5.0),
+        supervisor("b", 1, memory=4096.0, cpu=900.0),
+    )
+    asked = topology(
+        "t", singles(1), 1, owner="ann", conf={"topology.scheduler.favored.nodes": ["host-a"]}
+    )
     (row,) = Scene.from_records([low, high], [replace_spout(asked)], {}).why("resource-aware")
     assert row["node"] == "b" and "refused by a (5 of 10 % CPU left)" in row["reason"]
     assert "b is number 2 in the order" in row["reason"] and "128 of 768 MB heap" in row["reason"]
 
 
 def replace_spout(asked: TopologyView) -> TopologyView:
-    return replace(asked, components=tuple(replace(part, kind="spout") for part in asked.components))
+    return replace(
+        asked, components=tuple(replace(part, kind="spout") for part in asked.components)
+    )
 
 
 def test_reasons_change_no_placement() -> None:
     for name in ("default", "resource-aware", "jstorm", "multitenant"):
         scene = generate(5, 3, 20, 4).scheduled("even").without("node-00002")
-        assert [row["node"] for row in scene.why(name)] == [row["node"] for row in scene.scheduled(name).rows()]
+        assert [row["node"] for row in scene.why(name)] == [
+            row["node"] for row in scene.scheduled(name).rows()
+        ]

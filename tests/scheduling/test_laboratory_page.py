@@ -14,7 +14,9 @@ from sparkstorm.scheduling.laboratory import Scene, compare, generate
 PAGE = Path(__file__).parents[2] / "docs" / "laboratory.md"
 
 
-def test_the_page_does_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_page_does_what_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     words: dict[str, Any] = {}
     for block in re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL):
@@ -35,16 +37,22 @@ def test_who_has_no_place_is_told_with_the_schedulers_reason() -> None:
     (row,) = compare(small, ["jstorm"])
     words = "there's no enough worker. allocWorkerNum=3, availableWorkerNum=1,reserveWorkerNum=0"
     assert (row["placed"], row["unplaced"], row["reason"]) == (9, 9, words)
-    assert small.scheduled("jstorm").unplaced() == [{"topology": "topology-00001", "unplaced": 9, "reason": words}]
+    assert small.scheduled("jstorm").unplaced() == [
+        {"topology": "topology-00001", "unplaced": 9, "reason": words}
+    ]
     (fits,) = compare(small, ["default"])
     assert (fits["unplaced"], fits["reason"]) == (0, None)
 
 
 def test_what_is_misspelt_is_named() -> None:
     scene = generate(2, 1, 3, 1)
-    with pytest.raises(InvalidConfigError, match=r"no supervisor 'nobody', only node-00000, node-00001"):
+    with pytest.raises(
+        InvalidConfigError, match=r"no supervisor 'nobody', only node-00000, node-00001"
+    ):
         scene.without("nobody")
-    with pytest.raises(InvalidConfigError, match=r"JStorm's form is no scene: `sparkstorm schedule` answers it"):
+    with pytest.raises(
+        InvalidConfigError, match=r"JStorm's form is no scene: `sparkstorm schedule` answers it"
+    ):
         Scene.from_text('{"scheduler": "jstorm", "assign_type": "NEW"}')
 
 
@@ -52,7 +60,9 @@ def test_what_is_misspelt_is_named() -> None:
 def test_a_reader_who_has_enough_is_no_fault() -> None:
     problem = generate(2, 1, 3, 1).to_text().encode()
     command = [sys.executable, "-m", "sparkstorm.cli", "schedule", "-", "--lines"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as asked:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as asked:
         assert asked.stdin and asked.stdout and asked.stderr
         asked.stdout.close()
         asked.stdin.write(b"\n".join([problem] * 3))

@@ -44,33 +44,51 @@ ALLOWED = {
 
 @pytest.mark.parametrize("status", list(S))
 @pytest.mark.parametrize("action", list(A))
-def test_each_status_knows_its_actions_and_no_others(status: TopologyStatus, action: Action) -> None:
+def test_each_status_knows_its_actions_and_no_others(
+    status: TopologyStatus, action: Action
+) -> None:
     request = ActionRequest(action, 5, OPTIONS)
     if (status, action) in ALLOWED:
         assert transition(base(status), request, NOW, 30_000).base.status == ALLOWED[status, action]
     else:
-        with pytest.raises(IllegalTransitionError, match=f"topology wc is {status}: .* does not apply, only .*kill"):
+        with pytest.raises(
+            IllegalTransitionError, match=f"topology wc is {status}: .* does not apply, only .*kill"
+        ):
             transition(base(status), request, NOW, 30_000)
 
 
 @pytest.mark.parametrize(
     ("status", "action", "words"),
     [
-        (S.UPGRADING, A.REBALANCE, "rebalance does not apply, only kill, upgrade complete, upgrade continue, upgrade rollback"),
+        (
+            S.UPGRADING,
+            A.REBALANCE,
+            "rebalance does not apply, only kill, upgrade complete, upgrade continue, upgrade rollback",
+        ),
         (S.REBALANCING, A.INACTIVATE, "deactivate does not apply, only kill, rebalance"),
-        (S.INACTIVE, A.UPGRADE, "upgrade start does not apply, only activate, deactivate, kill, rebalance"),
+        (
+            S.INACTIVE,
+            A.UPGRADE,
+            "upgrade start does not apply, only activate, deactivate, kill, rebalance",
+        ),
         (S.ROLLBACK, A.REBALANCE, "rebalance does not apply, only kill"),
         (S.KILLED, A.ACTIVATE, "activate does not apply, only kill"),
     ],
 )
-def test_a_refusal_names_the_verbs_of_users_and_no_inner_actions(status: TopologyStatus, action: Action, words: str) -> None:
+def test_a_refusal_names_the_verbs_of_users_and_no_inner_actions(
+    status: TopologyStatus, action: Action, words: str
+) -> None:
     with pytest.raises(IllegalTransitionError) as caught:
         transition(base(status), ActionRequest(action), NOW, 30_000)
     assert str(caught.value) == f"topology wc is {status}: {words}"
 
 
-@pytest.mark.parametrize(("wait_ms", "due_ms"), [(None, 31_000), (-1, 31_000), (0, 1000), (7000, 8000)])
-def test_kill_and_rebalance_wait_the_message_timeout_unless_told_otherwise(wait_ms: int | None, due_ms: int) -> None:
+@pytest.mark.parametrize(
+    ("wait_ms", "due_ms"), [(None, 31_000), (-1, 31_000), (0, 1000), (7000, 8000)]
+)
+def test_kill_and_rebalance_wait_the_message_timeout_unless_told_otherwise(
+    wait_ms: int | None, due_ms: int
+) -> None:
     killed = transition(base(S.ACTIVE), ActionRequest(A.KILL, wait_ms), NOW, 30_000)
     assert killed.base.pending == PendingAction(A.REMOVE, due_ms)
     assert killed.effect == Effect.NOTHING
@@ -79,7 +97,9 @@ def test_kill_and_rebalance_wait_the_message_timeout_unless_told_otherwise(wait_
 
 
 @pytest.mark.parametrize("status", [S.ACTIVE, S.INACTIVE])
-def test_a_rebalance_ends_in_the_status_it_began_in_however_often_it_is_asked_for(status: TopologyStatus) -> None:
+def test_a_rebalance_ends_in_the_status_it_began_in_however_often_it_is_asked_for(
+    status: TopologyStatus,
+) -> None:
     waiting = base(status)
     for _ in range(3):
         waiting = transition(waiting, ActionRequest(A.REBALANCE, 5, OPTIONS), NOW, 0).base
@@ -114,7 +134,9 @@ def test_a_pending_action_falls_due_at_its_time() -> None:
     assert due_request(base(S.ACTIVE), 10**15) is None
 
 
-def test_a_topology_that_was_paused_by_its_failures_may_be_upgraded_and_each_activation_is_counted() -> None:
+def test_a_topology_that_was_paused_by_its_failures_may_be_upgraded_and_each_activation_is_counted() -> (
+    None
+):
     paused = replace(base(S.INACTIVE), paused="bolt 'split' is paused: most of its inputs fail")
     assert transition(paused, ActionRequest(A.UPGRADE), NOW, 0).base.status is S.UPGRADING
     active = transition(paused, ActionRequest(A.ACTIVATE), NOW, 0).base

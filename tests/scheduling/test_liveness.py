@@ -1,4 +1,6 @@
-"""Liveness of executors: heartbeats on the observer's clock, launch grace, lost supervisors, blind time."""
+"""Liveness of executors: heartbeats on the observer's clock, launch grace, lost supervisors, blind
+time.
+"""
 
 from dataclasses import replace
 
@@ -17,7 +19,9 @@ from sparkstorm.scheduling.liveness import (
 
 SLOT, EXECUTOR = WorkerSlot("n", 1), ExecutorId(1, 2)
 TIMES = Timeouts(task_ms=30_000, launch_ms=120_000, supervisor_ms=60_000, forsaken_ms=5_000)
-ASSIGNMENT = Assignment("t", 3, "c", "d", {"n": "h"}, {EXECUTOR: SLOT}, {EXECUTOR: 0}, {EXECUTOR: 2})
+ASSIGNMENT = Assignment(
+    "t", 3, "c", "d", {"n": "h"}, {EXECUTOR: SLOT}, {EXECUTOR: 0}, {EXECUTOR: 2}
+)
 BEAT = WorkerBeat("t", "n", 1, 777, 0, 1, 1, "RUNNING", 3)
 LATE = 1_000_000  # far beyond any launch grace
 
@@ -64,12 +68,17 @@ def test_a_beat_of_an_older_assignment_does_not_speak_for_what_was_placed_later(
 
 def test_a_slot_that_cannot_start_its_worker_gives_no_sign_of_life_for_it() -> None:
     failed = [replace(BEAT, state="FAILED", time_ms=778 + n) for n in range(4)]
-    seen = after((LATE, BEAT, True), *((LATE + 11_000 * (n + 1), beat, True) for n, beat in enumerate(failed)))
+    seen = after(
+        (LATE, BEAT, True),
+        *((LATE + 11_000 * (n + 1), beat, True) for n, beat in enumerate(failed)),
+    )
     assert not lives(seen, LATE + 44_000)
 
 
 @pytest.mark.parametrize(("silent_ms", "alive"), [(5_000, True), (5_001, False)])
-def test_who_has_lost_its_supervisor_and_is_silent_is_given_up_soon(silent_ms: int, alive: bool) -> None:
+def test_who_has_lost_its_supervisor_and_is_silent_is_given_up_soon(
+    silent_ms: int, alive: bool
+) -> None:
     seen = after((LATE, BEAT, True), (LATE + silent_ms, BEAT, False))
     assert lives(seen, LATE + silent_ms) is alive
 
@@ -107,14 +116,24 @@ def test_a_slot_with_one_dead_executor_is_a_dead_slot() -> None:
 
 @pytest.mark.parametrize(
     ("dead", "known", "trouble", "ours"),
-    [(3, 5, True, True), (2, 4, True, False), (5, 5, False, False), (0, 0, True, False), (1, 1, True, True)],
+    [
+        (3, 5, True, True),
+        (2, 4, True, False),
+        (5, 5, False, False),
+        (0, 0, True, False),
+        (1, 1, True, True),
+    ],
 )
-def test_many_deaths_at_once_after_trouble_are_our_fault(dead: int, known: int, trouble: bool, ours: bool) -> None:
+def test_many_deaths_at_once_after_trouble_are_our_fault(
+    dead: int, known: int, trouble: bool, ours: bool
+) -> None:
     assert looks_like_our_fault(dead, known, trouble) is ours
 
 
 @pytest.mark.parametrize(("node", "alive"), [("n", False), ("other", True)])
-def test_a_worker_whose_node_and_driver_are_gone_is_dead_without_a_wait(node: str, alive: bool) -> None:
+def test_a_worker_whose_node_and_driver_are_gone_is_dead_without_a_wait(
+    node: str, alive: bool
+) -> None:
     seen = observe(LastSeen(), [BEAT], [], LATE, gone_nodes=frozenset({node}))
     assert lives(seen, LATE) is alive
     back = observe(seen, [BEAT], [SLOT], LATE + 1)

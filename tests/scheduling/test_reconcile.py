@@ -8,7 +8,12 @@ from hypothesis import strategies as st
 
 from sparkstorm.errors import FailedAssignTopologyError
 from sparkstorm.model.assignment import Assignment, AssignmentKind, ExecutorId, WorkerSlot, movement
-from sparkstorm.scheduling.reconcile import Wanted, check_answer, kept_for_rebalance, next_assignment
+from sparkstorm.scheduling.reconcile import (
+    Wanted,
+    check_answer,
+    kept_for_rebalance,
+    next_assignment,
+)
 
 E = [ExecutorId(n, n) for n in range(1, 41)]
 A, B, C = (WorkerSlot(node, 1) for node in "abc")
@@ -51,11 +56,19 @@ def test_who_comes_back_after_an_absence_gets_a_new_fence() -> None:
 
 
 @pytest.mark.parametrize(
-    "wanted", [Wanted("t", "code2", "conf", AssignmentKind.UPDATE), Wanted("t", "code", "conf2", AssignmentKind.UPDATE)]
+    "wanted",
+    [
+        Wanted("t", "code2", "conf", AssignmentKind.UPDATE),
+        Wanted("t", "code", "conf2", AssignmentKind.UPDATE),
+    ],
 )
 def test_new_code_or_conf_is_a_new_version_in_which_nobody_moved(wanted: Wanted) -> None:
     made = next_assignment(first(), wanted, first().slot_by_executor, HOSTS, 50)
-    assert made and (made.version, made.code_key, made.conf_key) == (2, wanted.code_key, wanted.conf_key)
+    assert made and (made.version, made.code_key, made.conf_key) == (
+        2,
+        wanted.code_key,
+        wanted.conf_key,
+    )
     assert made.placed_version_by_executor == first().placed_version_by_executor
 
 
@@ -77,22 +90,42 @@ def spread(num: int, slots: int) -> dict[ExecutorId, WorkerSlot]:
 
 @pytest.mark.parametrize(
     ("num", "slots", "workers", "kept"),
-    [(12, 2, 4, 6), (12, 4, 2, 0), (12, 4, 4, 12), (7, 3, 3, 7), (12, 3, 4, 9), (4, 4, 8, 4), (0, 1, 3, 0)],
+    [
+        (12, 2, 4, 6),
+        (12, 4, 2, 0),
+        (12, 4, 4, 12),
+        (7, 3, 3, 7),
+        (12, 3, 4, 9),
+        (4, 4, 8, 4),
+        (0, 1, 3, 0),
+    ],
 )
-def test_growth_keeps_what_fits_and_shrinking_frees_what_must_merge(num: int, slots: int, workers: int, kept: int) -> None:
+def test_growth_keeps_what_fits_and_shrinking_frees_what_must_merge(
+    num: int, slots: int, workers: int, kept: int
+) -> None:
     assert len(kept_for_rebalance(spread(num, slots), E[:num], workers)) == kept
 
 
 @pytest.mark.parametrize("second", ["", "@2"])
 def test_a_rebalance_to_fewer_workers_keeps_some_on_every_machine(second: str) -> None:
-    """Six workers on three machines, on two slots of one driver's or on a slot of each of two drivers'."""
-    slots = [WorkerSlot(f"w{n}{part}", port) for n in (1, 2, 3) for part, port in (("", 1), (second, 2))]
+    """Six workers on three machines, on two slots of one driver's or on a slot of each of two
+    drivers'.
+    """
+    slots = [
+        WorkerSlot(f"w{n}{part}", port) for n in (1, 2, 3) for part, port in (("", 1), (second, 2))
+    ]
     kept = kept_for_rebalance(dict(zip(E[:6], slots, strict=True)), E[:6], 5)
-    assert len(kept) == 4 and {slot.node.partition("@")[0] for slot in kept.values()} == {"w1", "w2", "w3"}
+    assert len(kept) == 4 and {slot.node.partition("@")[0] for slot in kept.values()} == {
+        "w1",
+        "w2",
+        "w3",
+    }
 
 
 @given(
-    st.dictionaries(st.sampled_from(E), st.builds(WorkerSlot, st.sampled_from("abcd"), st.integers(1, 3))),
+    st.dictionaries(
+        st.sampled_from(E), st.builds(WorkerSlot, st.sampled_from("abcd"), st.integers(1, 3))
+    ),
     st.sets(st.sampled_from(E)),
     st.integers(1, 9),
 )
@@ -118,7 +151,9 @@ def test_what_is_freed_always_fits_the_workers_that_remain(
         ({"x": {E[0]: A}}, "which x does not have"),
     ],
 )
-def test_an_answer_that_breaks_the_rules_is_refused(answer: dict[str, dict[ExecutorId, WorkerSlot]], complaint: str) -> None:
+def test_an_answer_that_breaks_the_rules_is_refused(
+    answer: dict[str, dict[ExecutorId, WorkerSlot]], complaint: str
+) -> None:
     with pytest.raises(FailedAssignTopologyError, match=complaint):
         check_answer(answer, {"t": E[:2], "u": E[:2]}, {A, B})
 

@@ -4,7 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from sparkstorm.model.assignment import Assignment, ExecutorId, SupervisorInfo, TopologyBase, WorkerSlot
+from sparkstorm.model.assignment import (
+    Assignment,
+    ExecutorId,
+    SupervisorInfo,
+    TopologyBase,
+    WorkerSlot,
+)
 from sparkstorm.model.outline import ComponentOutline, InputOutline, TopologyOutline
 from sparkstorm.model.requests import HostMark
 from sparkstorm.model.status import RebalanceOptions, TopologyStatus
@@ -19,7 +25,9 @@ from sparkstorm.scheduling.view import ClusterView
 
 E = [ExecutorId(n, n) for n in range(1, 5)]
 SLOTS = [WorkerSlot(node, port) for node in ("n1", "n2") for port in (1, 2)]
-BASE = TopologyBase("t-1", "t", 400, TopologyStatus.ACTIVE, 2, {"b": 3, "s": 1}, "code", "conf", owner="ann")
+BASE = TopologyBase(
+    "t-1", "t", 400, TopologyStatus.ACTIVE, 2, {"b": 3, "s": 1}, "code", "conf", owner="ann"
+)
 OUTLINE = TopologyOutline(
     {
         "b": ComponentOutline("bolt", {"k": 1}, (InputOutline("s", "default", "shuffle"),)),
@@ -29,9 +37,21 @@ OUTLINE = TopologyOutline(
     {1: "b", 2: "b", 3: "b", 4: "s"},
 )
 KNOWN = KnownTopology(BASE, OUTLINE, {"topology.priority": 3})
-SUPERVISORS = {node: SupervisorInfo(node, f"host-{node}", 0, 0, (1, 2), resources={"cpu": 100.0}) for node in ("n1", "n2")}
+SUPERVISORS = {
+    node: SupervisorInfo(node, f"host-{node}", 0, 0, (1, 2), resources={"cpu": 100.0})
+    for node in ("n1", "n2")
+}
 PLACED = {E[0]: SLOTS[0], E[1]: SLOTS[2], E[2]: SLOTS[0], E[3]: SLOTS[2]}
-OLD = Assignment("t-1", 5, "code", "conf", {"n1": "host-n1"}, PLACED, dict.fromkeys(PLACED, 7), dict.fromkeys(PLACED, 4))
+OLD = Assignment(
+    "t-1",
+    5,
+    "code",
+    "conf",
+    {"n1": "host-n1"},
+    PLACED,
+    dict.fromkeys(PLACED, 7),
+    dict.fromkeys(PLACED, 4),
+)
 SNAPSHOT = Snapshot({"t-1": KNOWN}, {"t-1": OLD}, SUPERVISORS)
 
 
@@ -47,10 +67,18 @@ class Watching(DefaultScheduler):
 
 def test_a_topology_is_shown_with_components_inputs_conf_and_age() -> None:
     view = topology_view(KNOWN, 1000)
-    assert (view.id, view.name, view.num_workers, view.owner, view.uptime_ms) == ("t-1", "t", 2, "ann", 600)
+    assert (view.id, view.name, view.num_workers, view.owner, view.uptime_ms) == (
+        "t-1",
+        "t",
+        2,
+        "ann",
+        600,
+    )
     assert view.conf == {"topology.priority": 3}
     assert view.component("b").executors == tuple(E[:3])
-    assert [(each.component, each.grouping) for each in view.component("b").inputs] == [("s", "shuffle")]
+    assert [(each.component, each.grouping) for each in view.component("b").inputs] == [
+        ("s", "shuffle")
+    ]
     assert view.component("s").kind == "spout"
 
 
@@ -62,14 +90,25 @@ def test_when_all_live_there_is_nothing_to_write() -> None:
 
 def test_a_plan_has_the_code_the_workers_their_hosts_and_the_start_times() -> None:
     """S0.70, S3.40: everything that a supervisor needs is in the assignment."""
-    (new,) = plan_round(replace(SNAPSHOT, assignments={}), {}, DefaultScheduler(), {}, 1000).assignments
+    (new,) = plan_round(
+        replace(SNAPSHOT, assignments={}), {}, DefaultScheduler(), {}, 1000
+    ).assignments
     assert (new.topology_id, new.version, new.code_key, new.conf_key) == ("t-1", 1, "code", "conf")
-    assert set(new.slot_by_executor) == set(E) and {slot.node for slot in new.slot_by_executor.values()} == {"n1", "n2"}
+    assert set(new.slot_by_executor) == set(E) and {
+        slot.node for slot in new.slot_by_executor.values()
+    } == {"n1", "n2"}
     assert new.host_by_node == {"n1": "host-n1", "n2": "host-n2"}
     assert new.start_ms_by_executor == dict.fromkeys(E, 1000)
-    moved = replace(SNAPSHOT, topologies={"t-1": replace(KNOWN, base=replace(BASE, code_key="newer"))})
+    moved = replace(
+        SNAPSHOT, topologies={"t-1": replace(KNOWN, base=replace(BASE, code_key="newer"))}
+    )
     (changed,) = plan_round(moved, {"t-1": {E[1], E[3]}}, DefaultScheduler(), {}, 2000).assignments
-    assert changed.code_key == "newer" and changed.start_ms_by_executor == {E[0]: 2000, E[1]: 7, E[2]: 2000, E[3]: 7}
+    assert changed.code_key == "newer" and changed.start_ms_by_executor == {
+        E[0]: 2000,
+        E[1]: 7,
+        E[2]: 2000,
+        E[3]: 7,
+    }
     assert changed.host_by_node.keys() == {slot.node for slot in changed.slot_by_executor.values()}
 
 
@@ -84,20 +123,28 @@ def test_the_dead_move_off_their_slot_which_is_not_offered_in_this_round() -> No
     assert made.placed_version_by_executor == {E[0]: 6, E[2]: 6, E[1]: 4, E[3]: 4}
 
 
-@pytest.mark.parametrize("rebalanced", [{}, {"t-1": RebalanceOptions()}], ids=["a death", "a rebalance"])
-def test_living_tasks_of_a_lost_supervisor_stay_under_jstorm(rebalanced: dict[str, RebalanceOptions]) -> None:
+@pytest.mark.parametrize(
+    "rebalanced", [{}, {"t-1": RebalanceOptions()}], ids=["a death", "a rebalance"]
+)
+def test_living_tasks_of_a_lost_supervisor_stay_under_jstorm(
+    rebalanced: dict[str, RebalanceOptions],
+) -> None:
     """S0.80: JStorm's unstopped workers; if they were placed anew, their tasks would run twice."""
     lost = replace(SNAPSHOT, supervisors={"n2": SUPERVISORS["n2"]})
     plan = plan_round(lost, {"t-1": {E[1], E[2], E[3]}}, JStormScheduler(), {}, 1000, rebalanced)
     (made,) = plan.assignments
-    assert made.slot_by_executor[E[2]] == PLACED[E[2]] and made.placed_version_by_executor[E[2]] == 4
+    assert (
+        made.slot_by_executor[E[2]] == PLACED[E[2]] and made.placed_version_by_executor[E[2]] == 4
+    )
     assert made.slot_by_executor[E[0]].node == "n2" and made.placed_version_by_executor[E[0]] == 6
 
 
 def test_a_killed_topology_keeps_its_slots_and_is_not_scheduled() -> None:
     killed = KnownTopology(replace(BASE, status=TopologyStatus.KILLED), OUTLINE, {})
     watching = Watching()
-    plan = plan_round(Snapshot({"t-1": killed}, {"t-1": OLD}, SUPERVISORS), {"t-1": set()}, watching, {}, 1000)
+    plan = plan_round(
+        Snapshot({"t-1": killed}, {"t-1": OLD}, SUPERVISORS), {"t-1": set()}, watching, {}, 1000
+    )
     assert plan.assignments == ()
     assert watching.topologies == {} and watching.hungry == []
     assert set(watching.free) == {SLOTS[1], SLOTS[3]}
@@ -105,14 +152,24 @@ def test_a_killed_topology_keeps_its_slots_and_is_not_scheduled() -> None:
 
 def test_reserved_slots_are_offered_to_nobody() -> None:
     watching = Watching()
-    plan_round(replace(SNAPSHOT, reserved=frozenset({SLOTS[1], SLOTS[3]})), {"t-1": {E[0]}}, watching, {}, 1000)
+    plan_round(
+        replace(SNAPSHOT, reserved=frozenset({SLOTS[1], SLOTS[3]})),
+        {"t-1": {E[0]}},
+        watching,
+        {},
+        1000,
+    )
     assert watching.free == []
 
 
 def test_reassigning_places_everything_afresh_and_a_plain_rebalance_what_must_move() -> None:
-    wider = Snapshot({"t-1": replace(KNOWN, base=replace(BASE, num_workers=4))}, {"t-1": OLD}, SUPERVISORS)
+    wider = Snapshot(
+        {"t-1": replace(KNOWN, base=replace(BASE, num_workers=4))}, {"t-1": OLD}, SUPERVISORS
+    )
     alive = {"t-1": set(E)}
-    plain = plan_round(wider, alive, DefaultScheduler(), {}, 1000, {"t-1": RebalanceOptions(4)}).assignments[0]
+    plain = plan_round(
+        wider, alive, DefaultScheduler(), {}, 1000, {"t-1": RebalanceOptions(4)}
+    ).assignments[0]
     assert sum(PLACED[each] == slot for each, slot in plain.slot_by_executor.items()) == 2
     assert len(set(plain.slot_by_executor.values())) == 4
     watching = Watching()
@@ -120,11 +177,15 @@ def test_reassigning_places_everything_afresh_and_a_plain_rebalance_what_must_mo
     assert set(watching.free) == set(SLOTS)
 
 
-def test_a_new_topology_without_a_place_is_not_written_but_an_old_one_that_lost_its_place_is() -> None:
+def test_a_new_topology_without_a_place_is_not_written_but_an_old_one_that_lost_its_place_is() -> (
+    None
+):
     nobody: dict[str, SupervisorInfo] = {}
     new = plan_round(Snapshot({"t-1": KNOWN}, {}, nobody), {}, DefaultScheduler(), {}, 1000)
     assert new.assignments == ()
-    (lost,) = plan_round(Snapshot({"t-1": KNOWN}, {"t-1": OLD}, nobody), {}, DefaultScheduler(), {}, 1000).assignments
+    (lost,) = plan_round(
+        Snapshot({"t-1": KNOWN}, {"t-1": OLD}, nobody), {}, DefaultScheduler(), {}, 1000
+    ).assignments
     assert lost.version == 6 and lost.slot_by_executor == {}
 
 
@@ -156,14 +217,24 @@ def test_a_drain_waits_until_the_dead_have_a_place() -> None:
     assert made.slot_by_executor == {E[0]: SLOTS[0], E[1]: SLOTS[3], E[2]: SLOTS[0], E[3]: SLOTS[3]}
 
 
-@pytest.mark.parametrize(("racks", "used"), [("abab", {"n1", "n3"}), ("aabb", {"n1", "n2"}), ("    ", {"n1", "n2"})])
+@pytest.mark.parametrize(
+    ("racks", "used"), [("abab", {"n1", "n3"}), ("aabb", {"n1", "n2"}), ("    ", {"n1", "n2"})]
+)
 def test_a_topology_stays_in_a_rack_that_slots_tell_of(racks: str, used: set[str]) -> None:
     resources = {"supervisor.cpu.capacity": 20.0, "supervisor.memory.capacity.mb": 1_000.0}
     supervisors = {
         name: SupervisorInfo(
-            name, name, 0, 0, (1, 2), resources=resources, scheduler_meta={"rack": f"/{rack}"} if rack.strip() else {}
+            name,
+            name,
+            0,
+            0,
+            (1, 2),
+            resources=resources,
+            scheduler_meta={"rack": f"/{rack}"} if rack.strip() else {},
         )
         for name, rack in zip(("n1", "n2", "n3", "n4"), racks, strict=True)
     }
-    (placed,) = plan_round(Snapshot({"t-1": KNOWN}, {}, supervisors), {}, ResourceAwareScheduler(), {}, 1000).placed.values()
+    (placed,) = plan_round(
+        Snapshot({"t-1": KNOWN}, {}, supervisors), {}, ResourceAwareScheduler(), {}, 1000
+    ).placed.values()
     assert {slot.node for slot in placed.values()} == used

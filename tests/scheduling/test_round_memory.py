@@ -6,7 +6,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sparkstorm.model.assignment import Assignment, ExecutorId, SupervisorInfo, TopologyBase, WorkerSlot
+from sparkstorm.model.assignment import (
+    Assignment,
+    ExecutorId,
+    SupervisorInfo,
+    TopologyBase,
+    WorkerSlot,
+)
 from sparkstorm.model.outline import ComponentOutline, InputOutline, TopologyOutline
 from sparkstorm.model.status import RebalanceOptions, TopologyStatus
 from sparkstorm.scheduling.default import DefaultScheduler
@@ -17,13 +23,22 @@ from sparkstorm.scheduling.round import plan_round
 from sparkstorm.scheduling.round_memory import RoundMemory
 from sparkstorm.scheduling.snapshot import KnownTopology, Plan, Snapshot
 
-SPOUT, BOLT = ComponentOutline("spout"), ComponentOutline("bolt", {}, (InputOutline("s", "default", "shuffle"),))
+SPOUT, BOLT = (
+    ComponentOutline("spout"),
+    ComponentOutline("bolt", {}, (InputOutline("s", "default", "shuffle"),)),
+)
 
 
 def topology(number: int, tasks: int, workers: int) -> KnownTopology:
-    outline = TopologyOutline({"s": SPOUT, "b": BOLT}, {"s": 1, "b": tasks}, {1: "s", **dict.fromkeys(range(2, tasks + 2), "b")})
+    outline = TopologyOutline(
+        {"s": SPOUT, "b": BOLT},
+        {"s": 1, "b": tasks},
+        {1: "s", **dict.fromkeys(range(2, tasks + 2), "b")},
+    )
     name = f"t{number}"
-    base = TopologyBase(f"{name}-1-1", name, 0, TopologyStatus.ACTIVE, workers, {"s": 1, "b": tasks}, "code", "conf")
+    base = TopologyBase(
+        f"{name}-1-1", name, 0, TopologyStatus.ACTIVE, workers, {"s": 1, "b": tasks}, "code", "conf"
+    )
     return KnownTopology(base, outline, {"topology.workers": workers})
 
 
@@ -48,8 +63,13 @@ HAPPENINGS = st.one_of(
 @pytest.mark.slow
 @settings(max_examples=120)
 @example([("calm", 0), ("supervisors", 1), ("die", 1), ("rebalance", 2)], JStormScheduler)
-@given(st.lists(HAPPENINGS, max_size=12), st.sampled_from([DefaultScheduler, EvenScheduler, JStormScheduler]))
-def test_a_memory_changes_no_plan(happenings: list[tuple[str, int]], make: type[DefaultScheduler]) -> None:
+@given(
+    st.lists(HAPPENINGS, max_size=12),
+    st.sampled_from([DefaultScheduler, EvenScheduler, JStormScheduler]),
+)
+def test_a_memory_changes_no_plan(
+    happenings: list[tuple[str, int]], make: type[DefaultScheduler]
+) -> None:
     memory = RoundMemory()
     known = {each.base.topology_id: each for each in (topology(0, 3, 2), topology(1, 5, 3))}
     assignments: dict[str, Assignment] = {}
@@ -65,13 +85,20 @@ def test_a_memory_changes_no_plan(happenings: list[tuple[str, int]], make: type[
         elif what == "submit":
             known[f"t{at + 2}-1-1"] = topology(at + 2, number, 2)
         elif what == "kill":
-            known[chosen] = replace(known[chosen], base=replace(known[chosen].base, status=TopologyStatus.KILLED))
+            known[chosen] = replace(
+                known[chosen], base=replace(known[chosen].base, status=TopologyStatus.KILLED)
+            )
         elif what == "rebalance" and known[chosen].base.status == TopologyStatus.ACTIVE:
-            known[chosen] = replace(known[chosen], base=replace(known[chosen].base, num_workers=number))
+            known[chosen] = replace(
+                known[chosen], base=replace(known[chosen].base, num_workers=number)
+            )
             rebalanced = {chosen: RebalanceOptions(number)}
         alive = {each: found.slot_by_executor.keys() - dead for each, found in assignments.items()}
         snapshot = Snapshot(dict(known), assignments, supervisors)
-        plans = [plan_round(snapshot, alive, make(), {}, 1000 * at, rebalanced, each) for each in (memory, None)]
+        plans = [
+            plan_round(snapshot, alive, make(), {}, 1000 * at, rebalanced, each)
+            for each in (memory, None)
+        ]
         assert plans[0] == plans[1]
         assignments = apply(plans[0], assignments)
 
@@ -80,7 +107,10 @@ def test_a_calm_round_makes_no_view_and_no_placement_anew() -> None:
     memory, known = RoundMemory(), topology(0, 3, 2)
     first = memory.view(known, 1000)
     later = memory.view(known, 3000)
-    assert later.components is first.components and (first.uptime_ms, later.uptime_ms) == (1000, 3000)
+    assert later.components is first.components and (first.uptime_ms, later.uptime_ms) == (
+        1000,
+        3000,
+    )
     placed = {each: WorkerSlot("n0", 1) for each in known.executors()}
     assignment = Assignment("t0-1-1", 1, "code", "conf", {}, placed, {}, {})
     one, two = (memory.placement("t0-1-1", assignment) for _ in range(2))
@@ -95,7 +125,9 @@ def test_a_changed_record_is_seen() -> None:
     memory.view(known, 0)
     grown = replace(known, base=replace(known.base, executors_by_component={"s": 1, "b": 1}))
     assert len(memory.view(grown, 0).executors) == 2
-    assert memory.view(replace(grown, conf={"topology.priority": 1}), 0).conf == {"topology.priority": 1}
+    assert memory.view(replace(grown, conf={"topology.priority": 1}), 0).conf == {
+        "topology.priority": 1
+    }
 
 
 def test_a_plain_placement_is_its_own() -> None:

@@ -1,4 +1,6 @@
-"""Promises of single schedulers on every cluster: dedicated machines, pools, worker rules, priority, allowed moves."""
+"""Promises of single schedulers on every cluster: dedicated machines, pools, worker rules,
+priority, allowed moves.
+"""
 
 from random import Random
 from typing import Any
@@ -40,7 +42,9 @@ def resources(seed: int) -> dict[str, Any]:
 def both(problem: Problem) -> tuple[ClusterView, ClusterView]:
     """The cluster before and after a round."""
     before, after = problem.first.view(problem.conf), problem.first.view(problem.conf)
-    scheduler_by_name(problem.scheduler, problem.conf, problem.inner).schedule(after.topologies, after)
+    scheduler_by_name(problem.scheduler, problem.conf, problem.inner).schedule(
+        after.topologies, after
+    )
     return before, after
 
 
@@ -57,7 +61,9 @@ def test_an_isolated_topology_shares_its_machines_with_nobody(seed: int) -> None
     problem = problem_of("isolation", seed)
     before, after = both(problem)
     machines = problem.conf["isolation.scheduler.machines"]
-    isolated = {each.id: machines[each.name] for each in after.topologies.values() if each.name in machines}
+    isolated = {
+        each.id: machines[each.name] for each in after.topologies.values() if each.name in machines
+    }
     hosts: dict[str, int] = {}
     for host, owners in owners_by_host(after).items():
         # Workers on a lost or blacklisted host are not this round's doing.
@@ -100,7 +106,11 @@ def test_a_users_pool_keeps_its_limit_and_its_nodes_to_itself(seed: int) -> None
         assert count <= limits[user] or problem.first.assignments
     apart = {name for name, words in view.status.items() if words.startswith("Scheduled Isolated")}
     for owners in owners_by_node(view).values():
-        isolated = {name for name in owners & apart if "topology.isolate.machines" in view.topologies[name].conf}
+        isolated = {
+            name
+            for name in owners & apart
+            if "topology.isolate.machines" in view.topologies[name].conf
+        }
         assert len(owners) == 1 or not isolated or problem.first.assignments
 
 
@@ -124,7 +134,9 @@ def test_new_workers_keep_the_rules_of_one(seed: int) -> None:
         for slot, executors in after.placement(name).executors_by_slot.items():
             if slot not in before.placement(name).executors_by_slot:
                 assert len(executors) == 1 or not view.conf.get(rules[0])
-                assert len({view.component_by_executor[each] for each in executors}) == 1 or not view.conf.get(rules[1])
+                assert len(
+                    {view.component_by_executor[each] for each in executors}
+                ) == 1 or not view.conf.get(rules[1])
 
 
 @FEW
@@ -161,7 +173,11 @@ def test_only_those_of_lesser_rank_give_way(seed: int) -> None:
     strategy = str(problem.conf.get("resource.aware.scheduler.priority.strategy", "default"))
     pools = problem.conf.get("resource.aware.scheduler.user.pools") or {}
     rank = [each.id for each in priority_order(strategy)(ResourceLedger(before)).order(pools)]
-    gained = [name for name in rank if before.placement(name).num_missing and after.status[name].startswith("Running")]
+    gained = [
+        name
+        for name in rank
+        if before.placement(name).num_missing and after.status[name].startswith("Running")
+    ]
     for name in after.evicted:
         assert any(rank.index(winner) < rank.index(name) for winner in gained)
 
@@ -193,16 +209,28 @@ def test_jstorm_puts_tasks_that_must_differ_on_different_nodes(seed: int) -> Non
     except FailedAssignTopologyError:
         return
     apart = problem["topology"]["components"][0]["id"]
-    nodes = [plan.node for plan in plans for task in plan.tasks if context.component_by_task[task] == apart]
+    nodes = [
+        plan.node
+        for plan in plans
+        for task in plan.tasks
+        if context.component_by_task[task] == apart
+    ]
     assert len(nodes) == len(set(nodes))
 
 
-def after_a_loss(name: str, scene: Scene, conf: dict[str, Any], lost: str) -> tuple[set[tuple[str, str]], set[tuple[str, str]]]:
+def after_a_loss(
+    name: str, scene: Scene, conf: dict[str, Any], lost: str
+) -> tuple[set[tuple[str, str]], set[tuple[str, str]]]:
     """Return the executors that moved after a node's loss, and those that ran on it."""
     before = scene.scheduled(name, conf)
     after = before.without(lost).scheduled(name, conf)
     rows = before.assignments.items()
-    ran_there = {(topology, str(each)) for topology, placed in rows for each, slot in placed.items() if slot.node == lost}
+    ran_there = {
+        (topology, str(each))
+        for topology, placed in rows
+        for each, slot in placed.items()
+        if slot.node == lost
+    }
     return {(row["topology"], row["executor"]) for row in moved(before, after)}, ran_there
 
 
@@ -219,7 +247,9 @@ def after_a_loss(name: str, scene: Scene, conf: dict[str, Any], lost: str) -> tu
 def test_one_lost_node_moves_nobody_else_under_the_others(
     name: str, conf: dict[str, Any], topologies: int, executors: int, lost: int
 ) -> None:
-    """Twelve nodes, at most eight workers, as many executors in each: there is always an idle node."""
+    """Twelve nodes, at most eight workers, as many executors in each: there is always an idle
+    node.
+    """
     scene = generate(12, topologies, 2 * executors, 2)
     changes, ran_there = after_a_loss(name, scene, conf, f"node-{lost:05}")
     assert changes == ran_there

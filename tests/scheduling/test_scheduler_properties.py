@@ -1,4 +1,6 @@
-"""Properties of every scheduler on every cluster: no slot over-used, no executor twice, limits kept, no needless moves."""
+"""Properties of every scheduler on every cluster: no slot over-used, no executor twice, limits
+kept, no needless moves.
+"""
 
 from random import Random
 from typing import Any
@@ -33,7 +35,9 @@ def problem_of(name: str, seed: int) -> Problem:
 
 def scheduled(problem: Problem) -> ClusterView:
     view = problem.first.view(problem.conf)
-    scheduler_by_name(problem.scheduler, problem.conf, problem.inner).schedule(view.topologies, view)
+    scheduler_by_name(problem.scheduler, problem.conf, problem.inner).schedule(
+        view.topologies, view
+    )
     return view
 
 
@@ -59,7 +63,9 @@ def test_no_slot_is_used_twice_and_no_executor_placed_twice(name: str, seed: int
 @pytest.mark.parametrize("name", STORM)
 @FEW
 @given(seed=SEEDS)
-def test_new_workers_go_to_living_trusted_supervisors_that_know_the_port(name: str, seed: int) -> None:
+def test_new_workers_go_to_living_trusted_supervisors_that_know_the_port(
+    name: str, seed: int
+) -> None:
     problem = problem_of(name, seed)
     before = set(slots_of(problem.first.view(problem.conf)))
     known = {each.id: each for each in problem.first.supervisors}
@@ -67,7 +73,8 @@ def test_new_workers_go_to_living_trusted_supervisors_that_know_the_port(name: s
     for slot in set(slots_of(scheduled(problem))) - before:
         assert known[slot.node].host not in problem.first.blacklisted_hosts
         assert slot.port in known[slot.node].ports
-        # Multitenant gives a port that a worker has just left to the next one, dead or not, as Storm does.
+        # Multitenant gives a port that a worker has just left to the next one, dead or not, as
+        # Storm does.
         assert slot.port not in dead.get(slot.node, ()) or name == "multitenant"
 
 
@@ -85,15 +92,25 @@ def test_equal_input_gives_equal_output(name: str, seed: int) -> None:
 def test_a_second_round_changes_nothing_that_is_complete(name: str, seed: int) -> None:
     problem = problem_of(name, seed)
     view = scheduled(problem)
-    complete = {n: rows for n, rows in view.assignments().items() if not view.placement(n).num_missing}
+    complete = {
+        n: rows for n, rows in view.assignments().items() if not view.placement(n).num_missing
+    }
     again = ClusterView(
-        view.supervisors.values(), view.topologies.values(), view.assignments(), problem.conf, view.blacklisted_hosts
+        view.supervisors.values(),
+        view.topologies.values(),
+        view.assignments(),
+        problem.conf,
+        view.blacklisted_hosts,
     )
     scheduler_by_name(name, problem.conf).schedule(again.topologies, again)
     if name == "even" or not any(view.placement(n).num_missing for n in view.topologies):
         after = again.assignments()
         kept = {n for n in complete if not view.needs_scheduling(view.topologies[n])}
-        assert all(after[n] == complete[n] for n in kept if name != "resource-aware" or n in again.topologies)
+        assert all(
+            after[n] == complete[n]
+            for n in kept
+            if name != "resource-aware" or n in again.topologies
+        )
 
 
 @FEW
@@ -117,7 +134,9 @@ def test_capacity_heap_and_constraints_hold_under_resources(seed: int) -> None:
     view = scheduled(problem)
     ledger = ResourceLedger(view)
     for node in view.supervisors:
-        for taken, was, offered in zip(ledger.taken(node), before.taken(node), ledger.offer(node), strict=True):
+        for taken, was, offered in zip(
+            ledger.taken(node), before.taken(node), ledger.offer(node), strict=True
+        ):
             assert taken <= max(offered, was) + 1e-9
     for topology in view.topologies.values():
         heap_limit = float(topology.conf.get("topology.worker.max.heap.size.mb", 768.0))
@@ -146,23 +165,40 @@ def test_incompatible_components_never_share_a_new_worker(seed: int) -> None:
             key = (slot.node, topology.component_by_executor[executor])
             per_node[key] = per_node.get(key, 0) + 1
         if not old:
-            assert all(count <= rules.max_on_node.get(name, count) for (_, name), count in per_node.items())
+            assert all(
+                count <= rules.max_on_node.get(name, count) for (_, name), count in per_node.items()
+            )
 
 
 @pytest.mark.parametrize("name", ["even", "default", RESOURCE_AWARE])
 @settings(max_examples=25)
-@given(nodes=st.integers(3, 12), topologies=st.integers(1, 4), executors=st.integers(1, 30), data=st.data())
-def test_one_lost_node_moves_only_what_ran_there(name: str, nodes: int, topologies: int, executors: int, data: Any) -> None:
+@given(
+    nodes=st.integers(3, 12),
+    topologies=st.integers(1, 4),
+    executors=st.integers(1, 30),
+    data=st.data(),
+)
+def test_one_lost_node_moves_only_what_ran_there(
+    name: str, nodes: int, topologies: int, executors: int, data: Any
+) -> None:
     """Room to spare and all workers alike: nothing else may move."""
     workers = data.draw(st.integers(1, max(1, min(executors, nodes * 4 // (2 * topologies)))))
     per_worker = -(-executors // workers)
-    # Under resources a topology makes as many workers as its heap needs, whatever it asked for: leave it the room.
-    scene = generate(nodes, topologies, per_worker * workers, workers, 40 if name == "resource-aware" else 4)
+    # Under resources a topology makes as many workers as its heap needs, whatever it asked for:
+    # leave it the room.
+    scene = generate(
+        nodes, topologies, per_worker * workers, workers, 40 if name == "resource-aware" else 4
+    )
     before = scene.scheduled(name)
     lost = data.draw(st.sampled_from([each.id for each in scene.supervisors]))
     after = before.without(lost).scheduled(name)
     changes = {(row["topology"], ExecutorId.parse(row["executor"])) for row in moved(before, after)}
-    ran_there = {(n, executor) for n, rows in before.assignments.items() for executor, slot in rows.items() if slot.node == lost}
+    ran_there = {
+        (n, executor)
+        for n, rows in before.assignments.items()
+        for executor, slot in rows.items()
+        if slot.node == lost
+    }
     if name == "even":
         assert changes <= ran_there
     else:
@@ -200,8 +236,11 @@ def test_jstorm_places_every_task_once_on_a_port_of_its_own(seed: int) -> None:
     if context.assign_type is AssignType.REBALANCE:
         offered |= old.keys()
     for plan in plans:
-        before = old.get((plan.node, plan.port))  # on a lost supervisor the living tasks stay, the dead ones are placed elsewhere
-        assert (plan.node, plan.port) in offered or (before is not None and plan.tasks <= before.tasks)
+        # on a lost supervisor the living tasks stay, the dead ones are placed elsewhere
+        before = old.get((plan.node, plan.port))
+        assert (plan.node, plan.port) in offered or (
+            before is not None and plan.tasks <= before.tasks
+        )
     assert set(tasks) == set(context.component_by_task) or context.unstopped_tasks
 
 
@@ -210,7 +249,10 @@ def test_jstorm_places_every_task_once_on_a_port_of_its_own(seed: int) -> None:
 def test_jstorm_spreads_new_tasks_within_one(seed: int) -> None:
     problem = GENERATORS["jstorm"](Random(seed))
     problem |= {"assign_type": "NEW", "old_workers": [], "unstopped_tasks": []}
-    problem["conf"] = {"topology.workers": problem["conf"]["topology.workers"], "topology.master.single.worker": False}
+    problem["conf"] = {
+        "topology.workers": problem["conf"]["topology.workers"],
+        "topology.master.single.worker": False,
+    }
     for component in problem["topology"]["components"]:
         component["conf"] = {}
     try:

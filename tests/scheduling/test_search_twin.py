@@ -1,4 +1,6 @@
-"""The caches of the search for slots change no answer: a search without them takes the same steps."""
+"""The caches of the search for slots change no answer: a search without them takes the same
+steps.
+"""
 
 from random import Random
 from typing import Any
@@ -32,10 +34,14 @@ class Forgetful(Attempt):
         return set()
 
 
-def searched(kind: type[Attempt], view: ClusterView, topology: TopologyView) -> tuple[Result, dict[Any, Any]]:
+def searched(
+    kind: type[Attempt], view: ClusterView, topology: TopologyView
+) -> tuple[Result, dict[Any, Any]]:
     ledger, options = ResourceLedger(view), strategy_of(topology)
     attempt = kind(topology, ledger, Constraints(topology) if options.constrained else None)
-    executors = [each for each in sorted(attempt.missing) if each not in attempt.free_ackers] + attempt.free_ackers
+    executors = [
+        each for each in sorted(attempt.missing) if each not in attempt.free_ackers
+    ] + attempt.free_ackers
     result = Search(attempt, NodeMap(ledger), options, STATES).place(executors)
     return result, dict(attempt.slot_by_executor)
 
@@ -43,7 +49,9 @@ def searched(kind: type[Attempt], view: ClusterView, topology: TopologyView) -> 
 def views(seed: int, shape: str = "small") -> list[tuple[ClusterView, TopologyView]]:
     problem = problem_from(SHAPES[shape]["resource-aware"](Random(seed)))
     view = problem.first.view(problem.conf)
-    return [(view, each) for each in view.topologies.values() if view.placement(each.id).num_missing]
+    return [
+        (view, each) for each in view.topologies.values() if view.placement(each.id).num_missing
+    ]
 
 
 @pytest.mark.parametrize("shape", list(SHAPES))
@@ -68,7 +76,9 @@ def test_what_the_cluster_has_left_is_the_same_sum_to_the_last_bit(seed: int) ->
         ledger = ResourceLedger(view)
         assert ledger.left_in_cluster() == left_node_after_node(ledger)
         attempt = Attempt(topology, ledger, None)
-        Search(attempt, NodeMap(ledger), strategy_of(topology), STATES).place(sorted(attempt.missing))
+        Search(attempt, NodeMap(ledger), strategy_of(topology), STATES).place(
+            sorted(attempt.missing)
+        )
         assert ledger.left_in_cluster() == left_node_after_node(ledger)
         attempt.undo()
         assert ledger.left_in_cluster() == left_node_after_node(ledger)
@@ -80,6 +90,8 @@ def test_a_workers_load_as_it_grew_is_what_its_executors_add_up_to(seed: int) ->
     for view, topology in views(seed):
         ledger = ResourceLedger(view)
         attempt = Attempt(topology, ledger, None)
-        Search(attempt, NodeMap(ledger), strategy_of(topology), STATES).place(sorted(attempt.missing))
+        Search(attempt, NodeMap(ledger), strategy_of(topology), STATES).place(
+            sorted(attempt.missing)
+        )
         for slot, executors in attempt.executors_by_slot.items():
             assert ledger._taken[slot.node][slot.port] == ledger.worker(topology, executors)[0]

@@ -1,4 +1,6 @@
-"""Shared memory of R-Storm: counted once per worker or node, in heaps, evictions and priorities; its declaration."""
+"""Shared memory of R-Storm: counted once per worker or node, in heaps, evictions and priorities;
+its declaration.
+"""
 
 import json
 from typing import Any
@@ -46,7 +48,9 @@ def sharing(name: str, count: int, *regions: SharedMemory, **conf: Any) -> Topol
     """One spout whose executors ask for 100 MB each and share these regions."""
     own = {HEAP: 100.0, SHARED_MEMORY_KEY: {each.name: each.amounts() for each in regions}}
     named = {key.replace("__", "."): value for key, value in conf.items()}
-    return topology(name, [ComponentView("in", "spout", singles(count), own)], 1, owner="ann", conf=named)
+    return topology(
+        name, [ComponentView("in", "spout", singles(count), own)], 1, owner="ann", conf=named
+    )
 
 
 def scheduled(view: ClusterView) -> ClusterView:
@@ -55,7 +59,9 @@ def scheduled(view: ClusterView) -> ClusterView:
 
 
 def taken(view: ClusterView) -> dict[str, float]:
-    scene = Scene(tuple(view.supervisors.values()), tuple(view.topologies.values()), view.assignments(), {})
+    scene = Scene(
+        tuple(view.supervisors.values()), tuple(view.topologies.values()), view.assignments(), {}
+    )
     return {row["node"]: row["memory_mb_taken"] for row in scene.nodes()}
 
 
@@ -67,7 +73,9 @@ def taken(view: ClusterView) -> dict[str, float]:
         (shared_on_heap(50.0, "r"), 400 + 2 * 50),
     ],
 )
-def test_a_region_counts_once_per_worker_or_once_per_node(region: SharedMemory, memory: float) -> None:
+def test_a_region_counts_once_per_worker_or_once_per_node(
+    region: SharedMemory, memory: float
+) -> None:
     asked = sharing("t", 4, region, topology__worker__max__heap__size__mb=250.0)
     view = scheduled(cluster([supervisor("a", 1, 2, 3, memory=4096.0, cpu=400.0)], [asked]))
     assert view.placement("t").num_workers == 2
@@ -76,14 +84,19 @@ def test_a_region_counts_once_per_worker_or_once_per_node(region: SharedMemory, 
 
 @pytest.mark.parametrize(("amount", "workers"), [(0.0, 1), (100.0, 1), (101.0, 2), (301.0, 0)])
 def test_a_region_on_the_heap_leaves_less_of_it_for_executors(amount: float, workers: int) -> None:
-    asked = sharing("t", 3, shared_on_heap(amount, "r"), topology__worker__max__heap__size__mb=400.0)
+    asked = sharing(
+        "t", 3, shared_on_heap(amount, "r"), topology__worker__max__heap__size__mb=400.0
+    )
     view = scheduled(cluster([supervisor("a", 1, 2, 3, 4, memory=4096.0, cpu=400.0)], [asked]))
     assert view.placement("t").num_workers == workers
 
 
 def test_a_node_without_room_for_the_region_takes_nobody() -> None:
     asked = sharing("t", 2, shared_off_heap_within_node(900.0, "r"))
-    small, large = supervisor("a", 1, memory=1000.0, cpu=400.0), supervisor("b", 1, memory=1100.0, cpu=400.0)
+    small, large = (
+        supervisor("a", 1, memory=1000.0, cpu=400.0),
+        supervisor("b", 1, memory=1100.0, cpu=400.0),
+    )
     assert set(places(scheduled(cluster([small], [asked])), "t")) == set()
     assert set(places(scheduled(cluster([small, large], [asked])), "t").values()) == {"b:1"}
 
@@ -91,11 +104,15 @@ def test_a_node_without_room_for_the_region_takes_nobody() -> None:
 def test_the_memory_that_is_required_includes_shared_regions() -> None:
     asked = sharing("t", 2, shared_off_heap_within_node(900.0, "r"))
     view = scheduled(cluster([supervisor("a", 1, memory=1000.0, cpu=400.0)], [asked]))
-    assert "memory MB: 1100 required, 1000 left" in view.status["t"], "two of 100 MB, and 900 that they share"
+    assert "memory MB: 1100 required, 1000 left" in view.status["t"], (
+        "two of 100 MB, and 900 that they share"
+    )
 
 
 def test_workers_that_share_a_node_with_others_of_their_topology_add_no_second_region() -> None:
-    asked = sharing("t", 4, shared_off_heap_within_node(500.0, "r"), topology__worker__max__heap__size__mb=200.0)
+    asked = sharing(
+        "t", 4, shared_off_heap_within_node(500.0, "r"), topology__worker__max__heap__size__mb=200.0
+    )
     view = scheduled(cluster([supervisor("a", 1, 2, memory=900.0, cpu=400.0)], [asked]))
     assert (view.placement("t").num_missing, taken(view)) == (0, {"a": 900.0})
 
@@ -113,7 +130,7 @@ def test_an_eviction_gives_the_region_back_and_one_that_fails_leaves_it() -> Non
     assert taken(view) == {"a": 700.0}
 
 
-# -- how it is declared -----------------------------------------------------------------------------------------------
+# -- how it is declared ----------------------------------------------------------------------------
 
 
 def test_the_builder_declares_regions_on_components() -> None:
@@ -123,15 +140,23 @@ def test_the_builder_declares_regions_on_components() -> None:
     out = builder.set_bolt("out", Spell()).shuffle_grouping("in")
     out.add_shared_memory(cache).add_shared_memory(shared_on_heap(64, "model"))
     parts = builder.build().components
-    assert parts["in"].conf == {SHARED_MEMORY_KEY: {"cache": {"on_heap": 0.0, "off_heap_worker": 0.0, "off_heap_node": 512}}}
+    assert parts["in"].conf == {
+        SHARED_MEMORY_KEY: {"cache": {"on_heap": 0.0, "off_heap_worker": 0.0, "off_heap_node": 512}}
+    }
     assert sorted(parts["out"].conf[SHARED_MEMORY_KEY]) == ["cache", "model"]
 
 
 @pytest.mark.parametrize(
     ("region", "words"),
     [
-        (SharedMemory("cache", off_heap_node=7), "component 'out': shared memory 'cache' differs from that of component 'in'"),
-        (SharedMemory("x", on_heap=-1), "component 'out': shared memory 'x': on_heap must be from 0 to 1e+15 MB, got -1"),
+        (
+            SharedMemory("cache", off_heap_node=7),
+            "component 'out': shared memory 'cache' differs from that of component 'in'",
+        ),
+        (
+            SharedMemory("x", on_heap=-1),
+            "component 'out': shared memory 'x': on_heap must be from 0 to 1e+15 MB, got -1",
+        ),
         (SharedMemory("x", on_heap=float("nan")), "on_heap must be from 0"),
         (SharedMemory("x", on_heap=10**5000), "on_heap must be from 0"),
         (SharedMemory("x", on_heap=True), "on_heap must be from 0"),
@@ -142,7 +167,9 @@ def test_the_builder_declares_regions_on_components() -> None:
 def test_mistakes_in_regions_are_named(region: Any, words: str) -> None:
     def build() -> None:
         builder = TopologyBuilder()
-        builder.set_spout("in", Lines()).add_shared_memory(shared_off_heap_within_node(512, "cache"))
+        builder.set_spout("in", Lines()).add_shared_memory(
+            shared_off_heap_within_node(512, "cache")
+        )
         builder.set_bolt("out", Spell()).shuffle_grouping("in").add_shared_memory(region)
         builder.build()
 

@@ -1,4 +1,6 @@
-"""One small run per topology, harmed once at every single commit: no point in the life of an epoch is left out."""
+"""One small run per topology, harmed once at every single commit: no point in the life of an epoch
+is left out.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ MOST_COMMITS = 200
 
 
 class OnePoint:
-    """Chooses one fault for the n-th commit of the whole run, and does something to the cluster after the n-th step."""
+    """Chooses one fault for the n-th commit of the whole run, and does something to the cluster
+    after the n-th step.
+    """
 
     def __init__(self, point: int, fault: CommitFault) -> None:
         self.point = point
@@ -46,11 +50,16 @@ class OnePoint:
         return self.fault if self.commits == self.point else CommitFault.NONE
 
 
-def run(name: str, point: OnePoint, after_commit: Callable[[LocalCluster, OnePoint], None] | None = None) -> None:
+def run(
+    name: str, point: OnePoint, after_commit: Callable[[LocalCluster, OnePoint], None] | None = None
+) -> None:
     """Run to the end and check everything."""
     case = SMALL[name]()
     with LocalCluster(
-        supervisors=3, slots=1, seed=8 if name.endswith("in memory") else 7, make_transport=point.make_transport
+        supervisors=3,
+        slots=1,
+        seed=8 if name.endswith("in memory") else 7,
+        make_transport=point.make_transport,
     ) as cluster:
         cluster.submit(case.topology, {**CONF, **case.conf})
         cluster.simulation.watchers.append(Invariants(cluster))
@@ -60,7 +69,9 @@ def run(name: str, point: OnePoint, after_commit: Callable[[LocalCluster, OnePoi
             cluster.run_until_idle(limit_secs=600)
             case.check(cluster)
         except Exception as error:
-            raise AssertionError(f"{name}, commit {point.point}, {point.fault.value}: {error}") from error
+            raise AssertionError(
+                f"{name}, commit {point.point}, {point.fault.value}: {error}"
+            ) from error
 
 
 def commits_of(name: str) -> int:
@@ -71,7 +82,9 @@ def commits_of(name: str) -> int:
     return counter.commits
 
 
-@pytest.mark.parametrize("fault", [fault for fault in CommitFault if fault is not CommitFault.NONE], ids=lambda f: f.name)
+@pytest.mark.parametrize(
+    "fault", [fault for fault in CommitFault if fault is not CommitFault.NONE], ids=lambda f: f.name
+)
 @pytest.mark.parametrize("name", SMALL)
 def test_one_fault_at_every_commit(name: str, fault: CommitFault) -> None:
     for number in range(1, commits_of(name) + 1):
@@ -85,10 +98,14 @@ def test_a_zombie_at_every_commit(name: str) -> None:
     for number in range(1, commits_of(name) + 1):
         zombies: list[InProcessWorker] = []
 
-        def leave(cluster: LocalCluster, point: OnePoint, zombies: list[InProcessWorker] = zombies) -> None:
+        def leave(
+            cluster: LocalCluster, point: OnePoint, zombies: list[InProcessWorker] = zombies
+        ) -> None:
             if point.commits < point.point or zombies:
                 return
-            zombies.extend(left for slot in cluster.topology().workers if (left := slot.disown()) is not None)
+            zombies.extend(
+                left for slot in cluster.topology().workers if (left := slot.disown()) is not None
+            )
 
         run(name, OnePoint(number, CommitFault.NONE), leave)
         assert len(zombies) >= 2
@@ -104,7 +121,10 @@ def test_the_store_goes_back_at_every_commit(name: str, back: int) -> None:
         done: list[int] = []
 
         def go_back(
-            cluster: LocalCluster, point: OnePoint, kept: list[dict[str, object]] = checkpoints, done: list[int] = done
+            cluster: LocalCluster,
+            point: OnePoint,
+            kept: list[dict[str, object]] = checkpoints,
+            done: list[int] = done,
         ) -> None:
             store = cluster.topology().store
             if done or point.commits == len(kept):

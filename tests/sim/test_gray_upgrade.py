@@ -1,4 +1,6 @@
-"""Gray upgrades on the simulated cluster: old and new code side by side, exact counts, batches, completion, rollback."""
+"""Gray upgrades on the simulated cluster: old and new code side by side, exact counts, batches,
+completion, rollback.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,10 @@ from tests.nimbus.crash_points import WRITES, CrashPoint
 WORKERS = 4
 NEVER = 10**9
 CONF = {"topology.workers": WORKERS, "topology.acker.executors": 2}
-MASTERED: dict[str, Any] = {"topology__master__single__worker": True, "topology__scheduler": "jstorm"}
+MASTERED: dict[str, Any] = {
+    "topology__master__single__worker": True,
+    "topology__scheduler": "jstorm",
+}
 
 
 class Tag(BasicBolt):
@@ -71,7 +76,11 @@ class CountAnew(Count):
 
 
 def topology(
-    spout: FeederSpout, code: str = "old", fails_every: int = 0, count: StatefulBolt | None = None, tags: int = 4
+    spout: FeederSpout,
+    code: str = "old",
+    fails_every: int = 0,
+    count: StatefulBolt | None = None,
+    tags: int = 4,
 ) -> Topology:
     builder = TopologyBuilder()
     builder.set_spout("words", spout)
@@ -84,7 +93,10 @@ class Bench:
     """A running topology of four workers under load."""
 
     def __init__(
-        self, make: type[LocalCluster] = LocalCluster, make_topology: Callable[[FeederSpout], Topology] | None = None, **conf: Any
+        self,
+        make: type[LocalCluster] = LocalCluster,
+        make_topology: Callable[[FeederSpout], Topology] | None = None,
+        **conf: Any,
     ) -> None:
         self.spout, self.fed = FeederSpout(["word"]), Counter[str]()
         self.cluster = make(2, 3, is_lively=True, conf={"nimbus.monitor.freq.secs": 1})
@@ -123,18 +135,28 @@ class Bench:
                 return
             self.feed(5)
             self.cluster.advance(1)
-        raise AssertionError(f"not within {limit_secs} s: {self.status()} {self.state.upgrade_state(self.id)}")
+        raise AssertionError(
+            f"not within {limit_secs} s: {self.status()} {self.state.upgrade_state(self.id)}"
+        )
 
     def status(self) -> TopologyStatus:
         base = self.state.read_base(self.id)
         return TopologyStatus(base.status)
 
     def new_workers(self) -> set[WorkerSlot]:
-        """Workers of which the assignment says that they run other code than the topology's, and that do run it."""
+        """Workers of which the assignment says that they run other code than the topology's, and
+        that do run it.
+        """
         assignment = self.state.read_assignment(self.id)
-        live = [(slot, slot.process.spec) for slot in self.cluster.topology().workers if slot.process and slot.worker]
+        live = [
+            (slot, slot.process.spec)
+            for slot in self.cluster.topology().workers
+            if slot.process and slot.worker
+        ]
         running = {slot.slot: spec.code_key for slot, spec in live if spec}
-        assert all(running.get(slot) in (None, assignment.code_at(slot).code_key) for slot in running)
+        assert all(
+            running.get(slot) in (None, assignment.code_at(slot).code_key) for slot in running
+        )
         return set(assignment.code_by_slot)
 
     def rests(self, batches: int) -> bool:
@@ -148,19 +170,24 @@ class Bench:
         )
 
     def counts(self) -> Mapping[str, Counter[str]]:
-        """Counts by code and word once everything is done; exact in sum, whatever code has counted what."""
+        """Counts by code and word once everything is done; exact in sum, whatever code has counted
+        what.
+        """
         self.cluster.run_until_idle()
         found: dict[str, Counter[str]] = {}
         for (word, code), number in self.cluster.state("count").items():
             found.setdefault(code, Counter())[word.lower()] += number
         assert sum(found.values(), Counter()) == self.fed
-        # a worker that is stopped may tell its spout what it has no time to note down: its successor tells it again
+        # a worker that is stopped may tell its spout what it has no time to note down: its
+        # successor tells it again
         assert set(self.spout.acked) == set(range(sum(self.fed.values()))) and not self.spout.failed
         return found
 
 
 def test_three_batches_of_workers_and_every_count_is_exact() -> None:
-    """S0.13, S0.20-S0.29: batches by number, each after a request; the record and both folders go when all are done."""
+    """S0.13, S0.20-S0.29: batches by number, each after a request; the record and both folders go
+    when all are done.
+    """
     with Bench() as bench:
         bench.upgrade(worker__num=1)
         assert bench.status() is TopologyStatus.UPGRADING
@@ -178,7 +205,12 @@ def test_three_batches_of_workers_and_every_count_is_exact() -> None:
             bench.state.read_assignment(bench.id),
             bench.state.read_base(bench.id),
         )
-        assert (state.upgrade, state.upgrading, state.upgraded, assignment.code_by_slot) == (None, set(), {}, {})
+        assert (state.upgrade, state.upgrading, state.upgraded, assignment.code_by_slot) == (
+            None,
+            set(),
+            {},
+            {},
+        )
         assert (assignment.code_key, assignment.conf_key) == (base.code_key, base.conf_key)
         bench.feed()
         found = bench.counts()
@@ -192,7 +224,8 @@ def test_a_worker_goes_on_with_its_code_while_the_new_code_cannot_be_fetched() -
         known, is_damaged, workers = set(store.list_keys()), True, live_workers(bench)
 
         def get(key: str) -> bytes | None:
-            is_torn = is_damaged and key not in known and bench.status() is TopologyStatus.UPGRADING  # Nimbus has checked it
+            # Nimbus has checked it
+            is_torn = is_damaged and key not in known and bench.status() is TopologyStatus.UPGRADING
             return b"torn" if is_torn else read(key)
 
         store.get = get  # type: ignore[method-assign]
@@ -209,10 +242,16 @@ def test_a_worker_goes_on_with_its_code_while_the_new_code_cannot_be_fetched() -
 
 def live_workers(bench: Bench) -> set[tuple[WorkerSlot, int]]:
     """Return the slots with a worker, each with an identity of its process."""
-    return {(slot.slot, id(slot.process)) for slot in bench.cluster.topology().workers if slot.process and slot.worker}
+    return {
+        (slot.slot, id(slot.process))
+        for slot in bench.cluster.topology().workers
+        if slot.process and slot.worker
+    }
 
 
-def test_workers_go_by_name_then_by_component_and_complete_leaves_the_others_on_their_code() -> None:
+def test_workers_go_by_name_then_by_component_and_complete_leaves_the_others_on_their_code() -> (
+    None
+):
     """S0.9, S0.10, S0.12, S0.30."""
     with Bench() as bench:
         named = sorted(slot.slot for slot in bench.cluster.topology().workers)[1]
@@ -220,14 +259,21 @@ def test_workers_go_by_name_then_by_component_and_complete_leaves_the_others_on_
         bench.run(lambda: bench.rests(1))
         assert bench.new_workers() == {named}
         assert bench.state.read_upgrade(bench.id).options.workers == ()
-        counting = {slot.slot for slot in bench.cluster.topology().workers if _runs(bench, slot, "count")}
+        counting = {
+            slot.slot for slot in bench.cluster.topology().workers if _runs(bench, slot, "count")
+        }
         bench.service.continue_upgrade("test", UpgradeOptions(component="count"))
         bench.run(lambda: bench.rests(2) or bench.status() is TopologyStatus.ACTIVE)
         assert bench.new_workers() == counting | {named}
         bench.service.complete_upgrade("test")
         bench.run(lambda: bench.status() is TopologyStatus.ACTIVE)
-        assert bench.new_workers() == counting | {named} and bench.state.upgrade_state(bench.id).upgraded == {}
-        with pytest.raises(IllegalTransitionError, match=r"completed with \d workers on other code"):
+        assert (
+            bench.new_workers() == counting | {named}
+            and bench.state.upgrade_state(bench.id).upgraded == {}
+        )
+        with pytest.raises(
+            IllegalTransitionError, match=r"completed with \d workers on other code"
+        ):
             bench.service.rebalance("test", RebalanceOptions(conf={"app.x": 1}), 0)
         bench.cluster.kill_worker(0)
         bench.run(lambda: bench.cluster.topology().is_placed())
@@ -250,7 +296,10 @@ def test_a_rollback_by_hand_brings_the_code_back_and_loses_nothing() -> None:
         before = bench.counts()["new"]
         bench.feed()
         assert bench.counts()["new"] == before, "no worker runs the new code any more"
-        assert "rolled back: asked for by a request" in bench.state.read_errors(bench.id, "__topology_master")[0].text
+        assert (
+            "rolled back: asked for by a request"
+            in bench.state.read_errors(bench.id, "__topology_master")[0].text
+        )
 
 
 def test_an_upgrade_whose_code_fails_tuples_takes_itself_back_and_loses_nothing() -> None:
@@ -266,14 +315,21 @@ def test_an_upgrade_whose_code_fails_tuples_takes_itself_back_and_loses_nothing(
 
 def test_a_rollback_names_the_code_by_which_its_dead_letters_are_found() -> None:
     with Bench(topology__max__retries=0) as bench:
-        bench.upgrade(topology(bench.spout, "new", fails_every=10), component="tag", worker__num=1, rollback__min__executed=100)
+        bench.upgrade(
+            topology(bench.spout, "new", fails_every=10),
+            component="tag",
+            worker__num=1,
+            rollback__min__executed=100,
+        )
         bench.run(lambda: bench.status() is TopologyStatus.ROLLBACK, 600)
         bench.run(lambda: bench.status() is TopologyStatus.ACTIVE)
         (error,) = bench.state.read_errors(bench.id, MASTER)
         letters = bench.cluster.dead_letters
         assert letters and {each.failure.code_version for each in letters} == {error.code_version}
         view = bench.cluster.topology()
-        stored = StoredLetters(view.id, LocalReader(view.store), dict, lambda: TopologyStatus.ACTIVE, lambda: None)
+        stored = StoredLetters(
+            view.id, LocalReader(view.store), dict, lambda: TopologyStatus.ACTIVE, lambda: None
+        )
         assert stored.count_of(error.code_version) == len(letters) and stored.count_of("other") == 0
 
 
@@ -281,7 +337,10 @@ def test_a_state_in_another_form_is_refused_unless_forced_and_then_handed_on() -
     with Bench() as bench:
         bench.cluster.advance(2)
         new = topology(bench.spout, "new", count=CountAnew())
-        with pytest.raises(InvalidTopologyError, match="component 'count': its state has version 1, that of the new code 2"):
+        with pytest.raises(
+            InvalidTopologyError,
+            match="component 'count': its state has version 1, that of the new code 2",
+        ):
             bench.upgrade(new, worker__num=4)
         assert bench.status() is TopologyStatus.ACTIVE
         bench.upgrade(new, worker__num=4, force=True)
@@ -292,7 +351,9 @@ def test_a_state_in_another_form_is_refused_unless_forced_and_then_handed_on() -
 
 
 def test_code_that_cannot_read_the_state_it_finds_says_so_and_touches_nothing() -> None:
-    """A forced upgrade with another form of state that is taken back: the former code refuses, and nothing is lost."""
+    """A forced upgrade with another form of state that is taken back: the former code refuses, and
+    nothing is lost.
+    """
     with Bench() as bench:
         bench.cluster.advance(2)
         new = topology(bench.spout, "new", count=CountAnew())
@@ -303,7 +364,10 @@ def test_code_that_cannot_read_the_state_it_finds_says_so_and_touches_nothing() 
         else:
             bench.upgrade(topology(bench.spout), worker__num=4, force=True)
         bench.cluster.advance(40)
-        messages = [bench.state.read_worker_beat(bench.id, slot.slot).message for slot in bench.cluster.topology().workers]
+        messages = [
+            bench.state.read_worker_beat(bench.id, slot.slot).message
+            for slot in bench.cluster.topology().workers
+        ]
         words = "cannot read its state: its state has version 2, this code reads version 1"
         assert any(words in message for message in messages), messages
         bench.service.kill("test", 0)
@@ -320,10 +384,15 @@ class CountBadly(CountAnew):
 def test_a_migration_that_raises_is_named_with_both_versions_and_the_upgrade_taken_back() -> None:
     with Bench() as bench:
         bench.cluster.advance(2)
-        bench.upgrade(topology(bench.spout, "new", count=CountBadly()), component="count", force=True)
+        bench.upgrade(
+            topology(bench.spout, "new", count=CountBadly()), component="count", force=True
+        )
         bench.run(lambda: bench.status() is TopologyStatus.ACTIVE)
         (error,) = bench.state.read_errors(bench.id, "__topology_master")
-        assert "migrate_state raised on its state of version 1, this code reads version 2: KeyError: 'no such word'" in error.text
+        assert (
+            "migrate_state raised on its state of version 1, this code reads version 2: KeyError: 'no such word'"
+            in error.text
+        )
         bench.feed()
         assert bench.counts().keys() == {"old"}
 
@@ -335,8 +404,12 @@ class TagUnprepared(Tag):
         raise LookupError("the model is not there")
 
 
-@pytest.mark.parametrize("has_master", [False, True], ids=["handled by Nimbus", "handled by a master"])
-def test_code_that_raises_in_prepare_is_taken_back_with_its_cause_and_kept_as_an_error(has_master: bool) -> None:
+@pytest.mark.parametrize(
+    "has_master", [False, True], ids=["handled by Nimbus", "handled by a master"]
+)
+def test_code_that_raises_in_prepare_is_taken_back_with_its_cause_and_kept_as_an_error(
+    has_master: bool,
+) -> None:
     with Bench(**(MASTERED if has_master else {})) as bench:
         builder = TopologyBuilder()
         builder.set_spout("words", bench.spout)
@@ -345,10 +418,19 @@ def test_code_that_raises_in_prepare_is_taken_back_with_its_cause_and_kept_as_an
         bench.upgrade(builder.build(), component="tag", worker__num=1)
         bench.run(lambda: bench.status() is TopologyStatus.ACTIVE)
         (back,) = bench.state.read_errors(bench.id, MASTER)
-        assert "could not be prepared: LookupError: the model is not there (test_gray_upgrade.py, line" in back.text
+        assert (
+            "could not be prepared: LookupError: the model is not there (test_gray_upgrade.py, line"
+            in back.text
+        )
         kept = bench.state.read_errors(bench.id, "tag")[0]
-        assert kept.text.startswith("could not be prepared: LookupError: the model is not there (test_gray_upgrade.py, line")
-        assert "in prepare" in kept.traceback and kept.worker and kept.code_version != bench.state.read_base(bench.id).code_key
+        assert kept.text.startswith(
+            "could not be prepared: LookupError: the model is not there (test_gray_upgrade.py, line"
+        )
+        assert (
+            "in prepare" in kept.traceback
+            and kept.worker
+            and kept.code_version != bench.state.read_base(bench.id).code_key
+        )
         bench.feed()
         assert bench.counts().keys() == {"old"}
 
@@ -356,17 +438,27 @@ def test_code_that_raises_in_prepare_is_taken_back_with_its_cause_and_kept_as_an
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda spout: topology(spout, tags=5), "component 'tag' has 5 tasks in the new code, 4 run"),
+        (
+            lambda spout: topology(spout, tags=5),
+            "component 'tag' has 5 tasks in the new code, 4 run",
+        ),
         (lambda spout: _with(spout, "extra"), "the new code adds component 'extra'"),
-        (lambda spout: _with_fields(spout), r"component 'tag', stream 'default': the new code declares \(word, code, more\)"),
+        (
+            lambda spout: _with_fields(spout),
+            r"component 'tag', stream 'default': the new code declares \(word, code, more\)",
+        ),
     ],
     ids=["parallelism", "components", "fields"],
 )
-def test_code_that_cannot_run_beside_the_old_one_is_refused(change: Callable[[FeederSpout], Topology], words: str) -> None:
+def test_code_that_cannot_run_beside_the_old_one_is_refused(
+    change: Callable[[FeederSpout], Topology], words: str
+) -> None:
     with Bench() as bench:
         with pytest.raises(InvalidTopologyError, match=words):
             bench.upgrade(change(bench.spout), worker__num=1)
-        assert bench.status() is TopologyStatus.ACTIVE and bench.state.read_upgrade(bench.id) is None
+        assert (
+            bench.status() is TopologyStatus.ACTIVE and bench.state.read_upgrade(bench.id) is None
+        )
 
 
 def _with(spout: FeederSpout, name: str) -> Topology:
@@ -394,9 +486,13 @@ def test_requests_that_do_not_fit_are_refused_in_words() -> None:
     """S0.4, S0.6, S0.18, S0.19."""
     with Bench() as bench:
         service = bench.service
-        with pytest.raises(InvalidConfigError, match=r"no workers are chosen for this batch; give --num N"):
+        with pytest.raises(
+            InvalidConfigError, match=r"no workers are chosen for this batch; give --num N"
+        ):
             bench.upgrade()
-        with pytest.raises(FailedAssignTopologyError, match="there is no worker node-9:1 to upgrade"):
+        with pytest.raises(
+            FailedAssignTopologyError, match="there is no worker node-9:1 to upgrade"
+        ):
             bench.upgrade(workers=["node-9:1"])
         with pytest.raises(FailedAssignTopologyError, match="no worker runs component 'nothing'"):
             bench.upgrade(component="nothing")
@@ -405,14 +501,17 @@ def test_requests_that_do_not_fit_are_refused_in_words() -> None:
         with pytest.raises(NotAliveError):
             service.complete_upgrade("nobody")
         service.deactivate("test")
-        with pytest.raises(IllegalTransitionError, match="is INACTIVE: upgrade start does not apply"):
+        with pytest.raises(
+            IllegalTransitionError, match="is INACTIVE: upgrade start does not apply"
+        ):
             bench.upgrade(worker__num=1)
         service.activate("test")
         bench.upgrade(worker__num=1)
         with pytest.raises(IllegalTransitionError, match="a gray upgrade of test is in progress"):
             bench.upgrade(worker__num=1)
         with pytest.raises(
-            IllegalTransitionError, match="There're still workers under upgrade, please continue after they're done"
+            IllegalTransitionError,
+            match="There're still workers under upgrade, please continue after they're done",
         ):
             service.continue_upgrade("test", UpgradeOptions(worker_num=1))
         with pytest.raises(IllegalTransitionError, match="is UPGRADING: rebalance does not apply"):
@@ -458,7 +557,12 @@ class Doomed(LocalCluster):
 
     def bury(self) -> None:
         """Start the victim again when it has burnt."""
-        if self.victim is not None and self.crash is not None and self.crash.has_crashed and not self.is_reborn:
+        if (
+            self.victim is not None
+            and self.crash is not None
+            and self.crash.has_crashed
+            and not self.is_reborn
+        ):
             self.restart(self.victim)
             self.is_reborn = True
 
@@ -472,7 +576,9 @@ class Doomed(LocalCluster):
 @pytest.mark.slow
 @pytest.mark.parametrize("is_written", [False, True], ids=["before the write", "after the write"])
 @pytest.mark.parametrize("is_back", [False, True], ids=["upgrade", "rollback"])
-def test_a_slot_that_dies_at_any_write_while_it_upgrades_its_worker_comes_to_the_same_end(is_back: bool, is_written: bool) -> None:
+def test_a_slot_that_dies_at_any_write_while_it_upgrades_its_worker_comes_to_the_same_end(
+    is_back: bool, is_written: bool
+) -> None:
     """S0.24-S0.27, S0.31."""
     for at in range(1, 40):
         with Bench(make=Doomed) as bench:
@@ -516,7 +622,7 @@ def doomed(bench: Bench, which: int, is_written: bool) -> tuple[SimSlot, Doomed]
     return victim, cluster
 
 
-# -- topology master -----------------------------------------------------------------------------------------------
+# -- topology master -------------------------------------------------------------------------------
 
 
 def master_slot(bench: Bench) -> int:
@@ -529,17 +635,28 @@ def master_slot(bench: Bench) -> int:
     return which
 
 
-def test_a_topology_master_alone_in_its_worker_gathers_task_heartbeats_and_upgrades_all_others() -> None:
+def test_a_topology_master_alone_in_its_worker_gathers_task_heartbeats_and_upgrades_all_others() -> (
+    None
+):
     """S0.7, S0.21, S0.28, S0.52, S0.53, S0.57, S2.6, S3.38."""
     with Bench(**MASTERED) as bench:
         which = master_slot(bench)
         bench.cluster.advance(25)
         topology = bench.cluster.topology()
         beats = bench.state.read_task_beats(bench.id)
-        assert beats.master_task is not None and topology.component_by_task[beats.master_task] == MASTER
-        assert {task: each.component for task, each in beats.by_task.items()} == topology.component_by_task
+        assert (
+            beats.master_task is not None
+            and topology.component_by_task[beats.master_task] == MASTER
+        )
+        assert {
+            task: each.component for task, each in beats.by_task.items()
+        } == topology.component_by_task
         tags = [each for each in beats.by_task.values() if each.component == "tag"]
-        assert sum(each.counts.executed for each in tags) == sum(each.counts.emitted for each in tags) == sum(bench.fed.values())
+        assert (
+            sum(each.counts.executed for each in tags)
+            == sum(each.counts.emitted for each in tags)
+            == sum(bench.fed.values())
+        )
         assert all(each.state == "RUNNING" and each.uptime_ms > 0 for each in tags)
         assert all(each.execute_us.keys() == {"p50", "p95", "p99"} for each in tags)
         bench.upgrade(worker__num=3)
@@ -550,7 +667,9 @@ def test_a_topology_master_alone_in_its_worker_gathers_task_heartbeats_and_upgra
         bench.run(lambda: bench.status() is TopologyStatus.ACTIVE)
         base = bench.state.read_base(bench.id)
         bench.run(topology.is_placed)
-        assert victim.process and victim.process.spec and victim.process.spec.code_key == base.code_key, "it follows at the end"
+        assert (
+            victim.process and victim.process.spec and victim.process.spec.code_key == base.code_key
+        ), "it follows at the end"
         assert bench.counts().keys() == {"old", "new"}
 
 
@@ -564,8 +683,13 @@ def test_a_topology_master_beside_other_tasks_cannot_upgrade() -> None:
 
 
 def test_a_master_of_its_own_worker_needs_the_scheduler_that_gives_it_one() -> None:
-    with LocalCluster() as cluster, pytest.raises(InvalidConfigError, match=r"set topology\.scheduler to jstorm"):
-        cluster.submit(topology(FeederSpout(["word"])), {**CONF, "topology.master.single.worker": True})
+    with (
+        LocalCluster() as cluster,
+        pytest.raises(InvalidConfigError, match=r"set topology\.scheduler to jstorm"),
+    ):
+        cluster.submit(
+            topology(FeederSpout(["word"])), {**CONF, "topology.master.single.worker": True}
+        )
 
 
 @pytest.mark.slow
@@ -599,7 +723,8 @@ def test_a_master_that_dies_at_any_write_harms_no_upgrade(is_written: bool) -> N
 def test_a_worker_of_the_former_code_that_does_not_end_is_fenced_off_by_its_successor() -> None:
     """S0.26: the assignment raises the fences of the workers that it gives other code.
 
-    A launch raises them too, but its number comes from the slot's disk and clock, which may both go back.
+    A launch raises them too, but its number comes from the slot's disk and clock, which may both go
+    back.
     """
     with Bench() as bench:
         victim = bench.cluster.topology().workers[0]
@@ -626,16 +751,24 @@ class Tight(LocalCluster):
 
 def test_an_upgraded_worker_that_had_no_place_for_a_while_comes_back_with_the_new_code() -> None:
     """Else the upgrade would be completed with a worker on the former code."""
-    with Bench(make=Tight, topology__workers=3, topology__message__timeout__secs=600, **MASTERED) as bench:
+    with Bench(
+        make=Tight, topology__workers=3, topology__message__timeout__secs=600, **MASTERED
+    ) as bench:
         bench.upgrade(worker__num=2, rollback__enable=False)
         bench.run(lambda: bench.rests(1))
         upgraded = set(bench.state.upgrade_state(bench.id).upgraded)
         victim = next(slot for slot in bench.cluster.topology().workers if slot.slot in upgraded)
         if (session := victim.die()) is not None:
             session.close()
-        bench.run(lambda: victim.slot not in bench.state.read_assignment(bench.id).slot_by_executor.values())
+        bench.run(
+            lambda: (
+                victim.slot not in bench.state.read_assignment(bench.id).slot_by_executor.values()
+            )
+        )
         victim.start()
-        bench.run(lambda: victim.slot in bench.state.read_assignment(bench.id).slot_by_executor.values())
+        bench.run(
+            lambda: victim.slot in bench.state.read_assignment(bench.id).slot_by_executor.values()
+        )
         bench.run(lambda: bench.new_workers() == upgraded)
         bench.run(lambda: bench.rests(1) and bench.cluster.topology().is_placed())
         bench.service.continue_upgrade("test", UpgradeOptions(worker_num=9))
@@ -646,12 +779,23 @@ def test_an_upgraded_worker_that_had_no_place_for_a_while_comes_back_with_the_ne
 
 
 def test_ten_upgrades_in_a_row_with_one_bad_in_the_middle_and_a_master_of_its_own_worker() -> None:
-    """The handler lives in the master's slot over all of them: an upgrade is judged by what its own workers did."""
-    more: dict[str, Any] = {**MASTERED, "topology__max__retries": 50, "topology__retry__backoff__ms": 1}
+    """The handler lives in the master's slot over all of them: an upgrade is judged by what its own
+    workers did.
+    """
+    more: dict[str, Any] = {
+        **MASTERED,
+        "topology__max__retries": 50,
+        "topology__retry__backoff__ms": 1,
+    }
     with Bench(**more) as bench:
-        ends = [upgrade_all(bench, f"code {n}", fails_every=10 if n == BAD else 0) for n in range(10)]
+        ends = [
+            upgrade_all(bench, f"code {n}", fails_every=10 if n == BAD else 0) for n in range(10)
+        ]
         assert [n for n, text in enumerate(ends) if text] == [BAD], ends
-        assert "component 'tag' fails" in ends[BAD] and "% of its tuples in upgraded workers, 0.00 % in the others" in ends[BAD]
+        assert (
+            "component 'tag' fails" in ends[BAD]
+            and "% of its tuples in upgraded workers, 0.00 % in the others" in ends[BAD]
+        )
         assert {f"code {n}" for n in range(10)} | {"old"} == bench.counts().keys()
         assert not bench.cluster.dead_letters
 
@@ -661,9 +805,16 @@ BAD = 5
 
 
 def upgrade_all(bench: Bench, code: str, fails_every: int) -> str:
-    """Upgrade one worker, then the others, and return why it was taken back; an empty text when it was not."""
+    """Upgrade one worker, then the others, and return why it was taken back; an empty text when it
+    was not.
+    """
     before = bench.state.read_errors(bench.id, MASTER)
-    bench.upgrade(topology(bench.spout, code, fails_every), component="tag", worker__num=1, rollback__min__executed=100)
+    bench.upgrade(
+        topology(bench.spout, code, fails_every),
+        component="tag",
+        worker__num=1,
+        rollback__min__executed=100,
+    )
     bench.run(lambda: bench.rests(1) or bench.status() is not TopologyStatus.UPGRADING)
     if fails_every:
         bench.run(lambda: bench.status() is TopologyStatus.ROLLBACK, 600)
@@ -672,7 +823,9 @@ def upgrade_all(bench: Bench, code: str, fails_every: int) -> str:
     bench.run(lambda: bench.status() is TopologyStatus.ACTIVE)
     bench.run(bench.cluster.topology().is_placed)
     bench.feed()
-    return "".join(error.text for error in bench.state.read_errors(bench.id, MASTER) if error not in before)
+    return "".join(
+        error.text for error in bench.state.read_errors(bench.id, MASTER) if error not in before
+    )
 
 
 class Interleaved(LocalCluster):
@@ -707,7 +860,9 @@ class Yielding:
         return write
 
 
-@pytest.mark.parametrize("has_master", [False, True], ids=["handled by Nimbus", "handled by a master"])
+@pytest.mark.parametrize(
+    "has_master", [False, True], ids=["handled by Nimbus", "handled by a master"]
+)
 @pytest.mark.parametrize("end", ["complete", "all upgraded", "rollback"])
 def test_nothing_stays_under_an_upgrade_that_is_over(end: str, has_master: bool) -> None:
     """S0.29: a slot may list its worker among the upgraded between two of Nimbus's writes."""

@@ -1,4 +1,6 @@
-"""Live shadow of a gray upgrade: new code beside a task that works, compared row by row before any worker is upgraded."""
+"""Live shadow of a gray upgrade: new code beside a task that works, compared row by row before any
+worker is upgraded.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ pytestmark = pytest.mark.slow
 
 
 class Number(StatefulBolt):
-    """Numbers the words of its task, in its state; a version may be wrong at every n-th, or do something else there."""
+    """Numbers the words of its task, in its state; a version may be wrong at every n-th, or do
+    something else there.
+    """
 
     outputs = ("word", "code")
 
@@ -78,7 +82,9 @@ def numbered(spout: FeederSpout, number: Number | None = None) -> Topology:
 
 
 class Totals(WindowedBolt):
-    """Counts the tuples of each second of event time and word; a version may be wrong about every n-th second."""
+    """Counts the tuples of each second of event time and word; a version may be wrong about every
+    n-th second.
+    """
 
     outputs = ("word", "code")
 
@@ -95,7 +101,9 @@ class Totals(WindowedBolt):
 
 
 class Late(TimedBolt):
-    """Emits each word a second of event time after it came; a version may forget every n-th second."""
+    """Emits each word a second of event time after it came; a version may forget every n-th
+    second.
+    """
 
     outputs = ("word", "code")
 
@@ -110,7 +118,12 @@ class Late(TimedBolt):
         collector.emit((timer.name.split()[0], "odd" if is_wrong else "one"))
 
 
-def timed(spout: FeederSpout, kind: type[Totals | Late] = Totals, wrong_every: int = 0, fails: bool = False) -> Topology:
+def timed(
+    spout: FeederSpout,
+    kind: type[Totals | Late] = Totals,
+    wrong_every: int = 0,
+    fails: bool = False,
+) -> Topology:
     spout.outputs = ("word", "at_ms")
     bolt = kind(wrong_every, fails).with_timestamp_field("at_ms").with_lag(Duration.seconds(1))
     if isinstance(bolt, Totals):
@@ -148,10 +161,18 @@ class ShadowBench(Bench):
         super().__init__(make_topology=numbered, **conf)
 
     def start(self, number: Number | None = None, tuples: int = 200, **conf: Any) -> None:
-        self.upgrade(numbered(self.spout, number), worker__num=1, shadow__component="tag", shadow__tuples=tuples, **conf)
+        self.upgrade(
+            numbered(self.spout, number),
+            worker__num=1,
+            shadow__component="tag",
+            shadow__tuples=tuples,
+            **conf,
+        )
 
     def refusal(self) -> Failure:
-        """The reason of a rollback, once the topology is ACTIVE again; no worker ran the new code."""
+        """The reason of a rollback, once the topology is ACTIVE again; no worker ran the new
+        code.
+        """
         assert self.new_workers() == set()
         self.run(lambda: self.status() is TopologyStatus.ACTIVE)
         assert self.new_workers() == set() and self.state.upgrade_state(self.id).upgrade is None
@@ -161,15 +182,24 @@ class ShadowBench(Bench):
         return error
 
     def shadow_of(self) -> Any:
-        beats = [self.state.read_worker_beat(self.id, slot.slot) for slot in self.cluster.topology().workers]
-        return next((beat.stats["shadow"] for beat in beats if beat is not None and "shadow" in beat.stats), None)
+        beats = [
+            self.state.read_worker_beat(self.id, slot.slot)
+            for slot in self.cluster.topology().workers
+        ]
+        return next(
+            (beat.stats["shadow"] for beat in beats if beat is not None and "shadow" in beat.stats),
+            None,
+        )
 
 
 def test_code_without_a_difference_passes_the_bar_and_its_first_batch_follows() -> None:
     with ShadowBench() as bench:
         bench.start(Number(0, "same, though other code"), tuples=150)
         assert classify(bench.state.read_upgrade(bench.id), 0) is UpgradeStage.SHADOWING
-        with pytest.raises(IllegalTransitionError, match="still runs as a shadow of 'tag': its first batch follows by itself"):
+        with pytest.raises(
+            IllegalTransitionError,
+            match="still runs as a shadow of 'tag': its first batch follows by itself",
+        ):
             bench.service.continue_upgrade("test", UpgradeOptions(worker_num=1))
         with pytest.raises(IllegalTransitionError, match="a gray upgrade of test is in progress"):
             bench.start()
@@ -186,10 +216,22 @@ def test_code_without_a_difference_passes_the_bar_and_its_first_batch_follows() 
 @pytest.mark.parametrize(
     ("number", "words", "first"),
     [
-        (Number(100), r"1 of \d+ tuples come out differently in the shadow of tag#\d, before any worker", ": emitted: "),
+        (
+            Number(100),
+            r"1 of \d+ tuples come out differently in the shadow of tag#\d, before any worker",
+            ": emitted: ",
+        ),
         (Number(100, "state"), r"1 of \d+ tuples come out differently", ": changed state: "),
-        (Number(20, "exit"), r"the shadow of tag#\d ended: the new code cannot be stepped through: .*status 7", ""),
-        (Number(20, "hang"), r"the shadow of tag#\d ended: the new code does not return: no answer for 4 s", ""),
+        (
+            Number(20, "exit"),
+            r"the shadow of tag#\d ended: the new code cannot be stepped through: .*status 7",
+            "",
+        ),
+        (
+            Number(20, "hang"),
+            r"the shadow of tag#\d ended: the new code does not return: no answer for 4 s",
+            "",
+        ),
     ],
     ids=["1 % other answers", "1 % other state", "ends its process", "never returns"],
 )
@@ -221,7 +263,9 @@ def test_the_shadow_begins_anew_with_the_state_of_that_moment_when_its_worker_di
 @pytest.mark.parametrize("kind", [Totals, Late])
 def test_windows_and_timers_without_a_difference_pass_the_bar(kind: type[Totals | Late]) -> None:
     with TimedBench(kind) as bench:
-        bench.upgrade(timed(bench.spout, kind), worker__num=1, shadow__component="tag", shadow__tuples=150)
+        bench.upgrade(
+            timed(bench.spout, kind), worker__num=1, shadow__component="tag", shadow__tuples=150
+        )
         bench.run(lambda: bench.rests(1))
         assert len(bench.new_workers()) == 1 and bench.counts().keys() == {"one"}
 
@@ -235,11 +279,19 @@ def test_windows_and_timers_of_other_code_are_refused_before_any_worker_runs_it(
     kind: type[Totals | Late], fails: bool, part: str
 ) -> None:
     with TimedBench(kind) as bench:
-        bench.upgrade(timed(bench.spout, kind, 100, fails), worker__num=1, shadow__component="tag", shadow__tuples=1_000_000)
+        bench.upgrade(
+            timed(bench.spout, kind, 100, fails),
+            worker__num=1,
+            shadow__component="tag",
+            shadow__tuples=1_000_000,
+        )
         bench.run(lambda: bench.status() is TopologyStatus.ACTIVE)
         assert bench.new_workers() == set() and bench.state.upgrade_state(bench.id).upgrade is None
         (error,) = bench.state.read_errors(bench.id, MASTER)
-        assert re.search(r"1 of \d+ tuples come out differently in the shadow of tag#\d, before any worker", error.text), error
+        assert re.search(
+            r"1 of \d+ tuples come out differently in the shadow of tag#\d, before any worker",
+            error.text,
+        ), error
         assert f": {part}: " in error.traceback
         assert bench.counts().keys() == {"one"}
 
@@ -253,7 +305,11 @@ def test_a_state_that_is_too_large_is_said() -> None:
 
 @pytest.mark.parametrize(
     ("component", "words"),
-    [("out", "'out' writes to the outside"), ("words", "'words', which is no bolt: count, out, tag are"), ("x", "names 'x'")],
+    [
+        ("out", "'out' writes to the outside"),
+        ("words", "'words', which is no bolt: count, out, tag are"),
+        ("x", "names 'x'"),
+    ],
 )
 def test_what_has_effects_cannot_be_shadowed(component: str, words: str) -> None:
     with ShadowBench() as bench, pytest.raises(InvalidTopologyError, match=words):
@@ -280,7 +336,9 @@ class Slow:
         """Nothing to close."""
 
 
-def test_a_shadow_that_falls_behind_skips_rows_and_counts_each_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shadow_that_falls_behind_skips_rows_and_counts_each_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(live_shadow, "_MOST_WAITING_ROWS", 100)
     desk, file = live_shadow.RestingDesk(), Slow()
     recorder = Recorder(desk, file, None, Limits(1 << 60, 1 << 60, 0), lambda: 0)

@@ -1,4 +1,6 @@
-"""The simulation is worth something: a fault planted in any part is found within few seeds, and shrunk to what shows it."""
+"""The simulation is worth something: a fault planted in any part is found within few seeds, and
+shrunk to what shows it.
+"""
 
 from __future__ import annotations
 
@@ -99,7 +101,11 @@ def slot_that_never_wakes_a_worker(patch: pytest.MonkeyPatch) -> None:
 
     def not_again(self: Slot) -> None:
         child, wish = self._child, self._sync.wish
-        if child is None or wish is None or (child.process.pid in rested and wish.order.status == "ACTIVE"):
+        if (
+            child is None
+            or wish is None
+            or (child.process.pid in rested and wish.order.status == "ACTIVE")
+        ):
             return
         was_active = child.order.status == "ACTIVE"
         pass_status(self)
@@ -137,8 +143,12 @@ def nimbus_that_forgets_what_another_accepted(patch: pytest.MonkeyPatch) -> None
 def upgrade_that_removes_the_children_before_the_record(patch: pytest.MonkeyPatch) -> None:
     """A slot lists its worker again between Nimbus's writes, and nobody looks again."""
 
-    def write_upgraded(self: GrayUpgradeState, topology_id: str, slot: WorkerSlot, code: WorkerCode) -> None:
-        self.store.put(paths.under(paths.upgraded_workers(topology_id), str(slot)), code_text(code).encode())
+    def write_upgraded(
+        self: GrayUpgradeState, topology_id: str, slot: WorkerSlot, code: WorkerCode
+    ) -> None:
+        self.store.put(
+            paths.under(paths.upgraded_workers(topology_id), str(slot)), code_text(code).encode()
+        )
         self.store.delete(paths.under(paths.upgrading_workers(topology_id), str(slot)))
 
     def clear_upgrade(self: GrayUpgradeState, topology_id: str) -> None:
@@ -200,7 +210,9 @@ def inbox_that_forgets_how_many_rows_were_done(patch: pytest.MonkeyPatch) -> Non
 def spout_that_saves_its_position_only_with_open_trees(patch: pytest.MonkeyPatch) -> None:
     """Tuples that opened and ended their trees within an epoch are emitted again after a death."""
     take = SpoutTask.take_position
-    patch.setattr(SpoutTask, "take_position", lambda self: take(self) if len(self.pending) else None)
+    patch.setattr(
+        SpoutTask, "take_position", lambda self: take(self) if len(self.pending) else None
+    )
 
 
 class NeverReleases(FaultyTransport):
@@ -234,7 +246,9 @@ def test_a_planted_fault_is_found_and_shrunk(
     with pytest.raises(SimulationError) as caught:
         simulate(subject(name, size), range(SEEDS))
     if str(caught.value).startswith("a run without faults fails: "):
-        return  # the audit of the edges sees it without any other fault; where most_faults is above 0, in some orders of writes
+        # the audit of the edges sees it without any other fault; where most_faults is above 0, in
+        # some orders of writes
+        return
     found = re.match(r"seed (\d+), (\d+) of \d+ faults: ", str(caught.value))
     assert found is not None and 1 <= int(found[2]) <= most_faults, str(caught.value)
 
@@ -243,7 +257,9 @@ def test_a_planted_fault_is_found_and_shrunk(
     (ledger_that_drops_verdicts_of_failures_alone, "refusing", 9), (entry_that_leaves_its_trees_with_its_first_part, "wide", 6),
     (transport(NeverReleases), "refusing", 9),
 ], ids=lambda value: getattr(value, "__name__", str(value)))  # fmt: skip
-def test_a_planted_fault_is_found_without_any_other(plant: Plant, name: str, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_planted_fault_is_found_without_any_other(
+    plant: Plant, name: str, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plant(monkeypatch)
     with pytest.raises(SimulationError, match=r"a run without faults fails|, 0 of "):
         simulate(subject(name, size), range(20))

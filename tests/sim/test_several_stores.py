@@ -1,4 +1,6 @@
-"""Topologies of a simulated cluster with two stores: each has its data in one, whatever fails, and none is left in the other."""
+"""Topologies of a simulated cluster with two stores: each has its data in one, whatever fails, and
+none is left in the other.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,15 @@ from tests.topologies import word_count
 def test_each_topology_stays_in_its_store_over_deaths_a_rebalance_and_its_end(seed: int) -> None:
     feeds = {"one": FeederSpout(["line"]), "two": FeederSpout(["line"])}
     with LocalCluster(supervisors=2, slots=4, seed=seed, stores=("near", "far")) as cluster:
-        ids = {name: cluster.submit(word_count(feed), {"topology.workers": 2}, name=name) for name, feed in feeds.items()}
+        ids = {
+            name: cluster.submit(word_count(feed), {"topology.workers": 2}, name=name)
+            for name, feed in feeds.items()
+        }
         plane = cluster.data_plane
-        assert {name: plane.stores_of(each) for name, each in ids.items()} == {"one": ["near"], "two": ["far"]}
+        assert {name: plane.stores_of(each) for name, each in ids.items()} == {
+            "one": ["near"],
+            "two": ["far"],
+        }
         for round_ in range(12):
             for feed in feeds.values():
                 feed.feed(["x y"])
@@ -32,8 +40,12 @@ def test_each_topology_stays_in_its_store_over_deaths_a_rebalance_and_its_end(se
         assert cluster.state("count", "one") == {"x": 12, "y": 12}
 
 
-def test_a_slot_waits_for_the_record_that_says_where_the_data_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The assignment comes before the base: a worker that started between them would begin in the home store."""
+def test_a_slot_waits_for_the_record_that_says_where_the_data_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The assignment comes before the base: a worker that started between them would begin in the
+    home store.
+    """
     from sparkstorm.cluster.storm_state import StormState
     from sparkstorm.errors import StoreUnavailableError
     from sparkstorm.model.assignment import TopologyBase
@@ -48,7 +60,9 @@ def test_a_slot_waits_for_the_record_that_says_where_the_data_are(monkeypatch: p
     feed = FeederSpout(["line"])
     with LocalCluster(stores=("near", "far")) as cluster:
         monkeypatch.setattr(StormState, "create_base", late)
-        topology_id = cluster.submit(word_count(feed), {"topology.workers": 2, "topology.redis.store": "far"}, name="one")
+        topology_id = cluster.submit(
+            word_count(feed), {"topology.workers": 2, "topology.redis.store": "far"}, name="one"
+        )
         feed.feed(["x y"])
         cluster.run_until_idle()
         assert not failures and cluster.data_plane.stores_of(topology_id) == ["far"]

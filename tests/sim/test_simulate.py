@@ -1,4 +1,6 @@
-"""Hundreds of seeds of the whole cluster: whatever strikes whom, results are exact, every tree is settled, every request ends."""
+"""Hundreds of seeds of the whole cluster: whatever strikes whom, results are exact, every tree is
+settled, every request ends.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,11 @@ def word_count() -> Topology:
 
 @pytest.mark.parametrize("first", [0, pytest.param(20, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
-    "name", ["word_count", *(pytest.param(name, marks=pytest.mark.slow) for name in SIZES if name != "word_count")]
+    "name",
+    [
+        "word_count",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in SIZES if name != "word_count"),
+    ],
 )
 def test_nothing_is_lost_or_doubled_or_left_open(name: str, first: int) -> None:
     report = simulate(subject(name, SIZES[name]), range(first, first + 20))
@@ -44,11 +50,21 @@ def test_nothing_is_lost_or_doubled_or_left_open(name: str, first: int) -> None:
 
 
 def test_a_user_simulates_a_topology_with_rows_for_its_spouts() -> None:
-    assert simulate(word_count(), range(5), sources={"lines": ROWS}, kinds=["KILL_WORKER", "LOSE_NODE"]).runs == 5
+    assert (
+        simulate(
+            word_count(), range(5), sources={"lines": ROWS}, kinds=["KILL_WORKER", "LOSE_NODE"]
+        ).runs
+        == 5
+    )
 
 
 def test_hosts_that_are_cut_from_redis_lose_and_double_nothing() -> None:
-    assert simulate(word_count(), range(6), sources={"lines": ROWS}, kinds=["CUT_FROM_REDIS", "KILL_NIMBUS"]).runs == 6
+    assert (
+        simulate(
+            word_count(), range(6), sources={"lines": ROWS}, kinds=["CUT_FROM_REDIS", "KILL_NIMBUS"]
+        ).runs
+        == 6
+    )
 
 
 @pytest.mark.parametrize(
@@ -57,7 +73,10 @@ def test_hosts_that_are_cut_from_redis_lose_and_double_nothing() -> None:
         ({"kinds": ["NOPE"]}, "'NOPE' is no kind of fault; there are "),
         ({"seeds": ["x"]}, "seeds: expected whole numbers, got 'x'"),
         ({"sources": {"nope": ROWS}}, "sources: 'nope' is no spout; there are lines"),
-        ({"sources": {"lines": [["a", "b"]]}}, r"a row of 'lines' has 1 fields, not 2 as in \['a', 'b'\]"),
+        (
+            {"sources": {"lines": [["a", "b"]]}},
+            r"a row of 'lines' has 1 fields, not 2 as in \['a', 'b'\]",
+        ),
         ({"only": [99]}, "only: seed 0 has no fault 99"),
     ],
 )
@@ -67,12 +86,16 @@ def test_arguments_that_cannot_be_used_are_named(arguments: dict[str, Any], word
 
 
 def test_a_function_that_returns_no_topology_is_named() -> None:
-    with pytest.raises(ValueError, match="expected a function that returns a Topology, it returned a dict"):
+    with pytest.raises(
+        ValueError, match="expected a function that returns a Topology, it returned a dict"
+    ):
         simulate(dict, [0])  # type: ignore[arg-type]
 
 
 def test_a_refused_submission_is_shown_with_its_reason() -> None:
-    with pytest.raises(SimulationError, match=r"(?s)a run without faults fails: .*unknown key topology\.workerz"):
+    with pytest.raises(
+        SimulationError, match=r"(?s)a run without faults fails: .*unknown key topology\.workerz"
+    ):
         simulate(word_count, [0], sources={"lines": ROWS}, conf={"topology.workerz": 1})
 
 
@@ -88,7 +111,9 @@ def test_a_state_that_is_not_compared_is_named() -> None:
         return builder.build()
 
     report = simulate(build, [0], sources={"lines": ROWS})
-    assert str(report).endswith("; not compared, as it differs between two runs without faults: the state of chance")
+    assert str(report).endswith(
+        "; not compared, as it differs between two runs without faults: the state of chance"
+    )
 
 
 def test_many_processes_share_the_seeds() -> None:
@@ -104,7 +129,9 @@ def test_faults_of_a_seed_are_independent_of_each_other() -> None:
 
 
 class Lossy(Count):
-    """Forgets what it has in memory of every fourth word: a bolt whose attribute should have been state."""
+    """Forgets what it has in memory of every fourth word: a bolt whose attribute should have been
+    state.
+    """
 
     def prepare(self, conf: Any, context: Any) -> None:
         self.seen = 0
@@ -126,7 +153,9 @@ def lossy() -> Topology:
 def test_a_failing_seed_is_shrunk_and_its_line_runs_it_again() -> None:
     with pytest.raises(SimulationError, match="state of 'count'") as caught:
         simulate(lossy, range(50), sources={"lines": ROWS})
-    found = re.search(r"seed (\d+), 1 of (\d+) faults.*seeds=\[\1\], only=\[(\d+)\]", str(caught.value), re.DOTALL)
+    found = re.search(
+        r"seed (\d+), 1 of (\d+) faults.*seeds=\[\1\], only=\[(\d+)\]", str(caught.value), re.DOTALL
+    )
     assert found is not None, str(caught.value)
     seed, number = int(found[1]), int(found[3])
     with pytest.raises(SimulationError, match=f"seed {seed}, 1 of "):
@@ -172,13 +201,28 @@ def test_each_kind_of_fault_strikes(kind: Kind) -> None:
     for seed in range(20):
         trial = Trial(trials.subject, seed, trials.faults(seed), trials.reference)
         trial.run()
-        if any(line.partition(": ")[2].startswith((kind.name, f"the end of {kind.name}")) for line in trial.cluster.log):
+        if any(
+            line.partition(": ")[2].startswith((kind.name, f"the end of {kind.name}"))
+            for line in trial.cluster.log
+        ):
             return
     raise AssertionError(f"{kind.name} has struck in no run")
 
 
 def test_the_command_line_prints_what_it_did(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["tests.sim.topologies:small_loop", "tests.sim.topologies:small_flaky", "--seeds", "4", "--processes", "1"]) == 0
+    assert (
+        main(
+            [
+                "tests.sim.topologies:small_loop",
+                "tests.sim.topologies:small_flaky",
+                "--seeds",
+                "4",
+                "--processes",
+                "1",
+            ]
+        )
+        == 0
+    )
     assert re.findall(r"(small_\w+): (\d) seeds, \d+ faults, nothing lost", capsys.readouterr().out) == [
         ("small_loop", "2"), ("small_flaky", "2"),
     ]  # fmt: skip

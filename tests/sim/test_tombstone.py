@@ -1,4 +1,6 @@
-"""A worker whose slot is cut off from ZooKeeper cannot start again once its topology has ended: no effect is repeated."""
+"""A worker whose slot is cut off from ZooKeeper cannot start again once its topology has ended: no
+effect is repeated.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +23,15 @@ class Pay(BasicBolt):
 
 
 def end_while_cut_off() -> tuple[FaultyCluster, str, list[str]]:
-    """Return a cluster whose only worker was cut off, missed the end of its topology, and then died; and why others died since."""
+    """Return a cluster whose only worker was cut off, missed the end of its topology, and then
+    died; and why others died since.
+    """
     PAID.clear()
     spout, builder = FeederSpout(), TopologyBuilder()
     builder.set_spout("spout", spout)
     builder.set_bolt("pay", Pay()).shuffle_grouping("spout")
-    # The slot also remembers that the store had data. `continue` leaves the tombstone alone between the worker and a new start.
+    # The slot also remembers that the store had data. `continue` leaves the tombstone alone between
+    # the worker and a new start.
     cluster = FaultyCluster(3, [], {"topology.workers": 1, "topology.store.loss": "continue"})
     topology_id = cluster.submit(builder.build(), name="shop")
     for number in range(5):
@@ -52,7 +57,9 @@ def test_a_worker_that_was_cut_off_is_turned_away_after_the_end_and_leaves_nothi
     cluster.close()
 
 
-def test_without_the_tombstone_its_spout_starts_from_nothing_and_every_effect_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_tombstone_its_spout_starts_from_nothing_and_every_effect_comes_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     class Store(LocalStore):
         has_ended = property(lambda _self: False, lambda _self, _value: None)
 

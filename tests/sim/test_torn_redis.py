@@ -1,4 +1,6 @@
-"""A running count over a real Redis that is killed, torn within its last commit, restarted and killed again: exact."""
+"""A running count over a real Redis that is killed, torn within its last commit, restarted and
+killed again: exact.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,9 @@ class OverRedis:
         return self.opened[-1]
 
     def rounds(self, count: int) -> None:
-        """Let every worker run so many epochs, and simulated time pass; slots pause before they start a worker again."""
+        """Let every worker run so many epochs, and simulated time pass; slots pause before they
+        start a worker again.
+        """
         for _ in range(count):
             while any(slot.worker is None for slot in self.cluster.topology().workers):
                 self.cluster.simulation.advance(100)
@@ -99,7 +103,9 @@ def tear(server: RedisServer, chance: random.Random) -> None:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_a_count_is_exact_whatever_byte_its_redis_is_torn_at(running: OverRedis, own_redis: RedisServer, seed: int) -> None:
+def test_a_count_is_exact_whatever_byte_its_redis_is_torn_at(
+    running: OverRedis, own_redis: RedisServer, seed: int
+) -> None:
     chance = random.Random(seed)
     tears = 0
     while len(running.counted) < MOST:

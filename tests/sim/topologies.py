@@ -7,12 +7,35 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from sparkstorm.api import BasicBolt, BasicOutputCollector, Bolt, Stateful, StatefulBolt, TopologyBuilder, Tuple
+from sparkstorm.api import (
+    BasicBolt,
+    BasicOutputCollector,
+    Bolt,
+    Stateful,
+    StatefulBolt,
+    TopologyBuilder,
+    Tuple,
+)
 from sparkstorm.model.topology import Topology
 from sparkstorm.testing import FeederSpout, FlakyBolt, LocalCluster, Subject, TargetSink
 from tests.topologies import Count, Split
 
-WORDS = ["the", "quick", "brown", "fox", "jumps", "over", "the", "lazy", "dog", "and", "runs", "away", "from", "it"]
+WORDS = [
+    "the",
+    "quick",
+    "brown",
+    "fox",
+    "jumps",
+    "over",
+    "the",
+    "lazy",
+    "dog",
+    "and",
+    "runs",
+    "away",
+    "from",
+    "it",
+]
 
 
 @dataclass
@@ -35,7 +58,9 @@ class Case:
         """Exact results, every tree settled exactly once, nothing left anywhere."""
         found = cluster.state(self.component)
         assert found == self.wanted, {
-            k: (found.get(k), self.wanted.get(k)) for k in {*found, *self.wanted} if found.get(k) != self.wanted.get(k)
+            k: (found.get(k), self.wanted.get(k))
+            for k in {*found, *self.wanted}
+            if found.get(k) != self.wanted.get(k)
         }
         assert set(self.spout.acked) == set(range(self.messages))
         assert not self.spout.failed
@@ -46,7 +71,12 @@ class Case:
         assert not any(keys.held for keys in topology.store.task_keys.values())
         assert not topology.store.quarantine
         assert all(keys.backlog == 0 for keys in topology.store.task_keys.values())
-        ledgers = [a.ledger for w in topology.workers if w.worker for a in w.worker.task_set.ackers.values()]
+        ledgers = [
+            a.ledger
+            for w in topology.workers
+            if w.worker
+            for a in w.worker.task_set.ackers.values()
+        ]
         assert sum(map(len, ledgers)) == 0
 
 
@@ -90,7 +120,9 @@ class Fork(BasicBolt):
 
 
 class Join(Bolt):
-    """Holds the first side of a key until the second comes; what it emits is anchored to both, and to the key before."""
+    """Holds the first side of a key until the second comes; what it emits is anchored to both, and
+    to the key before.
+    """
 
     outputs = ("key",)
 
@@ -114,7 +146,9 @@ def fan_out_fan_in(keys: int = 24) -> Case:
     builder.set_spout("spout", spout)
     builder.set_bolt("fork", Fork(), 2).shuffle_grouping("spout")
     declarer = builder.set_bolt("join", Join(), 2)
-    declarer.fields_grouping("fork", "key", stream="left").fields_grouping("fork", "key", stream="right")
+    declarer.fields_grouping("fork", "key", stream="left").fields_grouping(
+        "fork", "key", stream="right"
+    )
     builder.set_bolt("count", Count(), 2).fields_grouping("join", "key")
     for n in range(keys):
         spout.feed([f"k{n}"])
@@ -122,7 +156,9 @@ def fan_out_fan_in(keys: int = 24) -> Case:
 
 
 class FlakyCount(StatefulBolt):
-    """Counts, then raises by a rule that depends on the count of tries only, so that undo is what keeps it right."""
+    """Counts, then raises by a rule that depends on the count of tries only, so that undo is what
+    keeps it right.
+    """
 
     def prepare(self, conf: Any, context: Any) -> None:
         self.tries = 0
@@ -145,7 +181,14 @@ def flaky(lines: int = 16) -> Case:
         words = [WORDS[(n * 5 + i) % len(WORDS)] for i in range(3)]
         counts.update(words)
         spout.feed([" ".join(words)])
-    return Case(builder.build(), spout, "count", dict(counts), lines, {"topology.max.retries": 50, "topology.retry.backoff.ms": 5})
+    return Case(
+        builder.build(),
+        spout,
+        "count",
+        dict(counts),
+        lines,
+        {"topology.max.retries": 50, "topology.retry.backoff.ms": 5},
+    )
 
 
 class Batch(Stateful, Bolt):
@@ -169,7 +212,9 @@ def batching(numbers: int = 40) -> Case:
     """spout -> batch x2, which acks at ticks."""
     spout, builder = FeederSpout(["number"]), TopologyBuilder()
     builder.set_spout("spout", spout, 2)
-    builder.set_bolt("batch", Batch(), 2, conf={"topology.tick.tuple.freq.secs": 0.03}).fields_grouping("spout", "number")
+    builder.set_bolt(
+        "batch", Batch(), 2, conf={"topology.tick.tuple.freq.secs": 0.03}
+    ).fields_grouping("spout", "number")
     builder.set_bolt("sum", Sum()).global_grouping("spout")
     for n in range(numbers):
         spout.feed([n])
@@ -188,7 +233,9 @@ class Loop(BasicBolt):
 
     def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
         number = tup[0]
-        collector.emit((number - 1,) if number > 1 else (number,), stream="again" if number > 1 else "done")
+        collector.emit(
+            (number - 1,) if number > 1 else (number,), stream="again" if number > 1 else "done"
+        )
         collector.emit((1,), stream="done")
 
 
@@ -196,7 +243,9 @@ def loop(numbers: int = 12) -> Case:
     """A graph with a cycle: every number goes round as often as it says."""
     spout, builder = FeederSpout(["number"]), TopologyBuilder()
     builder.set_spout("spout", spout)
-    builder.set_bolt("loop", Loop(), 2).shuffle_grouping("spout").shuffle_grouping("loop", stream="again")
+    builder.set_bolt("loop", Loop(), 2).shuffle_grouping("spout").shuffle_grouping(
+        "loop", stream="again"
+    )
     builder.set_bolt("sum", Sum()).global_grouping("loop", stream="done")
     for n in range(numbers):
         spout.feed([n % 4 + 1])
@@ -248,7 +297,9 @@ class Refuse(BasicBolt):
 
 
 def refusing(numbers: int = 12) -> Case:
-    """spout x2 -> refuse x2 -> sum: one tuple in three is tried again, parked, and fails its tree."""
+    """spout x2 -> refuse x2 -> sum: one tuple in three is tried again, parked, and fails its
+    tree.
+    """
     spout, builder = FeederSpout(["number"]), TopologyBuilder()
     builder.set_spout("spout", spout, 2)
     builder.set_bolt("refuse", Refuse(), 2).shuffle_grouping("spout")
@@ -257,7 +308,12 @@ def refusing(numbers: int = 12) -> Case:
         spout.feed([n])
     wanted = sum(n for n in range(numbers) if n % 3)
     return Case(
-        builder.build(), spout, "sum", {"sum": wanted}, numbers, {"topology.max.retries": 2, "topology.retry.backoff.ms": 300}
+        builder.build(),
+        spout,
+        "sum",
+        {"sum": wanted},
+        numbers,
+        {"topology.max.retries": 2, "topology.retry.backoff.ms": 300},
     )
 
 

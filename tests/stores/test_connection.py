@@ -26,10 +26,14 @@ from sparkstorm.stores.connection import (
 
 def a_connection() -> Connection:
     redis = RedisAddress("127.0.0.1", 6379, "of-redis")
-    return Connection(redis, ZooKeeperEndpoint("127.0.0.1:2181", "/storm", "me", "of-zookeeper"), new_secret())
+    return Connection(
+        redis, ZooKeeperEndpoint("127.0.0.1:2181", "/storm", "me", "of-zookeeper"), new_secret()
+    )
 
 
-def test_a_saved_connection_is_loaded_unchanged_and_only_its_owner_may_read_it(tmp_path: Path) -> None:
+def test_a_saved_connection_is_loaded_unchanged_and_only_its_owner_may_read_it(
+    tmp_path: Path,
+) -> None:
     path, connection = tmp_path / "new-folder" / "connection.json", a_connection()
     save_connection(path, connection)
     assert load_connection(path) == connection
@@ -59,7 +63,9 @@ def test_saving_again_replaces_a_file_that_others_could_read(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o602])
-def test_a_file_that_others_may_touch_is_refused_with_the_command_that_mends_it(tmp_path: Path, mode: int) -> None:
+def test_a_file_that_others_may_touch_is_refused_with_the_command_that_mends_it(
+    tmp_path: Path, mode: int
+) -> None:
     path = tmp_path / "connection.json"
     save_connection(path, a_connection())
     path.chmod(mode)
@@ -72,7 +78,10 @@ def test_a_link_a_folder_and_a_missing_file_are_refused(tmp_path: Path) -> None:
     save_connection(path, a_connection())
     (tmp_path / "link").symlink_to(path)
     for name in ("link", ".", "missing"):
-        with pytest.raises(InvalidConfigError, match=f"connection file {tmp_path / name} (cannot be read|is not one)"):
+        with pytest.raises(
+            InvalidConfigError,
+            match=f"connection file {tmp_path / name} (cannot be read|is not one)",
+        ):
             load_connection(tmp_path / name)
 
 
@@ -102,12 +111,19 @@ def test_passwords_and_keys_follow_from_the_secret_and_differ_from_each_other() 
 
 
 def test_derivation_stays_the_same_from_release_to_release_so_that_kept_data_opens() -> None:
-    assert signing_key("00" * 32).hex() == "8b4591022b7f3905b4d8800dd54356efbaf6740fa1a7c43153b38f7e9ce8d282"
+    assert (
+        signing_key("00" * 32).hex()
+        == "8b4591022b7f3905b4d8800dd54356efbaf6740fa1a7c43153b38f7e9ce8d282"
+    )
 
 
 def test_no_repr_shows_a_password() -> None:
     connection = a_connection()
-    assert not [secret for secret in ("of-redis", "of-zookeeper", connection.secret) if secret in repr(connection)]
+    assert not [
+        secret
+        for secret in ("of-redis", "of-zookeeper", connection.secret)
+        if secret in repr(connection)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -129,7 +145,15 @@ def test_a_password_beside_the_url_counts_only_where_the_url_has_none() -> None:
 
 @pytest.mark.parametrize(
     "url",
-    ["", "somewhere:6379", "http://h", "redis://", "redis://:geheim@h:x", "redis://:geheim@h/db", "redis://h?a=1"],
+    [
+        "",
+        "somewhere:6379",
+        "http://h",
+        "redis://",
+        "redis://:geheim@h:x",
+        "redis://:geheim@h/db",
+        "redis://h?a=1",
+    ],
 )
 def test_a_bad_redis_url_is_refused_without_showing_it(url: str) -> None:
     with pytest.raises(InvalidConfigError, match=r"sparkstorm\.redis\.url") as caught:

@@ -1,4 +1,6 @@
-"""Folders of our own: marked when made, refused when somebody else's, and deleted only with their mark."""
+"""Folders of our own: marked when made, refused when somebody else's, and deleted only with their
+mark.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,10 @@ def test_a_folder_with_files_of_somebody_else_is_refused_and_left_alone(tmp_path
     theirs = tmp_path / "redis"
     theirs.mkdir()
     (theirs / "dump.rdb").write_text("mine")
-    with pytest.raises(InvalidConfigError, match=r"redis holds files that SparkStorm did not write .* set storm\.local\.dir to"):
+    with pytest.raises(
+        InvalidConfigError,
+        match=r"redis holds files that SparkStorm did not write .* set storm\.local\.dir to",
+    ):
         own_folder(theirs)
     assert not discard_folder(theirs)
     assert [path.name for path in theirs.iterdir()] == ["dump.rdb"]

@@ -1,4 +1,6 @@
-"""Passwords of a user's own servers: where they may be, which of them counts, and what is said when others can read them."""
+"""Passwords of a user's own servers: where they may be, which of them counts, and what is said when
+others can read them.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ def a_file(folder: Path, content: bytes, mode: int = 0o600) -> str:
 
 
 @BOTH
-def test_a_password_comes_from_its_key_its_file_or_the_environment(places: Places, tmp_path: Path) -> None:
+def test_a_password_comes_from_its_key_its_file_or_the_environment(
+    places: Places, tmp_path: Path
+) -> None:
     environ = {places.variable: "of the environment"}
     file = a_file(tmp_path, b"of the file \n")
     assert password_of(merge({places.key: "given"}), places, environ) == "given"
@@ -53,7 +57,9 @@ def test_a_key_and_a_file_together_are_refused(places: Places, tmp_path: Path) -
         (b"x" * 100_000, 0o600, "far too large"),
     ],
 )
-def test_an_unfit_file_is_refused_with_its_name(content: bytes, mode: int, said: str, tmp_path: Path) -> None:
+def test_an_unfit_file_is_refused_with_its_name(
+    content: bytes, mode: int, said: str, tmp_path: Path
+) -> None:
     file = a_file(tmp_path, content, mode)
     with pytest.raises(InvalidConfigError, match=said) as refused:
         password_of(merge({REDIS.file_key: file}), REDIS)
@@ -74,12 +80,18 @@ def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
         ("sparkstorm.redis.url", "redis://:geheim@host:6379", REDIS),
     ],
 )
-def test_a_password_that_others_can_read_is_warned_of(key: str, value: str, advice: Places, tmp_path: Path) -> None:
+def test_a_password_that_others_can_read_is_warned_of(
+    key: str, value: str, advice: Places, tmp_path: Path
+) -> None:
     job = tmp_path / "job.yaml"
     job.write_text("name: x")
     job.chmod(0o644)
     [typed] = exposed({key: value}, {key: value}, str(job))
-    assert typed.startswith(f"{key} on the command line") and advice.file_key in typed and advice.variable in typed
+    assert (
+        typed.startswith(f"{key} on the command line")
+        and advice.file_key in typed
+        and advice.variable in typed
+    )
     [written] = exposed({}, {key: value}, str(job))
     assert "chmod 600" in written and key in written
     assert "geheim" not in typed + written
@@ -88,15 +100,22 @@ def test_a_password_that_others_can_read_is_warned_of(key: str, value: str, advi
 
 
 def test_addresses_without_a_password_are_no_reason_to_warn() -> None:
-    own: dict[str, Any] = {"sparkstorm.redis.url": "redis://host:6379", "sparkstorm.redis.password": None}
+    own: dict[str, Any] = {
+        "sparkstorm.redis.url": "redis://host:6379",
+        "sparkstorm.redis.password": None,
+    }
     assert exposed(own, own, "none.yaml") == []
 
 
-def test_the_command_line_warns_before_it_does_anything_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line_warns_before_it_does_anything_else(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "job.yaml").write_text("topology: no_such_module:build\n")
     main([str(tmp_path / "job.yaml"), "-c", "sparkstorm.redis.password=geheim"])
     said = capsys.readouterr().err
-    assert said.startswith("warning: sparkstorm.redis.password on the command line shows a password")
+    assert said.startswith(
+        "warning: sparkstorm.redis.password on the command line shows a password"
+    )
     assert "geheim" not in said
 
 

@@ -1,4 +1,6 @@
-"""Slots as plain processes of this machine, for tests without a JVM; as a program, one slot of the spec on its standard input."""
+"""Slots as plain processes of this machine, for tests without a JVM; as a program, one slot of the
+spec on its standard input.
+"""
 
 import logging
 import os
@@ -28,12 +30,18 @@ class LocalSlots:
         self._lock = threading.Lock()
 
     def start(self) -> None:
-        """Launch them; SlotsUnavailableError when the spec has fewer ports than slots are wanted."""
+        """Launch them; SlotsUnavailableError when the spec has fewer ports than slots are
+        wanted.
+        """
         room = max(1, len(self._spec.nodes)) * len(self._spec.ports())
         if room < self._count:
-            raise SlotsUnavailableError(f"{self._count} slots are wanted, but the nodes have only {room} ports")
+            raise SlotsUnavailableError(
+                f"{self._count} slots are wanted, but the nodes have only {room} ports"
+            )
         for index in range(self._count):
-            thread = threading.Thread(target=self._keep, args=(index,), name=f"local-slot-{index}", daemon=True)
+            thread = threading.Thread(
+                target=self._keep, args=(index,), name=f"local-slot-{index}", daemon=True
+            )
             self._threads.append(thread)
             thread.start()
 
@@ -59,7 +67,11 @@ class LocalSlots:
     def pids(self) -> list[int]:
         """Process ids of the living slots, by index."""
         with self._lock:
-            return [process.pid for _, process in sorted(self._processes.items()) if process.poll() is None]
+            return [
+                process.pid
+                for _, process in sorted(self._processes.items())
+                if process.poll() is None
+            ]
 
     def _keep(self, index: int) -> None:
         pause = RestartPause()
@@ -71,15 +83,22 @@ class LocalSlots:
             code = process.wait()
             if self._stopping.wait(pause.after_ms(round((time.monotonic() - began) * 1000)) / 1000):
                 return
-            _LOG.warning("slot process %d ended (exit status %d); it is started again", process.pid, code)
+            _LOG.warning(
+                "slot process %d ended (exit status %d); it is started again", process.pid, code
+            )
 
     def _launch(self, index: int) -> "subprocess.Popen[bytes] | None":
         command = [sys.executable, "-m", __name__]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
+        }
         with self._lock:
             if self._stopping.is_set():
                 return None
-            process = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment, start_new_session=True)
+            process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, env=environment, start_new_session=True
+            )
             self._processes[index] = process
         assert process.stdin is not None
         try:

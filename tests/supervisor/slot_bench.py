@@ -1,4 +1,6 @@
-"""A small cluster for tests of slots: a tree and blobs on real servers, and a hand that writes assignments."""
+"""A small cluster for tests of slots: a tree and blobs on real servers, and a hand that writes
+assignments.
+"""
 
 import os
 from collections.abc import Callable, Mapping
@@ -43,7 +45,9 @@ def descendants(pid: int) -> set[int]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
-                parent_by_pid[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                parent_by_pid[int(entry.name)] = int(
+                    (entry / "stat").read_text().rpartition(")")[2].split()[1]
+                )
             except (FileNotFoundError, ProcessLookupError):
                 continue
     found = {pid}
@@ -55,7 +59,9 @@ def descendants(pid: int) -> set[int]:
 def command_of(pid: int) -> str:
     """The command line of a process, empty when it is gone."""
     try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        return (
+            Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        )
     except (FileNotFoundError, ProcessLookupError):
         return ""
 
@@ -63,7 +69,13 @@ def command_of(pid: int) -> str:
 class SlotBench:
     """Nimbus's work for slots, done by hand."""
 
-    def __init__(self, redis_server: RedisServer, zookeeper: ZooKeeperServer, folder: Path, conf: Mapping[str, JsonValue]) -> None:
+    def __init__(
+        self,
+        redis_server: RedisServer,
+        zookeeper: ZooKeeperServer,
+        folder: Path,
+        conf: Mapping[str, JsonValue],
+    ) -> None:
         self.folder = folder
         root = f"/slots-{os.getpid()}-{folder.name}"
         user, password = zookeeper.identity
@@ -82,21 +94,39 @@ class SlotBench:
         )
         store = ZooKeeperStateStore(ZooKeeperAddress(zookeeper.hosts, root, user, password, 4_000))
         self.state = StormState(store, KEY)
-        client = redis.Redis(host=redis_server.host, port=redis_server.port, password=redis_server.password)
+        client = redis.Redis(
+            host=redis_server.host, port=redis_server.port, password=redis_server.password
+        )
         self.blobs = BlobStore(self.state, RedisBytesStore(client), KEY)
         self._client = client
 
     def submit(
-        self, topology_id: str, slots: list[WorkerSlot], version: int = 1, code: bytes = b"code", conf: bytes = b"{}"
+        self,
+        topology_id: str,
+        slots: list[WorkerSlot],
+        version: int = 1,
+        code: bytes = b"code",
+        conf: bytes = b"{}",
     ) -> Assignment:
         """Publish a topology of one executor per slot."""
         code_key, conf_key = self.blobs.put(code, 0), self.blobs.put(conf, 0)
         slot_by_executor = {ExecutorId(task, task): slot for task, slot in enumerate(slots, 1)}
         if self.state.read_base(topology_id) is None:
-            table = TaskTable({executor.first_task: TaskInfo("count", "bolt") for executor in slot_by_executor})
+            table = TaskTable(
+                {executor.first_task: TaskInfo("count", "bolt") for executor in slot_by_executor}
+            )
             self.state.write_tasks(topology_id, table)
             status = TopologyStatus.ACTIVE
-            base = TopologyBase(topology_id, topology_id, 0, status, len(slots), {"count": len(slots)}, code_key, conf_key)
+            base = TopologyBase(
+                topology_id,
+                topology_id,
+                0,
+                status,
+                len(slots),
+                {"count": len(slots)},
+                code_key,
+                conf_key,
+            )
             self.state.create_base(base)
         assignment = Assignment(
             topology_id,
@@ -115,7 +145,11 @@ class SlotBench:
         return self.state.read_worker_beat(topology_id, slot)
 
     def wait_beat(
-        self, topology_id: str, slot: WorkerSlot, condition: Callable[[WorkerBeat], object], seconds: float = 180
+        self,
+        topology_id: str,
+        slot: WorkerSlot,
+        condition: Callable[[WorkerBeat], object],
+        seconds: float = 180,
     ) -> WorkerBeat:
         """Wait for a beat of that kind and return it."""
         last: list[WorkerBeat | None] = [None]
@@ -131,14 +165,27 @@ class SlotBench:
         assert last[0] is not None
         return last[0]
 
-    def wait_running(self, topology_id: str, slot: WorkerSlot, other_than: int = 0, seconds: float = 180) -> WorkerBeat:
+    def wait_running(
+        self, topology_id: str, slot: WorkerSlot, other_than: int = 0, seconds: float = 180
+    ) -> WorkerBeat:
         """Wait for a running worker there, of another pid than the former one."""
-        return self.wait_beat(topology_id, slot, lambda beat: beat.state == "RUNNING" and beat.pid not in (0, other_than), seconds)
+        return self.wait_beat(
+            topology_id,
+            slot,
+            lambda beat: beat.state == "RUNNING" and beat.pid not in (0, other_than),
+            seconds,
+        )
 
     def logs(self) -> str:
         """Return everything that slots and workers have written."""
-        found = sorted(Path(self.spec.log_dir).glob("*.log")) if Path(self.spec.log_dir).exists() else []
-        return "\n".join(f"== {path.name}\n{path.read_text(errors='replace')[-3000:]}" for path in found)
+        found = (
+            sorted(Path(self.spec.log_dir).glob("*.log"))
+            if Path(self.spec.log_dir).exists()
+            else []
+        )
+        return "\n".join(
+            f"== {path.name}\n{path.read_text(errors='replace')[-3000:]}" for path in found
+        )
 
     def close(self) -> None:
         self.state.store.close()

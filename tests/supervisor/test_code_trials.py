@@ -62,7 +62,16 @@ class Host:
         key, name = self.blobs.put(code, 0), f"t{number}"
         base = TopologyBase(f"{name}-1-1", name, 0, TopologyStatus.ACTIVE, 1, {"a": 1}, key, "conf")
         self.state.create_request(
-            Request(f"{number:032x}", RequestKind.SUBMIT, name, 0, 60_000, f"{name}-1-1", base=base, outline_key="outline")
+            Request(
+                f"{number:032x}",
+                RequestKind.SUBMIT,
+                name,
+                0,
+                60_000,
+                f"{name}-1-1",
+                base=base,
+                outline_key="outline",
+            )
         )
         return key
 
@@ -75,7 +84,9 @@ def host(tmp_path: Path) -> Host:
     return Host(tmp_path)
 
 
-def test_the_code_of_an_undecided_request_is_tried_once_and_its_verdict_goes_with_the_decision(host: Host) -> None:
+def test_the_code_of_an_undecided_request_is_tried_once_and_its_verdict_goes_with_the_decision(
+    host: Host,
+) -> None:
     supervisor = Supervisor(SupervisorDuties("host-a", 6700), host.dir, host.state, host.trials)
 
     def published() -> object:
@@ -131,7 +142,9 @@ def test_code_without_the_clusters_signature_is_never_opened(host: Host) -> None
     BlobStore(StormState(host.state.store, KEY), host.blobs._bytes, b"x" * 32).put(b"code", 0)
     host.trials.step(0)
     assert host.started == []
-    assert host.trials.verdicts == {key: f"blob {key} does not carry this cluster's signature; it was not opened"}
+    assert host.trials.verdicts == {
+        key: f"blob {key} does not carry this cluster's signature; it was not opened"
+    }
 
 
 @pytest.mark.slow
@@ -154,5 +167,8 @@ def test_a_real_trial_has_the_modules_of_the_workers_and_names_one_that_they_lac
     trials = CodeTrials(host.state, host.blobs, host.dir, 6700, start)
     wait_until(lambda: trials.step(0), "a verdict")
     where = f"is neither installed on host {socket.gethostname()} nor sent along with the topology"
-    assert f"module 'only_some_have_it' {where}" in trials.verdicts[key] and len(trials.verdicts[key].splitlines()) == 1
+    assert (
+        f"module 'only_some_have_it' {where}" in trials.verdicts[key]
+        and len(trials.verdicts[key].splitlines()) == 1
+    )
     assert list(host.dir.tmp.iterdir()) == []

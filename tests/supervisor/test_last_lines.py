@@ -16,6 +16,15 @@ def test_the_last_lines_are_those_at_the_end(tmp_path: Path) -> None:
 def test_a_crash_report_begins_with_its_first_line(tmp_path: Path) -> None:
     log = tmp_path / "w.log"
     frames = [f'  File "f{n}.py", line {n} in g' for n in range(40)]
-    log.write_text("\n".join(["Fatal Python error: Bus error", "of another process", "Fatal Python error: Aborted", *frames]))
+    log.write_text(
+        "\n".join(
+            [
+                "Fatal Python error: Bus error",
+                "of another process",
+                "Fatal Python error: Aborted",
+                *frames,
+            ]
+        )
+    )
     assert last_lines(log, 4, has_crashed=True) == ["Fatal Python error: Aborted", *frames[:3]]
     assert last_lines(log, 2) == frames[-2:]

@@ -1,4 +1,6 @@
-"""Publication of a worker's log in Redis: whole lines, bounded, exact over rotations, and never in anybody's way."""
+"""Publication of a worker's log in Redis: whole lines, bounded, exact over rotations, and never in
+anybody's way.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ class Bench:
 
 
 @pytest.fixture
-def bench(redis_server: RedisServer, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Bench]:
+def bench(
+    redis_server: RedisServer, tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[Bench]:
     made = Bench(redis_server, tmp_path, f"{request.node.name[:60]}-1-1")
     yield made
     made.reader.delete()
@@ -95,10 +99,14 @@ def test_a_long_line_is_cut_into_parts_and_bytes_that_are_no_text_stay_bytes(ben
     with bench.log.open("wb") as file:
         file.write(b"\xff" * (3 * MAX_CHUNK_BYTES))
     bench.publish()
-    assert b"".join(part for _, part in bench.reader.log(str(SLOT))) == b"\xff" * (3 * MAX_CHUNK_BYTES)
+    assert b"".join(part for _, part in bench.reader.log(str(SLOT))) == b"\xff" * (
+        3 * MAX_CHUNK_BYTES
+    )
 
 
-def test_a_redis_that_is_away_pauses_it_and_loses_no_line(tmp_path: Path, own_redis: RedisServer) -> None:
+def test_a_redis_that_is_away_pauses_it_and_loses_no_line(
+    tmp_path: Path, own_redis: RedisServer
+) -> None:
     bench = Bench(own_redis, tmp_path, "away-1-1")
     with contextlib.closing(bench.reader), contextlib.closing(bench.publisher):
         bench.say("one\n")
@@ -133,14 +141,21 @@ def test_logs_end_with_their_topology_and_are_not_handed_to_its_successor(bench:
     assert bench.reader.log_slots() == []
 
 
-def test_a_log_goes_to_the_store_of_its_topology_alone(redis_server: RedisServer, own_redis: RedisServer, tmp_path: Path) -> None:
+def test_a_log_goes_to_the_store_of_its_topology_alone(
+    redis_server: RedisServer, own_redis: RedisServer, tmp_path: Path
+) -> None:
     log = tmp_path / "worker.log"
     log.write_text("a line\n")
     publisher = LogPublisher(SLOT, redis_server.client(), lambda _: log, {"far": own_redis.client})
     publisher.step("in-far-1", 0, "far")
     publisher.step("in-home-1", PERIOD_MS, "")
-    assert publisher.publish("in-far-1"), "last words of a topology that was left: their store is not known any more"
-    for topology_id, here, not_here in (("in-far-1", own_redis, redis_server), ("in-home-1", redis_server, own_redis)):
+    assert publisher.publish("in-far-1"), (
+        "last words of a topology that was left: their store is not known any more"
+    )
+    for topology_id, here, not_here in (
+        ("in-far-1", own_redis, redis_server),
+        ("in-home-1", redis_server, own_redis),
+    ):
         key = Keys(topology_id).log(SLOT)
         with here.client() as client, not_here.client() as other:
             assert client.xlen(key) == 1 and not other.exists(key)

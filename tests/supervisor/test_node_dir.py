@@ -1,4 +1,6 @@
-"""A node's folder: claims that die with their holder, and small states that are never half written."""
+"""A node's folder: claims that die with their holder, and small states that are never half
+written.
+"""
 
 import subprocess
 import sys
@@ -23,7 +25,9 @@ def test_a_port_has_one_holder(tmp_path: Path) -> None:
 
 
 def test_nodes_and_ports_are_claimed_apart(tmp_path: Path) -> None:
-    claims = [NodeDir(tmp_path, node).try_claim(port) for node in ("n1", "n2") for port in (6700, 6701)]
+    claims = [
+        NodeDir(tmp_path, node).try_claim(port) for node in ("n1", "n2") for port in (6700, 6701)
+    ]
     assert None not in claims
 
 

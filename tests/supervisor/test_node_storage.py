@@ -20,7 +20,11 @@ Open = Callable[[], NodeStorage]
 def of_process(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
     """Opens the storage of one node as another process sees it."""
     disk = MemoryDisk("n1")
-    yield (lambda: NodeDir(tmp_path, "n1")) if request.param == "disk" else (lambda: MemoryNodeDir(disk))
+    yield (
+        (lambda: NodeDir(tmp_path, "n1"))
+        if request.param == "disk"
+        else (lambda: MemoryNodeDir(disk))
+    )
     disk.close()
 
 
@@ -49,7 +53,9 @@ def test_records_outlive_the_process(of_process: Open) -> None:
     assert found.worker_state(6701).get("heartbeat", LocalBeat) is None
 
 
-def test_a_blob_has_its_newest_version_for_every_process_until_nothing_uses_its_topology(of_process: Open) -> None:
+def test_a_blob_has_its_newest_version_for_every_process_until_nothing_uses_its_topology(
+    of_process: Open,
+) -> None:
     use, first, second = BlobUse("rules", "local"), of_process(), of_process()
     first.keep_code("t", "c0de", 6700, 10_000, lambda key: b"")
     folder = first.keep_blob("t", use, "k1", lambda key: b"one")

@@ -21,7 +21,11 @@ def test_a_first_kill_from_outside_asks_for_no_care_but_a_second_does() -> None:
 def test_a_careful_death_is_held_against_the_row_being_tried() -> None:
     suspicion = PoisonDetector().died(-11)
     for _ in range(3):
-        suspicion = suspicion.heard(Trying(3, "1-0", 4)).heard(Trying(3, "1-0", 5)).died(-11, end="killed by signal 11")
+        suspicion = (
+            suspicion.heard(Trying(3, "1-0", 4))
+            .heard(Trying(3, "1-0", 5))
+            .died(-11, end="killed by signal 11")
+        )
     assert suspicion.suspects() == (Suspect(3, "1-0", 5, 3, "killed by signal 11"),)
 
 
@@ -35,11 +39,25 @@ def test_a_beat_changes_nothing() -> None:
     assert trying.heard(Beat({})) == trying
 
 
-@pytest.mark.parametrize("code", [ExitCode.STOPPED, ExitCode.FENCED, ExitCode.STORE_LOST, ExitCode.FAILED_START, ExitCode.DAMAGED])
+@pytest.mark.parametrize(
+    "code",
+    [
+        ExitCode.STOPPED,
+        ExitCode.FENCED,
+        ExitCode.STORE_LOST,
+        ExitCode.FAILED_START,
+        ExitCode.DAMAGED,
+    ],
+)
 def test_an_end_with_a_cause_of_its_own_blames_nobody(code: ExitCode) -> None:
     assert PoisonDetector().died(code, has_said_why=True) == PoisonDetector()
-    assert PoisonDetector().died(7).heard(Trying(3, "1-0", 5)).died(code, has_said_why=True).suspects() == ()
-    assert PoisonDetector().died(7).heard(Trying(3, "1-0", 5)).died(code).suspects(), "os._exit(0) of user code says nothing"
+    assert (
+        PoisonDetector().died(7).heard(Trying(3, "1-0", 5)).died(code, has_said_why=True).suspects()
+        == ()
+    )
+    assert PoisonDetector().died(7).heard(Trying(3, "1-0", 5)).died(code).suspects(), (
+        "os._exit(0) of user code says nothing"
+    )
 
 
 def test_rows_are_counted_apart_and_the_oldest_are_forgotten() -> None:
@@ -47,4 +65,8 @@ def test_rows_are_counted_apart_and_the_oldest_are_forgotten() -> None:
     for row in range(MAX_SUSPECTS + 2):
         suspicion = suspicion.heard(Trying(3, "1-0", row)).died(7)
     suspects = suspicion.suspects()
-    assert len(suspects) == MAX_SUSPECTS and suspects[0].row == 2 and {s.deaths for s in suspects} == {1}
+    assert (
+        len(suspects) == MAX_SUSPECTS
+        and suspects[0].row == 2
+        and {s.deaths for s in suspects} == {1}
+    )

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, cast
 
-from sparkstorm.api import BasicBolt, BasicOutputCollector, Spout, SpoutOutputCollector, TopologyBuilder, Tuple
+from sparkstorm.api import (
+    BasicBolt,
+    BasicOutputCollector,
+    Spout,
+    SpoutOutputCollector,
+    TopologyBuilder,
+    Tuple,
+)
 from sparkstorm.cluster.base import StateStore
 from sparkstorm.testing.local_cluster import LocalCluster
 
@@ -71,7 +78,8 @@ def test_a_slot_at_rest_sends_less_than_a_request_a_second() -> None:
     cluster.count.clear()
     cluster.advance(60)
     rate = {str(slot.slot): cluster.count[str(slot.slot)] / 60 for slot in cluster.slots}
-    assert all(0.5 <= each < 1 for each in rate.values()), rate  # heartbeats, the supervisor's record, a slow read again
+    # heartbeats, the supervisor's record, a slow read again
+    assert all(0.5 <= each < 1 for each in rate.values()), rate
     beats = [cluster.storm_state.read_worker_beat(topology_id, slot.slot) for slot in cluster.slots]
     assert all(beat is not None and cluster.now_ms - beat.time_ms <= 2_000 for beat in beats)
     cluster.close()

@@ -1,4 +1,6 @@
-"""A slot over local twins and worker processes that the test ends: what it records of deaths and of work that stands still."""
+"""A slot over local twins and worker processes that the test ends: what it records of deaths and of
+work that stands still.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,27 @@ from sparkstorm.cluster.local import LocalStateStore, LocalStateTree
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.executor import runner
 from sparkstorm.hosting.base import SlotSpec, StateAddress
-from sparkstorm.model.assignment import Assignment, ExecutorId, TaskInfo, TaskTable, TopologyBase, WorkerBeat, WorkerSlot
+from sparkstorm.model.assignment import (
+    Assignment,
+    ExecutorId,
+    TaskInfo,
+    TaskTable,
+    TopologyBase,
+    WorkerBeat,
+    WorkerSlot,
+)
 from sparkstorm.model.failure import Failure, FailureKind
 from sparkstorm.model.status import TopologyStatus
-from sparkstorm.model.worker_messages import Alive, Beat, ExitCode, Exiting, Ready, Trying, WorkerCommand, WorkerReport
+from sparkstorm.model.worker_messages import (
+    Alive,
+    Beat,
+    ExitCode,
+    Exiting,
+    Ready,
+    Trying,
+    WorkerCommand,
+    WorkerReport,
+)
 from sparkstorm.model.worker_spec import RedisAddress, WorkerSpec
 from sparkstorm.supervisor.local import MemoryDisk, MemoryNodeDir
 from sparkstorm.supervisor.slot import Place, Slot
@@ -95,7 +114,11 @@ class Bench:
         self._submit()
 
     def _connect(self) -> SlotStores:
-        return SlotStores(self.state, self.blobs, Supervisor(SupervisorDuties("host", SLOT.port), self.storage, self.state))
+        return SlotStores(
+            self.state,
+            self.blobs,
+            Supervisor(SupervisorDuties("host", SLOT.port), self.storage, self.state),
+        )
 
     def _spawn(self) -> Any:
         self.refuse()
@@ -104,10 +127,14 @@ class Bench:
 
     def _submit(self) -> None:
         code, conf = self.blobs.put(b"code", 0), self.blobs.put(b"{}", 0)
-        self.state.write_tasks("t", TaskTable({1: TaskInfo("count", "bolt"), 2: TaskInfo("shout", "bolt")}))
+        self.state.write_tasks(
+            "t", TaskTable({1: TaskInfo("count", "bolt"), 2: TaskInfo("shout", "bolt")})
+        )
         self.state.create_base(TopologyBase("t", "t", 0, TopologyStatus.ACTIVE, 1, {}, code, conf))
         executor = ExecutorId(1, 2)
-        self.state.write_assignment(Assignment("t", 1, code, conf, {}, {executor: SLOT}, {}, {executor: 1}))
+        self.state.write_assignment(
+            Assignment("t", 1, code, conf, {}, {executor: SLOT}, {}, {executor: 1})
+        )
 
     def run(self, ms: int = 3_000) -> None:
         """Let slot and sync step for so long."""
@@ -147,10 +174,16 @@ def bench() -> Bench:
         (-signal.SIGABRT, (), "killed by signal 6 (SIGABRT)"),
         (7, (), "exit status 7"),
         (ExitCode.CRASHED, (Exiting(1, "KeyboardInterrupt: "),), "KeyboardInterrupt: "),
-        (ExitCode.FAILED_START, (Exiting(20, "spout 'numbers' (task 1): snapshot() raised OSError"),), "snapshot() raised OSError"),
+        (
+            ExitCode.FAILED_START,
+            (Exiting(20, "spout 'numbers' (task 1): snapshot() raised OSError"),),
+            "snapshot() raised OSError",
+        ),
     ],
 )
-def test_every_death_is_an_error_record(bench: Bench, code: int, last: tuple[WorkerReport, ...], words: str) -> None:
+def test_every_death_is_an_error_record(
+    bench: Bench, code: int, last: tuple[WorkerReport, ...], words: str
+) -> None:
     bench.end(code, *last)
     (error,) = bench.errors()
     assert (error.kind, error.worker, error.host) == (FailureKind.SYSTEM, "n1:6700", "host")
@@ -189,16 +222,24 @@ def test_a_loop_of_deaths_is_counted_in_the_heartbeat(bench: Bench) -> None:
         bench.end(-signal.SIGKILL)
     stats = bench.beat().stats
     last_ms = stats["last_death_ms"]
-    assert stats["recent_deaths"] == 3 and isinstance(last_ms, int) and bench.now_ms - 4_000 <= last_ms <= bench.now_ms
+    assert (
+        stats["recent_deaths"] == 3
+        and isinstance(last_ms, int)
+        and bench.now_ms - 4_000 <= last_ms <= bench.now_ms
+    )
     bench.run(310_000)
     assert bench.beat().stats["recent_deaths"] == 0
 
 
 def test_a_reason_for_which_work_stands_still_is_an_error_record_once(bench: Bench) -> None:
     for share in (61, 62, 61, 63):
-        bench.processes[-1].reports.append(Beat({"blocked": [f"Redis is at {share}% of its maxmemory"]}))
+        bench.processes[-1].reports.append(
+            Beat({"blocked": [f"Redis is at {share}% of its maxmemory"]})
+        )
         bench.run(1_000)
-    assert [error.text for error in bench.errors()] == ["work stands still: Redis is at 61% of its maxmemory"]
+    assert [error.text for error in bench.errors()] == [
+        "work stands still: Redis is at 61% of its maxmemory"
+    ]
 
 
 def test_a_short_wait_is_no_error(bench: Bench) -> None:
@@ -263,28 +304,39 @@ def test_a_crash_names_the_line_of_user_code(bench: Bench) -> None:
     bench.processes[-1].log = CRASH.splitlines()
     bench.end(-signal.SIGSEGV)
     (error,) = bench.errors()
-    assert error.text == "the worker process died: killed by signal 11 (SIGSEGV) (words.py, line 30)"
+    assert (
+        error.text == "the worker process died: killed by signal 11 (SIGSEGV) (words.py, line 30)"
+    )
     assert bench.beat().stats["last_end"] == "killed by signal 11 (SIGSEGV) (words.py, line 30)"
     bench.processes[-1].log = CRASH.splitlines()
     bench.end(7)
-    assert bench.errors()[-1].text == "the worker process died: exit status 7", "the report in its log is of the one before"
+    assert bench.errors()[-1].text == "the worker process died: exit status 7", (
+        "the report in its log is of the one before"
+    )
 
 
 @pytest.mark.parametrize(("is_printing", "is_hung"), [(True, False), (False, True)])
-def test_a_worker_that_prints_much_is_not_hung(bench: Bench, is_printing: bool, is_hung: bool) -> None:
+def test_a_worker_that_prints_much_is_not_hung(
+    bench: Bench, is_printing: bool, is_hung: bool
+) -> None:
     for _ in range(40):
         bench.processes[-1].reports.append(Alive(is_printing))
         bench.run(1_000)
     assert bool(bench.processes[-1].dumps) is is_hung
 
 
-def test_a_worker_whose_figures_do_not_change_beats_half_as_often_and_a_change_is_told_within_a_period(bench: Bench) -> None:
+def test_a_worker_whose_figures_do_not_change_beats_half_as_often_and_a_change_is_told_within_a_period(
+    bench: Bench,
+) -> None:
     written: list[WorkerBeat] = []
     bench.sync.beat = written.append  # type: ignore[method-assign, assignment]
 
     def beats(ms: int, executed: int, uptime_ms: int) -> int:
         written.clear()
-        stats: dict[str, Any] = {"1-2": {"executed": executed, "uptime_ms": uptime_ms}, "blocked": []}
+        stats: dict[str, Any] = {
+            "1-2": {"executed": executed, "uptime_ms": uptime_ms},
+            "blocked": [],
+        }
         for _ in range(0, ms, 1_000):
             bench.processes[-1].reports.append(Beat(stats))
             bench.run(1_000)

@@ -31,15 +31,21 @@ from sparkstorm.supervisor.slot_machine import (
 )
 
 TIMING = Timing()
-WORDS = LocalAssignment("words-1", "code-1", "conf-1", (PlacedExecutor(ExecutorId(1, 2), 1),), version=1)
+WORDS = LocalAssignment(
+    "words-1", "code-1", "conf-1", (PlacedExecutor(ExecutorId(1, 2), 1),), version=1
+)
 OTHER = replace(WORDS, topology_id="other-1")
 NEW_CODE = replace(WORDS, code_key="code-2")
-LARGER = replace(WORDS, executors=(*WORDS.executors, PlacedExecutor(ExecutorId(3, 3), 2)), version=2)
+LARGER = replace(
+    WORDS, executors=(*WORDS.executors, PlacedExecutor(ExecutorId(3, 3), 2)), version=2
+)
 SAME_PART = replace(WORDS, version=7)
 READY_BLOB = Observation(wanted=WORDS, blob=BlobView.READY)
 
 
-def wanting(assignment: LocalAssignment | None, child: ChildView | None = None, stop: bool = False) -> Observation:
+def wanting(
+    assignment: LocalAssignment | None, child: ChildView | None = None, stop: bool = False
+) -> Observation:
     return Observation(assignment, BlobView.READY, child, stop)
 
 
@@ -120,8 +126,14 @@ TABLE: list[tuple[str, SlotState, Observation, int, Phase, list[SlotAction]]] = 
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("state", "seen", "now_ms", "phase", "actions"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE])
-def test_table(state: SlotState, seen: Observation, now_ms: int, phase: Phase, actions: list[SlotAction]) -> None:
+@pytest.mark.parametrize(
+    ("state", "seen", "now_ms", "phase", "actions"),
+    [row[1:] for row in TABLE],
+    ids=[row[0] for row in TABLE],
+)
+def test_table(
+    state: SlotState, seen: Observation, now_ms: int, phase: Phase, actions: list[SlotAction]
+) -> None:
     after, asked = step(state, seen, now_ms, TIMING)
     assert (after.phase, asked) == (phase, actions)
 
@@ -179,9 +191,14 @@ OBSERVATIONS = st.tuples(
 @pytest.mark.slow
 @settings(max_examples=300)
 @given(st.lists(OBSERVATIONS, max_size=60))
-def test_whatever_happens_there_is_one_child_and_no_wait_without_end(events: list[tuple[object, ...]]) -> None:
+def test_whatever_happens_there_is_one_child_and_no_wait_without_end(
+    events: list[tuple[object, ...]],
+) -> None:
     state, child, now_ms = SlotState(), None, 0
-    for wanted, blob, fate, elapsed_ms in [*events, *[(None, BlobView.FAILED, "is silent", 130_000)] * 4]:
+    for wanted, blob, fate, elapsed_ms in [
+        *events,
+        *[(None, BlobView.FAILED, "is silent", 130_000)] * 4,
+    ]:
         assert isinstance(elapsed_ms, int)
         now_ms += elapsed_ms
         child = _fated(child, str(fate), now_ms)
@@ -200,7 +217,9 @@ def _fated(child: ChildView | None, fate: str, now_ms: int) -> ChildView | None:
     return replace(child, heard_ms=now_ms, ready=child.ready or fate == "gets ready")
 
 
-def _carried_out(actions: list[SlotAction], child: ChildView | None, now_ms: int) -> ChildView | None:
+def _carried_out(
+    actions: list[SlotAction], child: ChildView | None, now_ms: int
+) -> ChildView | None:
     for action in actions:
         if isinstance(action, StartChild):
             assert child is None, "a second child"
@@ -215,8 +234,15 @@ def _carried_out(actions: list[SlotAction], child: ChildView | None, now_ms: int
 
 
 @pytest.mark.parametrize("state", [STARTING, RUNNING], ids=["while it starts", "while it runs"])
-def test_a_child_that_found_damaged_data_is_reported_at_once_and_hardly_tried_again(state: SlotState) -> None:
-    after, actions = step(state, wanting(WORDS, dead(ExitCode.DAMAGED, ready=state is RUNNING)), 1_000, TIMING)
+def test_a_child_that_found_damaged_data_is_reported_at_once_and_hardly_tried_again(
+    state: SlotState,
+) -> None:
+    after, actions = step(
+        state, wanting(WORDS, dead(ExitCode.DAMAGED, ready=state is RUNNING)), 1_000, TIMING
+    )
     assert [type(action) for action in actions] == [WorkerExited]
-    assert (after.phase, after.due_ms) == (Phase.WAITING_FOR_RELAUNCH, 1_000 + TIMING.longest_pause_ms)
+    assert (after.phase, after.due_ms) == (
+        Phase.WAITING_FOR_RELAUNCH,
+        1_000 + TIMING.longest_pause_ms,
+    )
     assert after.reported(TIMING) == FAILED

@@ -1,4 +1,6 @@
-"""A slot as a real process, with toy workers, a real ZooKeeper and a real Redis: it follows, restarts, stops."""
+"""A slot as a real process, with toy workers, a real ZooKeeper and a real Redis: it follows,
+restarts, stops.
+"""
 
 import os
 import re
@@ -40,7 +42,9 @@ Start = Callable[..., LocalSlots]
 
 
 @pytest.fixture
-def bench(redis_server: RedisServer, zookeeper_server: ZooKeeperServer, tmp_path: Path) -> Iterator[SlotBench]:
+def bench(
+    redis_server: RedisServer, zookeeper_server: ZooKeeperServer, tmp_path: Path
+) -> Iterator[SlotBench]:
     made = SlotBench(redis_server, zookeeper_server, tmp_path, QUICK)
     yield made
     made.close()
@@ -71,73 +75,114 @@ def test_a_slot_runs_what_it_is_assigned(bench: SlotBench, start: Start) -> None
     assert f"launch {beat.launch} of words-1 runs tasks [1]" in log.read_text()
 
 
-def test_with_cpu_affinity_the_workers_of_a_host_are_kept_on_cpus_of_their_own(bench: SlotBench, start: Start) -> None:
+def test_with_cpu_affinity_the_workers_of_a_host_are_kept_on_cpus_of_their_own(
+    bench: SlotBench, start: Start
+) -> None:
     bench.submit("words-1", [FIRST])
     bench.submit("words-2", [SECOND])
     start(count=2, conf={**bench.spec.conf, "worker.cpu.affinity": True})
     cpus = sorted(os.sched_getaffinity(0))
     for number, (topology, slot) in enumerate([("words-1", FIRST), ("words-2", SECOND)]):
-        assert os.sched_getaffinity(bench.wait_running(topology, slot).pid) == {cpus[number % len(cpus)]}
+        assert os.sched_getaffinity(bench.wait_running(topology, slot).pid) == {
+            cpus[number % len(cpus)]
+        }
 
 
 def test_a_supervisor_registers_all_ports_of_its_node(bench: SlotBench, start: Start) -> None:
     start(count=2)
-    wait_until(lambda: (s := bench.state.read_supervisor("node-1")) and s.ports == (6700, 6701), "both ports")
+    wait_until(
+        lambda: (s := bench.state.read_supervisor("node-1")) and s.ports == (6700, 6701),
+        "both ports",
+    )
 
 
-def test_a_supervisor_says_which_ports_are_used_and_keeps_them_in_local_state(bench: SlotBench, start: Start) -> None:
+def test_a_supervisor_says_which_ports_are_used_and_keeps_them_in_local_state(
+    bench: SlotBench, start: Start
+) -> None:
     bench.submit("words-1", [SECOND])
     start(count=2)
-    wait_until(lambda: (s := bench.state.read_supervisor("node-1")) and s.used_ports == (6701,), "used port")
+    wait_until(
+        lambda: (s := bench.state.read_supervisor("node-1")) and s.used_ports == (6701,),
+        "used port",
+    )
     parts = read_local_assignments(NodeDir(Path(bench.spec.local_dir), "node-1"))
     assert {port: part.topology_id for port, part in parts.items()} == {6701: "words-1"}
 
 
-def test_a_worker_that_hangs_is_replaced_and_its_component_and_line_are_told(bench: SlotBench, start: Start) -> None:
+def test_a_worker_that_hangs_is_replaced_and_its_component_and_line_are_told(
+    bench: SlotBench, start: Start
+) -> None:
     bench.submit("words-1", [FIRST])
     start("hangs_in_a_bolt", conf={**bench.spec.conf, "supervisor.worker.timeout.secs": 2})
     first = bench.wait_running("words-1", FIRST)
     second = bench.wait_running("words-1", FIRST, first.pid)
     place = r"\(toy_workers\.py, line \d+: time\.sleep\(600\)  # no time limit\)"
-    assert re.fullmatch(rf"hung: no progress for \d s in 'sleeps'#\d {place}", str(second.stats["last_end"]))
+    assert re.fullmatch(
+        rf"hung: no progress for \d s in 'sleeps'#\d {place}", str(second.stats["last_end"])
+    )
     wait_until(lambda: bench.state.read_errors("words-1", "sleeps"), "error")
     (error,) = bench.state.read_errors("words-1", "sleeps")
     assert re.fullmatch(rf"hung: no progress for \d s {place}", error.text)
     assert error.kind is FailureKind.HUNG and error.worker == "node-1:6700" and error.code_version
-    assert "thread MainThread:" in error.traceback and "in _ask\n  time.sleep(600)" in error.traceback
+    assert (
+        "thread MainThread:" in error.traceback and "in _ask\n  time.sleep(600)" in error.traceback
+    )
 
 
-def test_a_living_process_that_does_not_get_on_has_a_time_out_of_its_own(bench: SlotBench, start: Start) -> None:
+def test_a_living_process_that_does_not_get_on_has_a_time_out_of_its_own(
+    bench: SlotBench, start: Start
+) -> None:
     bench.submit("words-1", [FIRST], conf=b'{"topology.worker.progress.timeout.secs": 2}')
     start("hangs_while_alive", conf={**bench.spec.conf, "supervisor.worker.timeout.secs": 60})
     first = bench.wait_running("words-1", FIRST)
     second = bench.wait_running("words-1", FIRST, first.pid)
-    assert re.match(r"hung: no progress for \d s in 'sleeps'#\d \(toy_workers", str(second.stats["last_end"]))
+    assert re.match(
+        r"hung: no progress for \d s in 'sleeps'#\d \(toy_workers", str(second.stats["last_end"])
+    )
     os.kill(second.pid, signal.SIGSTOP)  # no loop, no thread: it is not even alive
     third = bench.wait_running("words-1", FIRST, second.pid)
-    assert "hung: no progress" in str(third.stats["last_end"]) or "no sign of life" in str(third.stats["last_end"])
+    assert "hung: no progress" in str(third.stats["last_end"]) or "no sign of life" in str(
+        third.stats["last_end"]
+    )
 
 
-def test_a_stopped_process_is_found_by_its_silence_long_before_a_slow_call_is(bench: SlotBench, start: Start) -> None:
+def test_a_stopped_process_is_found_by_its_silence_long_before_a_slow_call_is(
+    bench: SlotBench, start: Start
+) -> None:
     bench.submit("words-1", [FIRST], conf=b'{"topology.worker.progress.timeout.secs": 600}')
     start("hangs_while_alive", conf={**bench.spec.conf, "supervisor.worker.timeout.secs": 2})
     first = bench.wait_running("words-1", FIRST)
-    bench.wait_beat("words-1", FIRST, lambda beat: beat.pid == first.pid and int(str(beat.stats["silent_ms"])) > 3_000)
+    bench.wait_beat(
+        "words-1",
+        FIRST,
+        lambda beat: beat.pid == first.pid and int(str(beat.stats["silent_ms"])) > 3_000,
+    )
     os.kill(first.pid, signal.SIGSTOP)
     second = bench.wait_running("words-1", FIRST, first.pid)
-    assert re.match(r"no sign of life for \d s: it is stopped, or C code keeps", str(second.stats["last_end"]))
+    assert re.match(
+        r"no sign of life for \d s: it is stopped, or C code keeps", str(second.stats["last_end"])
+    )
 
 
-def test_a_leak_is_shown_before_the_worker_is_restarted_at_its_limit(bench: SlotBench, start: Start) -> None:
+def test_a_leak_is_shown_before_the_worker_is_restarted_at_its_limit(
+    bench: SlotBench, start: Start
+) -> None:
     bench.submit("words-1", [FIRST])
     start("leaks", conf={**bench.spec.conf, "worker.memory.limit.mb": 300})
     first = bench.wait_running("words-1", FIRST)
     second = bench.wait_running("words-1", FIRST, first.pid)
     kept = r"its tasks keep: [\d,]+ items in 'cache' of count#1"
-    assert re.match(rf"restarted: it uses \d+ MiB, and worker.memory.limit.mb is 300; {kept}", str(second.stats["last_end"]))
-    wait_until(lambda: len(bench.state.read_errors("words-1", "count")) >= 2, "warning and restart")  # they follow the heartbeat
+    assert re.match(
+        rf"restarted: it uses \d+ MiB, and worker.memory.limit.mb is 300; {kept}",
+        str(second.stats["last_end"]),
+    )
+    # they follow the heartbeat
+    wait_until(lambda: len(bench.state.read_errors("words-1", "count")) >= 2, "warning and restart")
     near, reached = bench.state.read_errors("words-1", "count")[:2]
-    assert re.match(rf"it uses 2\d\d MiB.*, and is restarted at 300 \(worker.memory.limit.mb\); {kept}", near.text)
+    assert re.match(
+        rf"it uses 2\d\d MiB.*, and is restarted at 300 \(worker.memory.limit.mb\); {kept}",
+        near.text,
+    )
     assert reached.text.startswith("restarted: it uses 3") and reached.kind is FailureKind.SYSTEM
     assert isinstance(second.stats.get("memory_mb", 0), int)
 
@@ -157,7 +202,9 @@ def test_a_killed_worker_is_replaced_in_well_under_a_second(bench: SlotBench, st
     assert_once_within(max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1)), replaced)
 
 
-def test_a_worker_dies_with_its_slot_and_the_next_slot_takes_the_same_port(bench: SlotBench, start: Start) -> None:
+def test_a_worker_dies_with_its_slot_and_the_next_slot_takes_the_same_port(
+    bench: SlotBench, start: Start
+) -> None:
     bench.submit("words-1", [FIRST])
     slots = start()
 
@@ -183,7 +230,9 @@ def test_a_worker_that_hangs_dies_with_its_slot_too(bench: SlotBench, start: Sta
 
 def test_duties_pass_on_when_their_holder_is_killed(bench: SlotBench, start: Start) -> None:
     slots = start(count=2)
-    wait_until(lambda: (s := bench.state.read_supervisor("node-1")) and len(s.ports) == 2, "both ports")
+    wait_until(
+        lambda: (s := bench.state.read_supervisor("node-1")) and len(s.ports) == 2, "both ports"
+    )
     for pid in slots.pids():
         before = bench.state.read_supervisor("node-1")
         os.kill(pid, signal.SIGKILL)
@@ -234,7 +283,9 @@ def test_a_damaged_local_file_stops_nobody(bench: SlotBench, start: Start) -> No
     bench.submit("words-1", [FIRST])
     start()
     bench.wait_running("words-1", FIRST)
-    wait_until(lambda: set(read_local_assignments(node_dir)) == {6700}, "local state written afresh")
+    wait_until(
+        lambda: set(read_local_assignments(node_dir)) == {6700}, "local state written afresh"
+    )
 
 
 def test_a_status_reaches_the_worker(bench: SlotBench, start: Start) -> None:
@@ -242,24 +293,36 @@ def test_a_status_reaches_the_worker(bench: SlotBench, start: Start) -> None:
     start()
     first = bench.wait_running("words-1", FIRST)
     bench.state.update_base("words-1", lambda base: replace(base, status=TopologyStatus.INACTIVE))
-    after = bench.wait_beat("words-1", FIRST, lambda beat: beat.stats.get("statuses") == ["ACTIVE", "INACTIVE"])
+    after = bench.wait_beat(
+        "words-1", FIRST, lambda beat: beat.stats.get("statuses") == ["ACTIVE", "INACTIVE"]
+    )
     assert after.pid == first.pid
 
 
-def test_log_levels_reach_the_worker_and_the_one_that_follows_it(bench: SlotBench, start: Start) -> None:
+def test_log_levels_reach_the_worker_and_the_one_that_follows_it(
+    bench: SlotBench, start: Start
+) -> None:
     assignment = bench.submit("words-1", [FIRST])
     start()
     first = bench.wait_running("words-1", FIRST)
     bench.state.write_log_config(LogConfig("words-1", {"app": LogLevel("DEBUG")}))
-    bench.wait_beat("words-1", FIRST, lambda beat: beat.stats.get("statuses") == ["ACTIVE", "{'app': 'DEBUG'}"])
+    bench.wait_beat(
+        "words-1", FIRST, lambda beat: beat.stats.get("statuses") == ["ACTIVE", "{'app': 'DEBUG'}"]
+    )
     bench.state.write_assignment(restarted(assignment, [FIRST], 0))
     after = bench.wait_beat(
-        "words-1", FIRST, lambda beat: beat.pid != first.pid and beat.stats.get("statuses") == ["ACTIVE", "{'app': 'DEBUG'}"]
+        "words-1",
+        FIRST,
+        lambda beat: (
+            beat.pid != first.pid and beat.stats.get("statuses") == ["ACTIVE", "{'app': 'DEBUG'}"]
+        ),
     )
     assert after.launch > first.launch and after.assignment_version == 2
 
 
-def test_a_new_version_of_the_same_part_leaves_the_worker_alone(bench: SlotBench, start: Start) -> None:
+def test_a_new_version_of_the_same_part_leaves_the_worker_alone(
+    bench: SlotBench, start: Start
+) -> None:
     assignment = bench.submit("words-1", [FIRST])
     start()
     first = bench.wait_running("words-1", FIRST)
@@ -282,7 +345,10 @@ def test_a_removed_assignment_ends_the_worker_and_its_beat(bench: SlotBench, sta
     start()
     first = bench.wait_running("words-1", FIRST)
     bench.state.remove_assignment("words-1")
-    wait_until(lambda: is_gone(first.pid) and bench.beat("words-1", FIRST) is None, "end of worker and beat")
+    wait_until(
+        lambda: is_gone(first.pid) and bench.beat("words-1", FIRST) is None,
+        "end of worker and beat",
+    )
 
 
 def test_a_worker_that_ignores_stop_is_killed(bench: SlotBench, start: Start) -> None:
@@ -293,7 +359,9 @@ def test_a_worker_that_ignores_stop_is_killed(bench: SlotBench, start: Start) ->
     assert wait_until(lambda: is_gone(first.pid), "kill") < 3.0
 
 
-def test_a_silent_worker_is_killed_and_its_log_shows_where_it_hung(bench: SlotBench, start: Start) -> None:
+def test_a_silent_worker_is_killed_and_its_log_shows_where_it_hung(
+    bench: SlotBench, start: Start
+) -> None:
     bench.submit("words-1", [FIRST], conf=b'{"topology.worker.timeout.secs": 5}')
     start("ignores_stop", conf={**QUICK, "supervisor.worker.timeout.secs": 1})
     first = bench.wait_running("words-1", FIRST)
@@ -301,11 +369,16 @@ def test_a_silent_worker_is_killed_and_its_log_shows_where_it_hung(bench: SlotBe
     assert "in ignores_stop" in (Path(bench.spec.log_dir) / "words-1-node-1-6700.log").read_text()
 
 
-def test_a_worker_that_cannot_start_is_reported_with_its_last_words(bench: SlotBench, start: Start) -> None:
+def test_a_worker_that_cannot_start_is_reported_with_its_last_words(
+    bench: SlotBench, start: Start
+) -> None:
     bench.submit("words-1", [FIRST])
     start("fails_to_start")
     beat = bench.wait_beat("words-1", FIRST, lambda beat: beat.state == "FAILED")
-    assert beat.message.startswith("bolt 'count': prepare raised ZeroDivisionError") and "Traceback" in beat.message
+    assert (
+        beat.message.startswith("bolt 'count': prepare raised ZeroDivisionError")
+        and "Traceback" in beat.message
+    )
 
 
 def test_a_row_that_kills_is_parked_after_three_deaths(bench: SlotBench, start: Start) -> None:
@@ -326,7 +399,11 @@ def test_errors_of_components_land_in_the_tree(bench: SlotBench, start: Start) -
     start("reports_an_error")
     wait_until(lambda: bench.state.read_errors("words-1", "count"), "error")
     (error,) = bench.state.read_errors("words-1", "count")
-    assert (error.task, error.place, error.text) == (3, "node-1:6700 (test-host)", "ValueError: not a word")
+    assert (error.task, error.place, error.text) == (
+        3,
+        "node-1:6700 (test-host)",
+        "ValueError: not a word",
+    )
 
 
 def test_the_stop_node_ends_slots_and_workers_gently(bench: SlotBench, start: Start) -> None:
@@ -346,7 +423,9 @@ def test_a_tampered_assignment_moves_nobody(bench: SlotBench, start: Start) -> N
     first = bench.wait_running("words-1", FIRST)
     bench.state.store.put(paths.assignment("words-1"), b"sparkstorm-1 json 0000\n{}")
     bench.state.update_base("words-1", lambda base: replace(base, status=TopologyStatus.INACTIVE))
-    after = bench.wait_beat("words-1", FIRST, lambda beat: beat.stats.get("statuses") == ["ACTIVE", "INACTIVE"])
+    after = bench.wait_beat(
+        "words-1", FIRST, lambda beat: beat.stats.get("statuses") == ["ACTIVE", "INACTIVE"]
+    )
     assert after.pid == first.pid and "signature" in bench.logs()
 
 
@@ -361,7 +440,9 @@ def test_a_missing_blob_is_fetched_as_soon_as_it_is_there(bench: SlotBench, star
 
 
 def test_more_slots_than_ports_are_refused_at_once(bench: SlotBench) -> None:
-    with pytest.raises(SlotsUnavailableError, match="3 slots are wanted, but the nodes have only 2 ports"):
+    with pytest.raises(
+        SlotsUnavailableError, match="3 slots are wanted, but the nodes have only 2 ports"
+    ):
         LocalSlots(bench.spec, 3).start()
 
 

@@ -1,4 +1,6 @@
-"""The slot's sync on local twins: what it makes of the tree, what it brings, what it delivers, what it survives."""
+"""The slot's sync on local twins: what it makes of the tree, what it brings, what it delivers, what
+it survives.
+"""
 
 import hashlib
 from collections.abc import Callable
@@ -64,13 +66,22 @@ class Office:
         settings = SupervisorDuties("host", 6700)
         return SlotStores(self.state, self.blobs, Supervisor(settings, self.node_dir, self.state))
 
-    def submit(self, topology_id: str = "t", slot: WorkerSlot = SLOT, version: int = 1) -> Assignment:
-        code, conf = self.blobs.put(f"code of {topology_id}".encode(), 0), self.blobs.put(b'{"a": 1}', 0)
+    def submit(
+        self, topology_id: str = "t", slot: WorkerSlot = SLOT, version: int = 1
+    ) -> Assignment:
+        code, conf = (
+            self.blobs.put(f"code of {topology_id}".encode(), 0),
+            self.blobs.put(b'{"a": 1}', 0),
+        )
         executor = ExecutorId(1, 2)
-        self.state.write_tasks(topology_id, TaskTable({1: TaskInfo("count", "bolt"), 2: TaskInfo("count", "bolt")}))
+        self.state.write_tasks(
+            topology_id, TaskTable({1: TaskInfo("count", "bolt"), 2: TaskInfo("count", "bolt")})
+        )
         base = TopologyBase(topology_id, topology_id, 0, TopologyStatus.ACTIVE, 1, {}, code, conf)
         self.state.create_base(base)
-        whole = Assignment(topology_id, version, code, conf, {}, {executor: slot}, {}, {executor: version})
+        whole = Assignment(
+            topology_id, version, code, conf, {}, {executor: slot}, {}, {executor: version}
+        )
         self.state.write_assignment(whole)
         return whole
 
@@ -93,7 +104,11 @@ def test_nothing_assigned_is_no_wish(office: Office) -> None:
 
 def test_a_wish_holds_the_part_the_status_and_the_components(office: Office) -> None:
     whole = office.submit()
-    assert office.wish() == DesiredState(part_of(whole, SLOT), SetStatus("ACTIVE"), {1: "count", 2: "count"})  # type: ignore[arg-type]
+    assert office.wish() == DesiredState(
+        part_of(whole, SLOT),  # type: ignore[arg-type]
+        SetStatus("ACTIVE"),
+        {1: "count", 2: "count"},
+    )
     assert office.woken == 1
 
 
@@ -133,7 +148,9 @@ def test_the_main_thread_is_woken_only_by_news(office: Office) -> None:
     assert office.wish().order.status == "INACTIVE" and office.woken == 2
 
 
-def test_an_assignment_that_comes_changes_or_goes_wakes_the_sync_without_a_poll(office: Office) -> None:
+def test_an_assignment_that_comes_changes_or_goes_wakes_the_sync_without_a_poll(
+    office: Office,
+) -> None:
     """S2.26: the watch on the assignments, also on those that have nothing for this slot yet."""
     office.sync.step(0)
     assert not office.sync.is_woken
@@ -141,7 +158,9 @@ def test_an_assignment_that_comes_changes_or_goes_wakes_the_sync_without_a_poll(
     assert office.sync.is_woken, "a topology came"
     office.sync.step(0)
     assert not office.sync.is_woken
-    office.state.write_assignment(replace(whole, version=2, slot_by_executor={ExecutorId(1, 2): SLOT}))
+    office.state.write_assignment(
+        replace(whole, version=2, slot_by_executor={ExecutorId(1, 2): SLOT})
+    )
     assert office.sync.is_woken, "its assignment changed"
     assert office.wish().assignment.topology_id == "t" and not office.sync.is_woken
     office.store.delete(paths.assignment("t"))
@@ -150,7 +169,12 @@ def test_an_assignment_that_comes_changes_or_goes_wakes_the_sync_without_a_poll(
 
 @pytest.mark.parametrize(
     ("status", "word"),
-    [("ACTIVE", "ACTIVE"), ("UPGRADING", "ACTIVE"), ("KILLED", "INACTIVE"), ("REBALANCING", "INACTIVE")],
+    [
+        ("ACTIVE", "ACTIVE"),
+        ("UPGRADING", "ACTIVE"),
+        ("KILLED", "INACTIVE"),
+        ("REBALANCING", "INACTIVE"),
+    ],
 )
 def test_a_topology_works_or_rests(office: Office, status: str, word: str) -> None:
     office.submit()
@@ -165,7 +189,9 @@ def test_of_two_topologies_on_one_port_the_running_one_stays(office: Office) -> 
     assert office.wish().assignment.topology_id == "t"
 
 
-def test_the_end_of_a_worker_that_outlived_its_topology_leaves_a_trace_for_the_sweep(office: Office) -> None:
+def test_the_end_of_a_worker_that_outlived_its_topology_leaves_a_trace_for_the_sweep(
+    office: Office,
+) -> None:
     office.submit()
     office.state.prepare_worker_beats("t")
     office.sync.step(0)
@@ -205,7 +231,9 @@ def test_code_is_brought_checked_and_kept(office: Office) -> None:
     assert code.code_path.name == hashlib.sha256(b"code of t").hexdigest()
 
 
-def test_a_whole_copy_on_the_disk_needs_no_store_and_a_damaged_one_is_replaced(office: Office) -> None:
+def test_a_whole_copy_on_the_disk_needs_no_store_and_a_damaged_one_is_replaced(
+    office: Office,
+) -> None:
     whole = office.submit()
     wanted = office.wish().assignment
     office.sync.order(wanted)
@@ -265,9 +293,16 @@ def test_a_worker_that_left_takes_its_beat_along(office: Office) -> None:
 
 def test_errors_are_delivered_in_order(office: Office) -> None:
     for number in range(3):
-        office.sync.report("t", Failure(FailureKind.SYSTEM, f"no. {number}", "count", 1, "host", "node-1:6700", number))
+        office.sync.report(
+            "t",
+            Failure(FailureKind.SYSTEM, f"no. {number}", "count", 1, "host", "node-1:6700", number),
+        )
     office.sync.step(0)
-    assert [error.text for error in office.state.read_errors("t", "count")] == ["no. 0", "no. 1", "no. 2"]
+    assert [error.text for error in office.state.read_errors("t", "count")] == [
+        "no. 0",
+        "no. 1",
+        "no. 2",
+    ]
 
 
 def test_the_stop_node_is_seen(office: Office) -> None:
@@ -284,7 +319,9 @@ def test_stores_that_cannot_be_reached_are_tried_again_and_nothing_is_lost(offic
 
     office.connections += [refuse] * 2
     office.submit()
-    office.sync.report("t", Failure(FailureKind.SYSTEM, "kept", "count", 1, "host", "node-1:6700", 1))
+    office.sync.report(
+        "t", Failure(FailureKind.SYSTEM, "kept", "count", 1, "host", "node-1:6700", 1)
+    )
     office.sync.step(0)
     office.sync.step(1)
     assert office.sync.wish is None
@@ -307,7 +344,9 @@ def replayed(office: Office, old: Assignment) -> None:
     office.state.write_assignment(old)
 
 
-def test_an_older_signed_assignment_is_not_followed_also_by_a_restarted_slot(office: Office) -> None:
+def test_an_older_signed_assignment_is_not_followed_also_by_a_restarted_slot(
+    office: Office,
+) -> None:
     old = office.submit()
     office.wish()
     new = replace(old, version=2, placed_version_by_executor={ExecutorId(1, 2): 2})
@@ -320,7 +359,11 @@ def test_an_older_signed_assignment_is_not_followed_also_by_a_restarted_slot(off
     office.sync.step(7)
     assert office.sync.wish is None
     beat = office.state.read_worker_beat("t", SLOT)
-    assert beat is not None and (beat.state, beat.assignment_version, beat.time_ms) == (REFUSED, 2, 7)
+    assert beat is not None and (beat.state, beat.assignment_version, beat.time_ms) == (
+        REFUSED,
+        2,
+        7,
+    )
     office.store.delete(paths.assignment("t"))  # absence makes nothing forgotten
     office.sync.step(8)
     replayed(office, old)
@@ -350,9 +393,15 @@ def test_a_damaged_list_of_versions_is_written_afresh(office: Office) -> None:
 def test_log_levels_are_wished_for_until_their_time_is_over(office: Office) -> None:
     office.submit()
     office.wish()
-    office.state.write_log_config(LogConfig("t", {"": LogLevel("INFO"), "app": LogLevel("DEBUG", 50, 100)}))
+    office.state.write_log_config(
+        LogConfig("t", {"": LogLevel("INFO"), "app": LogLevel("DEBUG", 50, 100)})
+    )
     office.sync.step(99)
-    assert office.sync.wish and office.sync.wish.log_levels == {"": "INFO", "app": "DEBUG"} and office.woken == 2
+    assert (
+        office.sync.wish
+        and office.sync.wish.log_levels == {"": "INFO", "app": "DEBUG"}
+        and office.woken == 2
+    )
     office.sync.step(100)
     assert office.sync.wish.log_levels == {"": "INFO"} and office.woken == 3
     office.state.store.put(paths.log_config("t"), b"garbage")
@@ -362,7 +411,10 @@ def test_log_levels_are_wished_for_until_their_time_is_over(office: Office) -> N
 
 def upgraded(office: Office, whole: Assignment, code: bytes = b"new code") -> GrayUpgrade:
     """Have an upgrade that lists the slot, and an assignment that gives it the new code."""
-    new, former = WorkerCode(office.blobs.put(code, 0), whole.conf_key), WorkerCode(whole.code_key, whole.conf_key)
+    new, former = (
+        WorkerCode(office.blobs.put(code, 0), whole.conf_key),
+        WorkerCode(whole.code_key, whole.conf_key),
+    )
     upgrade = GrayUpgrade("t", new, former, TopologyOutline({}, {}, {}), 0, 10**9, batch=(SLOT,))
     office.state.prepare_gray_upgrade("t")
     office.state.change_upgrade("t", lambda _: upgrade)
@@ -374,7 +426,9 @@ def upgraded(office: Office, whole: Assignment, code: bytes = b"new code") -> Gr
     return upgrade
 
 
-def test_a_worker_is_told_as_upgraded_after_its_first_heartbeat_under_the_new_code(office: Office) -> None:
+def test_a_worker_is_told_as_upgraded_after_its_first_heartbeat_under_the_new_code(
+    office: Office,
+) -> None:
     """Defects 17 and 18; S0.27."""
     whole = office.submit()
     office.sync.runs("t", WorkerCode(whole.code_key, whole.conf_key))
@@ -382,14 +436,18 @@ def test_a_worker_is_told_as_upgraded_after_its_first_heartbeat_under_the_new_co
     upgrade = upgraded(office, whole)
     office.sync.step(1)
     assert office.sync.wish and office.sync.wish.assignment.code_key == upgrade.code.code_key
-    assert office.state.upgrade_state("t").upgrading == {SLOT}, "it was ordered, and has not beaten yet"
+    assert office.state.upgrade_state("t").upgrading == {SLOT}, (
+        "it was ordered, and has not beaten yet"
+    )
     office.sync.runs("t", upgrade.code)
     office.sync.step(2)
     state = office.state.upgrade_state("t")
     assert (state.upgrading, state.upgraded) == (frozenset(), {SLOT: code_text(upgrade.code)})
 
 
-def test_a_worker_goes_on_when_its_new_code_cannot_be_fetched_or_is_not_what_was_signed(office: Office) -> None:
+def test_a_worker_goes_on_when_its_new_code_cannot_be_fetched_or_is_not_what_was_signed(
+    office: Office,
+) -> None:
     """S0.25: code is fetched and checked before the worker is ended."""
     whole = office.submit()
     before = office.wish()
@@ -407,7 +465,9 @@ def test_a_worker_goes_on_when_its_new_code_cannot_be_fetched_or_is_not_what_was
     assert office.sync.wish and office.sync.wish.assignment.code_key == upgrade.code.code_key
 
 
-def test_a_full_disk_keeps_neither_beats_nor_errors_back(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_keeps_neither_beats_nor_errors_back(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -419,7 +479,9 @@ def test_a_full_disk_keeps_neither_beats_nor_errors_back(office: Office, monkeyp
     office.sync.step(1)
     assert office.state.read_worker_beat("t", SLOT) == BEAT
     assert [error.text for error in office.state.read_errors("t", "count")] == ["boom"]
-    assert office.sync.problem == "the disk of n1 refuses writes: [Errno 28] No space left on device"
+    assert (
+        office.sync.problem == "the disk of n1 refuses writes: [Errno 28] No space left on device"
+    )
     monkeypatch.undo()
     office.sync.step(2)
     assert office.sync.problem == ""

@@ -1,4 +1,6 @@
-"""The probe of a host's way to Redis, and what a slot tells Nimbus of it, with a proxy that stands in the way."""
+"""The probe of a host's way to Redis, and what a slot tells Nimbus of it, with a proxy that stands
+in the way.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ def through(proxy: TcpProxy, server: RedisServer) -> RedisAddress:
     return RedisAddress(proxy.host, proxy.port, server.password)
 
 
-def test_silence_is_told_after_a_time_and_its_end_at_once(redis_server: RedisServer, proxy: TcpProxy) -> None:
+def test_silence_is_told_after_a_time_and_its_end_at_once(
+    redis_server: RedisServer, proxy: TcpProxy
+) -> None:
     probe = RedisProbe(lambda: client_of(through(proxy, redis_server), ANSWER_S))
     try:
         assert probe.away() == (0, "")
@@ -43,7 +47,9 @@ def test_silence_is_told_after_a_time_and_its_end_at_once(redis_server: RedisSer
         probe.close()
 
 
-def test_a_refused_connection_is_told_with_its_reason(redis_server: RedisServer, proxy: TcpProxy) -> None:
+def test_a_refused_connection_is_told_with_its_reason(
+    redis_server: RedisServer, proxy: TcpProxy
+) -> None:
     proxy.refuse()
     probe = RedisProbe(lambda: client_of(through(proxy, redis_server), ANSWER_S))
     try:
@@ -79,7 +85,11 @@ def test_a_slot_tells_that_its_host_is_cut_from_redis_and_that_it_is_back(
         proxy.pause()
         wait_until(problem, "the slot says that Redis is away")
         info = bench.state.read_supervisor("node-1")
-        assert info is not None and info.store_problem == "no answer within 1 s" and info.store_away_ms >= 1000 * AWAY_S
+        assert (
+            info is not None
+            and info.store_problem == "no answer within 1 s"
+            and info.store_away_ms >= 1000 * AWAY_S
+        )
         proxy.resume()
         wait_until(lambda: problem() == "", "the slot says that Redis is back")
     finally:

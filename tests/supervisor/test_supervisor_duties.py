@@ -1,4 +1,6 @@
-"""The supervisor's duties on a local twin: who holds them, what is registered, what is wanted, who is judged how."""
+"""The supervisor's duties on a local twin: who holds them, what is registered, what is wanted, who
+is judged how.
+"""
 
 import os
 from dataclasses import replace
@@ -31,8 +33,12 @@ SETTINGS = SupervisorDuties("host-a", 6700, heartbeat_ms=5_000, monitor_ms=3_000
 
 def assignment(topology_id: str, *places: str, version: int = 1) -> Assignment:
     """One executor per place, "node:port"."""
-    slots = {ExecutorId(task, task): WorkerSlot.parse(place) for task, place in enumerate(places, 1)}
-    return Assignment(topology_id, version, "code", "conf", {}, slots, {}, dict.fromkeys(slots, version))
+    slots = {
+        ExecutorId(task, task): WorkerSlot.parse(place) for task, place in enumerate(places, 1)
+    }
+    return Assignment(
+        topology_id, version, "code", "conf", {}, slots, {}, dict.fromkeys(slots, version)
+    )
 
 
 @pytest.fixture
@@ -63,7 +69,10 @@ def test_a_part_holds_the_executors_of_one_slot_with_the_versions_that_placed_th
     whole = assignment("t", "n1:6700", "n1:6701", "n1:6700", version=4)
     part = part_of(whole, WorkerSlot("n1", 6700))
     assert part is not None
-    assert part.executors == (PlacedExecutor(ExecutorId(1, 1), 4), PlacedExecutor(ExecutorId(3, 3), 4))
+    assert part.executors == (
+        PlacedExecutor(ExecutorId(1, 1), 4),
+        PlacedExecutor(ExecutorId(3, 3), 4),
+    )
     assert part_of(whole, WorkerSlot("n2", 6700)) is None
 
 
@@ -83,7 +92,9 @@ PLACES = st.lists(st.sampled_from(["n1:6700", "n1:6701", "n2:6700"]), min_size=1
 def test_what_is_wanted_of_a_node_is_what_the_assignments_say(places: dict[str, list[str]]) -> None:
     whole = {name: assignment(name, *at) for name, at in places.items()}
     wanted, _ = local_assignments("n1", whole, {})
-    assert set(wanted) == {WorkerSlot.parse(p).port for at in places.values() for p in at if p.startswith("n1:")}
+    assert set(wanted) == {
+        WorkerSlot.parse(p).port for at in places.values() for p in at if p.startswith("n1:")
+    }
     for port, part in wanted.items():
         assert part == part_of(whole[part.topology_id], WorkerSlot("n1", port))
 
@@ -99,7 +110,9 @@ def test_what_is_wanted_of_a_node_is_what_the_assignments_say(places: dict[str, 
         (LocalBeat("t", 6700, (9,), 70_000), True, WorkerClass.VALID),
     ],
 )
-def test_a_worker_is_judged_by_its_local_heartbeat(beat: LocalBeat | None, is_wanted: bool, judged: WorkerClass) -> None:
+def test_a_worker_is_judged_by_its_local_heartbeat(
+    beat: LocalBeat | None, is_wanted: bool, judged: WorkerClass
+) -> None:
     wanted = part_of(assignment("t", "n1:6700"), WorkerSlot("n1", 6700)) if is_wanted else None
     assert classify(beat, wanted, now_ms=100_000, timeout_ms=30_000) is judged
 
@@ -130,13 +143,23 @@ def test_a_supervisor_registers_at_once_with_the_ports_of_living_slots(
     assert registered(store).ports == (6700,)
 
 
-def test_a_heartbeat_is_written_when_it_is_due_and_not_before(store: LocalStateStore, supervisor: Supervisor) -> None:
-    for now_ms, written_ms in ((0, 0), (4_999, 0), (5_000, 5_000), (9_999, 5_000), (10_000, 10_000)):
+def test_a_heartbeat_is_written_when_it_is_due_and_not_before(
+    store: LocalStateStore, supervisor: Supervisor
+) -> None:
+    for now_ms, written_ms in (
+        (0, 0),
+        (4_999, 0),
+        (5_000, 5_000),
+        (9_999, 5_000),
+        (10_000, 10_000),
+    ):
         supervisor.step(now_ms, {})
         assert registered(store).time_ms == written_ms
 
 
-def test_a_lost_session_is_mended_at_the_next_step(store: LocalStateStore, supervisor: Supervisor) -> None:
+def test_a_lost_session_is_mended_at_the_next_step(
+    store: LocalStateStore, supervisor: Supervisor
+) -> None:
     supervisor.step(0, {})
     store.expire_session()
     assert StormState(store).read_supervisor("n1") is None
@@ -144,7 +167,9 @@ def test_a_lost_session_is_mended_at_the_next_step(store: LocalStateStore, super
     assert registered(store).time_ms == 1
 
 
-def test_used_ports_are_those_with_a_valid_worker(node_dir: NodeDir, store: LocalStateStore, supervisor: Supervisor) -> None:
+def test_used_ports_are_those_with_a_valid_worker(
+    node_dir: NodeDir, store: LocalStateStore, supervisor: Supervisor
+) -> None:
     wanted = {"t": assignment("t", "n1:6700")}
     supervisor.step(0, wanted)
     assert registered(store).used_ports == ()
@@ -153,14 +178,18 @@ def test_used_ports_are_those_with_a_valid_worker(node_dir: NodeDir, store: Loca
     assert registered(store).used_ports == (6700,)
 
 
-def test_the_wanted_state_outlives_the_supervisor(node_dir: NodeDir, supervisor: Supervisor) -> None:
+def test_the_wanted_state_outlives_the_supervisor(
+    node_dir: NodeDir, supervisor: Supervisor
+) -> None:
     supervisor.step(0, {"t": assignment("t", "n1:6701", version=3)})
     found = read_local_assignments(node_dir)
     assert found == {6701: part_of(assignment("t", "n1:6701", version=3), WorkerSlot("n1", 6701))}
     assert found[6701].version == 3
 
 
-def test_the_wanted_state_is_compared_once_in_a_monitor_period(node_dir: NodeDir, supervisor: Supervisor) -> None:
+def test_the_wanted_state_is_compared_once_in_a_monitor_period(
+    node_dir: NodeDir, supervisor: Supervisor
+) -> None:
     supervisor.step(0, {})
     for now_ms, ports in ((2_999, []), (3_000, [6700]), (5_999, [6700])):
         supervisor.step(now_ms, {"t": assignment("t", "n1:6700")})
@@ -171,7 +200,9 @@ def test_the_wanted_state_is_compared_once_in_a_monitor_period(node_dir: NodeDir
     assert list(read_local_assignments(node_dir)) == []
 
 
-def test_a_new_holder_keeps_who_was_on_a_port(node_dir: NodeDir, store: LocalStateStore, supervisor: Supervisor) -> None:
+def test_a_new_holder_keeps_who_was_on_a_port(
+    node_dir: NodeDir, store: LocalStateStore, supervisor: Supervisor
+) -> None:
     supervisor.step(0, {"b": assignment("b", "n1:6700")})
     supervisor.resign()
     successor = Supervisor(SETTINGS, node_dir, StormState(store))
@@ -179,7 +210,9 @@ def test_a_new_holder_keeps_who_was_on_a_port(node_dir: NodeDir, store: LocalSta
     assert read_local_assignments(node_dir)[6700].topology_id == "b"
 
 
-def test_a_damaged_local_state_is_named_and_written_afresh(node_dir: NodeDir, supervisor: Supervisor) -> None:
+def test_a_damaged_local_state_is_named_and_written_afresh(
+    node_dir: NodeDir, supervisor: Supervisor
+) -> None:
     node_dir.local_state.path.write_text('{"local-assignments": {"by_port": 7}}')
     with pytest.raises(StoreInconsistentError, match="localstate"):
         read_local_assignments(node_dir)
@@ -188,7 +221,9 @@ def test_a_damaged_local_state_is_named_and_written_afresh(node_dir: NodeDir, su
     assert set(read_local_assignments(node_dir)) == {6700}
 
 
-def test_code_nobody_wants_any_more_is_removed_after_a_while(node_dir: NodeDir, supervisor: Supervisor) -> None:
+def test_code_nobody_wants_any_more_is_removed_after_a_while(
+    node_dir: NodeDir, supervisor: Supervisor
+) -> None:
     for name, age_s in (("t", 500), ("old", 500), ("young", 10)):
         folder = node_dir.code_dir(name)
         folder.mkdir()
@@ -197,7 +232,9 @@ def test_code_nobody_wants_any_more_is_removed_after_a_while(node_dir: NodeDir, 
     assert sorted(folder.name for folder in node_dir.stormdist.iterdir()) == ["t", "young"]
 
 
-def test_half_done_downloads_of_the_past_are_cleaned_up(node_dir: NodeDir, supervisor: Supervisor) -> None:
+def test_half_done_downloads_of_the_past_are_cleaned_up(
+    node_dir: NodeDir, supervisor: Supervisor
+) -> None:
     (node_dir.tmp / "half").write_text("x")
     supervisor.step(0, {})
     assert list(node_dir.tmp.iterdir()) == []

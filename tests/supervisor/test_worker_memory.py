@@ -23,7 +23,11 @@ def test_growth_and_cpu_are_those_of_the_last_two_minutes() -> None:
     assert watch.figures() == {}
     for second in range(0, 200, 10):
         watch.note(second * 1000, Usage((100 + second) * MB, second * 500))
-    assert watch.figures() == {"memory_mb": 290, "memory_growth_mb_per_minute": 60, "cpu_percent": 50}
+    assert watch.figures() == {
+        "memory_mb": 290,
+        "memory_growth_mb_per_minute": 60,
+        "cpu_percent": 50,
+    }
     assert watch.complaint([]) == ""
 
 
@@ -37,13 +41,20 @@ def test_a_limit_is_warned_of_once_with_the_growth_and_reached_once() -> None:
         "it uses 820 MiB, growing by 480 MiB a minute, and is restarted at 1,000 (worker.memory.limit.mb); "
         "its tasks keep: 1,200,000 keys of state in count#3"
     )
-    assert reached.startswith("restarted: it uses 1,060 MiB, and worker.memory.limit.mb is 1,000; its tasks keep") and watch.is_over
+    assert (
+        reached.startswith(
+            "restarted: it uses 1,060 MiB, and worker.memory.limit.mb is 1,000; its tasks keep"
+        )
+        and watch.is_over
+    )
 
 
 def test_a_jump_over_the_limit_needs_no_warning_before() -> None:
     watch = MemoryWatch(100)
     watch.note(0, Usage(5000 * MB, 0))
-    assert watch.complaint([]).startswith("restarted: it uses 5,000 MiB, and worker.memory.limit.mb is 100. Raise the limit")
+    assert watch.complaint([]).startswith(
+        "restarted: it uses 5,000 MiB, and worker.memory.limit.mb is 100. Raise the limit"
+    )
 
 
 @pytest.mark.parametrize(
@@ -51,12 +62,19 @@ def test_a_jump_over_the_limit_needs_no_warning_before() -> None:
     [
         ("0::/", "memory.events", "low 0\noom 9\noom_kill 7\n", 7),
         ("0::/host/path", "memory.events", "oom_kill 3\n", 3),
-        ("5:cpu,memory:/pod", "memory/pod/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n", 2),
+        (
+            "5:cpu,memory:/pod",
+            "memory/pod/memory.oom_control",
+            "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n",
+            2,
+        ),
         ("0::/", "cpu.stat", "usage_usec 1\n", 0),
         ("0::/", "memory.events", "not a table at all\n", 0),
     ],
 )
-def test_kills_for_want_of_memory_are_counted(tmp_path: Path, cgroup: str, file: str, text: str, count: int) -> None:
+def test_kills_for_want_of_memory_are_counted(
+    tmp_path: Path, cgroup: str, file: str, text: str, count: int
+) -> None:
     proc, counted = tmp_path / "cgroup", tmp_path / "fs" / file
     proc.write_text(f"{cgroup}\n")
     counted.parent.mkdir(parents=True)

@@ -1,4 +1,6 @@
-"""Toy worker entries: behaviours of a worker child towards its slot, good and bad, without a runtime."""
+"""Toy worker entries: behaviours of a worker child towards its slot, good and bad, without a
+runtime.
+"""
 
 import os
 import resource
@@ -14,7 +16,16 @@ from sparkstorm.api import BasicBolt, BasicOutputCollector, TopologyBuilder, Tup
 from sparkstorm.errors import FencedError, InvalidConfigError, WorkerFailedError
 from sparkstorm.hosting.base import WorkerControl
 from sparkstorm.model.failure import Failure, FailureKind
-from sparkstorm.model.worker_messages import Alive, Beat, ComponentError, Ready, SetLogLevels, SetStatus, Stop, Trying
+from sparkstorm.model.worker_messages import (
+    Alive,
+    Beat,
+    ComponentError,
+    Ready,
+    SetLogLevels,
+    SetStatus,
+    Stop,
+    Trying,
+)
 from sparkstorm.model.worker_spec import WorkerSpec
 
 BEAT_S = 0.1
@@ -28,7 +39,9 @@ def _serve(control: WorkerControl, commands_seen: list[str]) -> int:
             if isinstance(command, Stop):
                 return 0
             assert isinstance(command, (SetStatus, SetLogLevels))
-            commands_seen.append(command.status if isinstance(command, SetStatus) else str(dict(command.levels)))
+            commands_seen.append(
+                command.status if isinstance(command, SetStatus) else str(dict(command.levels))
+            )
         control.send(Beat({"statuses": list(commands_seen), "pid": os.getpid()}))
 
 
@@ -42,7 +55,16 @@ def loop(spec: WorkerSpec, control: WorkerControl) -> int:
 def tells_what_it_inherited(spec: WorkerSpec, control: WorkerControl) -> int:
     """A number of numpy's, and Spark's secret if it is there."""
     control.send(Ready())
-    control.send(Beat({"inherited": [float(np.random.random()), os.environ.get("PYTHON_WORKER_FACTORY_SECRET")]}))
+    control.send(
+        Beat(
+            {
+                "inherited": [
+                    float(np.random.random()),
+                    os.environ.get("PYTHON_WORKER_FACTORY_SECRET"),
+                ]
+            }
+        )
+    )
     return _serve(control, [])
 
 
@@ -73,7 +95,9 @@ def is_fenced(spec: WorkerSpec, control: WorkerControl) -> int:
 
 
 def floods_stderr(spec: WorkerSpec, control: WorkerControl) -> int:
-    """Write two megabytes: into a pipe without a reader that would block for ever, into a file it does not."""
+    """Write two megabytes: into a pipe without a reader that would block for ever, into a file it
+    does not.
+    """
     for _ in range(2000):
         sys.stderr.write("x" * 1023 + "\n")
     os.write(1, b"written by C code\n")
@@ -100,7 +124,8 @@ class Sleeps(BasicBolt):
 
 def hangs_in_a_bolt(spec: WorkerSpec, control: WorkerControl) -> int:
     """A bolt that never returns, inside the frames of the real runtime."""
-    from sparkstorm.testing import FeederSpout, LocalCluster  # only here: it would slow all other toys down
+    # only here: it would slow all other toys down
+    from sparkstorm.testing import FeederSpout, LocalCluster
 
     control.send(Ready())
     spout, builder = FeederSpout(), TopologyBuilder()
@@ -126,7 +151,9 @@ def hangs_while_alive(spec: WorkerSpec, control: WorkerControl) -> int:
 
 
 def leaks(spec: WorkerSpec, control: WorkerControl) -> int:
-    """A worker that keeps 8 MiB more every tenth of a second, 1 MiB from 250 MiB on, and ends when it is asked to."""
+    """A worker that keeps 8 MiB more every tenth of a second, 1 MiB from 250 MiB on, and ends when
+    it is asked to.
+    """
     control.send(Ready())
     kept = []
     while True:

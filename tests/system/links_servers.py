@@ -1,4 +1,6 @@
-"""An HTTP server and a Spark application as processes of their own, whose data outlive `kill` and `start`."""
+"""An HTTP server and a Spark application as processes of their own, whose data outlive `kill` and
+`start`.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ _ROOT = Path(__file__).parents[2]
 
 
 class FrameSender:
-    """A Spark application that sends the JSON files of a folder to a `SparkFrame`; it goes on behind its checkpoint."""
+    """A Spark application that sends the JSON files of a folder to a `SparkFrame`; it goes on
+    behind its checkpoint.
+    """
 
     def __init__(self, folder: Path, redis: str, secret: str) -> None:
         (folder / "in").mkdir(parents=True)
@@ -32,8 +36,14 @@ class FrameSender:
         """Start it, and wait for nothing."""
         command = [sys.executable, "-m", "tests.system.links_servers", "frame", *self._arguments]
         with (self._folder / "log").open("ab") as log:
-            io: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": subprocess.STDOUT}
-            self._process = subprocess.Popen(command, cwd=_ROOT, env=environment(), start_new_session=True, **io)
+            io: dict[str, Any] = {
+                "stdin": subprocess.DEVNULL,
+                "stdout": log,
+                "stderr": subprocess.STDOUT,
+            }
+            self._process = subprocess.Popen(
+                command, cwd=_ROOT, env=environment(), start_new_session=True, **io
+            )
 
     def kill(self) -> None:
         """End driver and JVM as kill -9 does."""
@@ -49,10 +59,19 @@ def _send_frame(folder: Path, redis: str, secret: str) -> None:
 
     from sparkstorm.connectors import send_frame
 
-    spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+    spark = (
+        SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+    )
     frame = spark.readStream.schema("n bigint").json(str(folder / "in"))
     while True:
-        query = send_frame(frame, redis, "frame", name="links", checkpoint=str(folder / "checkpoint"), password_env=secret)
+        query = send_frame(
+            frame,
+            redis,
+            "frame",
+            name="links",
+            checkpoint=str(folder / "checkpoint"),
+            password_env=secret,
+        )
         assert query is not None
         try:
             query.awaitTermination()
@@ -71,13 +90,24 @@ class HttpServer:
 
     def start(self) -> None:
         """Start it, and wait until it answers."""
-        command = [sys.executable, "-m", "tests.system.links_servers", "http", str(self.folder), str(self.port)]
+        command = [
+            sys.executable,
+            "-m",
+            "tests.system.links_servers",
+            "http",
+            str(self.folder),
+            str(self.port),
+        ]
         with (self.folder / "log").open("ab") as log:
-            self._process = subprocess.Popen(command, cwd=_ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+            self._process = subprocess.Popen(
+                command, cwd=_ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+            )
         deadline = time.monotonic() + 60
         while not _answers(self.port):
             if self._process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"the HTTP server did not start: {(self.folder / 'log').read_text()[-2000:]}")
+                raise RuntimeError(
+                    f"the HTTP server did not start: {(self.folder / 'log').read_text()[-2000:]}"
+                )
             time.sleep(0.05)
 
     def kill(self) -> None:
@@ -101,7 +131,10 @@ class _Keeper(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         server: Any = self.server
-        body, key = json.loads(self.rfile.read(int(self.headers["Content-Length"]))), self.headers["Idempotency-Key"]
+        body, key = (
+            json.loads(self.rfile.read(int(self.headers["Content-Length"]))),
+            self.headers["Idempotency-Key"],
+        )
         with server.lock:
             if key not in server.keys:
                 os.write(server.file, json.dumps([key, body]).encode() + b"\n")
@@ -117,7 +150,10 @@ def _serve_http(folder: Path, port: int) -> None:
     kept = folder / "bodies.jsonl"
     kept.touch()
     server: Any = ThreadingHTTPServer(("127.0.0.1", port), _Keeper)
-    server.lock, server.keys = threading.Lock(), {json.loads(line)[0] for line in kept.read_text().splitlines()}
+    server.lock, server.keys = (
+        threading.Lock(),
+        {json.loads(line)[0] for line in kept.read_text().splitlines()},
+    )
     server.file = os.open(kept, os.O_WRONLY | os.O_APPEND)
     server.serve_forever()
 

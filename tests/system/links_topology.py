@@ -41,7 +41,9 @@ class _Lines(DataSourceStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         first, last = partition.value
-        yield pa.RecordBatch.from_pydict({"n": [int(line) for line in self._path.read_text().splitlines()[first:last]]})
+        yield pa.RecordBatch.from_pydict(
+            {"n": [int(line) for line in self._path.read_text().splitlines()[first:last]]}
+        )
 
 
 @dataclass
@@ -59,7 +61,9 @@ class _Writer(DataSourceStreamWriter):
         return _Rows([[row["origin"], row["n"]] for row in iterator])
 
     def commit(self, messages: Any, batchId: int) -> None:
-        (self._folder / "_new").write_text(json.dumps([row for message in messages for row in message.rows]))
+        (self._folder / "_new").write_text(
+            json.dumps([row for message in messages for row in message.rows])
+        )
         (self._folder / "_new").rename(self._folder / f"{batchId}.json")
 
 
@@ -81,17 +85,28 @@ def tag(tup: Any) -> Any:
     yield tup.component, int(tup["n"])
 
 
-def build(postgres: str, redis: str, kafka: str, http: str, log: str, spark: str, hook: int) -> Topology:
+def build(
+    postgres: str, redis: str, kafka: str, http: str, log: str, spark: str, hook: int
+) -> Topology:
     """Sources named after their origin, and sinks `to_...`."""
     builder = TopologyBuilder()
     pg: dict[str, Any] = {"password_env": "LINKS_POSTGRES"}
     rd: dict[str, Any] = {"password_env": "LINKS_REDIS"}
     builder.set_spout("kafka", connectors.KafkaSource(kafka, "in", {"n": "bigint"}), 2)
-    builder.set_spout("sql", connectors.SqlSource(postgres, "events", ["n"], key="id", poll_secs=0.05, **pg))
+    builder.set_spout(
+        "sql", connectors.SqlSource(postgres, "events", ["n"], key="id", poll_secs=0.05, **pg)
+    )
     builder.set_spout("redis", connectors.RedisSource(redis, "in", ["n"], **rd))
-    builder.set_spout("file", connectors.Files(log, "json", {"n": "bigint"}, tail=True, poll_secs=0.1))
-    builder.set_spout("s3", connectors.Files("s3://bucket/in", "json", {"n": "bigint"}, follow=True, poll_secs=0.2))
-    builder.set_spout("spark", connectors.SparkSource(Lines, {"path": f"{spark}/numbers"}, poll_secs=0.1))
+    builder.set_spout(
+        "file", connectors.Files(log, "json", {"n": "bigint"}, tail=True, poll_secs=0.1)
+    )
+    builder.set_spout(
+        "s3",
+        connectors.Files("s3://bucket/in", "json", {"n": "bigint"}, follow=True, poll_secs=0.2),
+    )
+    builder.set_spout(
+        "spark", connectors.SparkSource(Lines, {"path": f"{spark}/numbers"}, poll_secs=0.1)
+    )
     builder.set_spout("frame", connectors.SparkFrame(redis, "frame", {"n": "bigint"}, **rd))
     builder.set_spout("hook", connectors.Webhook(hook, {"n": "bigint"}, patience_secs=10))
     builder.set_bolt("tag", tag, 2, inputs=list(ORIGINS))
@@ -101,7 +116,12 @@ def build(postgres: str, redis: str, kafka: str, http: str, log: str, spark: str
     builder.set_bolt("to_http", connectors.HttpSink(http, batch=200), inputs="tag")
     columns: dict[str, Any] = {"schema": "origin string, n bigint", "flush_secs": 1}
     builder.set_bolt("to_s3", connectors.FileSink("s3://bucket/out", **columns), inputs="tag")
-    builder.set_bolt("to_delta", connectors.DeltaSink("s3://bucket/delta", compact_files=8, **columns), 2, inputs="tag")
+    builder.set_bolt(
+        "to_delta",
+        connectors.DeltaSink("s3://bucket/delta", compact_files=8, **columns),
+        2,
+        inputs="tag",
+    )
     to_iceberg = connectors.IcebergSink("links.rows", catalog="links", compact_files=8, **columns)
     builder.set_bolt("to_iceberg", to_iceberg, 2, inputs="tag")
     to_spark = connectors.SparkSink(Lines, {"path": f"{spark}/out"}, "origin string, n bigint")

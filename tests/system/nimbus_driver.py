@@ -1,10 +1,12 @@
-"""A Spark driver for tests of Nimbus: it counts the words of a folder, again and again, and executes the commands on its input.
+"""A Spark driver for tests of Nimbus: it counts the words of a folder, again and again, and
+executes the commands on its input.
 
-Run as `python -m tests.system.nimbus_driver CONF.json FOLDER`. A topology that runs already is taken up, else one is
-submitted. Each command is answered by one line: `wait N` (until N more lines are acked), `rebalance WORKERS SPLIT COUNT
-SECS`, `stop` and `restart` (Nimbus), `deploy`, `restart_in_deploy` and `doom` (Nimbus is restarted, or the process
-kills itself, as soon as the next deploy has killed the old topology), `show`,
-`finish` (lets the source end, waits for it, then writes counts.json into the folder's parent).
+Run as `python -m tests.system.nimbus_driver CONF.json FOLDER`. A topology that runs already is
+taken up, else one is submitted. Each command is answered by one line: `wait N` (until N more lines
+are acked), `rebalance WORKERS SPLIT COUNT SECS`, `stop` and `restart` (Nimbus), `deploy`,
+`restart_in_deploy` and `doom` (Nimbus is restarted, or the process kills itself, as soon as the
+next deploy has killed the old topology), `show`, `finish` (lets the source end, waits for it, then
+writes counts.json into the folder's parent).
 """
 
 import json
@@ -36,8 +38,12 @@ def gate_of(folder: Path) -> Path:
 def build(folder: Path) -> Topology:
     """Two spouts, four tasks of each bolt."""
     builder = TopologyBuilder()
-    builder.set_spout("lines", GatedLines(find_files([str(folder)], "*"), str(gate_of(folder))), parallelism=2)
-    builder.set_bolt("split", Split(), parallelism=2, num_tasks=4).local_or_shuffle_grouping("lines")
+    builder.set_spout(
+        "lines", GatedLines(find_files([str(folder)], "*"), str(gate_of(folder))), parallelism=2
+    )
+    builder.set_bolt("split", Split(), parallelism=2, num_tasks=4).local_or_shuffle_grouping(
+        "lines"
+    )
     builder.set_bolt("count", Count(), parallelism=2, num_tasks=4).fields_grouping("split", "word")
     return builder.build()
 
@@ -47,11 +53,17 @@ class Driver:
 
     def __init__(self, cluster: Cluster, folder: Path) -> None:
         self._cluster, self._folder = cluster, folder
-        self._own = {"topology.workers": 2, "topology.acker.executors": 2, "topology.max.spout.pending": 1000}
+        self._own = {
+            "topology.workers": 2,
+            "topology.acker.executors": 2,
+            "topology.max.spout.pending": 1000,
+        }
         self._handle = cluster.find(NAME) or self._submit({})
 
     def _submit(self, conf: dict[str, object]) -> TopologyHandle:
-        return self._cluster.submit(NAME, build(self._folder), {**self._own, **conf}, ["tests.system.nimbus_driver"])
+        return self._cluster.submit(
+            NAME, build(self._folder), {**self._own, **conf}, ["tests.system.nimbus_driver"]
+        )
 
     def obey(self, word: str, arguments: list[str]) -> object:
         commands: dict[str, Callable[..., object]] = {

@@ -1,9 +1,11 @@
-"""Another user of the machine, without any credential: it asks ports, files and processes of a run for what they hold.
+"""Another user of the machine, without any credential: it asks ports, files and processes of a run
+for what they hold.
 
-Run as root by its path (`python -I -S other_user.py JSON`): it becomes user 65534 when its imports are done, because that
-user may not be able to start this interpreter. The argument names `addresses`, `pids`, `folders` and `files` to try; the
-answer, one JSON object, has what it got: `blocks` and `streams` from Spark and `read` files in hexadecimal, `environ` and
-`memory` (pids that let it look) and `commands` (command lines by pid).
+Run as root by its path (`python -I -S other_user.py JSON`): it becomes user 65534 when its imports
+are done, because that user may not be able to start this interpreter. The argument names
+`addresses`, `pids`, `folders` and `files` to try; the answer, one JSON object, has what it got:
+`blocks` and `streams` from Spark and `read` files in hexadecimal, `environ` and `memory` (pids that
+let it look) and `commands` (command lines by pid).
 """
 
 import encodings.idna  # noqa: F401 - sockets import it when they look a name up, and then it cannot be read any more
@@ -16,14 +18,23 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-CHUNK_REQUEST, CHUNK_SUCCESS, RPC_REQUEST, RPC_RESPONSE, STREAM_REQUEST, STREAM_RESPONSE = 0, 1, 3, 4, 6, 7
+CHUNK_REQUEST, CHUNK_SUCCESS, RPC_REQUEST, RPC_RESPONSE, STREAM_REQUEST, STREAM_RESPONSE = (
+    0,
+    1,
+    3,
+    4,
+    6,
+    7,
+)
 MOST_BLOCKS = 6
 MOST_BYTES = 1 << 24
 NOBODY = 65534
 
 
 def fetch_block(address: tuple[str, int], block: str) -> bytes:
-    """A block of a block manager, as executors fetch it: OpenBlocks, then the first chunk of the stream that it names."""
+    """A block of a block manager, as executors fetch it: OpenBlocks, then the first chunk of the
+    stream that it names.
+    """
     with socket.create_connection(address, timeout=1) as line:
         wanted = b"\x00" + _text("app") + _text("driver") + struct.pack(">i", 1) + _text(block)
         kind, answer = _exchange(line, RPC_REQUEST, struct.pack(">qi", 1, len(wanted)) + wanted)
@@ -88,18 +99,29 @@ def from_spark(asked: dict[str, Any]) -> dict[str, dict[str, str]]:
                 streams[f"{address} {name}"] = attempt(fetch_stream, address, name).hex()
         except TimeoutError:  # no server of Spark's
             continue
-    return {"blocks": {k: v for k, v in blocks.items() if v}, "streams": {k: v for k, v in streams.items() if v}}
+    return {
+        "blocks": {k: v for k, v in blocks.items() if v},
+        "streams": {k: v for k, v in streams.items() if v},
+    }
 
 
 def from_files(folders: list[str]) -> dict[str, str]:
     """Every file below the folders that opens."""
-    found: Iterator[Path] = (Path(where, name) for folder in folders for where, _, names in os.walk(folder) for name in names)
+    found: Iterator[Path] = (
+        Path(where, name)
+        for folder in folders
+        for where, _, names in os.walk(folder)
+        for name in names
+    )
     return {str(path): data.hex() for path in found if (data := attempt(path.read_bytes))}
 
 
 def from_processes(pids: list[int]) -> dict[str, Any]:
     """Command lines, and the processes whose environment or memory opens."""
-    command = {pid: attempt(Path(f"/proc/{pid}/cmdline").read_bytes).replace(b"\0", b" ").decode("latin-1") for pid in pids}
+    command = {
+        pid: attempt(Path(f"/proc/{pid}/cmdline").read_bytes).replace(b"\0", b" ").decode("latin-1")
+        for pid in pids
+    }
     environ = [pid for pid in pids if attempt(Path(f"/proc/{pid}/environ").read_bytes)]
     memory = [pid for pid in pids if attempt(Path(f"/proc/{pid}/maps").read_bytes)]
     return {"commands": command, "environ": environ, "memory": memory}
@@ -110,4 +132,12 @@ if __name__ == "__main__":
     os.setresgid(NOBODY, NOBODY, NOBODY)
     os.setresuid(NOBODY, NOBODY, NOBODY)
     wish = json.loads(sys.argv[1])
-    print(json.dumps({**from_spark(wish), "read": from_files(wish["folders"]), **from_processes(wish["pids"])}))
+    print(
+        json.dumps(
+            {
+                **from_spark(wish),
+                "read": from_files(wish["folders"]),
+                **from_processes(wish["pids"]),
+            }
+        )
+    )

@@ -1,7 +1,8 @@
-"""Spark driver for tests: starts slots of the spec that it reads, prints "up", and stops them on request.
+"""Spark driver for tests: starts slots of the spec that it reads, prints "up", and stops them on
+request.
 
-Run as `python -m tests.system.slot_driver MASTER COUNT SPEC_FILE [WAIT_MS]`: a line on its standard input, or an interrupt, asks
-for a gentle stop. (spark-submit hands no standard input on.)
+Run as `python -m tests.system.slot_driver MASTER COUNT SPEC_FILE [WAIT_MS]`: a line on its standard
+input, or an interrupt, asks for a gentle stop. (spark-submit hands no standard input on.)
 """
 
 import signal
@@ -21,7 +22,8 @@ from sparkstorm.supervisor.slot_main import main_by_ticket
 
 
 def run(master: str, count: int, spec_file: Path, wait_ms: int = EXECUTOR_WAIT_MS) -> int:
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background inherits that it is ignored
+    # a job in the background inherits that it is ignored
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     spec = SlotSpec.from_json(spec_file.read_bytes())
     SparkContext._ensure_initialized()  # reads spark-defaults.conf
     conf = SparkConf().setMaster(master).setAppName("slots").set("spark.ui.enabled", "false")
@@ -37,7 +39,11 @@ def run(master: str, count: int, spec_file: Path, wait_ms: int = EXECUTOR_WAIT_M
         main_by_ticket,
         lambda number: tickets.ticket(replace(spec, number=number).to_json()),
         lambda: store.put(spec.stop_path, b""),
-        lambda number: store.delete(spec.stop_path) if number is None else store.put(spec.stop_path, str(number).encode()),
+        lambda number: (
+            store.delete(spec.stop_path)
+            if number is None
+            else store.put(spec.stop_path, str(number).encode())
+        ),
     )
     try:
         slots.start(wait_ms)

@@ -1,4 +1,6 @@
-"""Back-fill, then live, on Spark, Redis and ZooKeeper, with kill -9 of the driver and of a worker at the seam: exact counts."""
+"""Back-fill, then live, on Spark, Redis and ZooKeeper, with kill -9 of the driver and of a worker
+at the seam: exact counts.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +78,9 @@ def job(tmp_path: Path) -> Iterator[MainJob]:
     (tmp_path / "seam.yaml").write_text(JOB)
     (tmp_path / "in.txt").write_text("".join(f"{key} {at_ms}\n" for key, at_ms in rows()))
     settings = {"topology.max.spout.pending": 10, "topology.record.components": ["count"]}
-    made = MainJob(tmp_path / "run", tmp_path / "seam.yaml", [tmp_path / "in.txt"], "local[3]", settings)
+    made = MainJob(
+        tmp_path / "run", tmp_path / "seam.yaml", [tmp_path / "in.txt"], "local[3]", settings
+    )
     yield made
     made.close()
 
@@ -100,7 +104,9 @@ def replay_history(folder: Path) -> None:
         "--rows",
         f"lines={HISTORY}",
     ]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=900, cwd=folder)
+    done = subprocess.run(
+        command, env=environment(), capture_output=True, text=True, timeout=900, cwd=folder
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "half is written" in done.stdout
     manifest = json.loads((folder / "half" / "manifest.json").read_text())
@@ -117,7 +123,9 @@ def sown(folder: Path) -> bool:
         return False
 
 
-def test_a_driver_and_a_worker_killed_at_the_seam_cost_no_count(job: MainJob, tmp_path: Path) -> None:
+def test_a_driver_and_a_worker_killed_at_the_seam_cost_no_count(
+    job: MainJob, tmp_path: Path
+) -> None:
     replay_history(tmp_path)
     job.start("--from", str(tmp_path / "half"))
     job.wait_for(lambda: sown(job.folder), "the first journal")
@@ -134,9 +142,13 @@ def test_a_driver_and_a_worker_killed_at_the_seam_cost_no_count(job: MainJob, tm
 
 
 def check_recorded(folder: Path) -> None:
-    """Return what the counting tasks were given behind the seam: once each, but for what was in memory when their worker died."""
+    """Return what the counting tasks were given behind the seam: once each, but for what was in
+    memory when their worker died.
+    """
     tasks = list((folder / "storm-local" / "logs" / "recorded").glob("seam-*/count/task-*"))
-    given = [tuple(each.values) for task in tasks for part in recorded(task) for each in part.tuples]
+    given = [
+        tuple(each.values) for task in tasks for part in recorded(task) for each in part.tuples
+    ]
     assert len(tasks) == 2 and len(set(given)) == len(given)
     behind = set(list(rows())[HISTORY:])
     assert behind >= {row for row in given if len(row) == 2} and len(given) > len(behind) / 2

@@ -1,6 +1,8 @@
-"""User code that misbehaves on real slots: the run ends with a sentence and the right status, and never hangs.
+"""User code that misbehaves on real slots: the run ends with a sentence and the right status, and
+never hangs.
 
-One cluster serves all tests; mistakes that show before Spark starts are tests/app/test_job_file.py's.
+One cluster serves all tests; mistakes that show before Spark starts are
+tests/app/test_job_file.py's.
 """
 
 from __future__ import annotations
@@ -14,7 +16,14 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.api import BasicBolt, BasicOutputCollector, ReplayableSpout, StatefulBolt, TopologyBuilder, Tuple
+from sparkstorm.api import (
+    BasicBolt,
+    BasicOutputCollector,
+    ReplayableSpout,
+    StatefulBolt,
+    TopologyBuilder,
+    Tuple,
+)
 from sparkstorm.app.cluster import Cluster
 from sparkstorm.app.dead_letter_file import read_dead_letters
 from sparkstorm.app.exit_status import FAILED, OK, PARKED
@@ -24,7 +33,13 @@ from sparkstorm.app.run import Run, end
 from sparkstorm.client.dead_letters import stored_in
 from sparkstorm.config import merge
 from sparkstorm.embedded.process import free_port
-from sparkstorm.errors import EmbeddedServerError, InvalidConfigError, RootInUseError, TopologyPausedError, WorkerFailedError
+from sparkstorm.errors import (
+    EmbeddedServerError,
+    InvalidConfigError,
+    RootInUseError,
+    TopologyPausedError,
+    WorkerFailedError,
+)
 from sparkstorm.model.status import TopologyStatus
 from sparkstorm.model.topology import Topology
 from sparkstorm.testing.system.main_job import MainJob
@@ -135,7 +150,9 @@ def run(cluster: Cluster, tmp_path: Path) -> Callable[..., int]:
             **{key.replace("_", "."): value for key, value in settings.items()},
         }
         results = (Result("seen", directory=str(tmp_path), top=0),)
-        job = JobFile("job.yaml", f"bad-{kind.replace(' ', '-')}", "here:build", results=results, own_conf=own)
+        job = JobFile(
+            "job.yaml", f"bad-{kind.replace(' ', '-')}", "here:build", results=results, own_conf=own
+        )
         return Run(job, a_topology(kind, spout), [__name__]).on(cluster)
 
     return run_it
@@ -157,8 +174,12 @@ def test_a_good_bolt_sees_every_number_once_and_its_prints_are_in_the_workers_lo
     assert any("prepare of the bad bolt" in log for log in logs)
 
 
-def test_a_bolt_that_raises_on_prepare_ends_the_run_with_its_words_and_log(run: Callable[..., int], cluster: Cluster) -> None:
-    with pytest.raises(WorkerFailedError, match=r"(?s)could not be prepared: ValueError: no table of that name"):
+def test_a_bolt_that_raises_on_prepare_ends_the_run_with_its_words_and_log(
+    run: Callable[..., int], cluster: Cluster
+) -> None:
+    with pytest.raises(
+        WorkerFailedError, match=r"(?s)could not be prepared: ValueError: no table of that name"
+    ):
         run("prepare")
     assert cluster.service.summaries() == []
 
@@ -172,10 +193,21 @@ def test_a_bolt_that_raises_on_every_tuple_parks_them_all_under_one_cause_and_th
     file = next(tmp_path.glob("*/dead-letters.jsonl"))
     assert f"50 tuples were parked after their tries; they are in {file}; the first causes" in said
     causes = said.partition("the first causes")[2].splitlines()[1:]
-    assert len([line for line in causes if line.startswith("  bad: ValueError (test_bad_input.py, line ")]) == 1
+    assert (
+        len(
+            [
+                line
+                for line in causes
+                if line.startswith("  bad: ValueError (test_bad_input.py, line ")
+            ]
+        )
+        == 1
+    )
     assert "50 tuples, the first [" in causes[0]
     assert "tuples are parked; they are written to" in said.partition("the first causes")[0]
-    assert sorted(letter.values for _, letter in read_dead_letters(file)) == [(number,) for number in range(50)]
+    assert sorted(letter.values for _, letter in read_dead_letters(file)) == [
+        (number,) for number in range(50)
+    ]
     assert stored_in(cluster.stores.connection.redis, "bad-every") == {file.parent.name: 50}, (
         "they outlive the run in Redis as well"
     )
@@ -184,14 +216,19 @@ def test_a_bolt_that_raises_on_every_tuple_parks_them_all_under_one_cause_and_th
 def test_a_bolt_that_fails_on_most_inputs_is_paused_and_the_run_says_why_and_keeps_the_rest(
     run: Callable[..., int], cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(TopologyPausedError, match=r"bolt 'bad' is paused: .* ValueError: cannot stand \d+ .*`sparkstorm activate"):
+    with pytest.raises(
+        TopologyPausedError,
+        match=r"bolt 'bad' is paused: .* ValueError: cannot stand \d+ .*`sparkstorm activate",
+    ):
         run("every", Numbers(3000), topology_max_retries=1)
     assert "is kept as it stands; the same command goes on with it" in capsys.readouterr().out
     (summary,) = cluster.service.summaries()
     assert summary.status is TopologyStatus.INACTIVE
     handle = cluster.client.topology("bad-every")
     assert 100 <= handle.progress().parked <= 200
-    assert any(group.newest and "'bad' is paused" in group.newest.text for group in handle.failures())
+    assert any(
+        group.newest and "'bad' is paused" in group.newest.text for group in handle.failures()
+    )
     end(handle)
 
 
@@ -206,7 +243,11 @@ def test_a_bolt_that_fails_on_most_inputs_is_paused_and_the_run_says_why_and_kee
     ],
 )
 def test_a_tuple_that_does_harm_is_parked_and_all_others_are_exact(
-    run: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str, cause: str
+    run: Callable[..., int],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    kind: str,
+    cause: str,
 ) -> None:
     assert run(kind) == PARKED
     assert seen(tmp_path) == [number for number in range(50) if number != POISON]
@@ -215,15 +256,23 @@ def test_a_tuple_that_does_harm_is_parked_and_all_others_are_exact(
     assert cause in said.partition("the first causes")[2]
 
 
-def test_a_spout_that_kills_its_worker_again_and_again_ends_the_run_with_the_log(run: Callable[..., int]) -> None:
-    with pytest.raises(WorkerFailedError, match=r"(?s)died 6 times.*the spout of this test ends its process"):
+def test_a_spout_that_kills_its_worker_again_and_again_ends_the_run_with_the_log(
+    run: Callable[..., int],
+) -> None:
+    with pytest.raises(
+        WorkerFailedError, match=r"(?s)died 6 times.*the spout of this test ends its process"
+    ):
         run("good", Suicidal(5))
 
 
-def test_taken_ports_are_named_and_nothing_is_left_running(cluster: Cluster, tmp_path: Path) -> None:
+def test_taken_ports_are_named_and_nothing_is_left_running(
+    cluster: Cluster, tmp_path: Path
+) -> None:
     taken = cluster.stores.connection.redis.port
     conf = merge({"storm.local.dir": str(tmp_path), "sparkstorm.embedded.redis.port": taken})
-    with pytest.raises(EmbeddedServerError, match=rf"port {taken} .*is taken.*sparkstorm\.embedded\.redis\.port"):
+    with pytest.raises(
+        EmbeddedServerError, match=rf"port {taken} .*is taken.*sparkstorm\.embedded\.redis\.port"
+    ):
         Cluster.open(conf, cluster.sc).__enter__()
     assert not list(tmp_path.glob("*/*.pid"))
 
@@ -239,15 +288,23 @@ def test_a_second_driver_on_the_root_is_refused_and_the_first_ones_slots_go_on(
         "storm.zookeeper.auth.password": at.zookeeper.password,
         "sparkstorm.slots.start.timeout.ms": 3000,
     }
-    refusal = rf"/storm belongs to driver process {os.getpid()} on host .*set storm\.zookeeper\.root"
+    refusal = (
+        rf"/storm belongs to driver process {os.getpid()} on host .*set storm\.zookeeper\.root"
+    )
     with pytest.raises(RootInUseError, match=refusal):
         Cluster.open(merge(settings), cluster.sc).__enter__()
     assert cluster.slots.running() == 2 and run("good") == OK
 
 
-def test_an_open_redis_on_another_host_is_refused_before_anything_starts(cluster: Cluster, tmp_path: Path) -> None:
-    conf = merge({"storm.local.dir": str(tmp_path), "sparkstorm.redis.url": "redis://redis.invalid"})
-    with pytest.raises(InvalidConfigError, match=r"redis\.invalid:6379 is not on loopback and has no password"):
+def test_an_open_redis_on_another_host_is_refused_before_anything_starts(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    conf = merge(
+        {"storm.local.dir": str(tmp_path), "sparkstorm.redis.url": "redis://redis.invalid"}
+    )
+    with pytest.raises(
+        InvalidConfigError, match=r"redis\.invalid:6379 is not on loopback and has no password"
+    ):
         Cluster.open(conf, cluster.sc).__enter__()
 
 
@@ -260,7 +317,9 @@ def job(tmp_path: Path) -> Iterator[Callable[..., MainJob]]:
     def start(master: str, **settings: Any) -> MainJob:
         plain = {key.replace("_", "."): value for key, value in settings.items()}
         root = Path(__file__).parents[2]
-        made = MainJob(tmp_path, root / "conf" / "wordcount.yaml", [tmp_path / "words.txt"], master, plain)
+        made = MainJob(
+            tmp_path, root / "conf" / "wordcount.yaml", [tmp_path / "words.txt"], master, plain
+        )
         started.append(made)
         made.start()
         return made
@@ -270,14 +329,18 @@ def job(tmp_path: Path) -> Iterator[Callable[..., MainJob]]:
         made.close()
 
 
-def test_fewer_cores_than_slots_end_the_run_with_the_number_that_is_needed(job: Callable[..., MainJob]) -> None:
+def test_fewer_cores_than_slots_end_the_run_with_the_number_that_is_needed(
+    job: Callable[..., MainJob],
+) -> None:
     run = job("local[1]")
     assert run.wait() == FAILED
     assert "2 worker slots need 2 Spark cores, but local[1] offers 1" in run.output()
     assert "Traceback" not in run.output()
 
 
-def test_a_redis_that_does_not_answer_ends_the_run_with_its_address(job: Callable[..., MainJob]) -> None:
+def test_a_redis_that_does_not_answer_ends_the_run_with_its_address(
+    job: Callable[..., MainJob],
+) -> None:
     port = free_port()
     run = job("local[3]", sparkstorm_redis_url=f"redis://127.0.0.1:{port}")
     assert run.wait() == FAILED

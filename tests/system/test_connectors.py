@@ -1,4 +1,6 @@
-"""Every source into every sink on real servers, under load, with every part killed: exactly what went in."""
+"""Every source into every sink on real servers, under load, with every part killed: exactly what
+went in.
+"""
 
 from __future__ import annotations
 
@@ -58,11 +60,17 @@ class Servers:
         self.postgres, self.kafka = PostgresServer(), KafkaServer(folder / "kafka")
         self.redis: RedisServer = start_redis(folder / "redis", password=PASSWORD)
         self.s3, self.http = ObjectStore(folder / "s3"), HttpServer(folder / "http")
-        self.frame = FrameSender(folder / "frame", f"redis://127.0.0.1:{self.redis.port}", "LINKS_REDIS")
+        self.frame = FrameSender(
+            folder / "frame", f"redis://127.0.0.1:{self.redis.port}", "LINKS_REDIS"
+        )
         self.s3.start()
         self.http.start()
         self.objects = boto3.client(
-            "s3", endpoint_url=self.s3.url, region_name="us-east-1", aws_access_key_id="test", aws_secret_access_key="test"
+            "s3",
+            endpoint_url=self.s3.url,
+            region_name="us-east-1",
+            aws_access_key_id="test",
+            aws_secret_access_key="test",
         )
         self.objects.create_bucket(Bucket="bucket")
         (folder / "spark" / "out").mkdir(parents=True)
@@ -86,7 +94,7 @@ class Servers:
         self.s3.kill()
         self.http.kill()
 
-    # -- what went in ----------------------------------------------------------------------------------------------
+    # -- what went in ------------------------------------------------------------------------------
 
     def feed_kafka(self, first: int, last: int) -> None:
         producer = Producer({"bootstrap.servers": self.kafka.address, "enable.idempotence": True})
@@ -142,7 +150,7 @@ class Servers:
         finally:
             connection.close()
 
-    # -- what came out, by readers that know nothing of epochs -----------------------------------------------------
+    # -- what came out, by readers that know nothing of epochs -------------------------------------
 
     def out_of_kafka(self) -> Counter[tuple[str, int]]:
         own = {
@@ -151,7 +159,10 @@ class Servers:
             "enable.partition.eof": True,
             "auto.offset.reset": "earliest",
         }
-        consumer, found = Consumer({"bootstrap.servers": self.kafka.address, **own}), Counter[tuple[str, int]]()
+        consumer, found = (
+            Consumer({"bootstrap.servers": self.kafka.address, **own}),
+            Counter[tuple[str, int]](),
+        )
         ended = set[int | None]()
         consumer.assign([TopicPartition("out", p, 0) for p in range(2)])
         while len(ended) < 2:
@@ -166,34 +177,54 @@ class Servers:
         return found
 
     def out_of_sql(self) -> Counter[tuple[str, int]]:
-        return Counter((origin, n) for origin, n in self.postgres.run("SELECT origin, n FROM copies"))
+        return Counter(
+            (origin, n) for origin, n in self.postgres.run("SELECT origin, n FROM copies")
+        )
 
     def out_of_redis(self) -> Counter[tuple[str, int]]:
         with self.redis.client() as client:
-            return Counter((entry[b"origin"].decode(), int(entry[b"n"])) for _, entry in client.xrange("out"))
+            return Counter(
+                (entry[b"origin"].decode(), int(entry[b"n"])) for _, entry in client.xrange("out")
+            )
 
     def out_of_http(self) -> Counter[tuple[str, int]]:
-        whole, _, _ = (self.http.folder / "bodies.jsonl").read_text().rpartition("\n")  # a line may be half written
+        # a line may be half written
+        whole, _, _ = (self.http.folder / "bodies.jsonl").read_text().rpartition("\n")
         kept = map(json.loads, whole.splitlines())
         return Counter((row["origin"], row["n"]) for _, body in kept for row in body)
 
     def out_of_s3(self) -> Counter[tuple[str, int]]:
-        pages = self.objects.get_paginator("list_objects_v2").paginate(Bucket="bucket", Prefix="out/")
-        keys = [each["Key"] for page in pages for each in page.get("Contents", []) if each["Key"].endswith(".parquet")]
+        pages = self.objects.get_paginator("list_objects_v2").paginate(
+            Bucket="bucket", Prefix="out/"
+        )
+        keys = [
+            each["Key"]
+            for page in pages
+            for each in page.get("Contents", [])
+            if each["Key"].endswith(".parquet")
+        ]
         bodies = [self.objects.get_object(Bucket="bucket", Key=key)["Body"].read() for key in keys]
-        return Counter((row["origin"], row["n"]) for body in bodies for row in pq.read_table(io.BytesIO(body)).to_pylist())
+        return Counter(
+            (row["origin"], row["n"])
+            for body in bodies
+            for row in pq.read_table(io.BytesIO(body)).to_pylist()
+        )
 
     def out_of_delta(self) -> Counter[tuple[str, int]]:
         return self._out_of_table("table = DeltaTable('s3://bucket/delta').to_pyarrow_table()")
 
     def out_of_iceberg(self) -> Counter[tuple[str, int]]:
-        return self._out_of_table("table = load_catalog('links').load_table('links.rows').scan().to_arrow()")
+        return self._out_of_table(
+            "table = load_catalog('links').load_table('links.rows').scan().to_arrow()"
+        )
 
     def _out_of_table(self, read: str) -> Counter[tuple[str, int]]:
         """Rows of a table, read by its library in a process of its own."""
         program = _READ_TABLE.replace("table = ...", read)
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=900)
-        assert done.returncode == 0, f"{read}: exit status {done.returncode}: {done.stderr.decode()[-2000:]}"
+        assert done.returncode == 0, (
+            f"{read}: exit status {done.returncode}: {done.stderr.decode()[-2000:]}"
+        )
         return Counter((origin, n) for origin, n in json.loads(done.stdout))
 
     def out_of_spark(self) -> Counter[tuple[str, int]]:
@@ -246,7 +277,9 @@ class Run:
         return self.job.workers(self.sight, 2)[number % 2].pid
 
 
-def restart(server: KafkaServer | PostgresServer | ObjectStore | HttpServer | FrameSender | RedisServer) -> None:
+def restart(
+    server: KafkaServer | PostgresServer | ObjectStore | HttpServer | FrameSender | RedisServer,
+) -> None:
     server.kill()
     if isinstance(server, RedisServer):
         server.restart()
@@ -254,7 +287,9 @@ def restart(server: KafkaServer | PostgresServer | ObjectStore | HttpServer | Fr
         server.start()
 
 
-def test_whatever_is_killed_every_sink_has_exactly_what_every_source_had(servers: Servers, tmp_path: Path) -> None:
+def test_whatever_is_killed_every_sink_has_exactly_what_every_source_had(
+    servers: Servers, tmp_path: Path
+) -> None:
     arguments = {
         "postgres": servers.postgres.url,
         "redis": f"redis://127.0.0.1:{servers.redis.port}",
@@ -266,10 +301,19 @@ def test_whatever_is_killed_every_sink_has_exactly_what_every_source_had(servers
     }
     (tmp_path / "job.yaml").write_text(
         json.dumps(
-            {"name": "links", "topology": "tests.system.links_topology:build", "arguments": arguments, "topology.workers": 2}
+            {
+                "name": "links",
+                "topology": "tests.system.links_topology:build",
+                "arguments": arguments,
+                "topology.workers": 2,
+            }
         )
     )
-    job = MainJob(tmp_path / "run", tmp_path / "job.yaml", settings={"topology.max.worker.deaths": 100, "topology.epoch.rows": 200})
+    job = MainJob(
+        tmp_path / "run",
+        tmp_path / "job.yaml",
+        settings={"topology.max.worker.deaths": 100, "topology.epoch.rows": 200},
+    )
     poster = threading.Thread(target=servers.post, daemon=True)
     try:
         servers.frame.start()
@@ -293,7 +337,8 @@ def test_whatever_is_killed_every_sink_has_exactly_what_every_source_had(servers
         )  # fmt: skip
         step = ROWS // 30
         for number, first in enumerate(range(0, ROWS, step)):
-            if first in (300, 600):  # a log that is rotated away before the source has a position in it is not read
+            # a log that is rotated away before the source has a position in it is not read
+            if first in (300, 600):
                 job.wait_for(partial(servers.has_read_log, first - 240), "rows of the log")
             for feed in feeds:
                 feed(first, first + step)
@@ -301,12 +346,18 @@ def test_whatever_is_killed_every_sink_has_exactly_what_every_source_had(servers
                 strikes.pop(0)()
         poster.join(900)
         assert not poster.is_alive(), job.output()[-3000:]
-        wanted = Counter((origin, n) for origin in ORIGINS for n in range(HOOKS if origin == "hook" else ROWS))
+        wanted = Counter(
+            (origin, n) for origin in ORIGINS for n in range(HOOKS if origin == "hook" else ROWS)
+        )
         outs = (
             servers.out_of_kafka, servers.out_of_sql, servers.out_of_redis, servers.out_of_http, servers.out_of_s3,
             servers.out_of_spark, servers.out_of_delta, servers.out_of_iceberg,
         )  # fmt: skip
-        job.wait_for(lambda: all(out().keys() >= wanted.keys() for out in outs), "every row in every sink", 900)
+        job.wait_for(
+            lambda: all(out().keys() >= wanted.keys() for out in outs),
+            "every row in every sink",
+            900,
+        )
         run.sight.close()
         job.tree()
         os.killpg(job.pid, signal.SIGINT)
@@ -315,9 +366,14 @@ def test_whatever_is_killed_every_sink_has_exactly_what_every_source_had(servers
         job.close()
     for out in outs:
         found = out()
-        exact = Counter({row: count for row, count in found.items() if row[0] != "hook"})  # a webhook is at least once
-        assert exact == Counter({row: 1 for row in wanted if row[0] != "hook"}), f"{out.__name__}: {differences(exact, wanted)}"
-        assert {row for row in found if row[0] == "hook"} == {row for row in wanted if row[0] == "hook"}, out.__name__
+        # a webhook is at least once
+        exact = Counter({row: count for row, count in found.items() if row[0] != "hook"})
+        assert exact == Counter({row: 1 for row in wanted if row[0] != "hook"}), (
+            f"{out.__name__}: {differences(exact, wanted)}"
+        )
+        assert {row for row in found if row[0] == "hook"} == {
+            row for row in wanted if row[0] == "hook"
+        }, out.__name__
 
 
 def differences(found: Counter[tuple[str, int]], wanted: Counter[tuple[str, int]]) -> Any:

@@ -1,4 +1,6 @@
-"""The main job as its users run it: exact counts, nothing left behind, whatever is killed, and a stop that can go on."""
+"""The main job as its users run it: exact counts, nothing left behind, whatever is killed, and a
+stop that can go on.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +74,14 @@ def build():
 def server_pid(run: MainJob, name: str) -> int:
     """Process id of an embedded server, as soon as it runs."""
     file = run.folder / "storm-local" / name / f"{name}.pid"
-    run.wait_for(lambda: file.exists() and file.read_text().strip() and not is_gone(int(file.read_text().split()[0])), name)
+    run.wait_for(
+        lambda: (
+            file.exists()
+            and file.read_text().strip()
+            and not is_gone(int(file.read_text().split()[0]))
+        ),
+        name,
+    )
     return int(file.read_text().split()[0])
 
 
@@ -80,7 +89,9 @@ def server_pid(run: MainJob, name: str) -> int:
 def job(tmp_path: Path) -> Iterator[Callable[..., MainJob]]:
     made: list[MainJob] = []
 
-    def make(job_file: Path = WORDCOUNT, inputs: list[Path] | None = None, **settings: Any) -> MainJob:
+    def make(
+        job_file: Path = WORDCOUNT, inputs: list[Path] | None = None, **settings: Any
+    ) -> MainJob:
         plain = {key.replace("_", "."): value for key, value in settings.items()}
         made.append(MainJob(tmp_path / "run", job_file, inputs or [], "local[3]", plain))
         return made[-1]
@@ -92,7 +103,9 @@ def job(tmp_path: Path) -> Iterator[Callable[..., MainJob]]:
 
 @pytest.fixture
 def corpus(tmp_path: Path) -> list[Path]:
-    """Text, bytes that are no UTF-8, nothing at all, a last line without an end, a line of 300 kB."""
+    """Text, bytes that are no UTF-8, nothing at all, a last line without an end, a line of 300
+    kB.
+    """
     contents = {
         "text.txt": b"the quick brown fox\njumps over the lazy dog\n" * 2000,
         "latin.txt": b"caf\xe9 \xff\xfe th\xe9\n" * 500,
@@ -105,7 +118,9 @@ def corpus(tmp_path: Path) -> list[Path]:
     return [tmp_path / name for name in contents]
 
 
-def test_counts_are_exact_progress_is_shown_and_nothing_is_left(job: Callable[..., MainJob], corpus: list[Path]) -> None:
+def test_counts_are_exact_progress_is_shown_and_nothing_is_left(
+    job: Callable[..., MainJob], corpus: list[Path]
+) -> None:
     run = job(inputs=corpus)
     run.start()
     assert run.wait() == 0  # returns when every process is gone
@@ -113,42 +128,59 @@ def test_counts_are_exact_progress_is_shown_and_nothing_is_left(job: Callable[..
     said = run.output()
     assert " 0 parked" in said and not list(run.folder.glob("results/*/dead-letters.jsonl"))
     assert re.search(
-        r"100\.0 % of \S+ [kM] +[\d,]+ tuples/s  pending 0  acked [\d,]+  failed 0  p50 [\d,]+ ms  p99 [\d,]+ ms", said
+        r"100\.0 % of \S+ [kM] +[\d,]+ tuples/s  pending 0  acked [\d,]+  failed 0  p50 [\d,]+ ms  p99 [\d,]+ ms",
+        said,
     )
     assert "keys, " in said and "results are in " in said and "logs are in " in said
     assert "Traceback" not in said
     logs = run.folder / "storm-local" / "logs"
-    assert {path.name for path in logs.glob("slot-*.log")} == {"slot-node-1-6700.log", "slot-node-2-6700.log"}
+    assert {path.name for path in logs.glob("slot-*.log")} == {
+        "slot-node-1-6700.log",
+        "slot-node-2-6700.log",
+    }
     assert not (run.folder / "storm-local" / "redis").exists()
 
 
 def test_killed_workers_slots_servers_and_drivers_cost_no_count(tmp_path: Path) -> None:
-    taken = run_with_faults(tmp_path / "run", make_corpus(tmp_path / "corpus"), list(FAULTS.items()), "local[3]", SLOWLY)
+    taken = run_with_faults(
+        tmp_path / "run", make_corpus(tmp_path / "corpus"), list(FAULTS.items()), "local[3]", SLOWLY
+    )
     print("\n" + "\n".join(f"{name}: {seconds:.3f} s" for name, seconds in taken))
     assert len(taken) == len(FAULTS)
 
 
 def test_a_killed_executor_costs_no_count(tmp_path: Path) -> None:
     corpus, master = make_corpus(tmp_path / "corpus"), "local-cluster[2,2,1024]"
-    [(name, seconds)] = run_with_faults(tmp_path / "run", corpus, list(CLUSTER_FAULTS.items()), master, SLOWLY)
+    [(name, seconds)] = run_with_faults(
+        tmp_path / "run", corpus, list(CLUSTER_FAULTS.items()), master, SLOWLY
+    )
     print(f"\n{name}: {seconds:.3f} s")
 
 
-def test_an_interrupted_run_drains_and_the_next_one_goes_on_to_exact_counts(job: Callable[..., MainJob]) -> None:
-    lazily = {"topology_state_backend": "lazy", "topology_state_cache_keys": 200}  # most words are in Redis alone
+def test_an_interrupted_run_drains_and_the_next_one_goes_on_to_exact_counts(
+    job: Callable[..., MainJob],
+) -> None:
+    # most words are in Redis alone
+    lazily = {"topology_state_backend": "lazy", "topology_state_cache_keys": 200}
     run = job(inputs=SOME_MODULES, topology_max_spout_pending=100, **lazily)
     run.start()
     sight = run.sight()
     run.wait_for(lambda: sight.done()[0] > 0, "some progress")
     sight.close()
     run.tree()
-    os.killpg(run.pid, signal.SIGINT)  # as a terminal does: the launcher, the driver, all of the group
+    # as a terminal does: the launcher, the driver, all of the group
+    os.killpg(run.pid, signal.SIGINT)
     assert run.wait() == 130
-    assert "stopping: sources rest" in run.output() and "stopped; every tree is settled" in run.output()
+    assert (
+        "stopping: sources rest" in run.output()
+        and "stopped; every tree is settled" in run.output()
+    )
     duties = run.folder / "storm-local" / "logs" / "slot-node-1-6700.log"
     before = duties.read_text().count("has the duties")
     run.start()
-    run.wait_for(lambda: duties.read_text().count("has the duties") > before, "the slots of the second run")
+    run.wait_for(
+        lambda: duties.read_text().count("has the duties") > before, "the slots of the second run"
+    )
     for _ in range(3):  # while the driver looks for the run and activates it
         run.kill(server_pid(run, "redis"))
         time.sleep(0.3)
@@ -157,23 +189,36 @@ def test_an_interrupted_run_drains_and_the_next_one_goes_on_to_exact_counts(job:
     assert run.counts() == count_words(SOME_MODULES)
 
 
-def test_an_endless_source_runs_until_it_is_told_to_stop(job: Callable[..., MainJob], tmp_path: Path) -> None:
+def test_an_endless_source_runs_until_it_is_told_to_stop(
+    job: Callable[..., MainJob], tmp_path: Path
+) -> None:
     (tmp_path / "endless.py").write_text(ENDLESS)
-    (tmp_path / "endless_keys.py").write_text("KEYS = 100\n")  # beside it: it must travel with the topology
+    # beside it: it must travel with the topology
+    (tmp_path / "endless_keys.py").write_text("KEYS = 100\n")
     (tmp_path / "endless.yaml").write_text("topology: endless:build\ntopology.workers: 1\n")
     run = job(tmp_path / "endless.yaml")
     run.start()
     sight = run.sight()
-    run.wait_for(lambda: (seen := sight.progress()) and any(c.acked > 1000 for c in seen.counts_by_task.values()), "acks")
+    run.wait_for(
+        lambda: (
+            (seen := sight.progress()) and any(c.acked > 1000 for c in seen.counts_by_task.values())
+        ),
+        "acks",
+    )
     sight.close()
     run.kill(run.driver(), signal.SIGTERM)
     assert run.wait() == 130
     assert "stopped; every tree is settled" in run.output()
 
 
-def test_a_second_interrupt_ends_at_once_and_leaves_nothing(job: Callable[..., MainJob], tmp_path: Path) -> None:
-    (tmp_path / "held.py").write_text(HELD)  # its tuples are never acked: the first interrupt alone waits ten minutes for them
-    (tmp_path / "held.yaml").write_text("topology: held:build\ntopology.workers: 1\ntopology.message.timeout.secs: 600\n")
+def test_a_second_interrupt_ends_at_once_and_leaves_nothing(
+    job: Callable[..., MainJob], tmp_path: Path
+) -> None:
+    # its tuples are never acked: the first interrupt alone waits ten minutes for them
+    (tmp_path / "held.py").write_text(HELD)
+    (tmp_path / "held.yaml").write_text(
+        "topology: held:build\ntopology.workers: 1\ntopology.message.timeout.secs: 600\n"
+    )
     run = job(tmp_path / "held.yaml")
     run.start()
     sight = run.sight()

@@ -1,5 +1,6 @@
-"""Rebalances and hot deploys under load on real Spark, Redis and ZooKeeper: undisturbed, with Nimbus restarted in the
-middle, and with the driver killed and started again on the same stores; the counts are exact each time."""
+"""Rebalances and hot deploys under load on real Spark, Redis and ZooKeeper: undisturbed, with
+Nimbus restarted in the middle, and with the driver killed and started again on the same stores; the
+counts are exact each time."""
 
 import json
 import os
@@ -55,7 +56,9 @@ class Driver:
         assert self._process.stdout
         deadline = time.monotonic() + ANSWER_S
         while b"\n" not in self._rest:
-            ready, _, _ = select.select([self._process.stdout], [], [], max(0.0, deadline - time.monotonic()))
+            ready, _, _ = select.select(
+                [self._process.stdout], [], [], max(0.0, deadline - time.monotonic())
+            )
             part = os.read(self._process.stdout.fileno(), 65536) if ready else b""
             assert part, f"the driver gave no answer:\n{self._log.read_text()[-3000:]}"
             self._rest += part
@@ -94,7 +97,11 @@ class Load:
     def stop(self, acked: int) -> None:
         assert self._since
         start, before = self._since
-        self._secs, self._lines, self._since = self._secs + time.monotonic() - start, self._lines + acked - before, None
+        self._secs, self._lines, self._since = (
+            self._secs + time.monotonic() - start,
+            self._lines + acked - before,
+            None,
+        )
 
     def per_second(self) -> float:
         return self._lines * self._tuples_per_line / self._secs
@@ -111,7 +118,14 @@ class Scene:
         self.load = Load(1 + WORDS_PER_LINE)
         user, password = zookeeper.identity
         with redis.client() as client:  # a user of its own, as on servers that others share
-            client.acl_setuser("storm", enabled=True, passwords=["+of-storm"], categories=["+@all"], keys=["*"], channels=["*"])
+            client.acl_setuser(
+                "storm",
+                enabled=True,
+                passwords=["+of-storm"],
+                categories=["+@all"],
+                keys=["*"],
+                channels=["*"],
+            )
         conf = {
             "sparkstorm.supervisors": 3, "storm.local.dir": str(tmp_path / "local"), "nimbus.monitor.freq.secs": 1,
             "storm.zookeeper.servers": [zookeeper.host], "storm.zookeeper.port": zookeeper.port,
@@ -167,8 +181,12 @@ def wait_for(driver: Driver, **wanted: object) -> dict[str, Any]:
         time.sleep(0.1)
 
 
-@pytest.mark.parametrize("disturbed", [False, True], ids=["undisturbed", "nimbus restarted in the middle"])
-def test_rebalances_and_a_hot_deploy_under_load_keep_the_counts_exact(scene: Scene, disturbed: bool) -> None:
+@pytest.mark.parametrize(
+    "disturbed", [False, True], ids=["undisturbed", "nimbus restarted in the middle"]
+)
+def test_rebalances_and_a_hot_deploy_under_load_keep_the_counts_exact(
+    scene: Scene, disturbed: bool
+) -> None:
     driver = scene.start()
     scene.load.begin(driver.ask(f"wait {PART}"))
     if disturbed:

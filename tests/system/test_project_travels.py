@@ -1,4 +1,6 @@
-"""A user's whole project on executors: what a host lacks is named before the start; archives and files bring it there."""
+"""A user's whole project on executors: what a host lacks is named before the start; archives and
+files bring it there.
+"""
 
 from __future__ import annotations
 
@@ -36,20 +38,29 @@ def build(input=()):
 
 
 def test_a_host_that_lacks_a_package_is_named_and_an_archive_brings_it(tmp_path: Path) -> None:
-    packages = tmp_path / "site-packages"  # a folder of this name holds what is installed, and does not travel by itself
+    # a folder of this name holds what is installed, and does not travel by itself
+    packages = tmp_path / "site-packages"
     packages.mkdir()
     (packages / "carried_words.py").write_text("def shout(word):\n    return word.upper()\n")
     (tmp_path / "travels.py").write_text(MODULE.format(packages=str(packages)))
     (tmp_path / "travels.yaml").write_text("topology: travels:build\nresults: {component: count}\n")
     (tmp_path / "stops.txt").write_text("the a\n")
     (tmp_path / "lines.txt").write_text("the cat\na dog the cat\n" * 50)
-    run = MainJob(tmp_path / "run", tmp_path / "travels.yaml", [tmp_path / "lines.txt"], "local-cluster[2,2,1024]")
+    run = MainJob(
+        tmp_path / "run",
+        tmp_path / "travels.yaml",
+        [tmp_path / "lines.txt"],
+        "local-cluster[2,2,1024]",
+    )
     files = ["--files", str(tmp_path / "stops.txt")]
     try:
         run.start(*files)
         assert run.wait() == 1
         assert "Invalid topology: the topology cannot run on host " in run.output()
-        assert "module 'carried_words' is neither installed on host " in run.output() and "Traceback" not in run.output()
+        assert (
+            "module 'carried_words' is neither installed on host " in run.output()
+            and "Traceback" not in run.output()
+        )
         with zipfile.ZipFile(tmp_path / "words.zip", "w") as archive:
             archive.write(packages / "carried_words.py", "lib/site-packages/carried_words.py")
         run.start(*files, "--archives", str(tmp_path / "words.zip"))

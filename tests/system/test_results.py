@@ -1,4 +1,6 @@
-"""`results:` of a job file: streams and states as files and tables, exact when a worker is killed, the same in a replay."""
+"""`results:` of a job file: streams and states as files and tables, exact when a worker is killed,
+the same in a replay.
+"""
 
 from __future__ import annotations
 
@@ -77,9 +79,21 @@ def rows(database: Path, table: str) -> list[Any]:
 
 def found(folder: Path, database: Path) -> dict[str, Any]:
     """Results of a run, read by other libraries than those that wrote them."""
-    lines = [json.loads(line) for path in folder.glob("split/*.jsonl") for line in path.read_text().splitlines()]
-    numbers = [row for path in folder.glob("split.numbers/*.parquet") for row in pq.read_table(path).to_pylist()]
-    cells = [row[0] for path in folder.glob("lines/*.csv") for row in list(csv.reader(path.read_text().splitlines()))[1:]]
+    lines = [
+        json.loads(line)
+        for path in folder.glob("split/*.jsonl")
+        for line in path.read_text().splitlines()
+    ]
+    numbers = [
+        row
+        for path in folder.glob("split.numbers/*.parquet")
+        for row in pq.read_table(path).to_pylist()
+    ]
+    cells = [
+        row[0]
+        for path in folder.glob("lines/*.csv")
+        for row in list(csv.reader(path.read_text().splitlines()))[1:]
+    ]
     return {
         "words": Counter(line["word"] for line in lines),
         "numbers": sorted((row["n"], row["even"]) for row in numbers),
@@ -97,11 +111,18 @@ def look(folder: Path) -> None:
         handle = cluster.topology("many")
         with contextlib.closing(handle.tail("split", "numbers", seconds=60)) as rows:
             sample = next(each for each in rows if each is not None)
-        assert sample.values["even"] is (sample.values["n"] % 2 == 0) and sample.task in handle.tasks()
-        with pytest.raises(ValueError, match="component 'split' has no stream 'odd'; it has default, numbers"):
+        assert (
+            sample.values["even"] is (sample.values["n"] % 2 == 0) and sample.task in handle.tasks()
+        )
+        with pytest.raises(
+            ValueError, match="component 'split' has no stream 'odd'; it has default, numbers"
+        ):
             handle.tail("split", "odd")
         assert handle.frame("count").shape[1] == handle.state_frame("count").shape[1] == 3
-    with connect(folder / "connection-read-only.json") as viewer, pytest.raises(ReadOnlyConnectionError):
+    with (
+        connect(folder / "connection-read-only.json") as viewer,
+        pytest.raises(ReadOnlyConnectionError),
+    ):
         viewer.topology("many").tail("split")
 
 
@@ -131,13 +152,20 @@ def replay(folder: Path, job: str) -> None:
     assert ended.returncode == 0, ended.stdout + ended.stderr
 
 
-def test_every_kind_of_result_is_exact_when_a_worker_is_killed_and_the_same_in_a_replay(tmp_path: Path) -> None:
+def test_every_kind_of_result_is_exact_when_a_worker_is_killed_and_the_same_in_a_replay(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "many_results.py").write_text(MODULE.format(gate=tmp_path / "gate"))
     (tmp_path / "input").mkdir()
     (tmp_path / "input" / "lines.txt").write_text("".join(f"{line}\n" for line in LINES))
     live, again = tables(tmp_path / "live.db"), tables(tmp_path / "again.db")
     (tmp_path / "many.yaml").write_text(JOB.format(database=live))
-    run = MainJob(tmp_path / "run", tmp_path / "many.yaml", [tmp_path / "input"], settings={"topology.max.spout.pending": 200})
+    run = MainJob(
+        tmp_path / "run",
+        tmp_path / "many.yaml",
+        [tmp_path / "input"],
+        settings={"topology.max.spout.pending": 200},
+    )
     try:
         run.start()
         sight = run.sight()
@@ -154,9 +182,17 @@ def test_every_kind_of_result_is_exact_when_a_worker_is_killed_and_the_same_in_a
         run.close()
     seen = found(folder, live)
     assert seen["words"] == Counter([*[line.split()[0] for line in LINES], *["line"] * len(LINES)])
-    assert seen["numbers"] == [(n, n % 2 == 0) for n in range(len(LINES))] == seen["numbers in the table"]
+    assert (
+        seen["numbers"]
+        == [(n, n % 2 == 0) for n in range(len(LINES))]
+        == seen["numbers in the table"]
+    )
     assert seen["lines"] == sorted(LINES)
-    assert dict(map(json.loads, seen["count.jsonl"].splitlines())) == dict(seen["counts"]) == dict(seen["words"])
+    assert (
+        dict(map(json.loads, seen["count.jsonl"].splitlines()))
+        == dict(seen["counts"])
+        == dict(seen["words"])
+    )
 
     (tmp_path / "again.yaml").write_text(JOB.format(database=again))
     replay(tmp_path, "again.yaml")

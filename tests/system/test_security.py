@@ -1,4 +1,6 @@
-"""A run as another user of the machine sees it: without a credential he gets nothing, and no secret lies about in clear."""
+"""A run as another user of the machine sees it: without a credential he gets nothing, and no secret
+lies about in clear.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ from sparkstorm.testing.system.main_job import MainJob
 
 pytestmark = [
     pytest.mark.system,
-    pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user: run this test as root"),
+    pytest.mark.skipif(
+        os.geteuid() != 0, reason="only root can become another user: run this test as root"
+    ),
 ]
 OTHER_USER = Path(__file__).with_name("other_user.py")
 LOOPBACK = ("0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000")
@@ -58,8 +62,11 @@ storm.zookeeper.auth.password: a-password-of-the-configuration
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> Iterator[MainJob]:
-    """A running job in folders that everybody may enter, started as by hand: nothing names an address of the machine."""
-    folder = Path(tempfile.mkdtemp(prefix="sparkstorm-test-", dir="/tmp"))  # pytest's own is closed to others
+    """A running job in folders that everybody may enter, started as by hand: nothing names an
+    address of the machine.
+    """
+    # pytest's own is closed to others
+    folder = Path(tempfile.mkdtemp(prefix="sparkstorm-test-", dir="/tmp"))
     folder.chmod(0o755)
     (folder / "scratch").mkdir()
     plain = {**main_job.environment(), "TMPDIR": str(folder / "scratch")}
@@ -75,10 +82,18 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Iterator[MainJob]:
 
 
 def listening(pids: set[int]) -> list[tuple[str, int]]:
-    """Local address (in the kernel's hexadecimal) and port of every TCP socket on which one of the processes listens."""
+    """Local address (in the kernel's hexadecimal) and port of every TCP socket on which one of the
+    processes listens.
+    """
     mine = {link for pid in pids for link in links(pid)}
-    rows = [line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]]
-    found = [row[1].rpartition(":") for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in mine]
+    rows = [
+        line.split()
+        for name in ("tcp", "tcp6")
+        for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]
+    ]
+    found = [
+        row[1].rpartition(":") for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in mine
+    ]
     return [(host, int(port, 16)) for host, _, port in found]
 
 
@@ -100,9 +115,12 @@ def holding(folder: Path, secrets: dict[str, str]) -> list[tuple[str, str]]:
     files = [Path(where, name) for where, _, names in os.walk(folder) for name in names]
     found = []
     for path in files:
-        with contextlib.suppress(OSError):  # Redis renames its files while it rewrites them; others are sockets
+        # Redis renames its files while it rewrites them; others are sockets
+        with contextlib.suppress(OSError):
             data = path.read_bytes()
-            found += [(path.name, name) for name, secret in secrets.items() if secret.encode() in data]
+            found += [
+                (path.name, name) for name, secret in secrets.items() if secret.encode() in data
+            ]
     return found
 
 
@@ -120,7 +138,12 @@ def check_stores(at: Connection) -> None:
         client.info()
     other = KazooClient(at.zookeeper.hosts, auth_data=[("digest", "somebody:else")])
     other.start(60)
-    for path in ("", at.zookeeper.root, f"{at.zookeeper.root}/storms", f"{at.zookeeper.root}/tickets"):
+    for path in (
+        "",
+        at.zookeeper.root,
+        f"{at.zookeeper.root}/storms",
+        f"{at.zookeeper.root}/tickets",
+    ):
         with pytest.raises(NoAuthError):
             other.get_children(path or "/")
         with pytest.raises(NoAuthError):
@@ -148,16 +171,26 @@ def test_another_user_gets_nothing_and_no_secret_lies_in_clear(run: MainJob) -> 
         "files": ["/files/forever.py"],
     }
     answer = subprocess.run(
-        [sys.executable, "-I", "-S", str(OTHER_USER), json.dumps(asked)], capture_output=True, text=True, check=True, timeout=900
+        [sys.executable, "-I", "-S", str(OTHER_USER), json.dumps(asked)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=900,
     )
     got = json.loads(answer.stdout)
     commands = got.pop("commands")
     assert {kind: sorted(found) for kind, found in got.items() if found} == {}
     assert set(got) == {"blocks", "streams", "read", "environ", "memory"}
-    assert [name for name, secret in secrets.items() if any(secret in command for command in commands.values())] == []
+    assert [
+        name
+        for name, secret in secrets.items()
+        if any(secret in command for command in commands.values())
+    ] == []
     check_stores(at)
 
     # what root sees: the connection file, and the one password that Redis itself needs
-    assert {place for place in holding(run.folder, secrets) if place[0] != "connection.json"} == {("redis.conf", "redis")}
+    assert {place for place in holding(run.folder, secrets) if place[0] != "connection.json"} == {
+        ("redis.conf", "redis")
+    }
     environments = b"".join(map(environment_of, pids))
     assert [name for name, secret in secrets.items() if secret.encode() in environments] == []

@@ -1,4 +1,6 @@
-"""Slots as Spark tasks, with real Spark in every form that a laptop has: whatever is killed, nothing below it stays."""
+"""Slots as Spark tasks, with real Spark in every form that a laptop has: whatever is killed,
+nothing below it stays.
+"""
 
 import contextlib
 import os
@@ -67,7 +69,12 @@ class Driver:
     """A driver process and everything that hangs below it."""
 
     def __init__(
-        self, bench: SlotBench, master: str, count: int, launcher: Sequence[str | Path] = PYTHON, more: Sequence[str] = ()
+        self,
+        bench: SlotBench,
+        master: str,
+        count: int,
+        launcher: Sequence[str | Path] = PYTHON,
+        more: Sequence[str] = (),
     ) -> None:
         self.log, spec_file = bench.folder / "driver.log", bench.folder / "spec.json"
         spec_file.write_bytes(bench.spec.to_json())
@@ -87,12 +94,18 @@ class Driver:
 
     def line(self, seconds: float = 900) -> str:
         """Its next line of output, which it writes in one piece."""
-        assert select.select([self.stdout], [], [], seconds)[0], f"no word from the driver: {self.log.read_text()}"
+        assert select.select([self.stdout], [], [], seconds)[0], (
+            f"no word from the driver: {self.log.read_text()}"
+        )
         return self.stdout.readline().decode().strip()
 
     def below(self, text: str) -> set[int]:
         """Living processes below the driver whose command line has that text."""
-        return {pid for pid in descendants(self.process.pid) if text in command_of(pid) and not is_gone(pid)}
+        return {
+            pid
+            for pid in descendants(self.process.pid)
+            if text in command_of(pid) and not is_gone(pid)
+        }
 
     def close(self) -> None:
         kill_all_of(self.process)
@@ -101,7 +114,9 @@ class Driver:
 
 
 @pytest.fixture
-def bench(redis_server: RedisServer, zookeeper_server: ZooKeeperServer, tmp_path: Path) -> Iterator[SlotBench]:
+def bench(
+    redis_server: RedisServer, zookeeper_server: ZooKeeperServer, tmp_path: Path
+) -> Iterator[SlotBench]:
     made = SlotBench(redis_server, zookeeper_server, tmp_path, CONF)
     made.spec = replace(made.spec, nodes=("node-1", "node-2"), slots_per_node=1)
     yield made
@@ -112,7 +127,9 @@ def bench(redis_server: RedisServer, zookeeper_server: ZooKeeperServer, tmp_path
 def drive(bench: SlotBench) -> Iterator[Callable[[str], Driver]]:
     drivers: list[Driver] = []
 
-    def start(master: str, count: int = 2, launcher: Sequence[str | Path] = PYTHON, *more: str) -> Driver:
+    def start(
+        master: str, count: int = 2, launcher: Sequence[str | Path] = PYTHON, *more: str
+    ) -> Driver:
         drivers.append(Driver(bench, master, count, launcher, more))
         return drivers[-1]
 
@@ -122,26 +139,62 @@ def drive(bench: SlotBench) -> Iterator[Callable[[str], Driver]]:
 
 
 @pytest.fixture(scope="module")
-def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Sequence[str | Path]]]:
-    """A standalone master with one worker of three cores, both with authentication; its address and a launcher for it."""
+def standalone(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[str, Sequence[str | Path]]]:
+    """A standalone master with one worker of three cores, both with authentication; its address and
+    a launcher for it.
+    """
     folder = tmp_path_factory.mktemp("standalone")
-    (folder / "spark-defaults.conf").write_text("spark.authenticate true\nspark.authenticate.secret of-the-tests\n")
+    (folder / "spark-defaults.conf").write_text(
+        "spark.authenticate true\nspark.authenticate.secret of-the-tests\n"
+    )
     launch = ("/usr/bin/env", f"SPARK_CONF_DIR={folder}")
     port = free_port()
-    master = spark_class(folder, launch, "master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", "0")
+    master = spark_class(
+        folder,
+        launch,
+        "master.Master",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--webui-port",
+        "0",
+    )
     wait_until(lambda: is_listening(port), "Spark master")
     url = f"spark://127.0.0.1:{port}"
-    options = ("--cores", "3", "--memory", "2g", "--host", "127.0.0.1", "--webui-port", "0", "--work-dir", str(folder))
+    options = (
+        "--cores",
+        "3",
+        "--memory",
+        "2g",
+        "--host",
+        "127.0.0.1",
+        "--webui-port",
+        "0",
+        "--work-dir",
+        str(folder),
+    )
     worker = spark_class(folder, launch, "worker.Worker", *options, url)
     yield url, (*launch, *PYTHON)
     for process in (worker, master):
         kill_all_of(process)
 
 
-def spark_class(folder: Path, launch: Sequence[str], name: str, *arguments: str) -> "subprocess.Popen[bytes]":
+def spark_class(
+    folder: Path, launch: Sequence[str], name: str, *arguments: str
+) -> "subprocess.Popen[bytes]":
     with (folder / f"{name}.log").open("wb") as log:
-        command = [*launch, str(spark_home() / "bin" / "spark-class"), f"org.apache.spark.deploy.{name}", *arguments]
-        return subprocess.Popen(command, stdout=log, stderr=log, env=environment(), start_new_session=True)
+        command = [
+            *launch,
+            str(spark_home() / "bin" / "spark-class"),
+            f"org.apache.spark.deploy.{name}",
+            *arguments,
+        ]
+        return subprocess.Popen(
+            command, stdout=log, stderr=log, env=environment(), start_new_session=True
+        )
 
 
 def is_listening(port: int) -> bool:
@@ -154,24 +207,32 @@ def executor_of(slot_pid: int) -> int:
     return parent_of(parent_of(slot_pid))
 
 
-def wait_all_running(bench: SlotBench, slots: Sequence[WorkerSlot] = SLOTS) -> dict[WorkerSlot, int]:
+def wait_all_running(
+    bench: SlotBench, slots: Sequence[WorkerSlot] = SLOTS
+) -> dict[WorkerSlot, int]:
     return {slot: bench.wait_running("words-1", slot, 0, 180).pid for slot in slots}
 
 
-def check_a_killed_slot_comes_back(bench: SlotBench, workers: dict[WorkerSlot, int]) -> dict[WorkerSlot, int]:
+def check_a_killed_slot_comes_back(
+    bench: SlotBench, workers: dict[WorkerSlot, int]
+) -> dict[WorkerSlot, int]:
     slot, worker = next(iter(workers.items()))
     os.kill(slot_of(worker), signal.SIGKILL)
     wait_until(lambda: is_gone(worker), "end of the killed slot's worker")
     return {**workers, slot: bench.wait_running("words-1", slot, worker, 180).pid}
 
 
-def check_a_killed_executor_comes_back(bench: SlotBench, workers: dict[WorkerSlot, int]) -> dict[WorkerSlot, int]:
+def check_a_killed_executor_comes_back(
+    bench: SlotBench, workers: dict[WorkerSlot, int]
+) -> dict[WorkerSlot, int]:
     executor = executor_of(slot_of(next(iter(workers.values()))))
     lost = {slot: pid for slot, pid in workers.items() if executor_of(slot_of(pid)) == executor}
     below = descendants(executor)
     os.kill(executor, signal.SIGKILL)
     wait_until(lambda: all(map(is_gone, below)), "end of all below the executor")
-    return {slot: bench.wait_running("words-1", slot, lost.get(slot, 0), 180).pid for slot in workers}
+    return {
+        slot: bench.wait_running("words-1", slot, lost.get(slot, 0), 180).pid for slot in workers
+    }
 
 
 def check_a_killed_driver_leaves_nothing(driver: Driver, workers: dict[WorkerSlot, int]) -> None:
@@ -182,7 +243,9 @@ def check_a_killed_driver_leaves_nothing(driver: Driver, workers: dict[WorkerSlo
     wait_until(lambda: all(map(is_gone, below | executors)), "end of all below the driver")
 
 
-def test_in_a_local_master_killed_slots_and_drivers_leave_nothing(bench: SlotBench, drive: Callable[[str], Driver]) -> None:
+def test_in_a_local_master_killed_slots_and_drivers_leave_nothing(
+    bench: SlotBench, drive: Callable[[str], Driver]
+) -> None:
     bench.submit("words-1", SLOTS)
     driver = drive("local[3]")
     assert driver.line() == "up"
@@ -201,7 +264,8 @@ def test_in_a_local_cluster_killed_slots_executors_and_drivers_leave_nothing(
     workers = check_a_killed_slot_comes_back(bench, wait_all_running(bench))
     workers = check_a_killed_executor_comes_back(bench, workers)
     said = driver.log.read_text()
-    assert "(the process of this slot was lost)" in said and "ticket was used" not in said, said  # a second attempt costs nothing
+    # a second attempt costs nothing
+    assert "(the process of this slot was lost)" in said and "ticket was used" not in said, said
     check_a_killed_driver_leaves_nothing(driver, workers)
 
 
@@ -210,18 +274,28 @@ def slots_by_executor(driver: Driver) -> dict[int, int]:
     executors = driver.below("CoarseGrainedExecutorBackend")
     children = Counter(map(parent_of, driver.below("pyspark")))
     daemons = {parent_of(daemon): daemon for daemon in children if parent_of(daemon) in executors}
-    return {executor: children[daemons[executor]] if executor in daemons else 0 for executor in executors}
+    return {
+        executor: children[daemons[executor]] if executor in daemons else 0
+        for executor in executors
+    }
 
 
-def test_slots_are_spread_over_executors_and_return_to_one_that_comes_back(bench: SlotBench, drive: Callable[..., Driver]) -> None:
+def test_slots_are_spread_over_executors_and_return_to_one_that_comes_back(
+    bench: SlotBench, drive: Callable[..., Driver]
+) -> None:
     bench.spec = replace(bench.spec, nodes=("node-1", "node-2", "node-3"))
     driver = drive("local-cluster[3,2,1024]", 3)
     assert driver.line() == "up"
-    wait_until(lambda: sorted(slots_by_executor(driver).values()) == [1, 1, 1], "a slot on every executor")
+    wait_until(
+        lambda: sorted(slots_by_executor(driver).values()) == [1, 1, 1], "a slot on every executor"
+    )
     executor = min(slots_by_executor(driver))
     os.kill(executor, signal.SIGKILL)
     wait_until(lambda: executor not in slots_by_executor(driver), "end of the executor")
-    wait_until(lambda: sorted(slots_by_executor(driver).values()) == [1, 1, 1], "a slot on the executor that came back")
+    wait_until(
+        lambda: sorted(slots_by_executor(driver).values()) == [1, 1, 1],
+        "a slot on the executor that came back",
+    )
 
 
 def test_on_a_standalone_master_killed_slots_executors_and_drivers_leave_nothing(
@@ -239,7 +313,9 @@ def test_on_a_standalone_master_killed_slots_executors_and_drivers_leave_nothing
     check_a_killed_driver_leaves_nothing(driver, workers)
 
 
-def test_stopped_slots_end_gently_and_leave_nothing(bench: SlotBench, drive: Callable[[str], Driver]) -> None:
+def test_stopped_slots_end_gently_and_leave_nothing(
+    bench: SlotBench, drive: Callable[[str], Driver]
+) -> None:
     bench.submit("words-1", SLOTS)
     driver = drive("local[3]")
     assert driver.line() == "up"
@@ -251,7 +327,9 @@ def test_stopped_slots_end_gently_and_leave_nothing(bench: SlotBench, drive: Cal
     assert driver.process.wait(900) == 0
 
 
-def test_an_interrupt_from_the_terminal_reaches_the_driver_and_nobody_else(bench: SlotBench, drive: Callable[..., Driver]) -> None:
+def test_an_interrupt_from_the_terminal_reaches_the_driver_and_nobody_else(
+    bench: SlotBench, drive: Callable[..., Driver]
+) -> None:
     bench.submit("words-1", SLOTS)
     driver = drive("local[3]", 2, SPARK_SUBMIT)
     assert driver.line() == "up"
@@ -262,7 +340,9 @@ def test_an_interrupt_from_the_terminal_reaches_the_driver_and_nobody_else(bench
     assert all(map(is_gone, workers.values())) and bench.logs().count("ended: returned") == 2
 
 
-def test_fewer_cores_than_slots_are_refused_with_the_number_that_is_needed(bench: SlotBench, drive: Callable[..., Driver]) -> None:
+def test_fewer_cores_than_slots_are_refused_with_the_number_that_is_needed(
+    bench: SlotBench, drive: Callable[..., Driver]
+) -> None:
     driver = drive("local[2]", 3)
     assert driver.line() == (
         "refused: 3 worker slots need 3 Spark cores, but local[2] offers 2: start with --master local[3] or more, "
@@ -270,7 +350,9 @@ def test_fewer_cores_than_slots_are_refused_with_the_number_that_is_needed(bench
     )
 
 
-def test_a_local_cluster_that_is_too_small_is_refused_at_once(bench: SlotBench, drive: Callable[..., Driver]) -> None:
+def test_a_local_cluster_that_is_too_small_is_refused_at_once(
+    bench: SlotBench, drive: Callable[..., Driver]
+) -> None:
     driver = drive("local-cluster[1,2,1024]", 3)
     assert driver.line() == (
         "refused: 3 worker slots need 3 Spark cores, but local-cluster[1,2,1024] offers 2: add executors or cores, "
@@ -286,5 +368,6 @@ def test_a_cluster_that_stays_too_small_is_refused_after_a_bounded_wait(
     said = drive(url, 4, launcher, "5000").line()
     # its executors may not be there yet on a busy machine
     assert re.fullmatch(
-        rf"refused: 4 worker slots need 4 Spark cores, but {url} offers [0-3]: add executors or cores, or configure fewer .*", said
+        rf"refused: 4 worker slots need 4 Spark cores, but {url} offers [0-3]: add executors or cores, or configure fewer .*",
+        said,
     ), said

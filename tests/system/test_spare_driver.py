@@ -1,4 +1,6 @@
-"""Two drivers of one cluster on servers of the user's: the leading one is killed in each kind of request, the spare goes on."""
+"""Two drivers of one cluster on servers of the user's: the leading one is killed in each kind of
+request, the spare goes on.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ class Drivers:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.redis = start_redis(folder / "redis", password="redis-secret")
-        self.zookeeper = start_zookeeper(folder / "zookeeper", password="zookeeper-secret", user="keeper")
+        self.zookeeper = start_zookeeper(
+            folder / "zookeeper", password="zookeeper-secret", user="keeper"
+        )
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         (folder / "lines.txt").write_text("\n".join(LINES) + "\n")
         for module, version in (("first", "v1"), ("second", "v2")):
@@ -44,7 +48,9 @@ class Drivers:
             ("beta-new", "beta", "second"),
             ("gamma", "gamma", "first"),
         ):
-            (folder / f"{file}.yaml").write_text(JOB.format(name=name, module=module, folder=folder))
+            (folder / f"{file}.yaml").write_text(
+                JOB.format(name=name, module=module, folder=folder)
+            )
 
     def conf(self, name: str) -> dict[str, Any]:
         return {
@@ -63,11 +69,26 @@ class Drivers:
         if name != "one" and not (self.folder / name).exists():
             (self.folder / name).mkdir(mode=0o700)
             shutil.copy2(self.connection, self.folder / name / "connection.json")
-        command = [sys.executable, "-m", "sparkstorm.cli", "cluster", str(path), "--master", "local[5]"]
-        secrets = {"SPARKSTORM_REDIS_PASSWORD": "redis-secret", "SPARKSTORM_ZOOKEEPER_PASSWORD": "zookeeper-secret"}
+        command = [
+            sys.executable,
+            "-m",
+            "sparkstorm.cli",
+            "cluster",
+            str(path),
+            "--master",
+            "local[5]",
+        ]
+        secrets = {
+            "SPARKSTORM_REDIS_PASSWORD": "redis-secret",
+            "SPARKSTORM_ZOOKEEPER_PASSWORD": "zookeeper-secret",
+        }
         with self.output(name).open("ab") as output:
             self.processes[name] = subprocess.Popen(
-                command, cwd=self.folder, stdout=output, stderr=output, env={**os.environ, **secrets}
+                command,
+                cwd=self.folder,
+                stdout=output,
+                stderr=output,
+                env={**os.environ, **secrets},
             )
 
     @property
@@ -84,7 +105,9 @@ class Drivers:
         return "\n".join(f"--- {name}\n{self.said(name)}" for name in self.processes)
 
     def run(self, *arguments: str) -> str:
-        status, out, err = ended(sparkstorm(*arguments, folder=self.folder, cluster=self.connection))
+        status, out, err = ended(
+            sparkstorm(*arguments, folder=self.folder, cluster=self.connection)
+        )
         assert status == 0, f"{arguments}: {out}{err}\n{self.all_said()}"
         return out
 
@@ -95,7 +118,9 @@ class Drivers:
             time.sleep(every_s)
 
     def wait_up(self, name: str, times: int = 1) -> None:
-        self.wait(lambda: self.said(name).count("Ctrl-C stops the cluster") == times, f"driver {name}")
+        self.wait(
+            lambda: self.said(name).count("Ctrl-C stops the cluster") == times, f"driver {name}"
+        )
 
     def kill(self, name: str) -> float:
         """Kill a driver; the time of it."""
@@ -140,7 +165,11 @@ def has_status(name: str, wanted: str) -> Callable[[ClusterClient], bool]:
     return lambda cluster: cluster.topology(name).status() == wanted
 
 
-SUBMIT = Asked("submit", ("submit", "gamma.yaml", "--detach"), lambda cluster: len(cluster.topology("gamma").slots()) == 1)
+SUBMIT = Asked(
+    "submit",
+    ("submit", "gamma.yaml", "--detach"),
+    lambda cluster: len(cluster.topology("gamma").slots()) == 1,
+)
 DEACTIVATE = Asked("deactivate", ("deactivate", "alpha"), has_status("alpha", "INACTIVE"))
 REBALANCE = Asked(
     "rebalance",
@@ -150,12 +179,17 @@ REBALANCE = Asked(
 UPDATE = Asked("update", ("update", "beta-new.yaml"), has_status("beta", "ACTIVE"))
 ACTIVATE = Asked("activate", ("activate", "alpha"), has_status("alpha", "ACTIVE"))
 RESTART = Asked("restart", ("restart", "beta"), has_status("beta", "ACTIVE"))
-KILL = Asked("kill", ("kill", "gamma", "--wait", "1"), lambda cluster: "gamma" not in [each.name for each in cluster.topologies()])
+KILL = Asked(
+    "kill",
+    ("kill", "gamma", "--wait", "1"),
+    lambda cluster: "gamma" not in [each.name for each in cluster.topologies()],
+)
 ROUNDS = ((SUBMIT, DEACTIVATE), (REBALANCE,), (UPDATE,), (ACTIVATE, RESTART, KILL))
 """Requests under way at each death of a leader.
 
-One that takes Nimbus some time is alone: the leader dies when it has accepted it. Others would be over before a signal
-arrives: the leader is stopped, they are written, and it dies without having served them.
+One that takes Nimbus some time is alone: the leader dies when it has accepted it. Others would be
+over before a signal arrives: the leader is stopped, they are written, and it dies without having
+served them.
 """
 
 
@@ -169,16 +203,26 @@ def open_requests(cluster: ClusterClient) -> list[tuple[str, str]]:
     return found
 
 
-def take_over(drivers: Drivers, cluster: ClusterClient, dies: str, asked: tuple[Asked, ...]) -> list[str]:
-    """Kill the leading driver in the middle of requests, wait until the spare has ended them and works; return the times."""
+def take_over(
+    drivers: Drivers, cluster: ClusterClient, dies: str, asked: tuple[Asked, ...]
+) -> list[str]:
+    """Kill the leading driver in the middle of requests, wait until the spare has ended them and
+    works; return the times.
+    """
     leader, process, is_alone = cluster.leader(), drivers.processes[dies], len(asked) == 1
     assert leader and leader.driver and leader.driver.pid == process.pid
-    if not is_alone:  # both: else the spare leads as soon as the leader's session ends, however late the clients are
+    # both: else the spare leads as soon as the leader's session ends, however late the clients are
+    if not is_alone:
         for each_driver in drivers.processes.values():
             each_driver.send_signal(signal.SIGSTOP)
-    begun = [sparkstorm(*each.arguments, folder=drivers.folder, cluster=drivers.connection) for each in asked]
+    begun = [
+        sparkstorm(*each.arguments, folder=drivers.folder, cluster=drivers.connection)
+        for each in asked
+    ]
     wanted = [OutcomeState.ACCEPTED] if is_alone else ["written"] * len(asked)
-    drivers.wait(lambda: [state for _, state in open_requests(cluster)] == wanted, f"{asked}", 0.002)
+    drivers.wait(
+        lambda: [state for _, state in open_requests(cluster)] == wanted, f"{asked}", 0.002
+    )
     killed = drivers.kill(dies)
     assert len(open_requests(cluster)) == len(asked), "a request was over before the leader died"
     for name in drivers.processes.keys() - {dies}:
@@ -188,26 +232,43 @@ def take_over(drivers: Drivers, cluster: ClusterClient, dies: str, asked: tuple[
     for each, process_of_client in zip(asked, begun, strict=True):
         status, out, err = ended(process_of_client)
         assert status == 0, f"{each.request}: {out}{err}\n{drivers.all_said()}"
-        times.append(f"{each.request:<12}{wanted[0].lower():<10}{led_s:>8.1f}{time.monotonic() - killed:>8.1f}")
+        times.append(
+            f"{each.request:<12}{wanted[0].lower():<10}{led_s:>8.1f}{time.monotonic() - killed:>8.1f}"
+        )
     for each in asked:
         drivers.wait(lambda each=each: each.holds(cluster), f"the end of {each.request}")  # type: ignore[misc]
-    handles = [each for each in map(cluster.topology, ("alpha", "beta")) if each.status() == "ACTIVE"]
+    handles = [
+        each for each in map(cluster.topology, ("alpha", "beta")) if each.status() == "ACTIVE"
+    ]
     acked = [handle.progress().acked for handle in handles]
-    drivers.wait(lambda: all(h.progress().acked > a + 20 for h, a in zip(handles, acked, strict=True)), "the work goes on")
+    drivers.wait(
+        lambda: all(h.progress().acked > a + 20 for h, a in zip(handles, acked, strict=True)),
+        "the work goes on",
+    )
     return [f"{line}{time.monotonic() - killed:>8.1f}" for line in times]
 
 
-def test_a_spare_ends_each_kind_of_request_in_whose_middle_the_leader_was_killed(drivers: Drivers) -> None:
+def test_a_spare_ends_each_kind_of_request_in_whose_middle_the_leader_was_killed(
+    drivers: Drivers,
+) -> None:
     drivers.start("one")
     drivers.wait_up("one")
     for name in ("alpha", "beta"):
         drivers.run("submit", f"{name}.yaml", "--detach")
-    times, leads, spare = [f"{'killed in':<12}{'when':<10}{'led':>8}{'done':>8}{'at work':>8}  (s after the kill)"], "one", "two"
+    times, leads, spare = (
+        [f"{'killed in':<12}{'when':<10}{'led':>8}{'done':>8}{'at work':>8}  (s after the kill)"],
+        "one",
+        "two",
+    )
     with connect(drivers.connection) as cluster:
         alpha = cluster.topology("alpha")
-        drivers.wait(lambda: alpha.progress().acked > 20 and cluster.topology("beta").progress().acked > 20, "the work of both")
+        drivers.wait(
+            lambda: alpha.progress().acked > 20 and cluster.topology("beta").progress().acked > 20,
+            "the work of both",
+        )
         for number, asked in enumerate(ROUNDS):
-            drivers.start(spare)  # from the third on, a driver that was killed joins again, with its nodes' names
+            # from the third on, a driver that was killed joins again, with its nodes' names
+            drivers.start(spare)
             drivers.wait_up(spare, times=1 + (number + 1) // 2)
             drivers.wait(lambda: len(cluster.drivers()) == 2, f"{spare} as a follower")
             assert [each.number for each in cluster.drivers()] == [1, 2]
@@ -216,7 +277,9 @@ def test_a_spare_ends_each_kind_of_request_in_whose_middle_the_leader_was_killed
         print("\n" + "\n".join(times))
         beta = cluster.topology("beta")
         own = {"node-1@2", "node-2@2"} if leads == "two" else {"node-1", "node-2"}
-        drivers.wait(lambda: homes(alpha) | homes(beta) <= own, "all workers on the last driver's nodes")
+        drivers.wait(
+            lambda: homes(alpha) | homes(beta) <= own, "all workers on the last driver's nodes"
+        )
         for handle in (alpha, beta):
             (drivers.folder / f"gate-{handle.name}").touch()
             drivers.run("follow", handle.name)

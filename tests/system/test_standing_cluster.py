@@ -1,4 +1,6 @@
-"""A cluster held by one process, and topologies submitted, rebalanced, updated and killed by others without Spark or Java."""
+"""A cluster held by one process, and topologies submitted, rebalanced, updated and killed by others
+without Spark or Java.
+"""
 
 from __future__ import annotations
 
@@ -124,8 +126,14 @@ class Terminals:
         (folder / "lines.txt").write_text("\n".join(LINES) + "\n")
         for module, version in (("first", "v1"), ("second", "v2")):
             (folder / f"{module}.py").write_text(WORDS.replace("VERSION", version))
-        for file, name, module in (("alpha", "alpha", "first"), ("beta", "beta", "first"), ("beta-new", "beta", "second")):
-            (folder / f"{file}.yaml").write_text(JOB.format(name=name, module=module, folder=folder))
+        for file, name, module in (
+            ("alpha", "alpha", "first"),
+            ("beta", "beta", "first"),
+            ("beta-new", "beta", "second"),
+        ):
+            (folder / f"{file}.yaml").write_text(
+                JOB.format(name=name, module=module, folder=folder)
+            )
         self.output = folder / "cluster.log"
         self.start_cluster()
 
@@ -159,7 +167,9 @@ class Terminals:
     def wait(self, condition: Callable[[], Any], what: str) -> None:
         deadline = time.monotonic() + LIMIT_S
         while not condition():
-            assert time.monotonic() < deadline, f"{what} did not come about:\n{self.output.read_text()}"
+            assert time.monotonic() < deadline, (
+                f"{what} did not come about:\n{self.output.read_text()}"
+            )
             assert self.process.poll() is None, self.output.read_text()
             time.sleep(0.05)
 
@@ -186,18 +196,26 @@ def look_inside(terminals: Terminals, worker: str) -> None:
     root = messages[0]["root"] if messages else "0123456789abcdef"
     assert terminals.json("journey", "beta", root)["root"] == root
     traces = terminals.json("journey", "beta", "--trace", "4")["traces"]
-    assert {event["component"] for trace in traces for event in trace["events"]} == {"lines", "split", "count"}
+    assert {event["component"] for trace in traces for event in trace["events"]} == {
+        "lines",
+        "split",
+        "count",
+    }
     status, out, err = terminals.run("stacks", "beta", worker, "--seconds", "2", "--folded")
     assert status == 0 and "MainThread;" in out and "(worker/loop.py" in out, out + err
 
 
 def test_three_terminals(terminals: Terminals) -> None:
     run = terminals.run
-    terminals.wait(lambda: "Ctrl-C stops the cluster" in terminals.output.read_text(), "the cluster")
+    terminals.wait(
+        lambda: "Ctrl-C stops the cluster" in terminals.output.read_text(), "the cluster"
+    )
     submit_two_at_once(terminals)
     with connect(terminals.connection) as cluster:
         alpha, beta = cluster.topology("alpha"), cluster.topology("beta")
-        terminals.wait(lambda: alpha.progress().acked > 20 and beta.progress().acked > 20, "the work of both")
+        terminals.wait(
+            lambda: alpha.progress().acked > 20 and beta.progress().acked > 20, "the work of both"
+        )
         rebalance_as_planned(terminals, alpha)
 
         updated = terminals.json("update", "beta-new.yaml")
@@ -205,7 +223,10 @@ def test_three_terminals(terminals: Terminals) -> None:
         beta = cluster.topology("beta")
         require_code_that_no_host_opens_refused(terminals, cluster)
         before = {handle: handle.progress().acked for handle in (alpha, beta)}
-        terminals.wait(lambda: all(handle.progress().acked > acked + 20 for handle, acked in before.items()), "more work")
+        terminals.wait(
+            lambda: all(handle.progress().acked > acked + 20 for handle, acked in before.items()),
+            "more work",
+        )
         require_samples_of_words(terminals)
         look_inside(terminals, str(next(iter(beta.slots()))))
         for handle in (alpha, beta):
@@ -221,8 +242,11 @@ def test_three_terminals(terminals: Terminals) -> None:
         terminals.wait(lambda: cluster.find("alpha") is None, "the end of alpha")
         assert [each["name"] for each in terminals.json("list")["topologies"]] == ["beta"]
         require_a_failed_tuple_mended_and_a_savepoint_gone_on_with(terminals, cluster)
-        status, out, err = run("submit", "beta.yaml")  # takes the run up, collects its results and ends it
-        assert status == 0 and "going on with unfinished run" in out and "results are in" in out, out + err
+        # takes the run up, collects its results and ends it
+        status, out, err = run("submit", "beta.yaml")
+        assert status == 0 and "going on with unfinished run" in out and "results are in" in out, (
+            out + err
+        )
         assert cluster.topologies() == []
     assert terminals.stop() == 0
     assert terminals.output.read_text().endswith("stopped\n")
@@ -230,7 +254,10 @@ def test_three_terminals(terminals: Terminals) -> None:
 
 def submit_two_at_once(terminals: Terminals) -> None:
     """Submit two topologies from two terminals at the same time."""
-    submits = [terminals.start("submit", f"{name}.yaml", "--detach", "--json") for name in ("alpha", "beta")]
+    submits = [
+        terminals.start("submit", f"{name}.yaml", "--detach", "--json")
+        for name in ("alpha", "beta")
+    ]
     for process in submits:
         status, out, err = ended(process)
         assert (status, json.loads(out)["status"]) == (0, 0), err
@@ -246,7 +273,9 @@ def rebalance_as_planned(terminals: Terminals, alpha: TopologyHandle) -> None:
     plan = terminals.json("rebalance", "alpha", "--workers", "2", "--plan-only")
     assert plan["move"] and plan["stay"] and not plan["unplaced"] and len(alpha.slots()) == 1
     done = terminals.json("rebalance", "alpha", "--workers", "2", "--wait", "0", "--yes")
-    assert [each["executor"] for each in done["move"]] == [each["executor"] for each in plan["move"]]
+    assert [each["executor"] for each in done["move"]] == [
+        each["executor"] for each in plan["move"]
+    ]
     assert len(alpha.slots()) == 2
 
 
@@ -254,34 +283,55 @@ def require_samples_of_words(terminals: Terminals) -> None:
     status, out, err = terminals.run("tail", "beta", "split", "-n", "3", "--json")
     samples = [json.loads(line) for line in out.splitlines()]
     assert status == 0 and len(samples) == 3, out + err
-    assert all(each["values"].keys() == {"word"} and each["values"]["word"] in EVERY_WORD for each in samples), out
+    assert all(
+        each["values"].keys() == {"word"} and each["values"]["word"] in EVERY_WORD
+        for each in samples
+    ), out
 
 
 def require_a_viewer_that_may_not_kill(terminals: Terminals) -> None:
     viewer = str(terminals.connection.with_name("connection-read-only.json"))
     assert "alpha" in terminals.run("list", "--cluster", viewer)[1]
     status, _, err = terminals.run("kill", "alpha", "--cluster", viewer)
-    assert status == 1 and err == "this connection may only read: use the cluster's connection.json to change something\n"
+    assert (
+        status == 1
+        and err
+        == "this connection may only read: use the cluster's connection.json to change something\n"
+    )
 
 
 def require_code_that_no_host_opens_refused(terminals: Terminals, cluster: ClusterClient) -> None:
-    """A submission and an update that import a module which the host lacks are refused before anything is changed."""
+    """A submission and an update that import a module which the host lacks are refused before
+    anything is changed.
+    """
     packages = terminals.folder / "site-packages"
     packages.mkdir()
     (packages / "only_here.py").write_text("def helper(self):\n    pass\n")
-    (terminals.folder / "lacking.py").write_text(LACKING.format(packages=str(packages), words=WORDS.replace("VERSION", "v3")))
+    (terminals.folder / "lacking.py").write_text(
+        LACKING.format(packages=str(packages), words=WORDS.replace("VERSION", "v3"))
+    )
     before = [each.topology_id for each in cluster.topologies()]
     for name, verb in (("gone", "submit"), ("beta", "update")):
-        (terminals.folder / "lacking.yaml").write_text(JOB.format(name=name, module="lacking", folder=terminals.folder))
-        status, out, err = terminals.run(verb, "lacking.yaml", *(["--detach"] if verb == "submit" else []))
+        (terminals.folder / "lacking.yaml").write_text(
+            JOB.format(name=name, module="lacking", folder=terminals.folder)
+        )
+        status, out, err = terminals.run(
+            verb, "lacking.yaml", *(["--detach"] if verb == "submit" else [])
+        )
         assert status == 1 and "the topology cannot run on host " in err, out + err
-        assert "module 'only_here' is neither installed on host " in err and "Traceback" not in err, err
+        assert (
+            "module 'only_here' is neither installed on host " in err and "Traceback" not in err
+        ), err
     assert [each.topology_id for each in cluster.topologies()] == before
     assert not list((terminals.folder / "storm-local" / "logs").glob("gone-*"))
 
 
-def require_a_failed_tuple_mended_and_a_savepoint_gone_on_with(terminals: Terminals, cluster: ClusterClient) -> None:
-    """A tuple fails in a run, becomes a test that fails, is mended and passes; a savepoint is gone on with."""
+def require_a_failed_tuple_mended_and_a_savepoint_gone_on_with(
+    terminals: Terminals, cluster: ClusterClient
+) -> None:
+    """A tuple fails in a run, becomes a test that fails, is mended and passes; a savepoint is gone
+    on with.
+    """
     folder = terminals.folder
     (folder / "third.py").write_text(NUMBERS)
     (folder / "gamma.yaml").write_text(f"""
@@ -292,7 +342,10 @@ topology.max.retries: 1
 """)
     assert terminals.run("submit", "gamma.yaml", "--detach")[0] == 0
     gamma = cluster.topology("gamma")
-    terminals.wait(lambda: gamma.progress().acked == 199 and gamma.dead_letters.count() == 1, "the work before the gate")
+    terminals.wait(
+        lambda: gamma.progress().acked == 199 and gamma.dead_letters.count() == 1,
+        "the work before the gate",
+    )
     require_the_failure_shown(terminals)
     mend_by_its_test(terminals, gamma)
     require_a_savepoint_gone_on_with(terminals, cluster, gamma)
@@ -302,39 +355,69 @@ def require_the_failure_shown(terminals: Terminals) -> None:
     """The failure of the tuple is listed with its place, its tries and its traceback."""
     (found,) = terminals.json("failures", "gamma")
     line = 1 + NUMBERS.splitlines().index("    weight = 1 / (tup['n'] - 13)")
-    assert (found["text"], found["count"]) == (f"check: ZeroDivisionError (third.py, line {line})", 2)
+    assert (found["text"], found["count"]) == (
+        f"check: ZeroDivisionError (third.py, line {line})",
+        2,
+    )
     assert "in check\n  weight = 1 / (tup['n'] - 13)" in found["newest"]["traceback"]
-    assert found["newest"]["waited_ms"].keys() >= {"tree", "retries"} and len(found["newest"]["code_version"]) == 64
+    assert (
+        found["newest"]["waited_ms"].keys() >= {"tree", "retries"}
+        and len(found["newest"]["code_version"]) == 64
+    )
 
 
 def mend_by_its_test(terminals: Terminals, gamma: TopologyHandle) -> None:
     """Write the dead letter as a test, which fails; mend the code, and it passes."""
     folder = terminals.folder
     (id,) = gamma.dead_letters.read()
-    status, out, err = terminals.run("capsule", "gamma", id, "--to", "gamma.capsule.json", "--pytest", "test_gamma.py")
+    status, out, err = terminals.run(
+        "capsule", "gamma", id, "--to", "gamma.capsule.json", "--pytest", "test_gamma.py"
+    )
     assert status == 0, out + err
     test = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_gamma.py"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), str(Path(__file__).parents[2])])}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(folder), str(Path(__file__).parents[2])]),
+    }
 
     def tested() -> subprocess.CompletedProcess[str]:
-        return subprocess.run(test, cwd=folder, env=environment, capture_output=True, text=True, timeout=900, check=False)
+        return subprocess.run(
+            test,
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=900,
+            check=False,
+        )
 
     before = tested()
-    assert before.returncode == 1 and "ZeroDivisionError: division by zero" in before.stdout, before.stdout
+    assert before.returncode == 1 and "ZeroDivisionError: division by zero" in before.stdout, (
+        before.stdout
+    )
     (folder / "third.py").write_text(NUMBERS.replace("1 / (tup['n'] - 13)", "1"))
     after = tested()
     assert after.returncode == 0, after.stdout
 
 
-def require_a_savepoint_gone_on_with(terminals: Terminals, cluster: ClusterClient, gamma: TopologyHandle) -> None:
-    """Kill the topology with a savepoint and submit it from there: its counts are exact in the end."""
+def require_a_savepoint_gone_on_with(
+    terminals: Terminals, cluster: ClusterClient, gamma: TopologyHandle
+) -> None:
+    """Kill the topology with a savepoint and submit it from there: its counts are exact in the
+    end.
+    """
     folder = terminals.folder
     table = gamma.state_frame("count")
-    assert sum(table["value"].to_pylist() if hasattr(table, "column_names") else list(table["value"])) == 199
+    assert (
+        sum(table["value"].to_pylist() if hasattr(table, "column_names") else list(table["value"]))
+        == 199
+    )
     assert terminals.json("savepoint", "gamma", str(folder / "saved"), "--kill")["killed"]
     terminals.wait(lambda: cluster.find("gamma") is None, "the end of gamma")
     (folder / "gate-gamma").touch()
-    assert terminals.run("submit", "gamma.yaml", "--detach", "--from", str(folder / "saved"))[0] == 0
+    assert (
+        terminals.run("submit", "gamma.yaml", "--detach", "--from", str(folder / "saved"))[0] == 0
+    )
     again = cluster.topology("gamma")
     terminals.wait(lambda: again.progress().is_drained, "the rest")
     assert dict(again.key_values("count")) == dict(Counter(n % 7 for n in range(400) if n != 13))
@@ -343,7 +426,9 @@ def require_a_savepoint_gone_on_with(terminals: Terminals, cluster: ClusterClien
 
 
 def versions_of_exact_counts(handle: TopologyHandle, folder: Path) -> set[str]:
-    """Check every count of a topology; return the versions of the code that have counted, each tuple by one of them."""
+    """Check every count of a topology; return the versions of the code that have counted, each
+    tuple by one of them.
+    """
     found: Counter[str] = Counter()
     for word, count in handle.key_values("count"):
         found[word] += count
@@ -365,9 +450,13 @@ def test_a_cluster_goes_on_when_its_zookeeper_was_emptied(
         "storm.zookeeper.auth.user": user,
         "storm.zookeeper.auth.password": password,
     }
-    terminals = Terminals(tmp_path, [word for key, value in settings.items() for word in ("-c", f"{key}={value}")])
+    terminals = Terminals(
+        tmp_path, [word for key, value in settings.items() for word in ("-c", f"{key}={value}")]
+    )
     try:
-        terminals.wait(lambda: "Ctrl-C stops the cluster" in terminals.output.read_text(), "the cluster")
+        terminals.wait(
+            lambda: "Ctrl-C stops the cluster" in terminals.output.read_text(), "the cluster"
+        )
         lost = terminals.json("submit", "alpha.yaml", "--detach")["topology_id"]
         with connect(terminals.connection) as cluster:
             terminals.wait(lambda: cluster.topology("alpha").progress().acked > 20, "work")
@@ -375,16 +464,23 @@ def test_a_cluster_goes_on_when_its_zookeeper_was_emptied(
         shutil.rmtree(own_zookeeper.data_dir / "zookeeper-data")
         own_zookeeper.restart()
         began = time.monotonic()
-        terminals.wait(lambda: "was emptied or put back" in terminals.output.read_text(), "a sentence")
+        terminals.wait(
+            lambda: "was emptied or put back" in terminals.output.read_text(), "a sentence"
+        )
         assert time.monotonic() - began < 5
-        terminals.wait(lambda: lost in terminals.json("list")["problems"], "the name of what Redis keeps")
+        terminals.wait(
+            lambda: lost in terminals.json("list")["problems"], "the name of what Redis keeps"
+        )
         new = terminals.json("submit", "alpha.yaml", "--detach")["topology_id"]
         assert terminals.json("kill", lost)["topology_id"] == lost
-        terminals.wait(lambda: lost not in terminals.json("list")["problems"], "the end of what Redis kept")
+        terminals.wait(
+            lambda: lost not in terminals.json("list")["problems"], "the end of what Redis kept"
+        )
         assert [each["id"] for each in terminals.json("list")["topologies"]] == [new]
         own_zookeeper.kill()
         terminals.process.send_signal(signal.SIGINT)
-        assert terminals.process.wait(120) == 0  # each request to ZooKeeper waits two seconds: 28 s on a quiet machine
+        # each request to ZooKeeper waits two seconds: 28 s on a quiet machine
+        assert terminals.process.wait(120) == 0
     finally:
         if terminals.process.poll() is None:
             terminals.process.terminate()

@@ -1,4 +1,6 @@
-"""The word count over TLS: Redis and ZooKeeper want a certificate of every process, and slots have a folder of their own."""
+"""The word count over TLS: Redis and ZooKeeper want a certificate of every process, and slots have
+a folder of their own.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from tests.tls_servers import TlsProxy, settings_of, tls_zookeeper
 
 pytestmark = [
     pytest.mark.system,
-    pytest.mark.skipif(shutil.which("openssl") is None, reason="certificates are made by the command openssl"),
+    pytest.mark.skipif(
+        shutil.which("openssl") is None, reason="certificates are made by the command openssl"
+    ),
 ]
 
 
@@ -35,7 +39,9 @@ def test_the_word_count_is_exact_over_tls_and_its_key_is_told_to_nobody(
                 "storm.zookeeper.ssl.enable": "true",
                 "sparkstorm.worker.local.dir": str(tmp_path / "of-slots"),
             }
-            run = MainJob(tmp_path / "run", ROOT / "conf" / "wordcount.yaml", [corpus], "local[3]", settings)
+            run = MainJob(
+                tmp_path / "run", ROOT / "conf" / "wordcount.yaml", [corpus], "local[3]", settings
+            )
             try:
                 run.start()
                 run.sight().close()
@@ -49,6 +55,11 @@ def test_the_word_count_is_exact_over_tls_and_its_key_is_told_to_nobody(
     logs = sorted(path.name for path in (tmp_path / "of-slots" / "logs").iterdir())
     assert any(name.startswith("wordcount-") for name in logs), logs
     secret = made.client_key.read_text().splitlines()[1]
-    told = [path for place in ("run", "of-slots") for path in (tmp_path / place).rglob("*") if path.is_file()]
+    told = [
+        path
+        for place in ("run", "of-slots")
+        for path in (tmp_path / place).rglob("*")
+        if path.is_file()
+    ]
     assert [path for path in told if secret.encode() in path.read_bytes()] == []
     assert secret not in commands and own_redis.password not in commands

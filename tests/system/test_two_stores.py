@@ -1,4 +1,6 @@
-"""Two topologies over two real Redis servers: each has its data in one of them, follows its record, and leaves nothing behind."""
+"""Two topologies over two real Redis servers: each has its data in one of them, follows its record,
+and leaves nothing behind.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def servers(folder: Path) -> Iterator[dict[str, RedisServer]]:
     with contextlib.ExitStack() as opened:
-        made = {name: start_redis(folder / name, password=f"secret-of-{name}", maxmemory_mb=64) for name in ("near", "far")}
+        made = {
+            name: start_redis(folder / name, password=f"secret-of-{name}", maxmemory_mb=64)
+            for name in ("near", "far")
+        }
         for server in made.values():
             opened.callback(server.stop)
         yield made
@@ -43,7 +48,10 @@ def servers(folder: Path) -> Iterator[dict[str, RedisServer]]:
 
 @pytest.fixture(scope="module")
 def cluster(folder: Path, servers: dict[str, RedisServer]) -> Iterator[Cluster]:
-    urls = [f"redis://:{server.password}@{server.host}:{server.port}#{name}" for name, server in servers.items()]
+    urls = [
+        f"redis://:{server.password}@{server.host}:{server.port}#{name}"
+        for name, server in servers.items()
+    ]
     settings = {
         "storm.local.dir": str(folder / "local"),
         "sparkstorm.redis.urls": urls,
@@ -74,7 +82,9 @@ def names_in(server: RedisServer) -> dict[str, set[str]]:
 
 def counted(handle: TopologyHandle) -> Counter[str]:
     """Let the topology end, and return its counts."""
-    until(lambda: handle.progress().is_drained, f"{handle.topology_id} goes on: {handle.problems()}")
+    until(
+        lambda: handle.progress().is_drained, f"{handle.topology_id} goes on: {handle.problems()}"
+    )
     return Counter(dict(handle.key_values("count")))
 
 
@@ -93,17 +103,26 @@ def test_two_topologies_keep_to_their_own_store_and_are_exact(
     corpus.write_text("".join(f"word{n % 97} {n % 13} the quick fox\n" for n in range(400)))
     topology = build([str(corpus)], str(gate))
 
-    with pytest.raises(InvalidConfigError, match=r"names the store 'third'; the cluster's stores are near, far"):
+    with pytest.raises(
+        InvalidConfigError, match=r"names the store 'third'; the cluster's stores are near, far"
+    ):
         cluster.submit("lost", topology, {**OWN, "topology.redis.store": "third"})
     first = cluster.submit("first", topology, OWN)
     second = cluster.submit("second", topology, OWN)
     bases = [cluster.state.read_base(each.topology_id) for each in (first, second)]
     assert [base.store if base else None for base in bases] == ["near", "far"]
     for handle in (first, second):
-        until(lambda handle=handle: handle.progress().acked > 500, f"{handle.topology_id} does not begin")  # type: ignore[misc]
+        until(
+            lambda handle=handle: handle.progress().acked > 500,  # type: ignore[misc]
+            f"{handle.topology_id} does not begin",
+        )
 
     with pytest.raises(InvalidConfigError, match=r"in the store 'far' and stay there"):
-        cluster.submit("second", topology, {**OWN, "topology.redis.store": "near", "topology.hot.deploy.enable": True})
+        cluster.submit(
+            "second",
+            topology,
+            {**OWN, "topology.redis.store": "near", "topology.hot.deploy.enable": True},
+        )
     old_id = second.topology_id
     second = cluster.submit("second", topology, {**OWN, "topology.hot.deploy.enable": True})
     heir = cluster.state.read_base(second.topology_id)
@@ -117,7 +136,9 @@ def test_two_topologies_keep_to_their_own_store_and_are_exact(
     assert held["near"].keys() == {"first"} and held["far"].keys() == {"second"}
     assert {"cursor", "fence", "steps", "progress"} <= held["near"]["first"] & held["far"]["second"]
     secrets = [server.password.encode() for server in servers.values()]
-    assert not [data for data in nodes_of(cluster.state.store) if any(secret in data for secret in secrets)]
+    assert not [
+        data for data in nodes_of(cluster.state.store) if any(secret in data for secret in secrets)
+    ]
     commands = "\n".join(command_of(pid) for pid in descendants(os.getpid()))
     assert not [secret for secret in secrets if secret.decode() in commands]
 
@@ -131,4 +152,7 @@ def test_two_topologies_keep_to_their_own_store_and_are_exact(
         handle.kill(0)
         until(lambda handle=handle: handle.status() is None, f"{handle.topology_id} does not end")  # type: ignore[misc]
     left = {name: names_in(server) for name, server in servers.items()}
-    assert left == {"near": {"first": {"ended"}, "lost": {"ended"}}, "far": {"second": {"ended"}, "lost": {"ended"}}}
+    assert left == {
+        "near": {"first": {"ended"}, "lost": {"ended"}},
+        "far": {"second": {"ended"}, "lost": {"ended"}},
+    }

@@ -9,7 +9,14 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.api import BasicBolt, BasicOutputCollector, StatefulBolt, Stream, TopologyBuilder, Tuple
+from sparkstorm.api import (
+    BasicBolt,
+    BasicOutputCollector,
+    StatefulBolt,
+    Stream,
+    TopologyBuilder,
+    Tuple,
+)
 from sparkstorm.errors import CodecError, InvalidTopologyError, WorkerFailedError
 from sparkstorm.model.topology import Topology
 from sparkstorm.testing import (
@@ -27,7 +34,11 @@ from sparkstorm.testing import (
 
 
 class Split(BasicBolt):
-    outputs = {"default": ("word",), "long": ("word", "length"), "direct": Stream(("word",), direct=True)}  # noqa: RUF012
+    outputs = {  # noqa: RUF012
+        "default": ("word",),
+        "long": ("word", "length"),
+        "direct": Stream(("word",), direct=True),
+    }
 
     def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
         for word in tup[0].split():
@@ -77,7 +88,9 @@ def test_complete_topology_hands_back_what_everybody_emitted_and_kept() -> None:
 def test_a_source_may_feed_several_streams() -> None:
     builder = TopologyBuilder()
     builder.set_spout("s", FeederSpout({"a": ["x"], "b": ["y"]}))
-    builder.set_bolt("end", Nothing()).shuffle_grouping("s", stream="a").shuffle_grouping("s", stream="b")
+    builder.set_bolt("end", Nothing()).shuffle_grouping("s", stream="a").shuffle_grouping(
+        "s", stream="b"
+    )
     result = complete_topology(builder.build(), {"s": {"a": [[1]], "b": [[2], [3]]}})
     assert (result.values("s", "a"), result.values("s", "b")) == ([(1,)], [(2,), (3,)])
 
@@ -96,7 +109,9 @@ def test_failed_sources_are_told_with_their_dead_letters() -> None:
 
     result = complete_topology(one_bolt(FeederSpout(), Picky()), {"spout": [[1], [2], [3]]})
     assert (sorted(result.acked["spout"]), result.failed["spout"]) == ([0, 2], [1])
-    assert [letter.reason.partition(" (")[0] for letter in result.dead_letters] == ["ValueError: not two"]
+    assert [letter.reason.partition(" (")[0] for letter in result.dead_letters] == [
+        "ValueError: not two"
+    ]
 
 
 def test_a_source_that_is_no_spout_is_named() -> None:
@@ -110,22 +125,34 @@ def test_a_result_that_nobody_emitted_is_named() -> None:
 
 
 BAD_ROWS = [
-    ([["a", "b"]], InvalidTopologyError, r"component 'lines', stream 'default': emitted 2 values for 1 fields \(line\)"),
+    (
+        [["a", "b"]],
+        InvalidTopologyError,
+        r"component 'lines', stream 'default': emitted 2 values for 1 fields \(line\)",
+    ),
     ([["good"], []], InvalidTopologyError, "emitted 0 values for 1 fields"),
     (["text"], InvalidTopologyError, "emit needs a list of values, not 'text'"),
-    ({"other": [["a"]]}, InvalidTopologyError, "component 'lines' emitted to undeclared stream 'other'"),
+    (
+        {"other": [["a"]]},
+        InvalidTopologyError,
+        "component 'lines' emitted to undeclared stream 'other'",
+    ),
     ([[object()]], CodecError, "field 'line': a value of type object"),
 ]
 
 
 @pytest.mark.parametrize(("rows", "kind", "sentence"), BAD_ROWS)
-def test_a_given_row_that_its_stream_refuses_is_raised(rows: Any, kind: type[Exception], sentence: str) -> None:
+def test_a_given_row_that_its_stream_refuses_is_raised(
+    rows: Any, kind: type[Exception], sentence: str
+) -> None:
     with pytest.raises(kind, match=sentence):
         complete_topology(word_count(), {"lines": rows})
 
 
 @pytest.mark.parametrize(("rows", "kind", "sentence"), BAD_ROWS)
-def test_a_fed_row_that_its_stream_refuses_is_raised_once(rows: Any, kind: type[Exception], sentence: str) -> None:
+def test_a_fed_row_that_its_stream_refuses_is_raised_once(
+    rows: Any, kind: type[Exception], sentence: str
+) -> None:
     spout = FeederSpout(["line"])
     with LocalCluster() as cluster:
         cluster.submit(word_count(spout))
@@ -148,20 +175,27 @@ def test_an_error_of_a_spout_of_ones_own_is_raised_by_complete_topology() -> Non
 
     spout = Wide()
     spout.feed(["to have something to do"])
-    with pytest.raises(WorkerFailedError, match=r"spout 'spout' \(task \d+\): .*emitted 2 values for 1 fields"):
+    with pytest.raises(
+        WorkerFailedError, match=r"spout 'spout' \(task \d+\): .*emitted 2 values for 1 fields"
+    ):
         complete_topology(one_bolt(spout, Nothing()))
 
 
 def test_a_state_of_no_component_is_named() -> None:
     result = complete_topology(word_count(), {"lines": [["a"]]})
     for read in (result.state, result.state_by_task):
-        with pytest.raises(KeyError, match="there is no component 'cuont', only count, lines, split"):
+        with pytest.raises(
+            KeyError, match="there is no component 'cuont', only count, lines, split"
+        ):
             read("cuont")
 
 
 def test_workers_do_not_change_what_comes_out() -> None:
     rows = [[f"w{n % 7} w{n % 3}"] for n in range(40)]
-    one, four = (complete_topology(word_count(), {"lines": rows}, conf={"topology.workers": n}) for n in (1, 4))
+    one, four = (
+        complete_topology(word_count(), {"lines": rows}, conf={"topology.workers": n})
+        for n in (1, 4)
+    )
     assert one.state("count") == four.state("count")
     assert sorted(one["count"]) == sorted(four["count"])
 
@@ -280,7 +314,9 @@ def test_what_is_shared_stays_one_object_through_packing() -> None:
 def test_what_is_shared_is_not_found_after_the_test_let_go_of_it_or_elsewhere() -> None:
     data = pickle.dumps(Shared([]))
     code = f"import pickle; pickle.loads({data!r})"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=900, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=900, check=False
+    )
     assert "lives in the test's process alone" in done.stderr
     with pytest.raises(Exception, match="lives in the test's process alone"):
         pickle.loads(data)

@@ -1,4 +1,6 @@
-"""The checker finds bolts that read the clock of the wall or unseeded chance, and accuses nobody else."""
+"""The checker finds bolts that read the clock of the wall or unseeded chance, and accuses nobody
+else.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +16,24 @@ from typing import Any, Literal
 
 import pytest
 
-from sparkstorm.api import BasicBolt, BasicOutputCollector, Duration, FoldingBolt, StatefulBolt, TopologyBuilder, Tuple, Window
+from sparkstorm.api import (
+    BasicBolt,
+    BasicOutputCollector,
+    Duration,
+    FoldingBolt,
+    StatefulBolt,
+    TopologyBuilder,
+    Tuple,
+    Window,
+)
 from sparkstorm.model.topology import Topology
 from sparkstorm.testing import FeederSpout
-from sparkstorm.testing.determinism import Finding, NondeterminismError, check_deterministic, find_nondeterminism
+from sparkstorm.testing.determinism import (
+    Finding,
+    NondeterminismError,
+    check_deterministic,
+    find_nondeterminism,
+)
 
 VIA: tuple[Literal["live", "replay"], ...] = ("live", "replay")
 ROWS = {"numbers": [[n, n * 100] for n in range(12)]}
@@ -101,13 +117,19 @@ def test_who_follows_from_the_input_is_not_accused(function: Callable[[int], Any
         (lambda n: str(uuid.uuid4()), "os.urandom"),
     ],
 )
-def test_who_asks_the_machine_is_named_with_what_was_asked_for(function: Callable[[int], Any], asked: str) -> None:
+def test_who_asks_the_machine_is_named_with_what_was_asked_for(
+    function: Callable[[int], Any], asked: str
+) -> None:
     for via in VIA:
         (finding,) = find_nondeterminism(topology(function), ROWS, via=via)
-        is_copy = via == "replay" and function is coin  # the code's copy of the generator is not the shared one
+        # the code's copy of the generator is not the shared one
+        is_copy = via == "replay" and function is coin
         assert (finding.component, finding.asked) == ("map", () if is_copy else (asked,))
         assert " on stream 'default' in one of them" in finding.example
-    with pytest.raises(NondeterminismError, match=r"component 'map' asks for .* and gave different results in two runs"):
+    with pytest.raises(
+        NondeterminismError,
+        match=r"component 'map' asks for .* and gave different results in two runs",
+    ):
         check_deterministic(topology(function), ROWS)
 
 
@@ -124,7 +146,9 @@ def test_a_callback_of_the_garbage_collector_is_no_request_of_the_bolt_that_it_i
 
 def test_asking_is_found_though_both_runs_agree_by_luck() -> None:
     assert find_nondeterminism(topology(tired), ROWS) == [Finding("map", ("time.time",))]
-    assert find_nondeterminism(topology(lambda n: str(datetime.date.today())), ROWS)[0].asked == ("datetime.date.today",)
+    assert find_nondeterminism(topology(lambda n: str(datetime.date.today())), ROWS)[0].asked == (
+        "datetime.date.today",
+    )
     assert find_nondeterminism(topology(lambda n: hash(str(n))), ROWS)[0].asked == ("hash",)
 
 
@@ -169,4 +193,12 @@ def test_windows_and_the_time_of_the_context_are_no_findings() -> None:
     builder.set_bolt("windows", bolt).global_grouping("stamped")
     assert find_nondeterminism(builder.build(), ROWS) == []
     for field in (None, "ts"):
-        assert find_nondeterminism(builder.build(), {"numbers": {"default": ROWS["numbers"]}}, via="replay", event_time=field) == []
+        assert (
+            find_nondeterminism(
+                builder.build(),
+                {"numbers": {"default": ROWS["numbers"]}},
+                via="replay",
+                event_time=field,
+            )
+            == []
+        )

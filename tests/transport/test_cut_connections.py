@@ -1,4 +1,6 @@
-"""Checks that nothing is lost and nothing doubled, wherever in its life a connection to a real Redis breaks."""
+"""Checks that nothing is lost and nothing doubled, wherever in its life a connection to a real
+Redis breaks.
+"""
 
 from __future__ import annotations
 
@@ -35,19 +37,29 @@ def bench(redis_server: RedisServer) -> Iterator[RedisBench]:
 
 
 def run_pipe(bench: RedisBench) -> None:
-    """A sender commits two frames at a time, a receiver consumes them and notes each in its journal; all is counted."""
+    """A sender commits two frames at a time, a receiver consumes them and notes each in its
+    journal; all is counted.
+    """
     sender, receiver = bench.open(), bench.open()
     sender.claim("s", {1: 1})
     receiver.claim("r", {2: 1})
     after = START.entry
     for n in range(1, COMMITS + 1):
-        sent = sender.commit(Commit("s", {1: 1}, 0, n, frames=[(2, b"%da" % n, 2), (2, b"%db" % n, 2)], watched=(2,)))
+        sent = sender.commit(
+            Commit("s", {1: 1}, 0, n, frames=[(2, b"%da" % n, 2), (2, b"%db" % n, 2)], watched=(2,))
+        )
         assert sent.backlog_by_task == {2: 4}
         found = read(receiver, {2: after}, 2)
         after = found[-1].id
         receiver.commit(
             Commit(
-                "r", {2: 1}, 0, n, cursors={2: Cursor(after, 0)}, drained_bytes={2: 4}, journal=[(2, entry.data) for entry in found]
+                "r",
+                {2: 1},
+                0,
+                n,
+                cursors={2: Cursor(after, 0)},
+                drained_bytes={2: 4},
+                journal=[(2, entry.data) for entry in found],
             )
         )
 
@@ -62,7 +74,9 @@ def test_counts_and_what_waits_are_read_as_of_one_moment(bench: RedisBench) -> N
         asked.append(number)
         first = ask(*commands[:2])
         if number < 3:
-            sender.commit(Commit("s", {1: 1}, 0, number, frames=[(2, b"frame", 5)], progress=b"%d" % number))
+            sender.commit(
+                Commit("s", {1: 1}, 0, number, frames=[(2, b"frame", 5)], progress=b"%d" % number)
+            )
         return first + ask(*commands[2:])
 
     reader._link.ask = ask_with_a_commit_between  # type: ignore[method-assign]
@@ -72,7 +86,9 @@ def test_counts_and_what_waits_are_read_as_of_one_moment(bench: RedisBench) -> N
 
 def assert_exact(bench: RedisBench) -> None:
     reader = bench.reader()
-    assert reader.record(2).journal == [b"%d%s" % (n, part) for n in range(1, COMMITS + 1) for part in (b"a", b"b")]
+    assert reader.record(2).journal == [
+        b"%d%s" % (n, part) for n in range(1, COMMITS + 1) for part in (b"a", b"b")
+    ]
     assert reader.backlog() == {2: 0}
     assert bench.frames(2) == []
     assert bench.client.get(bench.key("generation")) is None
@@ -80,7 +96,9 @@ def assert_exact(bench: RedisBench) -> None:
 
 @pytest.mark.parametrize("nth", range(1, 2 * COMMITS + 3))
 @pytest.mark.parametrize("cut", list(Cut), ids=lambda cut: cut.name.lower())
-def test_claims_and_commits_are_exact_wherever_the_connection_breaks(bench: RedisBench, cut: Cut, nth: int) -> None:
+def test_claims_and_commits_are_exact_wherever_the_connection_breaks(
+    bench: RedisBench, cut: Cut, nth: int
+) -> None:
     fault = bench.proxy.add_fault(cut, nth, b"EVALSHA")
     run_pipe(bench)
     assert fault.is_done
@@ -90,8 +108,12 @@ def test_claims_and_commits_are_exact_wherever_the_connection_breaks(bench: Redi
 
 
 @pytest.mark.parametrize("cut", list(Cut), ids=lambda cut: cut.name.lower())
-@pytest.mark.parametrize("request_word", [b"XREAD", b"SCRIPT", b"AUTH", b"XREVRANGE", b"INFO"], ids=bytes.decode)
-def test_every_other_request_may_break_as_well(bench: RedisBench, cut: Cut, request_word: bytes) -> None:
+@pytest.mark.parametrize(
+    "request_word", [b"XREAD", b"SCRIPT", b"AUTH", b"XREVRANGE", b"INFO"], ids=bytes.decode
+)
+def test_every_other_request_may_break_as_well(
+    bench: RedisBench, cut: Cut, request_word: bytes
+) -> None:
     fault = bench.proxy.add_fault(cut, 2, request_word)
     run_pipe(bench)
     assert fault.is_done
@@ -100,21 +122,32 @@ def test_every_other_request_may_break_as_well(bench: RedisBench, cut: Cut, requ
 
 @pytest.mark.parametrize("nth", [1, 2])
 @pytest.mark.parametrize("cut", list(Cut), ids=lambda cut: cut.name.lower())
-def test_a_dead_letter_is_put_back_once_wherever_the_connection_breaks(bench: RedisBench, cut: Cut, nth: int) -> None:
+def test_a_dead_letter_is_put_back_once_wherever_the_connection_breaks(
+    bench: RedisBench, cut: Cut, nth: int
+) -> None:
     bench.open().claim("o", {1: 1})
     bench.client.xadd(bench.key("dead"), {"f": b"first"})
     bench.client.xadd(bench.key("dead"), {"f": b"second"})
     with contextlib.closing(RedisReader(bench.address, bench.topology)) as reader:
         ids = [id for id, _ in reader.parked(10)]
         fault = bench.proxy.add_fault(cut, nth, b"EVALSHA")
-        assert [reader.put_back([(id, 1, b"frame %d" % n)]) for n, id in enumerate(ids)] == [[ids[0]], [ids[1]]]
+        assert [reader.put_back([(id, 1, b"frame %d" % n)]) for n, id in enumerate(ids)] == [
+            [ids[0]],
+            [ids[1]],
+        ]
         assert fault.is_done
         bench.proxy.deliver_late()
-        assert (reader.parked(10), bench.frames(1), reader.backlog()) == ([], [b"frame 0", b"frame 1"], {1: 14})
+        assert (reader.parked(10), bench.frames(1), reader.backlog()) == (
+            [],
+            [b"frame 0", b"frame 1"],
+            {1: 14},
+        )
 
 
 @pytest.mark.parametrize("cut", list(Cut), ids=lambda cut: cut.name.lower())
-def test_several_dead_letters_are_put_back_once_wherever_the_connection_breaks(bench: RedisBench, cut: Cut) -> None:
+def test_several_dead_letters_are_put_back_once_wherever_the_connection_breaks(
+    bench: RedisBench, cut: Cut
+) -> None:
     bench.open().claim("o", {1: 1})
     for data in (b"first", b"second"):
         bench.client.xadd(bench.key("dead"), {"f": data})
@@ -125,7 +158,11 @@ def test_several_dead_letters_are_put_back_once_wherever_the_connection_breaks(b
         assert reader.put_back(several) == ids, "an answer that was cut is given again"
         assert fault.is_done
         bench.proxy.deliver_late()
-        assert (reader.parked(10), bench.frames(1), reader.backlog()) == ([], [b"frame 0", b"frame 1"], {1: 14})
+        assert (reader.parked(10), bench.frames(1), reader.backlog()) == (
+            [],
+            [b"frame 0", b"frame 1"],
+            {1: 14},
+        )
 
 
 def test_every_second_try_of_all_commits_may_break(bench: RedisBench) -> None:
@@ -182,7 +219,9 @@ def test_a_commit_waits_for_a_server_that_is_away_for_a_while(bench: RedisBench)
     assert bench.frames(2) == [b"1"]
 
 
-def test_poll_stays_quick_and_goes_on_by_itself_while_its_connection_stalls_and_breaks(bench: RedisBench) -> None:
+def test_poll_stays_quick_and_goes_on_by_itself_while_its_connection_stalls_and_breaks(
+    bench: RedisBench,
+) -> None:
     owner = bench.open()
     owner.claim("o", {1: 1})
     assert owner.poll({1: START.entry}, 10) == []
@@ -215,22 +254,37 @@ def test_wait_returns_for_a_descriptor_that_wakes_it(bench: RedisBench) -> None:
         assert time.monotonic() - started < 25
 
 
-@pytest.mark.parametrize(("password", "fault"), [("wrong", "refuses our password"), ("", "wants a password and none is set")])
-def test_a_wrong_password_is_named_at_once_however_patient_one_is(redis_server: RedisServer, password: str, fault: str) -> None:
+@pytest.mark.parametrize(
+    ("password", "fault"),
+    [("wrong", "refuses our password"), ("", "wants a password and none is set")],
+)
+def test_a_wrong_password_is_named_at_once_however_patient_one_is(
+    redis_server: RedisServer, password: str, fault: str
+) -> None:
     address = RedisAddress(redis_server.host, redis_server.port, password)
-    with pytest.raises(StoreUnavailableError, match=f"Redis at 127.0.0.1:{redis_server.port} {fault}"):
+    with pytest.raises(
+        StoreUnavailableError, match=f"Redis at 127.0.0.1:{redis_server.port} {fault}"
+    ):
         RedisTransport(address, "nobody", patience_s=600).claim("o", {1: 1})
 
 
 def test_an_address_says_who_enters_and_which_database(redis_server: RedisServer) -> None:
     with redis_server.client() as client:
-        client.acl_setuser("guest", enabled=True, passwords=["+of-guest"], categories=["+@all"], keys=["*"], channels=["*"])
+        client.acl_setuser(
+            "guest",
+            enabled=True,
+            passwords=["+of-guest"],
+            categories=["+@all"],
+            keys=["*"],
+            channels=["*"],
+        )
         try:
             guest = RedisAddress(redis_server.host, redis_server.port, "of-guest", "guest")
             link = Link(guest, patience_s=5)
             assert link.ask(("ACL", "WHOAMI")) == [b"guest"]
             link.close()
-            with pytest.raises(StoreUnavailableError, match="DB index is out of range"):  # the embedded server has one
+            # the embedded server has one
+            with pytest.raises(StoreUnavailableError, match="DB index is out of range"):
                 open_connection(replace(guest, db=5))
         finally:
             client.acl_deluser("guest")
@@ -240,7 +294,9 @@ def test_an_unreachable_redis_is_named_when_patience_is_over(bench: RedisBench) 
     port = bench.proxy.port
     bench.proxy.close()
     transport = RedisTransport(RedisAddress("127.0.0.1", port), "nobody", patience_s=0.1)
-    with pytest.raises(StoreUnavailableError, match=rf"Redis at 127\.0\.0\.1:{port} did not come back in 0\.1 s"):
+    with pytest.raises(
+        StoreUnavailableError, match=rf"Redis at 127\.0\.0\.1:{port} did not come back in 0\.1 s"
+    ):
         transport.claim("o", {1: 1})
 
 
@@ -253,7 +309,9 @@ def test_connections_are_given_back(bench: RedisBench) -> None:
     wait_until(lambda: bench.proxy.connection_count() == 0, "closing")
 
 
-def test_topologies_on_one_server_do_not_touch_each_other(bench: RedisBench, redis_server: RedisServer) -> None:
+def test_topologies_on_one_server_do_not_touch_each_other(
+    bench: RedisBench, redis_server: RedisServer
+) -> None:
     sibling = RedisBench(redis_server)
     sibling.topology = bench.topology + "[1]*?"  # a name that is a pattern
     for each in (bench, sibling):

@@ -1,4 +1,6 @@
-"""Checks what a killed, shortened, full or foreign Redis does to owners: exact counts, or an error that says why."""
+"""Checks what a killed, shortened, full or foreign Redis does to owners: exact counts, or an error
+that says why.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,12 @@ import pytest
 import redis
 
 from sparkstorm.embedded import RedisServer
-from sparkstorm.errors import FencedError, StoreFullError, StoreInconsistentError, StoreRolledBackError
+from sparkstorm.errors import (
+    FencedError,
+    StoreFullError,
+    StoreInconsistentError,
+    StoreRolledBackError,
+)
 from sparkstorm.transport import frames
 from sparkstorm.transport.base import START, Commit, Cursor
 from sparkstorm.transport.redis import RedisTransport
@@ -56,7 +63,12 @@ class Counter:
 
     def step(self, **changes: Any) -> None:
         draft = Commit(
-            self.name, {self.task: 1}, self.generation, self.seq + 1, journal=[(self.task, b"%d" % self.count)], **changes
+            self.name,
+            {self.task: 1},
+            self.generation,
+            self.seq + 1,
+            journal=[(self.task, b"%d" % self.count)],
+            **changes,
         )
         try:
             self.transport.commit(draft)
@@ -71,7 +83,9 @@ class Counter:
 # -- killed
 
 
-def test_a_redis_killed_between_commits_goes_on_where_it_was(bench: RedisBench, own_redis: RedisServer) -> None:
+def test_a_redis_killed_between_commits_goes_on_where_it_was(
+    bench: RedisBench, own_redis: RedisServer
+) -> None:
     counter = Counter(bench, "c", 1)
     for _ in range(3):
         before = counter.count
@@ -87,7 +101,9 @@ def test_a_redis_killed_between_commits_goes_on_where_it_was(bench: RedisBench, 
     assert bench.frames(2) == bench.reader().record(1).journal == numbers
 
 
-def test_a_redis_killed_again_and_again_during_commits_keeps_exact_counts(bench: RedisBench, own_redis: RedisServer) -> None:
+def test_a_redis_killed_again_and_again_during_commits_keeps_exact_counts(
+    bench: RedisBench, own_redis: RedisServer
+) -> None:
     wanted = 600
     sender, receiver = Counter(bench, "s", 1), bench.open()
     reached = threading.Event()
@@ -120,7 +136,9 @@ def test_a_redis_killed_again_and_again_during_commits_keeps_exact_counts(bench:
 
 
 def cut_last_transaction(data_dir: Path) -> int:
-    """Cut the append-only file in the middle of its last MULTI, as a power cut does; returns the bytes removed."""
+    """Cut the append-only file in the middle of its last MULTI, as a power cut does; returns the
+    bytes removed.
+    """
     path = max(data_dir.rglob("*.aof"), key=lambda p: (p.stat().st_mtime, p.name.count("incr")))
     data = path.read_bytes()
     begin, end = data.rindex(b"MULTI"), data.rindex(b"EXEC")
@@ -130,8 +148,14 @@ def cut_last_transaction(data_dir: Path) -> int:
     return len(data) - keep
 
 
-def test_a_store_whose_tail_was_cut_inside_a_commit_sends_all_owners_back(bench: RedisBench, own_redis: RedisServer) -> None:
-    first, second, idle = Counter(bench, "first", 1), Counter(bench, "second", 2), Counter(bench, "idle", 3)
+def test_a_store_whose_tail_was_cut_inside_a_commit_sends_all_owners_back(
+    bench: RedisBench, own_redis: RedisServer
+) -> None:
+    first, second, idle = (
+        Counter(bench, "first", 1),
+        Counter(bench, "second", 2),
+        Counter(bench, "idle", 3),
+    )
     second.step()
     for n in range(5):
         first.step(frames=[(2, b"%d" % n, 1), (3, b"%d" % n, 1)])
@@ -162,7 +186,9 @@ def fill(bench: RedisBench, owner: RedisTransport, frame: bytes) -> Commit:
     client: Any = bench.client
     client.config_set("maxmemory", client.info("memory")["used_memory"] + 4_000_000)
     for n in range(1, 1000):
-        commit = Commit("s", {1: 1}, 0, n, frames=[(2, frame, len(frame))], journal=[(1, b"%d" % n)])
+        commit = Commit(
+            "s", {1: 1}, 0, n, frames=[(2, frame, len(frame))], journal=[(1, b"%d" % n)]
+        )
         try:
             owner.commit(commit)
         except StoreFullError:
@@ -170,7 +196,9 @@ def fill(bench: RedisBench, owner: RedisTransport, frame: bytes) -> Commit:
     raise AssertionError("Redis never got full")
 
 
-def test_a_full_store_refuses_growth_as_a_whole_and_drains_to_exact_counts(bench: RedisBench) -> None:
+def test_a_full_store_refuses_growth_as_a_whole_and_drains_to_exact_counts(
+    bench: RedisBench,
+) -> None:
     frame = b"x" * 100_000
     sender, receiver = bench.open(), bench.open()
     sender.claim("s", {1: 1})
@@ -186,7 +214,15 @@ def test_a_full_store_refuses_growth_as_a_whole_and_drains_to_exact_counts(bench
     found = read(receiver, {2: claim.record_by_task[2].cursor.entry}, sent)
     for n, entry in enumerate(found, start=1):
         receiver.commit(
-            Commit("r", {2: 1}, 0, n, cursors={2: Cursor(entry.id, 0)}, drained_bytes={2: len(frame)}, journal=[(2, b"%d" % n)])
+            Commit(
+                "r",
+                {2: 1},
+                0,
+                n,
+                cursors={2: Cursor(entry.id, 0)},
+                drained_bytes={2: len(frame)},
+                journal=[(2, b"%d" % n)],
+            )
         )
     assert sender.commit(refused).backlog_by_task == {}
     assert bench.frames(2) == [frame]
@@ -196,14 +232,18 @@ def test_a_full_store_refuses_growth_as_a_whole_and_drains_to_exact_counts(bench
     assert reader.record(1).journal == [b"%d" % n for n in range(1, sent + 2)]
 
 
-def test_a_commit_that_consumes_less_than_it_writes_waits_until_there_is_room(bench: RedisBench) -> None:
+def test_a_commit_that_consumes_less_than_it_writes_waits_until_there_is_room(
+    bench: RedisBench,
+) -> None:
     frame = b"x" * 100_000
     sender, receiver = bench.open(), bench.open()
     sender.claim("s", {1: 1})
     fill(bench, sender, frame)
     receiver.claim("r", {2: 1})
     entry = read(receiver, {2: START.entry}, 2)[0]
-    growing = Commit("r", {2: 1}, 0, 1, cursors={2: Cursor(entry.id, 0)}, frames=[(3, frame + b"y", 1)])
+    growing = Commit(
+        "r", {2: 1}, 0, 1, cursors={2: Cursor(entry.id, 0)}, frames=[(3, frame + b"y", 1)]
+    )
     before = bench.dump()
     with pytest.raises(StoreFullError):
         receiver.commit(growing)
@@ -255,26 +295,43 @@ def full_disk(bench: RedisBench | LocalBench) -> Iterator[None]:
     former = resource.prlimit(bench.server.pid, resource.RLIMIT_FSIZE)
     resource.prlimit(bench.server.pid, resource.RLIMIT_FSIZE, (0, former[1]))
     try:
-        with suppress(redis.ResponseError):  # refused when a write that was put off has failed before
-            client.set("makes it notice", b"x")  # the write that fails is the one after which others are refused
-        wait_until(lambda: client.info("persistence")["aof_last_write_status"] == "err", "the failed write")
+        # refused when a write that was put off has failed before
+        with suppress(redis.ResponseError):
+            # the write that fails is the one after which others are refused
+            client.set("makes it notice", b"x")
+        wait_until(
+            lambda: client.info("persistence")["aof_last_write_status"] == "err", "the failed write"
+        )
         yield
     finally:
         resource.prlimit(bench.server.pid, resource.RLIMIT_FSIZE, former)
-    wait_until(lambda: client.info("persistence")["aof_last_write_status"] == "ok", "the write that goes through")
+    wait_until(
+        lambda: client.info("persistence")["aof_last_write_status"] == "ok",
+        "the write that goes through",
+    )
 
 
 @pytest.mark.parametrize("kind", ["redis", "local"])
-def test_a_store_whose_disk_is_full_refuses_every_write_and_then_takes_the_same_ones(kind: str, request: Any) -> None:
-    bench: RedisBench | LocalBench = request.getfixturevalue("bench") if kind == "redis" else LocalBench()
+def test_a_store_whose_disk_is_full_refuses_every_write_and_then_takes_the_same_ones(
+    kind: str, request: Any
+) -> None:
+    bench: RedisBench | LocalBench = (
+        request.getfixturevalue("bench") if kind == "redis" else LocalBench()
+    )
     sender, receiver = bench.open(), bench.open()
     sender.claim("s", {1: 1})
     sender.commit(Commit("s", {1: 1}, 0, 1, frames=[(2, b"first", 5)]))
     again = Commit("s", {1: 1}, 0, 2, frames=[(2, b"second", 6)])
     with full_disk(bench):
         before = bench.dump()
-        for write in (lambda: sender.commit(again), sender.release, lambda: receiver.claim("r", {2: 1})):
-            with pytest.raises(StoreFullError, match="MISCONF.*(AOF|append)" if kind == "redis" else "disk"):
+        for write in (
+            lambda: sender.commit(again),
+            sender.release,
+            lambda: receiver.claim("r", {2: 1}),
+        ):
+            with pytest.raises(
+                StoreFullError, match="MISCONF.*(AOF|append)" if kind == "redis" else "disk"
+            ):
                 write()
         assert bench.dump() == before
     sender.commit(again)
@@ -295,20 +352,30 @@ def half_a_write(server: RedisServer) -> Iterator[None]:
     former = resource.prlimit(server.pid, resource.RLIMIT_FSIZE)
     client.set("written", b"before")
     wait_for_aof(client)
-    resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (append_only_file(server).stat().st_size + 7, former[1]))
+    resource.prlimit(
+        server.pid, resource.RLIMIT_FSIZE, (append_only_file(server).stat().st_size + 7, former[1])
+    )
     try:
         client.set("cut", b"off")
-        wait_until(lambda: client.info("persistence")["aof_last_write_status"] == "err", "the failed write")
+        wait_until(
+            lambda: client.info("persistence")["aof_last_write_status"] == "err", "the failed write"
+        )
         yield
     finally:
         resource.prlimit(server.pid, resource.RLIMIT_FSIZE, former)
-    wait_until(lambda: client.info("persistence")["aof_last_write_status"] == "ok", "the write that goes through")
+    wait_until(
+        lambda: client.info("persistence")["aof_last_write_status"] == "ok",
+        "the write that goes through",
+    )
     client.close()
 
 
-def test_an_embedded_server_whose_disk_was_full_starts_again_with_all_it_had(own_redis: RedisServer, caplog: Any) -> None:
+def test_an_embedded_server_whose_disk_was_full_starts_again_with_all_it_had(
+    own_redis: RedisServer, caplog: Any
+) -> None:
     client: Any = own_redis.client()
-    client.bgrewriteaof()  # as each start of ours: the file that it opens is the one that gets a gap
+    # as each start of ours: the file that it opens is the one that gets a gap
+    client.bgrewriteaof()
     wait_until(lambda: append_only_file(own_redis).name.endswith(".2.incr.aof"), "the rewrite")
     with half_a_write(own_redis):
         pass
@@ -340,13 +407,17 @@ def test_a_worker_that_met_a_full_disk_has_the_file_rewritten(bench: RedisBench)
 # -- foreign
 
 
-def test_a_key_of_another_type_stops_the_topology_for_good_and_names_the_key(shared: RedisBench) -> None:
+def test_a_key_of_another_type_stops_the_topology_for_good_and_names_the_key(
+    shared: RedisBench,
+) -> None:
     owner, other = Counter(shared, "o", 1), Counter(shared, "p", 2)
     shared.client.set(shared.key("journal", 1), "not a list")
     with pytest.raises(StoreInconsistentError, match="WRONGTYPE"):
         owner.step(frames=[(9, b"half", 1)])
     assert shared.frames(9) == [b"half"]  # Redis keeps what a script wrote before it failed
-    with pytest.raises(StoreInconsistentError, match=r"broken by RPUSH \{contract-\d+\}:journal:1: .*WRONGTYPE"):
+    with pytest.raises(
+        StoreInconsistentError, match=r"broken by RPUSH \{contract-\d+\}:journal:1: .*WRONGTYPE"
+    ):
         other.step()
     with pytest.raises(StoreInconsistentError, match="cannot be trusted any more"):
         owner.step()
@@ -355,7 +426,9 @@ def test_a_key_of_another_type_stops_the_topology_for_good_and_names_the_key(sha
 
 
 @pytest.mark.parametrize("key", ["seq", "fence", "generation"])
-def test_a_bookkeeping_key_of_another_type_is_found_before_anything_is_written(shared: RedisBench, key: str) -> None:
+def test_a_bookkeeping_key_of_another_type_is_found_before_anything_is_written(
+    shared: RedisBench, key: str
+) -> None:
     owner = Counter(shared, "o", 1)
     shared.client.delete(shared.key(key))
     shared.client.rpush(shared.key(key), "what")
@@ -380,17 +453,24 @@ def test_a_stream_of_another_type_is_found_by_polling(shared: RedisBench) -> Non
     wait_until(is_found, "an error for a stream that is none")
 
 
-def test_a_frame_somebody_else_wrote_into_a_stream_is_handed_over_to_be_quarantined(shared: RedisBench) -> None:
+def test_a_frame_somebody_else_wrote_into_a_stream_is_handed_over_to_be_quarantined(
+    shared: RedisBench,
+) -> None:
     owner = Counter(shared, "o", 1)
     shared.client.xadd(shared.key("task", 1), {"strange": b"bytes", "more": b"x"})
     assert [e.data for e in read(owner.transport, {1: START.entry}, 1)] == [b"bytes"]
 
 
-@pytest.mark.parametrize("damage", ["", "x", "5-5", "5-5 x", "1-1 -1", "-1-1 0", "99999999999999999999-1 0", "1-1 0 0", "\xff"])
+@pytest.mark.parametrize(
+    "damage",
+    ["", "x", "5-5", "5-5 x", "1-1 -1", "-1-1 0", "99999999999999999999-1 0", "1-1 0 0", "\xff"],
+)
 def test_a_damaged_cursor_is_refused_with_its_key(shared: RedisBench, damage: str) -> None:
     owner = Counter(shared, "o", 1)
     shared.client.hset(shared.key("cursor"), "1", damage)
-    with pytest.raises(StoreInconsistentError, match=r"the key \{contract-\d+\}:cursor in Redis is damaged"):
+    with pytest.raises(
+        StoreInconsistentError, match=r"the key \{contract-\d+\}:cursor in Redis is damaged"
+    ):
         owner.claim()
     with pytest.raises(StoreInconsistentError, match="kill the topology and submit it again"):
         shared.reader().record(1)
@@ -399,12 +479,17 @@ def test_a_damaged_cursor_is_refused_with_its_key(shared: RedisBench, damage: st
 
 
 @pytest.mark.parametrize(("key", "field"), [("seq", "o"), ("fence", "1")])
-def test_a_damaged_number_is_refused_with_its_key_before_anything_is_written(shared: RedisBench, key: str, field: str) -> None:
+def test_a_damaged_number_is_refused_with_its_key_before_anything_is_written(
+    shared: RedisBench, key: str, field: str
+) -> None:
     owner = Counter(shared, "o", 1)
     owner.step()
     shared.client.hset(shared.key(key), field, "no number")
     before = shared.dump()
-    with pytest.raises(StoreInconsistentError, match=rf"the key \{{contract-\d+\}}:{key} in Redis is damaged .it holds"):
+    with pytest.raises(
+        StoreInconsistentError,
+        match=rf"the key \{{contract-\d+\}}:{key} in Redis is damaged .it holds",
+    ):
         owner.step()
     with pytest.raises(StoreInconsistentError, match=rf":{key} in Redis is damaged"):
         owner.claim()
@@ -412,7 +497,9 @@ def test_a_damaged_number_is_refused_with_its_key_before_anything_is_written(sha
         assert shared.dump() == before
 
 
-def test_a_damaged_backlog_is_refused_with_its_key_and_a_damaged_low_is_passed_over(shared: RedisBench) -> None:
+def test_a_damaged_backlog_is_refused_with_its_key_and_a_damaged_low_is_passed_over(
+    shared: RedisBench,
+) -> None:
     owner = Counter(shared, "o", 1)
     shared.client.hset(shared.key("low"), "o", "no number")
     shared.client.hset(shared.key("backlog"), "2", "no number")
@@ -436,15 +523,24 @@ def test_data_of_an_older_version_are_refused_with_a_sentence(shared: RedisBench
     owner.claim()
     shared.client.hdel(shared.key("steps"), "format")
     before = shared.dump()
-    with pytest.raises(StoreInconsistentError, match=r"another version of SparkStorm .frames of version 1, here 3.*--fresh"):
+    with pytest.raises(
+        StoreInconsistentError,
+        match=r"another version of SparkStorm .frames of version 1, here 3.*--fresh",
+    ):
         owner.claim()
     assert shared.dump() == before
-    assert f"FRAMES = '{frames.VERSION}'" in Path(frames.__file__).with_name("claim.lua").read_text()
+    assert (
+        f"FRAMES = '{frames.VERSION}'" in Path(frames.__file__).with_name("claim.lua").read_text()
+    )
 
 
 @pytest.mark.parametrize("is_new", [False, True], ids=["reconnects", "claims"])
-def test_half_a_commit_is_noticed_by_whoever_comes_after_a_restart(shared: RedisBench, is_new: bool) -> None:
-    """A torn append-only file brings back a commit that was begun and not ended; workers that go on have lost their connections."""
+def test_half_a_commit_is_noticed_by_whoever_comes_after_a_restart(
+    shared: RedisBench, is_new: bool
+) -> None:
+    """A torn append-only file brings back a commit that was begun and not ended; workers that go on
+    have lost their connections.
+    """
     owner = Counter(shared, "n:1", 1)
     owner.step()
     shared.client.hincrby(shared.key("steps"), "begun", 1)

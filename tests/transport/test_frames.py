@@ -1,4 +1,6 @@
-"""Checks that frames come back as they went, and that bytes from outside are either a frame or MalformedFrameError."""
+"""Checks that frames come back as they went, and that bytes from outside are either a frame or
+MalformedFrameError.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,12 @@ MEMBERS = st.tuples(st.sampled_from([1 << 61, 3 << 61]), st.integers(0, 2), st.i
 )
 SENDERS = [Source("component", task, "words", ("field",)) for task in (7, 8)]
 SENDER = SENDERS[0]
-ROOTS = st.just(0) | IDS | MEMBERS | st.lists(IDS | MEMBERS, min_size=2, max_size=4, unique=True).map(tuple)
+ROOTS = (
+    st.just(0)
+    | IDS
+    | MEMBERS
+    | st.lists(IDS | MEMBERS, min_size=2, max_size=4, unique=True).map(tuple)
+)
 ROW: list[Any] = ["failed", "no", "bolt", 3, "host", "node:1", 5, 0, "", {}]
 
 
@@ -58,14 +65,21 @@ def test_rows_come_back_as_they_went(data: st.DataObject) -> None:
         drawn.append(list(roots))
         return 5
 
-    found = frames.decode(CODEC, frames.encode_rows(CODEC, "words", 1234, rows, draw if is_tracked else None, 99))
+    found = frames.decode(
+        CODEC, frames.encode_rows(CODEC, "words", 1234, rows, draw if is_tracked else None, 99)
+    )
     assert isinstance(found, RowFrame)
     assert (found.stream, found.oldest_ms, found.origin, len(found)) == ("words", 1234, 99, count)
     assert found.values == [row for row, _, _ in rows]
     assert found.roots == [roots for _, roots, _ in rows]
     senders = found.senders * count if len(found.senders) == 1 else found.senders
     assert senders == [source.task for _, _, source in rows]
-    last = {tracked(root): place for place, (_, roots, _) in enumerate(rows) for root in each_root(roots) if root}
+    last = {
+        tracked(root): place
+        for place, (_, roots, _) in enumerate(rows)
+        for root in each_root(roots)
+        if root
+    }
     assert found.edge == (5 if last else 0) and bool(drawn) == bool(last)
     if drawn and found.root_runs is not None:
         assert sorted(drawn[0]) == sorted(last) and list(found.root_runs.distinct()) == drawn[0]
@@ -80,7 +94,10 @@ def test_rows_come_back_as_they_went(data: st.DataObject) -> None:
 )
 @settings(max_examples=50, deadline=None, derandomize=True)
 def test_acker_messages_and_verdicts_come_back_as_they_went(
-    inits: list[tuple[int, int, int]], acks: list[tuple[int, int]], failures: dict[int, Failure], renewed: list[int]
+    inits: list[tuple[int, int, int]],
+    acks: list[tuple[int, int]],
+    failures: dict[int, Failure],
+    renewed: list[int],
 ) -> None:
     roots, values, tasks = ([init[n] for init in inits] for n in range(3))
     acked, edges = ([ack[n] for ack in acks] for n in range(2))
@@ -129,7 +146,12 @@ def test_the_birth_of_a_frame_shows_without_decoding_it() -> None:
 
 def a_frame() -> bytes:
     rows: list[frames.Row] = [
-        ((f"word{n}", n, [n, None], {"k": 1.5}, 1 + 2j), (n, n + 1) if n % 3 == 0 else n, SENDERS[n % 2]) for n in range(1, 9)
+        (
+            (f"word{n}", n, [n, None], {"k": 1.5}, 1 + 2j),
+            (n, n + 1) if n % 3 == 0 else n,
+            SENDERS[n % 2],
+        )
+        for n in range(1, 9)
     ]
     return frames.encode_rows(CODEC, "words", 99, rows, lambda roots: 5)
 
@@ -138,7 +160,12 @@ ONE, TOO_LARGE = struct.pack("<Q", 1), struct.pack("<Q", 1 << 63)
 
 
 def framed(kind: int, body: Any) -> bytes:
-    return b"SF" + bytes((frames.VERSION, kind)) + bytes(8) + ormsgpack.packb(body, option=ormsgpack.OPT_NON_STR_KEYS)
+    return (
+        b"SF"
+        + bytes((frames.VERSION, kind))
+        + bytes(8)
+        + ormsgpack.packb(body, option=ormsgpack.OPT_NON_STR_KEYS)
+    )
 
 
 def rows_body(**changes: Any) -> bytes:
@@ -241,18 +268,43 @@ def test_the_crafted_bodies_are_sound_before_they_are_spoilt() -> None:
         (messages_body(failures=[[""], [ROW[:-1]], {1: 0}]), "is no failure"),
         (messages_body(failures=[[1], [ROW], {1: 0}]), "is no failure"),
         (messages_body(failures=[[""], [["exploded", *ROW[1:]]], {1: 0}]), "exploded"),
-        (messages_body(failures=[[""], [[*ROW[:-1], {"tree": "long"}]], {1: 0}]), "no times by place"),
+        (
+            messages_body(failures=[[""], [[*ROW[:-1], {"tree": "long"}]], {1: 0}]),
+            "no times by place",
+        ),
         (messages_body(ack_roots=bytes(8)), "a root is not between 1"),
         (messages_body(ack_roots=TOO_LARGE), "a root is not between 1"),
         (messages_body(ack_values=TOO_LARGE), "a value is not between 0"),
-        (messages_body(init_roots=bytes(8), init_values=ONE, init_tasks=ONE), "a root is not between 1"),
-        (messages_body(init_roots=TOO_LARGE, init_values=ONE, init_tasks=ONE), "a root is not between 1"),
-        (messages_body(init_roots=ONE, init_values=TOO_LARGE, init_tasks=ONE), "a value is not between 0"),
-        (messages_body(init_roots=ONE, init_values=ONE, init_tasks=TOO_LARGE), "a spout task is not between 0"),
-        (messages_body(init_roots=ONE, init_values=ONE, init_tasks=(2**31).to_bytes(8, "little")), "a spout task is above"),
+        (
+            messages_body(init_roots=bytes(8), init_values=ONE, init_tasks=ONE),
+            "a root is not between 1",
+        ),
+        (
+            messages_body(init_roots=TOO_LARGE, init_values=ONE, init_tasks=ONE),
+            "a root is not between 1",
+        ),
+        (
+            messages_body(init_roots=ONE, init_values=TOO_LARGE, init_tasks=ONE),
+            "a value is not between 0",
+        ),
+        (
+            messages_body(init_roots=ONE, init_values=ONE, init_tasks=TOO_LARGE),
+            "a spout task is not between 0",
+        ),
+        (
+            messages_body(
+                init_roots=ONE, init_values=ONE, init_tasks=(2**31).to_bytes(8, "little")
+            ),
+            "a spout task is above",
+        ),
         (rows_body(roots=ONE + TOO_LARGE), "a root is not between 0"),
         (rows_body(several={0: TOO_LARGE}), "an anchor is not between 1"),
-        (frames.encode_rows(Codec(), "s", 0, [((1,), 0, SENDER)] * 2).replace(b"SF\x03\x01", b"SF\x03\x04"), "one row"),
+        (
+            frames.encode_rows(Codec(), "s", 0, [((1,), 0, SENDER)] * 2).replace(
+                b"SF\x03\x01", b"SF\x03\x04"
+            ),
+            "one row",
+        ),
         (framed(frames.SETTLED, [bytes(8), [], b"", b""]), "a root is not between 1"),
         (framed(frames.SETTLED, [b"", [], b"", b"", 1]), "too many"),
         (framed(frames.SETTLED, [bytes(9), [], b"", b""]), "64-bit"),
@@ -299,7 +351,11 @@ def spoilt(chance: random.Random, data: bytes) -> bytes:
     return bytes(changed)
 
 
-@pytest.mark.parametrize("header", [b"\xdd", b"\xdf", b"\xdb", b"\xc6", b"\xc9"], ids=["array", "map", "text", "bytes", "ext"])
+@pytest.mark.parametrize(
+    "header",
+    [b"\xdd", b"\xdf", b"\xdb", b"\xc6", b"\xc9"],
+    ids=["array", "map", "text", "bytes", "ext"],
+)
 def test_a_length_that_is_claimed_is_not_allocated(header: bytes) -> None:
     data = b"SF\x03\x01" + bytes(8) + b"\x98" + header + b"\xff\xff\xff\xff" + b"\x01"
     tracemalloc.start()
@@ -323,7 +379,9 @@ def nested_in_extensions(levels: int) -> bytes:
     return data
 
 
-@pytest.mark.parametrize("body", [b"\x91" * 100_000 + b"\xc0", nested_in_extensions(20_000)], ids=["lists", "extensions"])
+@pytest.mark.parametrize(
+    "body", [b"\x91" * 100_000 + b"\xc0", nested_in_extensions(20_000)], ids=["lists", "extensions"]
+)
 def test_endless_nesting_is_refused(body: bytes) -> None:
     with pytest.raises(MalformedFrameError):
         frames.decode(CODEC, b"SF\x03\x01" + body)
@@ -331,7 +389,13 @@ def test_endless_nesting_is_refused(body: bytes) -> None:
 
 def test_a_frame_that_would_fill_the_memory_is_refused_before_it_is_unpacked() -> None:
     count = 5 << 20
-    data = b"SF\x03\x01" + bytes(8) + b"\x97\x01\xa1s\x01\x91\x91\xdd" + count.to_bytes(4, "big") + b"\x90" * count
+    data = (
+        b"SF\x03\x01"
+        + bytes(8)
+        + b"\x97\x01\xa1s\x01\x91\x91\xdd"
+        + count.to_bytes(4, "big")
+        + b"\x90" * count
+    )
     with pytest.raises(
         MalformedFrameError, match="would take more than 384 MiB of memory; divide them"
     ):  # else: the rest is missing
@@ -360,5 +424,11 @@ def test_large_texts_and_bytes_are_no_lists_whatever_their_bytes_look_like() -> 
 def test_a_replayed_row_reads_back_as_one_row_of_no_tree(row: list[Any]) -> None:
     found = frames.decode(Codec(), frames.encode_replayed(Codec(), 7, "default", 123, row))
     assert isinstance(found, frames.RowFrame) and found.is_replayed
-    assert (found.senders, found.stream, found.oldest_ms, found.roots, found.edge) == ([7], "default", 123, [0], 0)
+    assert (found.senders, found.stream, found.oldest_ms, found.roots, found.edge) == (
+        [7],
+        "default",
+        123,
+        [0],
+        0,
+    )
     assert len(found) == 1 and found.values == [tuple(map(CODEC.normalise, row))]

@@ -16,7 +16,9 @@ def test_a_full_store_refuses_growth_as_a_whole_and_drains_to_exact_counts() -> 
     sender.claim("s", {1: 1})
     receiver.claim("r", {2: 1})
     for n in range(1, 4):
-        pressure = sender.commit(Commit("s", {1: 1}, 0, n, frames=[(2, b"x" * 10, 10)], watched=(2,)))
+        pressure = sender.commit(
+            Commit("s", {1: 1}, 0, n, frames=[(2, b"x" * 10, 10)], watched=(2,))
+        )
     assert pressure.fullness == 1.2
     refused = Commit("s", {1: 1}, 0, 4, frames=[(2, b"y" * 10, 10)], journal=[(1, b"4")])
     before = store.checkpoint()
@@ -24,12 +26,16 @@ def test_a_full_store_refuses_growth_as_a_whole_and_drains_to_exact_counts() -> 
         sender.commit(refused)
     assert store.checkpoint() == before
     found = receiver.poll({2: START.entry}, 10)
-    swap = Commit("r", {2: 1}, 0, 1, cursors={2: Cursor(found[0].id, 0)}, frames=[(3, b"z" * 11, 11)])
+    swap = Commit(
+        "r", {2: 1}, 0, 1, cursors={2: Cursor(found[0].id, 0)}, frames=[(3, b"z" * 11, 11)]
+    )
     with pytest.raises(StoreFullError):
         receiver.commit(swap)
     swap.frames = [(3, b"z" * 10, 10)]
     receiver.commit(swap)  # as much as it consumes
-    receiver.commit(Commit("r", {2: 1}, 0, 2, cursors={2: Cursor(found[2].id, 0)}, drained_bytes={2: 30}))
+    receiver.commit(
+        Commit("r", {2: 1}, 0, 2, cursors={2: Cursor(found[2].id, 0)}, drained_bytes={2: 30})
+    )
     sender.commit(refused)
     assert LocalReader(store).backlog() == {1: 0, 2: 10, 3: 10}
     assert LocalReader(store).record(1).journal == [b"4"]
@@ -61,7 +67,9 @@ def test_a_checkpoint_does_not_change_with_its_store() -> None:
 
 @pytest.mark.parametrize("knows", [False, True])
 def test_what_a_commit_consumed_is_in_doubt_until_its_owner_knows_the_answer(knows: bool) -> None:
-    """The store goes back behind an entry and the commit that consumed it; the same commit must not go through again."""
+    """The store goes back behind an entry and the commit that consumed it; the same commit must not
+    go through again.
+    """
     store = LocalStore()
     sender, receiver = LocalTransport(store), LocalTransport(store)
     sender.claim("s", {1: 1})
@@ -76,7 +84,8 @@ def test_what_a_commit_consumed_is_in_doubt_until_its_owner_knows_the_answer(kno
         receiver.forget_answer(in_doubt)
     store.restore(before)
     if knows:
-        receiver.commit(commit)  # nothing shows that the entry is gone: an owner that knows the answer never sends this
+        # nothing shows that the entry is gone: an owner that knows the answer never sends this
+        receiver.commit(commit)
     else:
         with pytest.raises(StoreRolledBackError):
             receiver.commit(commit)

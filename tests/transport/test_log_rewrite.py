@@ -1,4 +1,6 @@
-"""Checks the rewrite of the append-only file: once in a server's life, awaited by all, never for ever."""
+"""Checks the rewrite of the append-only file: once in a server's life, awaited by all, never for
+ever.
+"""
 
 from __future__ import annotations
 
@@ -41,14 +43,18 @@ def start(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Start]:
 
 
 @pytest.fixture
-def said(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
+def said(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[], list[str]]:
     """Warnings so far."""
     monkeypatch.setattr(log_rewrite, "_said", set())
     caplog.set_level(logging.WARNING)
     return lambda: [record.getMessage() for record in caplog.records]
 
 
-def ask(server: BareRedis, patience_s: float = 20.0, on_wait: Callable[[str], None] = lambda _: None) -> None:
+def ask(
+    server: BareRedis, patience_s: float = 20.0, on_wait: Callable[[str], None] = lambda _: None
+) -> None:
     """One harmless write on a new connection."""
     link = Link(server.address, patience_s, on_wait)
     link.ask(("SET", "key", "value"))
@@ -102,7 +108,8 @@ def test_a_rewrite_waits_for_a_snapshot_that_is_under_way(start: Start) -> None:
     server.client.bgsave()
     waits: list[str] = []
     ask(server, on_wait=waits.append)
-    assert f"Redis at 127.0.0.1:{server.port} rewrites its append-only file" in waits  # a worker beats meanwhile
+    # a worker beats meanwhile
+    assert f"Redis at 127.0.0.1:{server.port} rewrites its append-only file" in waits
     assert not persistence(server)["rdb_bgsave_in_progress"]
     assert rewrites(server) == 1
 
@@ -121,15 +128,23 @@ def test_a_server_that_loads_is_waited_for(start: Start) -> None:
     assert rewrites(server) == 1
 
 
-@pytest.mark.parametrize("option", ["rename_command BGREWRITEAOF NONE", "user default on nopass ~* &* +@all -bgrewriteaof"])
-def test_a_server_that_forbids_it_is_used_and_said_once(start: Start, said: Callable[[], list[str]], option: str) -> None:
+@pytest.mark.parametrize(
+    "option",
+    ["rename_command BGREWRITEAOF NONE", "user default on nopass ~* &* +@all -bgrewriteaof"],
+)
+def test_a_server_that_forbids_it_is_used_and_said_once(
+    start: Start, said: Callable[[], list[str]], option: str
+) -> None:
     name, _, value = option.partition(" ")
     server = start(**{name: value})
     for _ in range(3):
         ask(server)
     assert server.client.get("key") == b"value"
     [warning] = said()
-    assert f"Redis at 127.0.0.1:{server.port} cannot rewrite its append-only file (BGREWRITEAOF: " in warning
+    assert (
+        f"Redis at 127.0.0.1:{server.port} cannot rewrite its append-only file (BGREWRITEAOF: "
+        in warning
+    )
 
 
 def test_a_rewrite_that_fails_is_tried_again_and_given_up(
@@ -168,7 +183,9 @@ def test_an_embedded_server_killed_while_it_rewrites_a_torn_log_comes_back(
                 client.set(f"k{n}", n)
             client.pipeline().incr("a").incr("b").execute()
         server.kill()
-        path = max((tmp_path / "data").rglob("*.aof"), key=lambda found: ("incr" in found.name, found.name))
+        path = max(
+            (tmp_path / "data").rglob("*.aof"), key=lambda found: ("incr" in found.name, found.name)
+        )
         path.write_bytes(path.read_bytes()[:-20])
         server.restart()
         with server.client() as client:

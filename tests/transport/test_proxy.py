@@ -110,7 +110,9 @@ def test_faults_pick_requests_by_their_bytes(proxy: TcpProxy, client: socket.soc
     assert ask(client, b"x2") == b""
 
 
-def test_a_paused_proxy_holds_back_and_loses_nothing(proxy: TcpProxy, echo: Echo, client: socket.socket) -> None:
+def test_a_paused_proxy_holds_back_and_loses_nothing(
+    proxy: TcpProxy, echo: Echo, client: socket.socket
+) -> None:
     proxy.pause()
     client.sendall(b"held")
     client.settimeout(0.05)

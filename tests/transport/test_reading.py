@@ -1,4 +1,6 @@
-"""The reading side's table: what may follow what, and that a lost connection is proven before anything is read."""
+"""The reading side's table: what may follow what, and that a lost connection is proven before
+anything is read.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,11 @@ def test_a_question_is_opened_only_where_none_is_open_and_no_answer_waits() -> N
 
 
 def test_only_proof_leads_out_of_a_lost_connection() -> None:
-    out = {event for (phase, event), then in NEXT.items() if phase is Phase.LOST and then is not Phase.LOST}
+    out = {
+        event
+        for (phase, event), then in NEXT.items()
+        if phase is Phase.LOST and then is not Phase.LOST
+    }
     assert out == {Event.PROVE}
 
 
@@ -31,7 +37,9 @@ def test_every_phase_may_lose_its_connection_and_every_phase_is_reached() -> Non
 
 
 @given(st.lists(st.integers(min_value=0), max_size=30))
-def test_from_any_history_a_poll_and_a_proof_lead_back_to_a_phase_that_may_ask(choices: list[int]) -> None:
+def test_from_any_history_a_poll_and_a_proof_lead_back_to_a_phase_that_may_ask(
+    choices: list[int],
+) -> None:
     phase = Phase.FREE
     for choice in choices:
         events = [event for at, event in NEXT if at is phase]
@@ -41,7 +49,9 @@ def test_from_any_history_a_poll_and_a_proof_lead_back_to_a_phase_that_may_ask(c
     assert phase in asking_phases
 
 
-def test_a_lost_connection_reads_nothing_until_the_store_was_asked(redis_server: RedisServer) -> None:
+def test_a_lost_connection_reads_nothing_until_the_store_was_asked(
+    redis_server: RedisServer,
+) -> None:
     proxy = TcpProxy(redis_server.host, redis_server.port)
     keys = Keys("reading-1")
     reading = Reading(RedisAddress(proxy.host, proxy.port, redis_server.password), keys)
@@ -50,7 +60,10 @@ def test_a_lost_connection_reads_nothing_until_the_store_was_asked(redis_server:
         assert reading.poll({1: "0-0"}, 8) == []
         assert reading.phase is Phase.ASKED
         proxy.cut_all()
-        wait_until(lambda: reading.wait(100, ()) and not reading.poll({1: "0-0"}, 8) and reading.was_lost, "the loss is seen")
+        wait_until(
+            lambda: reading.wait(100, ()) and not reading.poll({1: "0-0"}, 8) and reading.was_lost,
+            "the loss is seen",
+        )
         redis_server.client().xadd(keys.stream(1), {"f": b"row"})
         reading.wanted = ({1: "0-0"}, 8)
         assert reading.request() == ()

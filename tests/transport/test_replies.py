@@ -1,4 +1,6 @@
-"""Checks what an owner makes of replies that a healthy Redis 6 never gives: newer ones, failing ones, silence."""
+"""Checks what an owner makes of replies that a healthy Redis 6 never gives: newer ones, failing
+ones, silence.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,12 @@ import redis
 from redis.connection import Connection
 
 from sparkstorm.embedded import RedisServer
-from sparkstorm.errors import SparkStormError, StoreFullError, StoreInconsistentError, StoreUnavailableError
+from sparkstorm.errors import (
+    SparkStormError,
+    StoreFullError,
+    StoreInconsistentError,
+    StoreUnavailableError,
+)
 from sparkstorm.model.worker_spec import RedisAddress
 from sparkstorm.testing.system.proxy import redis_request
 from sparkstorm.transport.base import START
@@ -23,7 +30,8 @@ from tests.contracts.benches import RedisBench, read
 
 
 class ScriptedRedis:
-    """A server that answers each EVALSHA with the next of the given lines, and everything else agreeably.
+    """A server that answers each EVALSHA with the next of the given lines, and everything else
+    agreeably.
 
     `always` is for requests with a word: the first that fits is the answer ("" fits every request).
     """
@@ -113,10 +121,14 @@ def test_a_passing_refusal_is_waited_out(servers: list[ScriptedRedis], answer: b
 
 
 @pytest.mark.parametrize("answer", PASSING[:3], ids=lambda answer: answer.decode()[1:18])
-def test_one_that_does_not_pass_is_told_when_patience_is_over(servers: list[ScriptedRedis], answer: bytes) -> None:
+def test_one_that_does_not_pass_is_told_when_patience_is_over(
+    servers: list[ScriptedRedis], answer: bytes
+) -> None:
     servers.append(ScriptedRedis(*[answer] * 100))
     transport = RedisTransport(servers[0].address, "t", patience_s=0.1)
-    with pytest.raises(StoreUnavailableError, match=r"did not come back in 0\.1 s: .*(read only|loading)"):
+    with pytest.raises(
+        StoreUnavailableError, match=r"did not come back in 0\.1 s: .*(read only|loading)"
+    ):
         transport.claim("o", {1: 1})
     transport.close()
 
@@ -124,7 +136,11 @@ def test_one_that_does_not_pass_is_told_when_patience_is_over(servers: list[Scri
 @pytest.mark.parametrize(
     ("answer", "error", "complaint"),
     [
-        (b"-OOM command not allowed when used memory > 'maxmemory'. script: 1, on @user_script:1.", StoreFullError, "maxm"),
+        (
+            b"-OOM command not allowed when used memory > 'maxmemory'. script: 1, on @user_script:1.",
+            StoreFullError,
+            "maxm",
+        ),
         (
             b"-ERR Error running script: @user_script: 1: -OOM command not allowed when used",
             StoreFullError,
@@ -135,8 +151,16 @@ def test_one_that_does_not_pass_is_told_when_patience_is_over(servers: list[Scri
             StoreFullError,
             r"MISCONF.* \(make room on its disk\)",
         ),
-        (b"-WRONGTYPE Operation against a key holding the wrong kind of value", StoreInconsistentError, "WRONGTYPE"),
-        (b"-NOPERM this user has no permissions to run the 'evalsha' command", StoreInconsistentError, "no permissions"),
+        (
+            b"-WRONGTYPE Operation against a key holding the wrong kind of value",
+            StoreInconsistentError,
+            "WRONGTYPE",
+        ),
+        (
+            b"-NOPERM this user has no permissions to run the 'evalsha' command",
+            StoreInconsistentError,
+            "no permissions",
+        ),
         (b"-MOVED 1234 10.0.0.1:6379", StoreInconsistentError, "10.0.0.1"),
         (b"-NOAUTH Authentication required.", StoreUnavailableError, "wants a password"),
     ],
@@ -161,10 +185,22 @@ UNKNOWN = b"-ERR unknown subcommand 'SETINFO'. Try CLIENT HELP."
 @pytest.mark.parametrize(
     ("password", "always", "fault"),
     [
-        ("wrong", {b"AUTH": WRONG, b"": MISSING}, "refuses our password: invalid username-password pair"),
-        ("wrong", {b"AUTH": b"-ERR invalid password", b"": MISSING}, "refuses our password: invalid password"),
+        (
+            "wrong",
+            {b"AUTH": WRONG, b"": MISSING},
+            "refuses our password: invalid username-password pair",
+        ),
+        (
+            "wrong",
+            {b"AUTH": b"-ERR invalid password", b"": MISSING},
+            "refuses our password: invalid password",
+        ),
         ("", {b"": MISSING}, "wants a password and none is set .*: Authentication required"),
-        ("", {b"SETINFO": UNKNOWN, b"": MISSING}, "wants a password and none is set .*: Authentication required"),
+        (
+            "",
+            {b"SETINFO": UNKNOWN, b"": MISSING},
+            "wants a password and none is set .*: Authentication required",
+        ),
     ],
     ids=["Redis 6.2 to 7.x, Valkey", "Redis 5", "none: Redis 6.2, 7.2, Valkey", "none: Redis 7.0"],
 )
@@ -180,7 +216,9 @@ def test_a_refused_password_is_named_alike_for_every_version(
 
 
 @pytest.mark.system
-def test_a_peer_that_falls_silent_is_given_up_and_asked_again(redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_that_falls_silent_is_given_up_and_asked_again(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("sparkstorm.transport.reading._BLOCK_MS", 50)
     monkeypatch.setattr("sparkstorm.transport.reading._READ_TIMEOUT_S", 0.1)
     bench = RedisBench(redis_server)
@@ -200,14 +238,26 @@ def test_a_peer_that_falls_silent_is_given_up_and_asked_again(redis_server: Redi
 
 
 def test_large_words_are_sent_as_they_are() -> None:
-    words = ("EVALSHA", b"x", 1, "t\u00e9xt", 2.5, b"l" * (1 << 16), "", "s" * (1 << 16), b"e" * (1 << 15))
+    words = (
+        "EVALSHA",
+        b"x",
+        1,
+        "t\u00e9xt",
+        2.5,
+        b"l" * (1 << 16),
+        "",
+        "s" * (1 << 16),
+        b"e" * (1 << 15),
+    )
     parts = pack(*words)
     assert b"".join(parts) == b"".join(Connection().pack_command(*words))  # type: ignore[no-untyped-call]
     assert any(part is words[5] for part in parts)
 
 
 @pytest.mark.system
-def test_a_server_that_neither_answers_nor_reads_is_given_up_in_time(redis_server: RedisServer) -> None:
+def test_a_server_that_neither_answers_nor_reads_is_given_up_in_time(
+    redis_server: RedisServer,
+) -> None:
     bench = RedisBench(redis_server)
     one, other = (open_connection(bench.address, 0.2) for _ in range(2))
     bench.proxy.pause()

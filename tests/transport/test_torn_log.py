@@ -1,4 +1,6 @@
-"""Checks Redis servers whose append-only file was cut at any byte, restarted twice: every frame once, exact backlog."""
+"""Checks Redis servers whose append-only file was cut at any byte, restarted twice: every frame
+once, exact backlog.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,14 @@ class Worker:
 
     def step(self, **changes: Any) -> bool:
         delta = b"%d" % self.count
-        commit = Commit(self.name, {self.task: 1}, self.generation, self.seq + 1, journal=[(self.task, delta)], **changes)
+        commit = Commit(
+            self.name,
+            {self.task: 1},
+            self.generation,
+            self.seq + 1,
+            journal=[(self.task, delta)],
+            **changes,
+        )
         try:
             self.transport.commit(commit)
         except StoreRolledBackError:
@@ -86,7 +95,12 @@ def state_of(client: Any) -> dict[str, Any]:
 
 def wanted(sent: int, consumed: int) -> dict[str, Any]:
     numbers = [b"%d" % n for n in range(sent)]
-    return {"waiting": numbers[consumed:], "backlog": b"%d" % (sent - consumed), "sent": numbers, "consumed": numbers[:consumed]}
+    return {
+        "waiting": numbers[consumed:],
+        "backlog": b"%d" % (sent - consumed),
+        "sent": numbers,
+        "consumed": numbers[:consumed],
+    }
 
 
 @dataclass(frozen=True)
@@ -125,7 +139,11 @@ def restarted(original: Original, folder: Path, cut: int, **settings: Any) -> st
         if found != wanted(FRAMES, FRAMES - 1) and settings:
             found |= {"refused": refusal(server.address)}
     shutil.rmtree(folder)
-    return "" if found == wanted(FRAMES, FRAMES - 1) else f"cut at {cut} of {original.begin}..{original.end}: {found}"
+    return (
+        ""
+        if found == wanted(FRAMES, FRAMES - 1)
+        else f"cut at {cut} of {original.begin}..{original.end}: {found}"
+    )
 
 
 def refusal(at: RedisAddress) -> str:
@@ -143,19 +161,34 @@ def refusal(at: RedisAddress) -> str:
 def wrong_cuts(original: Original, tmp_path: Path, every: int, **settings: Any) -> list[str]:
     cuts = range(original.begin, original.end + 1, every)
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        return [said for said in pool.map(lambda cut: restarted(original, tmp_path / f"cut-{cut}", cut, **settings), cuts) if said]
+        return [
+            said
+            for said in pool.map(
+                lambda cut: restarted(original, tmp_path / f"cut-{cut}", cut, **settings), cuts
+            )
+            if said
+        ]
 
 
-def test_a_log_cut_anywhere_in_its_last_two_commits_doubles_and_loses_nothing(original: Original, tmp_path: Path) -> None:
+def test_a_log_cut_anywhere_in_its_last_two_commits_doubles_and_loses_nothing(
+    original: Original, tmp_path: Path
+) -> None:
     # Valkey 9 drops a half commit by itself: each cut ends alike, and starts two servers
-    wrong = wrong_cuts(original, tmp_path, every=11 if "valkey" in version_of(original.binary) else 1)
+    wrong = wrong_cuts(
+        original, tmp_path, every=11 if "valkey" in version_of(original.binary) else 1
+    )
     assert not wrong, f"{len(wrong)} cuts: {wrong[:3]}"
 
 
-def test_where_the_log_may_not_be_rewritten_a_half_commit_is_found_and_refused(original: Original, tmp_path: Path) -> None:
+def test_where_the_log_may_not_be_rewritten_a_half_commit_is_found_and_refused(
+    original: Original, tmp_path: Path
+) -> None:
     wrong = wrong_cuts(original, tmp_path, every=9, rename_command="BGREWRITEAOF NONE")
     if not wrong:
         pytest.skip("this server drops a half commit by itself, as Valkey 9 does")
     for said in wrong:
-        assert "the data of topology t in Redis cannot be trusted any more, and worker s refuses them" in said, said
+        assert (
+            "the data of topology t in Redis cannot be trusted any more, and worker s refuses them"
+            in said
+        ), said
         assert "kill the topology, delete the keys {t}:* or restore a backup" in said, said

@@ -1,4 +1,6 @@
-"""The whole web server at a port of loopback, over any read model; and a source as large as one wishes."""
+"""The whole web server at a port of loopback, over any read model; and a source as large as one
+wishes.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +76,9 @@ class Listening:
 class Stream:
     """An open page: its events, one after the other."""
 
-    def __init__(self, connection: http.client.HTTPConnection, answer: http.client.HTTPResponse) -> None:
+    def __init__(
+        self, connection: http.client.HTTPConnection, answer: http.client.HTTPResponse
+    ) -> None:
         self._connection, self._answer = connection, answer
 
     def next(self) -> tuple[str, Any]:
@@ -97,7 +101,9 @@ class Stream:
 
 
 @contextmanager
-def listening(model: ReadModel, opened: Callable[[], ClusterClient] = nowhere) -> Iterator[Listening]:
+def listening(
+    model: ReadModel, opened: Callable[[], ClusterClient] = nowhere
+) -> Iterator[Listening]:
     """Serve a read model at a free port, with the limits of `sparkstorm web`."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
@@ -105,8 +111,14 @@ def listening(model: ReadModel, opened: Callable[[], ClusterClient] = nowhere) -
         port = listener.getsockname()[1]
         access, connections = Access(local_hosts(port)), Connections(opened)
         rest = rest_routes(model, Commands(connections))
-        routes = [*rest, *metrics_routes(model), *Page(model, access, connections, "listening").routes()]
-        server = uvicorn.Server(uvicorn.Config(make_app(routes, access), **{**options(), "log_level": "critical"}))
+        routes = [
+            *rest,
+            *metrics_routes(model),
+            *Page(model, access, connections, "listening").routes(),
+        ]
+        server = uvicorn.Server(
+            uvicorn.Config(make_app(routes, access), **{**options(), "log_level": "critical"})
+        )
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         try:
@@ -141,14 +153,26 @@ class LargeSource:
         self.reads += 1
         now_ms = 1000 * self.reads
         counts = {
-            task: TaskCounts(component, 1, executed=100 * self.reads + task, emitted=100 * self.reads, busy_us=300 * now_ms)
+            task: TaskCounts(
+                component,
+                1,
+                executed=100 * self.reads + task,
+                emitted=100 * self.reads,
+                busy_us=300 * now_ms,
+            )
             for task, component in self._outline.component_by_task.items()
         }
         edges = {
-            (each.component, each.stream, name): EdgeCounts(100 * self.reads, 100 * self.reads, self.reads, 1000)
+            (each.component, each.stream, name): EdgeCounts(
+                100 * self.reads, 100 * self.reads, self.reads, 1000
+            )
             for name, component in self._outline.components.items()
             for each in component.inputs
         }
-        progress = Progress(counts, {40: 10 * self.reads}, now_ms=now_ms, edges=edges, commits=self.reads)
-        found = TopologyReading(self._base, self._outline, None, look=Look({"node-1:6700": progress}, {}))
+        progress = Progress(
+            counts, {40: 10 * self.reads}, now_ms=now_ms, edges=edges, commits=self.reads
+        )
+        found = TopologyReading(
+            self._base, self._outline, None, look=Look({"node-1:6700": progress}, {})
+        )
         return Reading(now_ms, {self._base.topology_id: found})

@@ -41,7 +41,9 @@ class SimulatedReader(MomentReader):
     def log(self, slot: str, after: str = "0") -> list[tuple[str, bytes]]:
         data = self._logs.get(slot, b"")
         parts = [(f"{at + 1}-0", data[at : at + 50]) for at in range(0, len(data), 50)]
-        return [part for part in parts if int(part[0].partition("-")[0]) > int(after.partition("-")[0])]
+        return [
+            part for part in parts if int(part[0].partition("-")[0]) > int(after.partition("-")[0])
+        ]
 
     def close(self) -> None:
         return
@@ -51,7 +53,12 @@ class SimulatedClient(ClusterClient):
     """A client of a simulated cluster."""
 
     def __init__(self, cluster: LocalCluster, logs: dict[str, bytes]) -> None:
-        super().__init__(cluster.storm_state, RedisStores(RedisAddress("127.0.0.1", 1)), cluster.service, merge(cluster.slot_conf))
+        super().__init__(
+            cluster.storm_state,
+            RedisStores(RedisAddress("127.0.0.1", 1)),
+            cluster.service,
+            merge(cluster.slot_conf),
+        )
         self._data, self._logs = cluster.data_plane, logs
 
     def reader(self, topology_id: str) -> RedisReader:
@@ -67,7 +74,8 @@ class Served:
     id: str
     logs: dict[str, bytes] = field(default_factory=dict)
     routes: list[tuple[str, str]] = field(default_factory=list)  # of REST: method and path
-    page_routes: list[tuple[str, str]] = field(default_factory=list)  # of the page, those that change nothing and end
+    # of the page, those that change nothing and end
+    page_routes: list[tuple[str, str]] = field(default_factory=list)
 
 
 @contextmanager
@@ -78,12 +86,18 @@ def served(is_read_only: bool = False, **conf: object) -> Iterator[Served]:
         connections = Connections(lambda: SimulatedClient(run.cluster, logs))
         commands = Commands(connections, is_read_only)
         rest = rest_routes(run.sampler, commands, {"ui.port": 8080})
-        methods = [("POST" if "POST" in (each.methods or ()) else "GET", each.path) for each in rest]
+        methods = [
+            ("POST" if "POST" in (each.methods or ()) else "GET", each.path) for each in rest
+        ]
         access = Access(local_hosts(8080), is_read_only=is_read_only)
         of_page = Page(run.sampler, access, connections, "simulated").routes()
         routes = [*rest, *metrics_routes(run.sampler), *of_page]
         app, headers = make_app(routes, access), {"Authorization": f"Bearer {access.token}"}
         with TestClient(app, HOME, raise_server_exceptions=False, headers=headers) as client:
-            asked = [("GET", each.path) for each in of_page if isinstance(each, Route) and "GET" in (each.methods or ())]
+            asked = [
+                ("GET", each.path)
+                for each in of_page
+                if isinstance(each, Route) and "GET" in (each.methods or ())
+            ]
             asked.append(("POST", "/page/plan/{verb}"))
             yield Served(run, client, run.cluster.topology("words").id, logs, methods, asked)

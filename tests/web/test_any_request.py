@@ -1,4 +1,6 @@
-"""Any request to the REST interfaces is answered as described or refused in a sentence, never by a fault of ours."""
+"""Any request to the REST interfaces is answered as described or refused in a sentence, never by a
+fault of ours.
+"""
 
 from __future__ import annotations
 
@@ -35,20 +37,53 @@ _KNOWN = [
     "*",
     "",
 ]
-_ASKED = ["at", "window", "component", "sys", "id", "host", "file", "search-string", "num-matches", "start", "topoId", "port"]
+_ASKED = [
+    "at",
+    "window",
+    "component",
+    "sys",
+    "id",
+    "host",
+    "file",
+    "search-string",
+    "num-matches",
+    "start",
+    "topoId",
+    "port",
+]
 _ASKED += ["time_ms", "topology", "message", "q", "after"]
-_FIELDS = ["rebalanceOptions", "numWorkers", "executors", "namedLoggerLevels", "ROOT", "target_level", "timeout", "reason", "split"]
+_FIELDS = [
+    "rebalanceOptions",
+    "numWorkers",
+    "executors",
+    "namedLoggerLevels",
+    "ROOT",
+    "target_level",
+    "timeout",
+    "reason",
+    "split",
+]
 _FIELDS += ["topology", "workers", "typed", "ids", "step", "level", "secs", "worker"]
 _WORDS = st.one_of(st.sampled_from(_KNOWN), st.text(max_size=40), st.integers().map(str))
 _QUERIES = st.dictionaries(st.sampled_from(_ASKED), _WORDS, max_size=3)
-_SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=20)
+_SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=20)
+)
 
 
 def _deeper(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    return st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(_FIELDS), inner, max_size=3)
+    return st.lists(inner, max_size=3) | st.dictionaries(
+        st.sampled_from(_FIELDS), inner, max_size=3
+    )
 
 
-_BODIES = st.dictionaries(st.sampled_from(_FIELDS), st.recursive(_SCALARS, _deeper, max_leaves=8), max_size=3)
+_BODIES = st.dictionaries(
+    st.sampled_from(_FIELDS), st.recursive(_SCALARS, _deeper, max_leaves=8), max_size=3
+)
 
 
 def test_any_question_is_answered_as_described_or_refused() -> None:
@@ -66,7 +101,8 @@ def test_any_question_is_answered_as_described_or_refused() -> None:
 def _ask(at: Served, data: st.DataObject) -> None:
     routes = [each for each in [*at.routes, *at.page_routes] if not each[1].endswith("/stream")]
     method, template = data.draw(st.sampled_from(routes))
-    known = st.one_of(_WORDS, st.just(at.id)) if method == "GET" else _WORDS  # nothing that is asked for ends the topology
+    # nothing that is asked for ends the topology
+    known = st.one_of(_WORDS, st.just(at.id)) if method == "GET" else _WORDS
     path = re.sub(r"\{\w+\}", lambda _: quote(data.draw(known), safe="") or "-", template)
     body = data.draw(_BODIES) if method == "POST" else None
     answer = at.client.request(method, path, params=data.draw(_QUERIES), json=body)
@@ -74,9 +110,17 @@ def _ask(at: Served, data: st.DataObject) -> None:
     if template == "/" or template.startswith("/page/"):
         assert answer.status_code == 200 or "\n" not in (answer.json()["error"] or "\n")
         return
-    if answer.status_code in (400, 409) or (answer.status_code == 404 and "errorMessage" in answer.text):
+    if answer.status_code in (400, 409) or (
+        answer.status_code == 404 and "errorMessage" in answer.text
+    ):
         Draft202012Validator(ERROR).validate(answer.json())
-        assert "\n" not in answer.json()["errorMessage"] and answer.json()["error"].startswith(str(answer.status_code))
+        assert "\n" not in answer.json()["errorMessage"] and answer.json()["error"].startswith(
+            str(answer.status_code)
+        )
     elif answer.status_code == 200 and template in _DOCUMENT["paths"]:
-        schema = _DOCUMENT["paths"][template]["get"]["responses"]["200"]["content"]["application/json"]["schema"]
-        Draft202012Validator({**schema, "components": _DOCUMENT["components"]}).validate(answer.json())
+        schema = _DOCUMENT["paths"][template]["get"]["responses"]["200"]["content"][
+            "application/json"
+        ]["schema"]
+        Draft202012Validator({**schema, "components": _DOCUMENT["components"]}).validate(
+            answer.json()
+        )

@@ -1,4 +1,6 @@
-"""Connections of the web server: one for what is read, one for each action, and no more than there may be."""
+"""Connections of the web server: one for what is read, one for each action, and no more than there
+may be.
+"""
 
 from __future__ import annotations
 

@@ -20,11 +20,16 @@ def test_the_link_of_every_worker_is_served() -> None:
     with served() as at:
         at.run.feed(5)
         at.logs |= dict.fromkeys(at.run.sampler.topology("words").workers, LINES)
-        links = [each["workerLogLink"] for each in at.client.get(f"{BASE}/topology/{at.id}").json()["workers"]]
+        links = [
+            each["workerLogLink"]
+            for each in at.client.get(f"{BASE}/topology/{at.id}").json()["workers"]
+        ]
         assert len(links) == 2
         for link in links:
             answer = at.client.get(link)
-            assert answer.status_code == 200 and answer.headers["content-type"].startswith("text/html")
+            assert answer.status_code == 200 and answer.headers["content-type"].startswith(
+                "text/html"
+            )
             assert "line 099 of words" in answer.text and "1,800 that are kept" in answer.text
 
 
@@ -34,13 +39,22 @@ def test_a_part_of_a_log_is_what_was_asked_for() -> None:
         at.logs[slot] = LINES
         file = {"file": f"{at.id}/{slot}/worker.log"}
         part = at.client.get(f"{BASE}/log", params={**file, "start": 18, "length": 36}).text
-        assert "line 001" in part and "line 002" in part and "line 000" not in part and "line 003" not in part
+        assert (
+            "line 001" in part
+            and "line 002" in part
+            and "line 000" not in part
+            and "line 003" not in part
+        )
         found = at.client.get(f"{BASE}/log", params={**file, "grep": "042"}).text
         assert "line 042" in found and "line 041" not in found
-        answer = at.client.get(f"{BASE}/log", params={"file": f"{at.id}/6700/worker.log"})  # as Storm names it, by the port alone
-        assert answer.status_code == 404 and "node1:6700, node2:6700" in answer.text  # two workers have it
+        # as Storm names it, by the port alone
+        answer = at.client.get(f"{BASE}/log", params={"file": f"{at.id}/6700/worker.log"})
+        # two workers have it
+        assert answer.status_code == 404 and "node1:6700, node2:6700" in answer.text
         whole = at.client.get(f"{BASE}/download", params=file)
-        assert whole.content == LINES and whole.headers["content-disposition"].startswith("attachment;")
+        assert whole.content == LINES and whole.headers["content-disposition"].startswith(
+            "attachment;"
+        )
 
 
 def test_searches_answer_as_storm_does_and_go_on_where_they_ended() -> None:
@@ -50,19 +64,35 @@ def test_searches_answer_as_storm_does_and_go_on_where_they_ended() -> None:
         file = f"{at.id}/{slot}/worker.log"
         asked = {"file": file, "search-string": "line 09", "num-matches": "4"}
         first = at.client.get(f"{BASE}/search", params=asked).json()
-        assert (first["file"], first["isDaemon"], first["numMatches"], len(first["matches"])) == (file, "no", 4, 4)
-        assert first["matches"][0]["byteOffset"] == 90 * 18 and first["matches"][0]["matchString"] == "line 09"
+        assert (first["file"], first["isDaemon"], first["numMatches"], len(first["matches"])) == (
+            file,
+            "no",
+            4,
+            4,
+        )
+        assert (
+            first["matches"][0]["byteOffset"] == 90 * 18
+            and first["matches"][0]["matchString"] == "line 09"
+        )
         assert first["matches"][0]["afterString"].startswith("0 of words\nline 091")
         assert at.client.get(first["matches"][0]["logviewerURL"]).status_code == 200
-        rest = at.client.get(f"{BASE}/search", params={**asked, "start-byte-offset": first["nextByteOffset"], "num-matches": "10"})
+        rest = at.client.get(
+            f"{BASE}/search",
+            params={**asked, "start-byte-offset": first["nextByteOffset"], "num-matches": "10"},
+        )
         assert rest.json()["numMatches"] == 6 and "nextByteOffset" not in rest.json()
         port = slot.rpartition(":")[2]
         for asked_port, count in ((port, 3), ("*", 3), ("1", 0)):
-            deep = at.client.get(f"{BASE}/deepSearch/{at.id}", params={"search-string": "01", "num-matches": 3, "port": asked_port})
+            deep = at.client.get(
+                f"{BASE}/deepSearch/{at.id}",
+                params={"search-string": "01", "num-matches": 3, "port": asked_port},
+            )
             assert deep.json()["numberOfMatches"] == count
             assert [each["fileName"] for each in deep.json()["matches"]] == [file][: count or 0]
         names = at.client.get(f"{BASE}/listLogs", params={"topoId": at.id, "port": port}).json()
-        assert len(names) == 2 and file in names and file in at.client.get(f"{BASE}/searchLogs").json()
+        assert (
+            len(names) == 2 and file in names and file in at.client.get(f"{BASE}/searchLogs").json()
+        )
 
 
 @pytest.mark.parametrize(
@@ -96,7 +126,12 @@ def test_no_path_leads_out_of_the_kept_logs(file: str, route: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["/log/../../../etc/passwd", "/log/%2e%2e/%2e%2e/etc/passwd", "/deepSearch/..%2f..%2fetc%2fpasswd"]
+    "path",
+    [
+        "/log/../../../etc/passwd",
+        "/log/%2e%2e/%2e%2e/etc/passwd",
+        "/deepSearch/..%2f..%2fetc%2fpasswd",
+    ],
 )
 def test_no_route_takes_a_path_of_files(path: str) -> None:
     with served() as at:
@@ -108,10 +143,17 @@ def test_what_a_worker_prints_is_text_on_the_page() -> None:
     with served() as at:
         slot = slot_of(at)
         at.logs[slot] = b"<script>alert(1)</script>\x1b[31m\xff\n"
-        text = at.client.get(f"{BASE}/log", params={"file": f"{at.id}/{slot}/worker.log", "grep": '"><script>'}).text
+        text = at.client.get(
+            f"{BASE}/log", params={"file": f"{at.id}/{slot}/worker.log", "grep": '"><script>'}
+        ).text
         assert "<script>" not in text
         text = at.client.get(f"{BASE}/log", params={"file": f"{at.id}/{slot}/worker.log"}).text
-        assert "&lt;script&gt;alert(1)" in text and "\\x1b[31m" in text and "\x1b" not in text and "<script>" not in text
+        assert (
+            "&lt;script&gt;alert(1)" in text
+            and "\\x1b[31m" in text
+            and "\x1b" not in text
+            and "<script>" not in text
+        )
 
 
 @pytest.mark.parametrize(
@@ -127,7 +169,9 @@ def test_what_a_worker_prints_is_text_on_the_page() -> None:
 def test_a_wrong_search_gets_a_sentence(asked: dict[str, str], words: str) -> None:
     with served() as at:
         at.logs[slot_of(at)] = LINES
-        answer = at.client.get(f"{BASE}/search", params={"file": f"{at.id}/{slot_of(at)}/worker.log", **asked})
+        answer = at.client.get(
+            f"{BASE}/search", params={"file": f"{at.id}/{slot_of(at)}/worker.log", **asked}
+        )
         assert answer.status_code == 400 and words in answer.json()["errorMessage"]
 
 
@@ -135,5 +179,11 @@ def test_a_read_only_server_shows_no_logs() -> None:
     with served(is_read_only=True) as at:
         at.logs[slot_of(at)] = LINES
         for route in ("log", "download", "search", "listLogs", "searchLogs", f"deepSearch/{at.id}"):
-            answer = at.client.get(f"{BASE}/{route}", params={"file": f"{at.id}/{slot_of(at)}/worker.log", "search-string": "line"})
-            assert answer.status_code == 403 and "logs may hold secrets" in answer.json()["errorMessage"]
+            answer = at.client.get(
+                f"{BASE}/{route}",
+                params={"file": f"{at.id}/{slot_of(at)}/worker.log", "search-string": "line"},
+            )
+            assert (
+                answer.status_code == 403
+                and "logs may hold secrets" in answer.json()["errorMessage"]
+            )

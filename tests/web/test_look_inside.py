@@ -44,9 +44,13 @@ def test_the_page_shows_open_messages_and_one_that_was_given_up() -> None:
         [message] = at.client.get("/page/journey/words").json()["open"]
         assert message["message_id"] == "<b>x"
         found = at.client.get("/page/journey/words", params={"message": "<b>x"}).json()["journey"]
-        assert found["root"] == message["root"] and found["sentence"].startswith(f"message {message['root']} of lines#")
+        assert found["root"] == message["root"] and found["sentence"].startswith(
+            f"message {message['root']} of lines#"
+        )
         at.run.cluster.advance(seconds=70)
-        after = at.client.get("/page/journey/words", params={"message": message["root"]}).json()["journey"]
+        after = at.client.get("/page/journey/words", params={"message": message["root"]}).json()[
+            "journey"
+        ]
         assert after["message"] is None and after["parked"][0]["component"] == "count"
         assert at.client.get("/page/journey/words", params={"message": "none"}).status_code == 404
         assert at.client.get("/page/journey/none").status_code == 404
@@ -71,6 +75,10 @@ def test_a_look_inside_needs_the_right_to_write_and_a_time_that_is_one() -> None
             assert at.client.post(path, json={}).status_code == 403
     with served() as at:
         for seconds in (0, 61, "5", True, 1.5, None):
-            assert at.client.post("/page/traces/words", json={"seconds": seconds}).status_code == 400
+            assert (
+                at.client.post("/page/traces/words", json={"seconds": seconds}).status_code == 400
+            )
         answer = at.client.post("/page/stacks/words/nowhere:1", json={"seconds": 1})
-        assert answer.status_code == 404 and "has no worker nowhere:1, only" in answer.json()["error"]
+        assert (
+            answer.status_code == 404 and "has no worker nowhere:1, only" in answer.json()["error"]
+        )

@@ -40,12 +40,16 @@ def test_prometheus_reads_every_figure() -> None:
         answer = at.client.get("/metrics")
         assert answer.headers["content-type"] == _TEXT
         families = {family.name: family for family in parse(answer.text)}
-        assert {name.removeprefix("sparkstorm_") for name in families} <= {each.name for each in FAMILIES}
+        assert {name.removeprefix("sparkstorm_") for name in families} <= {
+            each.name for each in FAMILIES
+        }
         assert all(family.documentation for family in families.values())
         latency = families["sparkstorm_complete_latency_seconds"]
         count = next(sample.value for sample in latency.samples if sample.name.endswith("_count"))
         bounds = [sample for sample in latency.samples if sample.name.endswith("_bucket")]
-        assert count == bounds[-1].value == 50 and [each.value for each in bounds] == sorted(each.value for each in bounds)
+        assert count == bounds[-1].value == 50 and [each.value for each in bounds] == sorted(
+            each.value for each in bounds
+        )
         found = samples_of(answer.text)
         assert found["sparkstorm_trees_completed_total", ("component", "lines")] == 50
         assert found["sparkstorm_trees_failed_total", ("component", "lines")] == 3
@@ -88,15 +92,25 @@ def test_user_metrics_are_read_with_their_names() -> None:
         metrics = (
             UserMetricView("split", None, 'ro/ws"', "counter", 7),
             UserMetricView("split", 3, "depth", "gauge", 2.5),
-            UserMetricView("split", None, "size", "histogram", 11.0, 4, {LOWEST: 1, 0: 1, 25: 1, HIGHEST: 1}),
+            UserMetricView(
+                "split", None, "size", "histogram", 11.0, 4, {LOWEST: 1, 0: 1, 25: 1, HIGHEST: 1}
+            ),
         )
         text = metrics_text(run.sampler.cluster(), [replace(view, user_metrics=metrics)])
         families = {family.name: family for family in parse(text)}
-        (counter,), (gauge,) = families["sparkstorm_user_counter"].samples, families["sparkstorm_user_gauge"].samples
-        assert (counter.value, counter.labels) == (7, {"topology": "words", "component": "split", "name": 'ro/ws"'})
+        (counter,), (gauge,) = (
+            families["sparkstorm_user_counter"].samples,
+            families["sparkstorm_user_gauge"].samples,
+        )
+        assert (counter.value, counter.labels) == (
+            7,
+            {"topology": "words", "component": "split", "name": 'ro/ws"'},
+        )
         assert (gauge.value, gauge.labels["task"]) == (2.5, "3")
         samples = families["sparkstorm_user_histogram"].samples
-        bounds = {each.labels["le"]: each.value for each in samples if each.name.endswith("_bucket")}
+        bounds = {
+            each.labels["le"]: each.value for each in samples if each.name.endswith("_bucket")
+        }
         assert (bounds["1.0"], bounds["4.0"], bounds["16.0"], bounds["+Inf"]) == (2, 2, 3, 4)
         assert [each.value for each in samples if each.name.endswith("_sum")] == [11]
 

@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest  # type: ignore[import-not-found]
 
 from sparkstorm.errors import InvalidConfigError, StoreUnavailableError
 from sparkstorm.insight.reading import Reading
@@ -34,7 +34,9 @@ class Collector:
     def metrics(self) -> dict[str, Any]:
         """Return the metrics of the next push by name."""
         [resource] = self.taken.get(timeout=30).resource_metrics
-        assert {each.key: each.value.string_value for each in resource.resource.attributes}["service.name"] == "sparkstorm"
+        assert {each.key: each.value.string_value for each in resource.resource.attributes}[
+            "service.name"
+        ] == "sparkstorm"
         return {metric.name: metric for scope in resource.scope_metrics for metric in scope.metrics}
 
 
@@ -81,8 +83,14 @@ def test_a_collector_reads_the_figures_of_the_read_model(monkeypatch: pytest.Mon
         assert push.push()
         found, view = at.metrics(), run.sampler.topology("words")
         cluster = run.sampler.cluster()
-        assert at.headers["x-api-key"] == "secret" and at.headers["content-type"] == "application/x-protobuf"
-        wanted = {f"sparkstorm.{family.name}": samples for family, samples in samples_by_family(cluster, [view])}
+        assert (
+            at.headers["x-api-key"] == "secret"
+            and at.headers["content-type"] == "application/x-protobuf"
+        )
+        wanted = {
+            f"sparkstorm.{family.name}": samples
+            for family, samples in samples_by_family(cluster, [view])
+        }
         assert found.keys() == wanted.keys()
         for name, samples in wanted.items():
             metric = found[name]
@@ -90,7 +98,10 @@ def test_a_collector_reads_the_figures_of_the_read_model(monkeypatch: pytest.Mon
             assert kind in ("sum", "gauge", "histogram") and metric.description
             if kind != "histogram":
                 points = getattr(metric, kind).data_points
-                read = [(labels_of(p), p.as_double if p.HasField("as_double") else p.as_int) for p in points]
+                read = [
+                    (labels_of(p), p.as_double if p.HasField("as_double") else p.as_int)
+                    for p in points
+                ]
                 assert read == [(dict(labels), value) for _, labels, value in samples], name
         trees = found["sparkstorm.trees_completed"].sum
         assert trees.is_monotonic and trees.aggregation_temporality == 2  # cumulative
@@ -98,7 +109,11 @@ def test_a_collector_reads_the_figures_of_the_read_model(monkeypatch: pytest.Mon
         [latency] = found["sparkstorm.complete_latency_seconds"].histogram.data_points
         assert sum(latency.bucket_counts) == latency.count == view.complete.count == 50
         assert len(latency.bucket_counts) == len(latency.explicit_bounds) + 1
-        assert found["sparkstorm.worker_memory_bytes"].unit == "By" if "sparkstorm.worker_memory_bytes" in found else True
+        assert (
+            found["sparkstorm.worker_memory_bytes"].unit == "By"
+            if "sparkstorm.worker_memory_bytes" in found
+            else True
+        )
 
 
 def test_a_collector_that_refuses_is_said_once_and_again_when_it_takes_them() -> None:
@@ -107,7 +122,9 @@ def test_a_collector_that_refuses_is_said_once_and_again_when_it_takes_them() ->
         at.status = 400
         push = OtlpPush(run.sampler, at.address, 0.02, said.put)
         push.start()
-        assert said.get(timeout=30) == f"{at.address}/v1/metrics does not take metrics; trying again"
+        assert (
+            said.get(timeout=30) == f"{at.address}/v1/metrics does not take metrics; trying again"
+        )
         at.status = 200
         assert said.get(timeout=30) == f"{at.address}/v1/metrics takes metrics again"
         at.metrics()
@@ -126,7 +143,12 @@ def test_before_the_first_reading_nothing_is_pushed() -> None:
         assert OtlpPush(sampler, at.address).push() and at.taken.empty()
 
 
-@pytest.mark.parametrize("address", ["", "collector:4318", "grpc://collector:4317", "file:///etc/passwd"])
+@pytest.mark.parametrize(
+    "address", ["", "collector:4318", "grpc://collector:4317", "file:///etc/passwd"]
+)
 def test_an_address_that_is_none_is_refused(address: str) -> None:
-    with watched() as run, pytest.raises(InvalidConfigError, match="--otlp: expected the address of a collector"):
+    with (
+        watched() as run,
+        pytest.raises(InvalidConfigError, match="--otlp: expected the address of a collector"),
+    ):
         OtlpPush(run.sampler, address)

@@ -35,7 +35,9 @@ VENDORED = {
     "preact.LICENSE": "1fe6958409c8c257a70c587a18b6f7f412b179b456630790d30b2ec9a8e4b7d4",
     "uplot.LICENSE": "8f989229699b4fe2f1a0432d0e9edc338a8a911e250e2d1b01ecd770a5f5b1bd",
 }
-"""htm 3.1.1 (its `preact/standalone.module.js`), its Preact, and uPlot 1.6.32 (`uPlot.esm.js`), as `npm pack` gives them."""
+"""htm 3.1.1 (its `preact/standalone.module.js`), its Preact, and uPlot 1.6.32 (`uPlot.esm.js`), as
+`npm pack` gives them.
+"""
 FIRST_LOAD_BYTES = 120_000
 
 
@@ -57,7 +59,10 @@ def page(is_read_only: bool = False) -> Iterator[tuple[TestClient, Watched, Page
 def test_the_page_says_what_the_sampler_says() -> None:
     with page() as (client, run, _):
         now = run.sampler.cluster().time_ms
-        found = client.get("/page/at", params={"time_ms": now, "topology": "words", "window": "10m", "component": "split"}).json()
+        found = client.get(
+            "/page/at",
+            params={"time_ms": now, "topology": "words", "window": "10m", "component": "split"},
+        ).json()
         view = run.sampler.topology("words")
         assert found["topology"]["sentence"] == view.sentence
         assert found["topology"]["window"] == to_json(view.windows["10m"])
@@ -73,7 +78,9 @@ def test_the_stream_sends_a_snapshot_and_then_what_changes() -> None:
     with page() as (_, run, made):
 
         async def look() -> tuple[dict[str, Any], dict[str, Any]]:
-            events = cast("AsyncGenerator[str]", made._events(lambda: made._record("words", "1m", "")))
+            events = cast(
+                "AsyncGenerator[str]", made._events(lambda: made._record("words", "1m", ""))
+            )
             first = _data(await anext(events))
             run.pass_seconds(1)
             second = _data(await anext(events))
@@ -116,7 +123,10 @@ def merged(old: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
 def test_a_delta_has_new_changed_and_gone_values() -> None:
     old = {"a": 1, "b": {"c": 1, "d": 2}, "e": [1]}
     new = {"a": 1, "b": {"c": 3}, "e": [1, 2], "f": {}}
-    assert delta(old, new) == {"set": {"e": [1, 2], "f": {}}, "sub": {"b": {"set": {"c": 3}, "del": ["d"]}}}
+    assert delta(old, new) == {
+        "set": {"e": [1, 2], "f": {}},
+        "sub": {"b": {"set": {"c": 3}, "del": ["d"]}},
+    }
     assert merged(old, delta(old, new) or {}) == new
     assert delta(new, new) is None
 
@@ -143,10 +153,17 @@ def test_a_wrong_question_gets_a_sentence(path: str, status: int) -> None:
 
 def test_a_read_only_connection_sees_no_tuples_and_no_logs() -> None:
     with page(is_read_only=True) as (client, _, _):
-        for path in ("/page/letters/words", "/page/log/words/node1:6700", "/page/capsule/words/1-1"):
+        for path in (
+            "/page/letters/words",
+            "/page/log/words/node1:6700",
+            "/page/capsule/words/1-1",
+        ):
             assert client.get(path).status_code == 403
         assert client.get("/page/session").json()["read_only"] is True
-        assert client.post("/page/do/kill", json={"topology": "words", "typed": "words"}).status_code == 403
+        assert (
+            client.post("/page/do/kill", json={"topology": "words", "typed": "words"}).status_code
+            == 403
+        )
 
 
 def test_stores_that_are_away_leave_the_page_answering() -> None:
@@ -154,7 +171,9 @@ def test_stores_that_are_away_leave_the_page_answering() -> None:
         answer = client.get("/page/letters/words")
         assert (answer.status_code, answer.json()["error"]) == (503, "ZooKeeper does not answer")
         assert client.post("/page/do/activate", json={"topology": "words"}).status_code == 503
-        assert client.post("/page/plan/activate", json={"topology": "words"}).json() == {"command": "sparkstorm activate words"}
+        assert client.post("/page/plan/activate", json={"topology": "words"}).json() == {
+            "command": "sparkstorm activate words"
+        }
         assert client.get("/page/series/words").status_code == 200
 
 
@@ -177,13 +196,19 @@ def test_a_body_that_is_no_object_is_refused() -> None:
             {"topology": "w", "workers": 2, "executors": {"c": 3}},
             "sparkstorm rebalance w --workers 2 --executors c=3 --yes",
         ),
-        ("log-level", {"topology": "w", "level": "DEBUG", "secs": 60}, "sparkstorm log-level w root=DEBUG:60"),
+        (
+            "log-level",
+            {"topology": "w", "level": "DEBUG", "secs": 60},
+            "sparkstorm log-level w root=DEBUG:60",
+        ),
         ("restart", {"topology": "w", "worker": "n:1"}, "sparkstorm restart w --worker n:1"),
         ("upgrade", {"topology": "w", "step": "rollback"}, "sparkstorm upgrade rollback w"),
         ("replay", {"topology": "w", "ids": ["1-1"]}, "sparkstorm dead-letters replay w 1-1"),
     ],
 )
-def test_an_action_has_the_command_line_that_the_command_takes(verb: str, body: dict[str, Any], words: str) -> None:
+def test_an_action_has_the_command_line_that_the_command_takes(
+    verb: str, body: dict[str, Any], words: str
+) -> None:
     import shlex
 
     from sparkstorm.cli.__main__ import parser
@@ -216,12 +241,17 @@ def test_the_graph_is_laid_out_without_overlaps_and_within_its_frame() -> None:
         assert {*found["edges"]} == {"lines/split", "split/count"}
         assert found["edges"]["split/count"]["label"] == "by word"
         for box in found["boxes"].values():
-            assert 0 <= box["x"] <= found["width"] - WIDE and 0 <= box["y"] <= found["height"] - TALL
+            assert (
+                0 <= box["x"] <= found["width"] - WIDE and 0 <= box["y"] <= found["height"] - TALL
+            )
         assert json.loads(json.dumps(topology_record(view, "1m")["graph"])) == found
 
 
 def test_vendored_files_are_those_that_were_looked_at() -> None:
-    found = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in (STATIC / "vendor").iterdir()}
+    found = {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in (STATIC / "vendor").iterdir()
+    }
     assert found == VENDORED
 
 
@@ -234,7 +264,9 @@ def test_no_file_of_ours_writes_markup_from_data_or_calls_outside() -> None:
     ours = [path for path in STATIC.iterdir() if path.is_file()]
     for path in ours:
         text = path.read_text()
-        assert not re.search(r"innerHTML|insertAdjacentHTML|document\.write|dangerously|eval\(|new Function", text), path
+        assert not re.search(
+            r"innerHTML|insertAdjacentHTML|document\.write|dangerously|eval\(|new Function", text
+        ), path
         assert not re.search(r"(?<!xmlns=\")https?://", text), path
     index = (STATIC / "index.html").read_text()
     assert not re.search(r"<script(?! (type=\"module\" )?src=)|<style|style=|\son\w+=", index)

@@ -1,4 +1,6 @@
-"""Our REST interface: answers against their description, the past, the stream of events, and equal figures everywhere."""
+"""Our REST interface: answers against their description, the past, the stream of events, and equal
+figures everywhere.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,10 @@ def test_an_answer_that_differs_is_found() -> None:
     with served() as at:
         described = at.client.get("/api/openapi.json").json()
         view = at.client.get("/api/sparkstorm/v1/topology/words").json()
-        schema = {"$ref": "#/components/schemas/TopologyView", "components": described["components"]}
+        schema = {
+            "$ref": "#/components/schemas/TopologyView",
+            "components": described["components"],
+        }
         jsonschema.validate(view, schema)
         for broken in ({**view, "pending": "many"}, {**view, "surprise": 1}, {"id": view["id"]}):
             with pytest.raises(jsonschema.ValidationError):
@@ -49,24 +54,41 @@ def test_all_figures_agree_to_the_last_tuple() -> None:
         view = at.run.sampler.topology("words")
         told = counts_by_component(view)  # the command line
         stored = at.run.cluster.topology("words").progress().counts_by_task
-        tasks = tasks_text({task: each for name in view.components for task, each in view.components[name].tasks.items()})
+        tasks = tasks_text(
+            {
+                task: each
+                for name in view.components
+                for task, each in view.components[name].tasks.items()
+            }
+        )
         rows = {row.split()[0]: row for row in tasks.splitlines()[1:]}
         ours = at.client.get("/api/sparkstorm/v1/topology/words").json()["components"]
         page = at.client.get(f"/api/v1/topology/{at.id}").json()
-        storm = {each["spoutId"]: each for each in page["spouts"]} | {each["boltId"]: each for each in page["bolts"]}
+        storm = {each["spoutId"]: each for each in page["spouts"]} | {
+            each["boltId"]: each for each in page["bolts"]
+        }
         metrics = samples_of(at.client.get("/metrics").text)
         assert told["count"]["executed"] == 400 and told["lines"]["acked"] == 200
         for name, counts in told.items():
             own = [(task, each) for task, each in stored.items() if each.component == name]
-            assert [sum(getattr(each, key) for _, each in own) for key in ("emitted", "executed", "acked", "failed", "parked")] == [
-                counts[key] for key in ("emitted", "executed", "acked", "failed", "parked")
-            ]
+            assert [
+                sum(getattr(each, key) for _, each in own)
+                for key in ("emitted", "executed", "acked", "failed", "parked")
+            ] == [counts[key] for key in ("emitted", "executed", "acked", "failed", "parked")]
             for task, each in own:
-                assert f"  {each.emitted:,}  " in rows[f"{name}#{task}"] and f"  {each.executed:,}  " in rows[f"{name}#{task}"]
+                assert (
+                    f"  {each.emitted:,}  " in rows[f"{name}#{task}"]
+                    and f"  {each.executed:,}  " in rows[f"{name}#{task}"]
+                )
             assert ours[name]["counts"]["emitted"] == storm[name]["emitted"] == counts["emitted"]
             assert ours[name]["counts"]["acked"] == storm[name]["acked"] == counts["acked"]
-            assert metrics["sparkstorm_tuples_emitted_total", ("component", name)] == counts["emitted"]
-            assert metrics["sparkstorm_tuples_executed_total", ("component", name)] == counts["executed"]
+            assert (
+                metrics["sparkstorm_tuples_emitted_total", ("component", name)] == counts["emitted"]
+            )
+            assert (
+                metrics["sparkstorm_tuples_executed_total", ("component", name)]
+                == counts["executed"]
+            )
 
 
 def test_the_past_is_shown_as_it_was() -> None:
@@ -75,7 +97,12 @@ def test_the_past_is_shown_as_it_was() -> None:
         then = at.run.sampler.cluster().time_ms
         at.run.pass_seconds(3)
         at.run.feed(5)
-        assert at.client.get(f"/api/sparkstorm/v1/topology/words?at={then + 2000}").json()["counts"]["acked"] == 5
+        assert (
+            at.client.get(f"/api/sparkstorm/v1/topology/words?at={then + 2000}").json()["counts"][
+                "acked"
+            ]
+            == 5
+        )
         assert at.client.get("/api/sparkstorm/v1/topology/words").json()["counts"]["acked"] == 10
         refused = at.client.get("/api/sparkstorm/v1/cluster?at=noon")
         assert refused.status_code == 400 and "milliseconds" in refused.json()["errorMessage"]
@@ -84,7 +111,10 @@ def test_the_past_is_shown_as_it_was() -> None:
 def test_a_delta_turns_one_snapshot_into_the_next() -> None:
     old = {"a": {"x": 1, "y": None, "z": [1]}, "b": {"gone": 1}, "c": 3}
     new = {"a": {"x": 2, "y": None, "z": [1, 2]}, "c": 3, "d": {}}
-    assert delta(old, new) == {"set": [[["a", "x"], 2], [["a", "z"], [1, 2]], [["d"], {}]], "gone": [["b"]]}
+    assert delta(old, new) == {
+        "set": [[["a", "x"], 2], [["a", "z"], [1, 2]], [["d"], {}]],
+        "gone": [["b"]],
+    }
     assert delta(new, new) == {"set": [], "gone": []}
 
 
@@ -96,7 +126,9 @@ def _parsed(text: str) -> tuple[str, int, Any]:
 def test_a_stream_sends_a_snapshot_and_then_what_has_changed() -> None:
     async def look(sampler: Sampler, feed: Any) -> list[tuple[str, int, Any]]:
         streams = _Streams(sampler)
-        request = Request({"type": "http", "method": "GET", "query_string": b"topology=words", "headers": []})
+        request = Request(
+            {"type": "http", "method": "GET", "query_string": b"topology=words", "headers": []}
+        )
         response: Any = await streams(request)
         parts = response.body_iterator
         first = _parsed(await anext(parts))
@@ -115,7 +147,13 @@ def test_a_stream_sends_a_snapshot_and_then_what_has_changed() -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["topology/%F4%81%AD%A0", "topology/a%00b/series", f"topology/{'x' * 301}", "topology/words/task/x"]
+    "path",
+    [
+        "topology/%F4%81%AD%A0",
+        "topology/a%00b/series",
+        f"topology/{'x' * 301}",
+        "topology/words/task/x",
+    ],
 )
 def test_a_name_that_nothing_can_have_is_not_there(path: str) -> None:
     with served() as at:

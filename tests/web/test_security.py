@@ -41,7 +41,10 @@ def test_the_token_becomes_a_cookie_that_scripts_and_other_sites_do_not_get() ->
     made, access = client()
     answer = made.get("/", params={"topology": "words", "token": access.token})
     assert (answer.status_code, answer.headers["location"]) == (303, "/?topology=words")
-    assert "HttpOnly" in answer.headers["set-cookie"] and "SameSite=Strict" in answer.headers["set-cookie"]
+    assert (
+        "HttpOnly" in answer.headers["set-cookie"]
+        and "SameSite=Strict" in answer.headers["set-cookie"]
+    )
     assert access.token not in str(answer.headers)
     assert made.get("/").json()["method"] == "GET"
 
@@ -62,7 +65,15 @@ def test_the_token_does_not_lead_to_another_site() -> None:
 
 
 @pytest.mark.parametrize(
-    "host", ["evil.example", "evil.example:8080", "127.0.0.1", "127.0.0.1:8081", "", "127.0.0.1:8080.evil.example"]
+    "host",
+    [
+        "evil.example",
+        "evil.example:8080",
+        "127.0.0.1",
+        "127.0.0.1:8081",
+        "",
+        "127.0.0.1:8080.evil.example",
+    ],
 )
 def test_a_foreign_host_is_refused_also_with_the_cookie(host: str) -> None:
     made, access = signed_in()
@@ -76,7 +87,14 @@ def test_the_static_files_are_not_served_to_foreign_hosts_either() -> None:
 
 
 @pytest.mark.parametrize(
-    "origin", ["null", "http://evil.example", "https://127.0.0.1:8080", "http://127.0.0.1:8081", "http://127.0.0.1:8080.evil"]
+    "origin",
+    [
+        "null",
+        "http://evil.example",
+        "https://127.0.0.1:8080",
+        "http://127.0.0.1:8081",
+        "http://127.0.0.1:8080.evil",
+    ],
 )
 def test_a_foreign_origin_is_refused(origin: str) -> None:
     made, access = signed_in()
@@ -103,7 +121,10 @@ def test_a_program_sends_the_token_as_bearer() -> None:
 
 def test_a_read_only_connection_changes_nothing() -> None:
     made, access = signed_in(is_read_only=True)
-    for headers in ({"origin": HOME, CSRF_HEADER: access.csrf}, {"authorization": f"Bearer {access.token}"}):
+    for headers in (
+        {"origin": HOME, CSRF_HEADER: access.csrf},
+        {"authorization": f"Bearer {access.token}"},
+    ):
         answer = made.post("/do", headers=headers)
         assert answer.status_code == 403 and "read-only" in answer.json()["error"]
     assert made.get("/").status_code == 200
@@ -115,7 +136,10 @@ def test_every_answer_has_the_headers(path: str) -> None:
     headers = made.get(path).headers
     assert headers["content-security-policy"].startswith("default-src 'self';")
     assert "unsafe" not in headers["content-security-policy"]
-    assert headers["x-content-type-options"] == "nosniff" and headers["referrer-policy"] == "no-referrer"
+    assert (
+        headers["x-content-type-options"] == "nosniff"
+        and headers["referrer-policy"] == "no-referrer"
+    )
     assert not [name for name in headers if name.startswith("access-control")]
 
 
@@ -141,14 +165,23 @@ def test_a_body_that_never_ends_is_given_up() -> None:
         sent.append(message)
 
     headers = [(b"host", b"127.0.0.1:8080"), (b"authorization", f"Bearer {access.token}".encode())]
-    scope = {"type": "http", "method": "POST", "path": "/do", "raw_path": b"/do", "query_string": b"", "headers": headers}
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/do",
+        "raw_path": b"/do",
+        "query_string": b"",
+        "headers": headers,
+    }
     asyncio.run(Guard(app, access, body_secs=0.01)(scope, receive, send))
     assert sent[0]["status"] == 408
 
 
 def test_secrets_are_in_no_repr() -> None:
     access = Access(local_hosts(8080))
-    assert not [value for value in (access.token, access.session, access.csrf) if value in repr(access)]
+    assert not [
+        value for value in (access.token, access.session, access.csrf) if value in repr(access)
+    ]
 
 
 @pytest.mark.parametrize(

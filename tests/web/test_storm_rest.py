@@ -16,8 +16,19 @@ from tests.web.served import served
 S, I, D, B, L, O, N = str, int, float, bool, list, dict, type(None)  # noqa: E741 - as in the reference's tables
 _TOPOLOGY = {
     **dict.fromkeys(("id", "encodedId", "owner", "name", "status", "uptime"), S),
-    **dict.fromkeys(("uptimeSeconds", "tasksTotal", "workersTotal", "executorsTotal", "replicationCount"), I),
-    **dict.fromkeys(("requestedMemOnHeap", "requestedTotalMem", "requestedCpu", "assignedMemOnHeap", "assignedTotalMem"), D),
+    **dict.fromkeys(
+        ("uptimeSeconds", "tasksTotal", "workersTotal", "executorsTotal", "replicationCount"), I
+    ),
+    **dict.fromkeys(
+        (
+            "requestedMemOnHeap",
+            "requestedTotalMem",
+            "requestedCpu",
+            "assignedMemOnHeap",
+            "assignedTotalMem",
+        ),
+        D,
+    ),
     "requestedGenericResources": S,
 }
 _COMMON = {
@@ -25,14 +36,37 @@ _COMMON = {
     **dict.fromkeys(("requestedMemOnHeap", "requestedCpu"), D),
     **dict.fromkeys(("lastError", "errorHost", "errorWorkerLogLink"), S),
 }
-_EXECUTOR = {**dict.fromkeys(("id", "uptime", "host", "workerLogLink"), S), **dict.fromkeys(("port", "emitted", "acked"), I)}
+_EXECUTOR = {
+    **dict.fromkeys(("id", "uptime", "host", "workerLogLink"), S),
+    **dict.fromkeys(("port", "emitted", "acked"), I),
+}
 _WINDOW = {"window": S, "windowPretty": S, "emitted": I, "transferred": I, "acked": I, "failed": I}
-_WORKER = {**dict.fromkeys(("supervisorId", "host", "topologyId", "topologyName", "owner"), S), "port": I, "componentNumTasks": O}
-_SUPERVISOR = {**dict.fromkeys(("id", "host", "uptime", "version", "logLink"), S), "slotsTotal": I, "totalMem": D, "blacklisted": B}
+_WORKER = {
+    **dict.fromkeys(("supervisorId", "host", "topologyId", "topologyName", "owner"), S),
+    "port": I,
+    "componentNumTasks": O,
+}
+_SUPERVISOR = {
+    **dict.fromkeys(("id", "host", "uptime", "version", "logLink"), S),
+    "slotsTotal": I,
+    "totalMem": D,
+    "blacklisted": B,
+}
 ROUTES: dict[str, dict[str, Any]] = {
     "/cluster/configuration": {"ui.pagination": I, "ui.port": I},
     "/cluster/summary": {
-        **dict.fromkeys(("supervisors", "topologies", "slotsTotal", "slotsUsed", "slotsFree", "executorsTotal", "tasksTotal"), I),
+        **dict.fromkeys(
+            (
+                "supervisors",
+                "topologies",
+                "slotsTotal",
+                "slotsUsed",
+                "slotsFree",
+                "executorsTotal",
+                "tasksTotal",
+            ),
+            I,
+        ),
         "stormVersion": S,
         "stormVersionInfo": O,
         "totalMem": D,
@@ -45,7 +79,9 @@ ROUTES: dict[str, dict[str, Any]] = {
     "/supervisor?id=node1": {"supervisors": [_SUPERVISOR], "workers": [_WORKER]},
     "/supervisor?host=host-node1": {"supervisors": [_SUPERVISOR], "workers": [_WORKER]},
     "/history/summary": {"topo-history": [S]},
-    "/owner-resources": {"owners": [{"owner": S, "totalTopologies": I, "isolatedNodes": I, "memoryGuarantee": S}]},
+    "/owner-resources": {
+        "owners": [{"owner": S, "totalTopologies": I, "isolatedNodes": I, "memoryGuarantee": S}]
+    },
     "/owner-resources/root": {"owner": S, "topologies": [_TOPOLOGY], "totalReqMem": D},
     "/topology/summary": {"topologies": [_TOPOLOGY], "schedulerDisplayResource": B},
     "/topology/{id}": {
@@ -60,13 +96,29 @@ ROUTES: dict[str, dict[str, Any]] = {
         "topologyStats": [{**_WINDOW, "completeLatency": S}],
         "workers": [_WORKER],
         "spouts": [{**_COMMON, "spoutId": S, "encodedSpoutId": S, "completeLatency": S}],
-        "bolts": [{**_COMMON, "boltId": S, "capacity": S, "executeLatency": S, "executed": I, "processLatency": S}],
+        "bolts": [
+            {
+                **_COMMON,
+                "boltId": S,
+                "capacity": S,
+                "executeLatency": S,
+                "executed": I,
+                "processLatency": S,
+            }
+        ],
     },
     "/topology/{id}/metrics": {"topologyStats": L},
     "/topology/{id}/lag": {},
     "/topology/{id}/logconfig": {"namedLoggerLevels": O},
     "/topology/{id}/visualization": {
-        "split": {":type": S, ":capacity": D, ":latency": O, ":transferred": O, ":stats": L, ":inputs": L}
+        "split": {
+            ":type": S,
+            ":capacity": D,
+            ":latency": O,
+            ":transferred": O,
+            ":stats": L,
+            ":inputs": L,
+        }
     },
     "/topology/{id}/visualization-init": {"visualizationTable": L},
     "/topology/{id}/component/split": {
@@ -77,14 +129,36 @@ ROUTES: dict[str, dict[str, Any]] = {
         "componentType": S,
         "executors": I,
         "componentErrors": L,
-        "boltStats": [{**_WINDOW, "executed": I, "executeLatency": S, "processLatency": S, "capacity": S}],
-        "inputStats": [{"component": S, "stream": S, "executeLatency": S, "executed": I, "acked": I, "failed": I}],
+        "boltStats": [
+            {**_WINDOW, "executed": I, "executeLatency": S, "processLatency": S, "capacity": S}
+        ],
+        "inputStats": [
+            {
+                "component": S,
+                "stream": S,
+                "executeLatency": S,
+                "executed": I,
+                "acked": I,
+                "failed": I,
+            }
+        ],
         "outputStats": [{"stream": S, "emitted": I, "transferred": I}],
-        "executorStats": [{**_EXECUTOR, "capacity": S, "executeLatency": S, "executed": I, "processLatency": S}],
+        "executorStats": [
+            {**_EXECUTOR, "capacity": S, "executeLatency": S, "executed": I, "processLatency": S}
+        ],
     },
     "/topology/{id}/component/lines": {
         "spoutSummary": [{**_WINDOW, "completeLatency": D, "lastError": S}],
-        "outputStats": [{"stream": S, "emitted": I, "transferred": I, "completeLatency": S, "acked": I, "failed": I}],
+        "outputStats": [
+            {
+                "stream": S,
+                "emitted": I,
+                "transferred": I,
+                "completeLatency": S,
+                "acked": I,
+                "failed": I,
+            }
+        ],
         "executorStats": [{**_EXECUTOR, "completeLatency": S}],
     },
     "/topology-workers/{id}": {"hostPortList": [{"host": S, "port": I}]},
@@ -92,7 +166,9 @@ ROUTES: dict[str, dict[str, Any]] = {
 
 
 def check(value: Any, form: Any, where: str) -> None:
-    """Assert that a value has a form: a type, an object's fields, or a list of one form (not empty)."""
+    """Assert that a value has a form: a type, an object's fields, or a list of one form (not
+    empty).
+    """
     if isinstance(form, type):
         assert isinstance(value, (int, float) if form is float else form), f"{where} is {value!r}"
         assert form is bool or not isinstance(value, bool), f"{where} is {value!r}"
@@ -122,11 +198,18 @@ def test_figures_are_the_exact_counts() -> None:
         at.run.feed(100)
         page = at.client.get(f"/api/v1/topology/{at.id}?window=600").json()
         assert page["windowHint"] == "10m 0s"
-        assert {each["spoutId"]: (each["emitted"], each["acked"]) for each in page["spouts"]} == {"lines": (100, 100)}
-        assert {each["boltId"]: each["executed"] for each in page["bolts"]} == {"split": 100, "count": 200}
+        assert {each["spoutId"]: (each["emitted"], each["acked"]) for each in page["spouts"]} == {
+            "lines": (100, 100)
+        }
+        assert {each["boltId"]: each["executed"] for each in page["bolts"]} == {
+            "split": 100,
+            "count": 200,
+        }
         component = at.client.get(f"/api/v1/topology/{at.id}/component/split").json()
         assert sum(each["executed"] for each in component["executorStats"]) == 100
-        assert component["outputStats"] == [{"stream": "default", "emitted": 200, "transferred": 200}]
+        assert component["outputStats"] == [
+            {"stream": "default", "emitted": 200, "transferred": 200}
+        ]
         everything = at.client.get(f"/api/v1/topology/{at.id}?sys=true").json()
         assert any(each["boltId"].startswith("__") for each in everything["bolts"])
 
@@ -135,17 +218,34 @@ def test_actions_change_the_topology_and_answer_as_storm_does() -> None:
     with served() as at:
         for verb, status in (("deactivate", "INACTIVE"), ("activate", "ACTIVE")):
             answer = at.client.post(f"/api/v1/topology/{at.id}/{verb}")
-            assert answer.json() == {"topologyOperation": verb, "topologyId": at.id, "status": "success"}
+            assert answer.json() == {
+                "topologyOperation": verb,
+                "topologyId": at.id,
+                "status": "success",
+            }
             at.run.sampler.step()
             assert at.client.get(f"/api/v1/topology/{at.id}").json()["status"] == status
         body = {"rebalanceOptions": {"numWorkers": 1, "executors": {"count": 1}}}
-        assert at.client.post(f"/api/v1/topology/{at.id}/rebalance/0", json=body).json()["topologyOperation"] == "rebalance"
+        assert (
+            at.client.post(f"/api/v1/topology/{at.id}/rebalance/0", json=body).json()[
+                "topologyOperation"
+            ]
+            == "rebalance"
+        )
         at.run.pass_seconds(5)
         assert at.client.get(f"/api/v1/topology/{at.id}").json()["workersTotal"] == 1
         levels = {"namedLoggerLevels": {"ROOT": {"target_level": "DEBUG", "timeout": 60}}}
-        found = at.client.post(f"/api/v1/topology/{at.id}/logconfig", json=levels).json()["namedLoggerLevels"]
-        assert found["ROOT"]["target_level"] == "DEBUG" and found["ROOT"]["timeout"] == 60 and found["ROOT"]["timeout_epoch"] > 0
-        assert at.client.post(f"/api/v1/topology/{at.id}/kill/0").json()["topologyOperation"] == "kill"
+        found = at.client.post(f"/api/v1/topology/{at.id}/logconfig", json=levels).json()[
+            "namedLoggerLevels"
+        ]
+        assert (
+            found["ROOT"]["target_level"] == "DEBUG"
+            and found["ROOT"]["timeout"] == 60
+            and found["ROOT"]["timeout_epoch"] > 0
+        )
+        assert (
+            at.client.post(f"/api/v1/topology/{at.id}/kill/0").json()["topologyOperation"] == "kill"
+        )
         at.run.pass_seconds(5)
         assert at.client.get(f"/api/v1/topology/{at.id}").status_code == 404
 
@@ -153,28 +253,75 @@ def test_actions_change_the_topology_and_answer_as_storm_does() -> None:
 @pytest.mark.parametrize(
     ("method", "path", "body", "status", "sentence"),
     [
-        ("GET", "/topology/nobody-1-1", None, 404, "topology nobody-1-1 is not alive; there are words"),
+        (
+            "GET",
+            "/topology/nobody-1-1",
+            None,
+            404,
+            "topology nobody-1-1 is not alive; there are words",
+        ),
         ("GET", "/topology/words", None, 404, "has that name"),
-        ("GET", "/topology/{id}?window=7", None, 400, "window: expected one of :all-time, 600, 10800, 86400, got '7'"),
-        ("GET", "/topology/{id}/component/x%3Cscript%3E", None, 404, "has no component 'x<script>', only count, lines, split"),
+        (
+            "GET",
+            "/topology/{id}?window=7",
+            None,
+            400,
+            "window: expected one of :all-time, 600, 10800, 86400, got '7'",
+        ),
+        (
+            "GET",
+            "/topology/{id}/component/x%3Cscript%3E",
+            None,
+            404,
+            "has no component 'x<script>', only count, lines, split",
+        ),
         ("GET", "/supervisor", None, 400, "give id or host"),
         ("POST", "/topology/{id}/kill/soon", None, 400, "expected whole seconds, got 'soon'"),
         ("POST", "/topology/{id}/kill/-1", None, 400, "expected whole seconds, got '-1'"),
         ("POST", "/topology/{id}/rebalance/0", b"{", 400, "the body is not JSON"),
         ("POST", "/topology/{id}/rebalance/0", b"[1]", 400, "must be a JSON object"),
-        ("POST", "/topology/{id}/rebalance/0", b'{"rebalanceOptions": 7}', 400, "expected dict, got 7"),
-        ("POST", "/topology/{id}/rebalance/0", b'{"rebalanceOptions": {"numWorkers": true}}', 400, "expected int, got True"),
-        ("POST", "/topology/{id}/rebalance/0", b'{"rebalanceOptions": {"evil": 1}}', 400, "'evil' is not known"),
+        (
+            "POST",
+            "/topology/{id}/rebalance/0",
+            b'{"rebalanceOptions": 7}',
+            400,
+            "expected dict, got 7",
+        ),
+        (
+            "POST",
+            "/topology/{id}/rebalance/0",
+            b'{"rebalanceOptions": {"numWorkers": true}}',
+            400,
+            "expected int, got True",
+        ),
+        (
+            "POST",
+            "/topology/{id}/rebalance/0",
+            b'{"rebalanceOptions": {"evil": 1}}',
+            400,
+            "'evil' is not known",
+        ),
         ("POST", "/topology/{id}/rebalance/0", b"[" * 60_000, 400, "the body"),
         ("POST", "/topology/{id}/rebalance/0", b" " * 70_000, 413, "more than 65,536 bytes"),
-        ("POST", "/topology/{id}/logconfig", b'{"namedLoggerLevels": {"ROOT": 1}}', 400, "must be an object"),
+        (
+            "POST",
+            "/topology/{id}/logconfig",
+            b'{"namedLoggerLevels": {"ROOT": 1}}',
+            400,
+            "must be an object",
+        ),
     ],
 )
-def test_what_is_refused_is_a_sentence_as_json(method: str, path: str, body: bytes | None, status: int, sentence: str) -> None:
+def test_what_is_refused_is_a_sentence_as_json(
+    method: str, path: str, body: bytes | None, status: int, sentence: str
+) -> None:
     with served() as at:
         answer = at.client.request(method, f"/api/v1{path.format(id=at.id)}", content=body)
         assert answer.status_code == status
-        assert answer.json()["error"].startswith(str(status)) and sentence in answer.json()["errorMessage"]
+        assert (
+            answer.json()["error"].startswith(str(status))
+            and sentence in answer.json()["errorMessage"]
+        )
 
 
 def test_a_server_that_may_only_read_refuses_what_changes_something() -> None:
@@ -187,8 +334,17 @@ def test_a_server_that_may_only_read_refuses_what_changes_something() -> None:
 
 
 def test_spans_and_streams_are_written_as_storm_does() -> None:
-    assert [pretty(each) for each in (0, 59, 600, 106_210)] == ["", "59s", "10m 0s", "1d 5h 30m 10s"]
-    assert [sanitised(each) for each in ("default", "a b/c", "1st")] == ["default", "a_b_c", "_s1st"]
+    assert [pretty(each) for each in (0, 59, 600, 106_210)] == [
+        "",
+        "59s",
+        "10m 0s",
+        "1d 5h 30m 10s",
+    ]
+    assert [sanitised(each) for each in ("default", "a b/c", "1st")] == [
+        "default",
+        "a_b_c",
+        "_s1st",
+    ]
 
 
 def test_lag_is_of_spouts_whose_source_tells_its_head() -> None:
@@ -202,11 +358,19 @@ def test_lag_is_of_spouts_whose_source_tells_its_head() -> None:
             "lag.records": 3,
             "lag./x.head": 1,
         }
-        metrics = [UserMetricView("lines", 1, name, "gauge", value) for name, value in gauges.items()]
+        metrics = [
+            UserMetricView("lines", 1, name, "gauge", value) for name, value in gauges.items()
+        ]
         metrics += [
             UserMetricView("split", 2, "lag.a/0.head", "gauge", 1),
             UserMetricView("split", 2, "lag.a/0.position", "gauge", 1),
         ]
         found = lag(replace(view, user_metrics=tuple(metrics)))
         place = {"logHeadOffset": 1000, "consumerCommittedOffset": 990, "lag": 10}
-        assert found == {"lines": {"spoutId": "lines", "spoutType": "KAFKA", "spoutLagResult": {"clicks": {"0": place}}}}
+        assert found == {
+            "lines": {
+                "spoutId": "lines",
+                "spoutType": "KAFKA",
+                "spoutLagResult": {"clicks": {"0": place}},
+            }
+        }

@@ -1,4 +1,6 @@
-"""The server at a port: many pages, slow clients, stores and leaders that are away, a large topology, hostile data."""
+"""The server at a port: many pages, slow clients, stores and leaders that are away, a large
+topology, hostile data.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,13 @@ class Cut:
     """A source that can be cut off from its stores or its leader, and counts its reads."""
 
     def __init__(self, source: Any) -> None:
-        self.source, self.reads, self.is_away, self.is_redis_away, self.is_leaderless = source, 0, False, False, False
+        self.source, self.reads, self.is_away, self.is_redis_away, self.is_leaderless = (
+            source,
+            0,
+            False,
+            False,
+            False,
+        )
 
     def read(self) -> Any:
         self.reads += 1
@@ -50,7 +58,10 @@ class Cut:
         if self.is_leaderless:
             found = replace(found, leader=None)
         if self.is_redis_away:
-            away = {id: replace(each, look=None, problem="Redis does not answer") for id, each in found.topologies.items()}
+            away = {
+                id: replace(each, look=None, problem="Redis does not answer")
+                for id, each in found.topologies.items()
+            }
             found = replace(found, topologies=away)
         return found
 
@@ -105,7 +116,9 @@ def test_slow_clients_and_those_that_read_nothing_keep_nobody_waiting() -> None:
             slow.sendall(b"GET / HTTP/1.1\r\nHost: 127.0"[: 5 + n])
         head = f"HTTP/1.1\r\nHost: 127.0.0.1:{at.port}\r\nAuthorization: Bearer {at.token}\r\n"
         for _ in range(10):
-            opened.enter_context(at.socket()).sendall(f"POST /page/plan/kill {head}Content-Length: 9\r\n\r\n{{".encode())
+            opened.enter_context(at.socket()).sendall(
+                f"POST /page/plan/kill {head}Content-Length: 9\r\n\r\n{{".encode()
+            )
         question = f"GET /page/stream?topology=words {head}\r\n"
         for _ in range(10):
             deaf = opened.enter_context(at.socket())
@@ -121,7 +134,10 @@ def test_slow_clients_and_those_that_read_nothing_keep_nobody_waiting() -> None:
 def test_without_the_token_nobody_gets_anything_at_any_route() -> None:
     with cut() as (at, _, _):
         stranger = Listening(at.port, "x" * 43)
-        found = {path: stranger.get(path) for path in [*ROUTES, "/page/stream", "/api/openapi.json", "/page/journey/words"]}
+        found = {
+            path: stranger.get(path)
+            for path in [*ROUTES, "/page/stream", "/api/openapi.json", "/page/journey/words"]
+        }
         assert {status for status, _ in found.values()} == {401}
         assert all(b"words" not in body and b"count" not in body for _, body in found.values())
 
@@ -155,12 +171,17 @@ def test_a_hundred_components_and_a_thousand_tasks_leave_the_page_answering() ->
     with listening(sampler) as at, closing(at.open_page("large&component=c7")) as page:
         kind, snapshot = page.next()
         assert kind == "snapshot" and len(snapshot["topology"]["components"]) >= 100
-        assert [len(each.get("tasks", ())) for each in snapshot["topology"]["components"].values()].count(10) == 1
+        assert [
+            len(each.get("tasks", ())) for each in snapshot["topology"]["components"].values()
+        ].count(10) == 1
         assert len(json.dumps(snapshot)) < 600_000
         sampler.step()
         kind, change = page.next()
         assert kind == "delta" and len(json.dumps(change)) < 400_000
-        for path in [each.replace("words", "large").replace("split", "c7").replace("{id}", "large-1-1") for each in ROUTES]:
+        for path in [
+            each.replace("words", "large").replace("split", "c7").replace("{id}", "large-1-1")
+            for each in ROUTES
+        ]:
             status, _ = at.get(path)
             assert status == 200, path
 
@@ -181,7 +202,11 @@ def test_hostile_data_reaches_no_browser_as_markup() -> None:
             f"/page/capsule/words/{letter}",
         ]
         quoted = quote(HOSTILE, safe="")
-        paths += [f"/api/sparkstorm/v1/topology/{quoted}", f"/page/series/{quoted}", f"/page/journey/words?message={quoted}"]
+        paths += [
+            f"/api/sparkstorm/v1/topology/{quoted}",
+            f"/page/series/{quoted}",
+            f"/page/journey/words?message={quoted}",
+        ]
         for path in paths:
             answer = at.client.get(path.replace("{id}", at.id))
             assert answer.headers["content-type"].partition(";")[0] in (
@@ -190,7 +215,10 @@ def test_hostile_data_reaches_no_browser_as_markup() -> None:
                 "application/openmetrics-text",
                 "text/plain",
             ), path
-            assert answer.headers["x-content-type-options"] == "nosniff" and "script-src" not in answer.headers, path
+            assert (
+                answer.headers["x-content-type-options"] == "nosniff"
+                and "script-src" not in answer.headers
+            ), path
             assert answer.headers["content-security-policy"].startswith("default-src 'self'"), path
             assert b"\x1b" not in answer.content or path.startswith("/page/capsule"), path
         assert "img" in at.client.get(f"/page/log/words/{slot}").json()["lines"][0]

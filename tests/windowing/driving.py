@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sparkstorm.api import BasicOutputCollector, FoldingBolt, TimedBolt, Timer, Tuple, Window, WindowedBolt
+from sparkstorm.api import (
+    BasicOutputCollector,
+    FoldingBolt,
+    TimedBolt,
+    Timer,
+    Tuple,
+    Window,
+    WindowedBolt,
+)
 from sparkstorm.executor.emitter import Emitter, Route
 from sparkstorm.executor.runner import BasicCollector, FailedInput, RetryPolicy
 from sparkstorm.executor.state import MemoryState
@@ -54,7 +62,9 @@ class Adding(FoldingBolt):
         return [accumulator[0] + 1, accumulator[1] + tup["value"]]
 
     def execute(self, window: Window, collector: BasicOutputCollector) -> None:
-        collector.emit(([list(window.key), window.start, window.end, window.is_update, window.value],))
+        collector.emit(
+            ([list(window.key), window.start, window.end, window.is_update, window.value],)
+        )
 
 
 class Merging(Adding):
@@ -65,7 +75,9 @@ class Merging(Adding):
 
 
 class Ordered(TimedBolt):
-    """Emits tuples and timers in the order in which they come; a value sets a timer that much later."""
+    """Emits tuples and timers in the order in which they come; a value sets a timer that much
+    later.
+    """
 
     outputs: Any = ("what",)
 
@@ -80,17 +92,25 @@ class Ordered(TimedBolt):
 class Driver:
     """One task around a bolt; `state` and `times` may be a former driver's, as after a restart."""
 
-    def __init__(self, bolt: WindowedBolt | TimedBolt, stored: list[Any] | None = None, retries: int = 0) -> None:
+    def __init__(
+        self, bolt: WindowedBolt | TimedBolt, stored: list[Any] | None = None, retries: int = 0
+    ) -> None:
         codec = Codec()
         conf = bolt.time_conf()
         self.settings = read_settings("bolt", conf, conf)
-        self.state, self.times = MemoryState(codec, is_strict=True), MemoryState(codec, is_strict=True)
+        self.state, self.times = (
+            MemoryState(codec, is_strict=True),
+            MemoryState(codec, is_strict=True),
+        )
         self.times.load(stored or [])
         self.errors: list[str] = []
         self.now_ms = 0
         routes = {
             name: Route(Source("bolt", 9, name, tuple(fields)), codec, is_direct=False)
-            for name, fields in (("default", bolt.outputs), ("late", ("component", "stream", "time_ms", "values")))
+            for name, fields in (
+                ("default", bolt.outputs),
+                ("late", ("component", "stream", "time_ms", "values")),
+            )
         }
         self._targets = {name: Target(1, [], False) for name in routes}
         for name, route in routes.items():
@@ -134,7 +154,10 @@ class Driver:
         self.advance(END)
 
     def emitted(self, stream: str = "default") -> list[Any]:
-        return [values[0] if stream == "default" else values for values, _, _ in self._targets[stream].rows]
+        return [
+            values[0] if stream == "default" else values
+            for values, _, _ in self._targets[stream].rows
+        ]
 
     def stored(self) -> list[Any]:
         """Return what a commit would keep now."""
@@ -144,7 +167,9 @@ class Driver:
         return kept
 
 
-def split_late(events: Sequence[Event], lag: int, lateness: int = 0) -> tuple[list[Event], list[Event]]:
+def split_late(
+    events: Sequence[Event], lag: int, lateness: int = 0
+) -> tuple[list[Event], list[Event]]:
     """(on time, late) by the definition, from one sender."""
     clock = SourceClock(lag, lateness)
     on_time: list[Event] = []

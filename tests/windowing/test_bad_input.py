@@ -33,7 +33,10 @@ def built(bolt: Any, conf: Any = None, spout: FeederSpout | None = None) -> Topo
         ),
         (Listing().with_window(Duration(-5)), "at least 1, not -5"),
         (Listing().with_window(Count(0)), "length.count must be a whole number of at least 1"),
-        (Listing().with_window(Duration(10), Duration(0)), "sliding.interval.duration.ms must be a whole number"),
+        (
+            Listing().with_window(Duration(10), Duration(0)),
+            "sliding.interval.duration.ms must be a whole number",
+        ),
         (Listing().with_window(Duration(10), Count(3)), "do not go together"),
         (Listing().with_window(Duration(10**15)), "at least 1"),
         (Listing().with_session_window(Duration(0)), "session.gap.ms must be"),
@@ -43,19 +46,36 @@ def built(bolt: Any, conf: Any = None, spout: FeederSpout | None = None) -> Topo
             "component 'windows' needs field 'when' in stream 'default' of 'spout', which declares key, ts, value",
         ),
         (Listing().with_window(Duration(5)).with_key("who"), "needs field 'who'"),
-        (timed(Listing().with_window(Duration(5))).with_lag(Duration(-1)), "max.lag.ms must be a whole number of milliseconds"),
-        (timed(Listing().with_window(Duration(5))).with_allowed_lateness(Duration(-1)), "allowed.lateness.ms must be"),
-        (timed(Listing().with_window(Duration(5))).with_late_tuple_stream("default"), "a stream of its own"),
-        (Listing().with_window(Duration(5)).with_late_tuple_stream("late"), "only rows with a time of their own can be late"),
+        (
+            timed(Listing().with_window(Duration(5))).with_lag(Duration(-1)),
+            "max.lag.ms must be a whole number of milliseconds",
+        ),
+        (
+            timed(Listing().with_window(Duration(5))).with_allowed_lateness(Duration(-1)),
+            "allowed.lateness.ms must be",
+        ),
+        (
+            timed(Listing().with_window(Duration(5))).with_late_tuple_stream("default"),
+            "a stream of its own",
+        ),
+        (
+            Listing().with_window(Duration(5)).with_late_tuple_stream("late"),
+            "only rows with a time of their own can be late",
+        ),
     ],
 )
-def test_settings_that_make_no_sense_are_refused_when_the_topology_is_built(bolt: Any, complaint: str) -> None:
+def test_settings_that_make_no_sense_are_refused_when_the_topology_is_built(
+    bolt: Any, complaint: str
+) -> None:
     with pytest.raises(InvalidTopologyError, match=complaint):
         built(bolt)
 
 
 def test_a_bolt_without_any_window_is_refused_when_it_is_submitted() -> None:
-    with LocalCluster() as cluster, pytest.raises(InvalidTopologyError, match="component 'windows' has no window"):
+    with (
+        LocalCluster() as cluster,
+        pytest.raises(InvalidTopologyError, match="component 'windows' has no window"),
+    ):
         cluster.submit(built(Listing()))
 
 
@@ -79,7 +99,10 @@ def test_a_length_from_the_configuration_serves_a_bolt_that_has_none_of_its_own(
         cluster.run_until_idle()
         assert cluster.counts("windows").emitted == 1
     with LocalCluster() as cluster:
-        cluster.submit(built(Listing().with_window(Count(3)), None, spout), {"topology.bolts.window.length.duration.ms": 10})
+        cluster.submit(
+            built(Listing().with_window(Count(3)), None, spout),
+            {"topology.bolts.window.length.duration.ms": 10},
+        )
         cluster.run_until_idle()
         assert cluster.counts("windows").emitted == 1  # its own shape keeps out the other
 
@@ -108,7 +131,10 @@ def test_a_tuple_without_a_time_fails_alone_and_says_why(bolt: WindowedBolt, at:
 def test_such_a_tuple_is_parked_and_moves_no_clock(at: Any) -> None:
     spout = FeederSpout(FIELDS)
     with LocalCluster() as cluster:
-        cluster.submit(built(timed(Listing().with_window(Duration(10))), None, spout), {"topology.max.retries": 1})
+        cluster.submit(
+            built(timed(Listing().with_window(Duration(10))), None, spout),
+            {"topology.max.retries": 1},
+        )
         for ts in (5, at, 7):
             spout.feed(["a", ts, 1])
         spout.finish()
@@ -142,7 +168,16 @@ def test_keys_of_any_kind_have_windows_side_by_side() -> None:
     assert driver.rows([(key, 1, number) for number, key in enumerate(keys)]) == []
     driver.end()
     held = {repr(row[0][0]): row[4] for row in driver.emitted()}
-    assert held == {"None": [0], "'a'": [1], "''": [2], "1": [3, 6], "2.5": [4], "b'a'": [5], "-1": [7]}  # 1 == True, as in a dict
+    # 1 == True, as in a dict
+    assert held == {
+        "None": [0],
+        "'a'": [1],
+        "''": [2],
+        "1": [3, 6],
+        "2.5": [4],
+        "b'a'": [5],
+        "-1": [7],
+    }
 
 
 class Failing(Adding):
@@ -163,7 +198,11 @@ def test_a_window_that_fails_is_tried_again_and_holds_up_the_ones_behind_it() ->
     driver = Driver(timed(Failing(2).with_window(Duration(10))), retries=2)
     driver.rows([("a", 5, 1), ("a", 15, 1)])
     driver.end()
-    assert (driver.emitted(), dict(driver.state.items()), driver.runner.next_due_ms()) == ([], {}, 100)
+    assert (driver.emitted(), dict(driver.state.items()), driver.runner.next_due_ms()) == (
+        [],
+        {},
+        100,
+    )
     driver.now_ms = 99
     driver.end()
     assert len(driver.errors) == 1
@@ -185,7 +224,9 @@ def test_a_window_that_always_fails_is_parked_with_its_bounds() -> None:
             spout.feed([key, ts, 1])
         spout.finish()
         cluster.run_until_idle()
-        assert sorted((letter.stream, letter.values, letter.attempts) for letter in cluster.dead_letters) == [
+        assert sorted(
+            (letter.stream, letter.values, letter.attempts) for letter in cluster.dead_letters
+        ) == [
             ("__window", (["a"], 0, 10), 3),
             ("__window", (["b"], 0, 10), 3),
         ]
@@ -212,14 +253,23 @@ def test_a_count_window_that_always_fails_is_parked_with_its_bounds(retries: int
             for key in "ab":
                 spout.feed([key, n, 1])
                 cluster.run_until_idle()
-        letters = [(letter.stream, letter.values, letter.attempts) for letter in cluster.dead_letters]
+        letters = [
+            (letter.stream, letter.values, letter.attempts) for letter in cluster.dead_letters
+        ]
         assert letters == [("__window", (["a"], end - 2, end), retries + 1) for end in (2, 4)]
-        assert [letter.window["value"] for letter in cluster.dead_letters if letter.window] == [[2, 2], [2, 2]]
+        assert [letter.window["value"] for letter in cluster.dead_letters if letter.window] == [
+            [2, 2],
+            [2, 2],
+        ]
         assert cluster.counts("windows").emitted == 2, "another key's windows fire"
 
 
-@pytest.mark.parametrize(("retries", "parked"), [(0, ["__window", "default"]), (1, ["__window", "__window"])])
-def test_tuples_read_together_with_one_whose_count_window_fails(retries: int, parked: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("retries", "parked"), [(0, ["__window", "default"]), (1, ["__window", "__window"])]
+)
+def test_tuples_read_together_with_one_whose_count_window_fails(
+    retries: int, parked: list[str]
+) -> None:
     spout = FeederSpout(FIELDS)
     with LocalCluster() as cluster:
         bolt = Refusing().with_tumbling_window(Count(2)).with_key("key")
@@ -231,7 +281,9 @@ def test_tuples_read_together_with_one_whose_count_window_fails(retries: int, pa
 
 
 @pytest.mark.parametrize(("bolt", "parked"), [(Listing(), "__window"), (Adding(), "default")])
-def test_a_tuple_that_kills_its_worker_is_parked_without_another_call_of_a_fold(bolt: Any, parked: str) -> None:
+def test_a_tuple_that_kills_its_worker_is_parked_without_another_call_of_a_fold(
+    bolt: Any, parked: str
+) -> None:
     driver = Driver(bolt.with_tumbling_window(Count(2)).with_key("key"))
     driver.rows([("a", 1, 1)])
     killer = Tuple(("a", 2, 1), 0, driver.source(1))
@@ -260,11 +312,16 @@ def test_a_tuple_whose_fold_fails_is_parked_and_in_no_window() -> None:
 
     spout = FeederSpout(FIELDS)
     with LocalCluster() as cluster:
-        cluster.submit(built(Bad().with_tumbling_window(Count(2)).with_key("key"), None, spout), {"topology.max.retries": 1})
+        cluster.submit(
+            built(Bad().with_tumbling_window(Count(2)).with_key("key"), None, spout),
+            {"topology.max.retries": 1},
+        )
         for n in range(4):
             spout.feed(["a", n, 1])
         cluster.run_until_idle()
-        assert [(letter.stream, letter.values) for letter in cluster.dead_letters] == [("default", ("a", 1, 1))]
+        assert [(letter.stream, letter.values) for letter in cluster.dead_letters] == [
+            ("default", ("a", 1, 1))
+        ]
         assert cluster.counts("windows").emitted == 1
 
 
@@ -272,8 +329,15 @@ def test_windows_of_another_shape_are_not_put_into_what_is_stored() -> None:
     driver = Driver(timed(Adding().with_window(Duration(10))))
     driver.rows([("a", 5, 1)])
     Driver(timed(Adding().with_window(Duration(10))), driver.stored())
-    for bolt in (Adding().with_window(Duration(5)), Listing().with_window(Duration(10)), Adding().with_window(Count(10))):
-        with pytest.raises(InvalidTopologyError, match="the store holds folded windows by time of 10 every 10, the code now has"):
+    for bolt in (
+        Adding().with_window(Duration(5)),
+        Listing().with_window(Duration(10)),
+        Adding().with_window(Count(10)),
+    ):
+        with pytest.raises(
+            InvalidTopologyError,
+            match="the store holds folded windows by time of 10 every 10, the code now has",
+        ):
             Driver(timed(bolt), driver.stored())
 
 

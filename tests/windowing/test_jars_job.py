@@ -1,4 +1,6 @@
-"""The example over archives: the numbers of a plain loop, live with workers that die, and late files where they belong."""
+"""The example over archives: the numbers of a plain loop, live with workers that die, and late
+files where they belong.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,10 @@ def make_jars(folder: Path) -> list[str]:
     """Three archives: one of one day, one of many days out of order, one with much older files."""
     contents = {
         "a.jar": [(f"A{n}.class", (2020, 1, 1, 0, n, 0)) for n in range(5)],
-        "b.jar": [(f"B{n}.{'class' if n % 2 else 'xml'}", (2020, 2, n * 7 % 28 + 1, 12, 0, 0)) for n in range(40)],
+        "b.jar": [
+            (f"B{n}.{'class' if n % 2 else 'xml'}", (2020, 2, n * 7 % 28 + 1, 12, 0, 0))
+            for n in range(40)
+        ],
         "c.jar": [(f"C{n}", (2019 if n % 3 else 2020, 3, n % 28 + 1, 0, 0, 0)) for n in range(30)],
     }
     for name, files in contents.items():
@@ -44,7 +49,9 @@ def plain(jars: list[str]) -> Counter[str]:
 
 def live(folder: str, workers: int, kills: int = 0) -> dict[Any, Any]:
     with LocalCluster() as cluster:
-        cluster.submit(build([folder]), {"topology.workers": workers, "topology.max.spout.pending": 20})
+        cluster.submit(
+            build([folder]), {"topology.workers": workers, "topology.max.spout.pending": 20}
+        )
         for number in range(kills):
             cluster.advance(ms=5)
             cluster.kill_worker(number % workers)
@@ -54,7 +61,9 @@ def live(folder: str, workers: int, kills: int = 0) -> dict[Any, Any]:
 
 
 @pytest.mark.parametrize(("workers", "kills"), [(1, 0), (2, 3), (4, 8)])
-def test_the_example_gives_the_numbers_of_a_plain_loop(tmp_path: Path, workers: int, kills: int) -> None:
+def test_the_example_gives_the_numbers_of_a_plain_loop(
+    tmp_path: Path, workers: int, kills: int
+) -> None:
     wanted = plain(make_jars(tmp_path))
     assert sum(count for key, count in wanted.items() if key.startswith("late")) == 20
     assert live(str(tmp_path), workers, kills) == wanted

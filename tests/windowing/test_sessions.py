@@ -1,4 +1,6 @@
-"""Session windows against a reference that scans every session, and what a tuple of one session costs beside many others."""
+"""Session windows against a reference that scans every session, and what a tuple of one session
+costs beside many others.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +23,16 @@ from sparkstorm.windowing.watermarks import END, SourceClock
 from tests.windowing.driving import Driver, Listing, Merging, timed
 
 POISON = 9
-STEPS = st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 80), st.integers(0, POISON), st.integers(0, 7)), max_size=60)
+STEPS = st.lists(
+    st.tuples(st.sampled_from("ab"), st.integers(0, 80), st.integers(0, POISON), st.integers(0, 7)),
+    max_size=60,
+)
 
 
 class Values(Merging):
-    """Emits the values of each session in their order; an update with a poisonous value fails and is to leave no trace."""
+    """Emits the values of each session in their order; an update with a poisonous value fails and
+    is to leave no trace.
+    """
 
     def initial(self) -> Any:
         return []
@@ -38,7 +45,9 @@ class Values(Merging):
 
     def execute(self, window: Window, collector: Any) -> None:
         self._fail_on_poison(window, window.value)
-        collector.emit(([window.key[0], window.start, window.end, window.is_update, sorted(window.value)],))
+        collector.emit(
+            ([window.key[0], window.start, window.end, window.is_update, sorted(window.value)],)
+        )
 
     def _fail_on_poison(self, window: Window, values: Any) -> None:
         if window.is_update and POISON in values:
@@ -51,7 +60,9 @@ class Tuples(Listing):
     def execute(self, window: Window, collector: Any) -> None:
         values = [tup["value"] for tup in window.get()]
         Values._fail_on_poison(self, window, values)  # type: ignore[arg-type]
-        collector.emit(([window.key[0], window.start, window.end, window.is_update, sorted(values)],))
+        collector.emit(
+            ([window.key[0], window.start, window.end, window.is_update, sorted(values)],)
+        )
 
 
 @dataclass
@@ -75,7 +86,11 @@ class Reference:
     emitted: list[Any] = field(default_factory=list)
 
     def add(self, key: str, at: int, value: int) -> None:
-        near = [s for s in self.spans if s.key == key and any(abs(at - each) < self.gap for each in s.times)]
+        near = [
+            s
+            for s in self.spans
+            if s.key == key and any(abs(at - each) < self.gap for each in s.times)
+        ]
         span = Span(
             key,
             [at, *(t for s in near for t in s.times)],
@@ -93,12 +108,26 @@ class Reference:
         self.fired_to = max(self.fired_to, watermark)
         for span in sorted(self.spans, key=lambda s: (max(s.times), s.key)):
             end = max(span.times) + self.gap
-            if end <= watermark and end != span.fired and not (span.fired and POISON in span.values):
+            if (
+                end <= watermark
+                and end != span.fired
+                and not (span.fired and POISON in span.values)
+            ):
                 self._fire(span)
-        self.spans = [s for s in self.spans if max(s.times) + self.gap + self.lateness > self.fired_to]
+        self.spans = [
+            s for s in self.spans if max(s.times) + self.gap + self.lateness > self.fired_to
+        ]
 
     def _fire(self, span: Span) -> None:
-        self.emitted.append([span.key, min(span.times), max(span.times) + self.gap, bool(span.fired), sorted(span.values)])
+        self.emitted.append(
+            [
+                span.key,
+                min(span.times),
+                max(span.times) + self.gap,
+                bool(span.fired),
+                sorted(span.values),
+            ]
+        )
         span.fired = max(span.times) + self.gap
 
 
@@ -111,7 +140,9 @@ class Journaled:
         self.driver = Driver(copy.copy(bolt))
 
     def commit(self) -> None:
-        changed, deleted = self._codec.unpack(self._codec.pack(list(self.driver.times.take_changes())))
+        changed, deleted = self._codec.unpack(
+            self._codec.pack(list(self.driver.times.take_changes()))
+        )
         self._kept |= {tuple(key): value for key, value in changed}
         for key in deleted:
             self._kept.pop(tuple(key), None)
@@ -120,11 +151,15 @@ class Journaled:
 
     def restart(self) -> None:
         self.commit()
-        self.driver = Driver(copy.copy(self._bolt), [[list(key), value] for key, value in self._kept.items()])
+        self.driver = Driver(
+            copy.copy(self._bolt), [[list(key), value] for key, value in self._kept.items()]
+        )
 
 
 def check_against_reference(bolt: Any, gap: int, lag: int, lateness: int, steps: list[Any]) -> None:
-    bolt = timed(bolt.with_session_window(Duration.millis(gap)).with_key("key"), **{LATENESS_MS: lateness})
+    bolt = timed(
+        bolt.with_session_window(Duration.millis(gap)).with_key("key"), **{LATENESS_MS: lateness}
+    )
     tried, reference, clock = Journaled(bolt), Reference(gap, lateness), SourceClock(lag, lateness)
     watermark = -1
     for key, at, value, what in steps:
@@ -133,7 +168,10 @@ def check_against_reference(bolt: Any, gap: int, lag: int, lateness: int, steps:
             reference.add(key, at, value)
         if what in (0, 1):
             watermark = max(watermark, clock.mark_ms())
-            while tried.driver.runner.advance(watermark, 0, most=2 if what else 100) or tried.driver.runner.is_waiting:
+            while (
+                tried.driver.runner.advance(watermark, 0, most=2 if what else 100)
+                or tried.driver.runner.is_waiting
+            ):
                 tried.commit()
             reference.advance(watermark)
         if what == 2:
@@ -149,7 +187,8 @@ def check_against_reference(bolt: Any, gap: int, lag: int, lateness: int, steps:
 
 
 @pytest.mark.parametrize("bolt", [Values(), Tuples()])
-@example(2, 4, 5, [("a", 49, 0, 0), ("a", 55, 0, 0), ("a", 50, POISON, 0)])  # a window that is given up before another one
+# a window that is given up before another one
+@example(2, 4, 5, [("a", 49, 0, 0), ("a", 55, 0, 0), ("a", 50, POISON, 0)])
 @given(st.integers(1, 12), st.integers(0, 25), st.sampled_from([0, 0, 5, 30]), STEPS)
 def test_sessions_are_those_of_the_definition_after_failures_late_rows_and_restarts(
     bolt: Any, gap: int, lag: int, lateness: int, steps: list[Any]
@@ -178,7 +217,9 @@ class CountingCodec(Codec):
 
 
 def cost_of_last(bolt: Any, order: list[int]) -> tuple[int, int, int]:
-    """(values copied, bytes for the journal, of firing) for one more tuple beside so many sessions of its key."""
+    """(values copied, bytes for the journal, of firing) for one more tuple beside so many sessions
+    of its key.
+    """
     codec = CountingCodec()
     driver = Driver(timed(bolt.with_session_window(Duration.millis(10)).with_key("key")))
     driver.times._codec = codec
@@ -194,12 +235,18 @@ def cost_of_last(bolt: Any, order: list[int]) -> tuple[int, int, int]:
 
 @pytest.mark.parametrize("bolt", [Merging(), Listing()])
 @pytest.mark.parametrize("new", ["last", "inside", "extending"])
-def test_what_a_tuple_costs_does_not_depend_on_how_many_sessions_its_key_has(bolt: Any, new: str) -> None:
+def test_what_a_tuple_costs_does_not_depend_on_how_many_sessions_its_key_has(
+    bolt: Any, new: str
+) -> None:
     def order(count: int) -> list[int]:
-        return [*range(1000, 1000 + 20 * count, 20), {"last": 9000, "inside": 1501, "extending": 1995}[new]]
+        return [
+            *range(1000, 1000 + 20 * count, 20),
+            {"last": 9000, "inside": 1501, "extending": 1995}[new],
+        ]
 
     few, many = (cost_of_last(copy.copy(bolt), order(count)) for count in (60, 300))
-    assert all(one <= other <= one + 4 for one, other in zip(few, many, strict=True))  # larger numbers take more bytes
+    # larger numbers take more bytes
+    assert all(one <= other <= one + 4 for one, other in zip(few, many, strict=True))
     copied, written, fired = many
     assert copied < 60
     assert written < 120
@@ -219,8 +266,14 @@ def test_a_session_that_has_fired_is_not_kept_in_memory() -> None:
 
 def test_sessions_in_the_form_of_an_older_version_are_refused() -> None:
     bolt = timed(Merging().with_session_window(Duration.millis(10)).with_key("key"))
-    former = [[["shape"], ["session", 10, 10, True]], [["s", "a"], [[1, 5, 0, [2, 3]], [40, 41, 0, [2, 3]]]]]
-    with pytest.raises(InvalidTopologyError, match=r"session windows in the form of an older version.*kill the topology"):
+    former = [
+        [["shape"], ["session", 10, 10, True]],
+        [["s", "a"], [[1, 5, 0, [2, 3]], [40, 41, 0, [2, 3]]]],
+    ]
+    with pytest.raises(
+        InvalidTopologyError,
+        match=r"session windows in the form of an older version.*kill the topology",
+    ):
         Driver(copy.copy(bolt), former)
 
 
@@ -238,13 +291,23 @@ def test_sessions_in_the_form_of_an_older_version_are_refused() -> None:
 )
 def test_a_stored_session_of_another_form_is_named(place: Any, entry: Any) -> None:
     with pytest.raises(StoreInconsistentError, match=r"\('s'.* is no session of this version"):
-        Driver(timed(Merging().with_session_window(Duration.millis(10)).with_key("key")), [[place, entry]])
+        Driver(
+            timed(Merging().with_session_window(Duration.millis(10)).with_key("key")),
+            [[place, entry]],
+        )
 
 
-KEYS = st.tuples(st.one_of(st.integers(-3, 3), st.sampled_from(["", "a", "b", None, b"a", 1.5, True])))
+KEYS = st.tuples(
+    st.one_of(st.integers(-3, 3), st.sampled_from(["", "a", "b", None, b"a", 1.5, True]))
+)
 
 
-@given(st.lists(st.tuples(st.sampled_from(["add", "add", "drop", "first"]), st.integers(0, 4), KEYS), max_size=60))
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["add", "add", "drop", "first"]), st.integers(0, 4), KEYS),
+        max_size=60,
+    )
+)
 def test_an_agenda_hands_out_the_least_key_of_the_earliest_time(steps: list[Any]) -> None:
     queue, reference = DueQueue(), dict[Any, None]()
     for what, at, key in steps:
@@ -274,7 +337,9 @@ class Counted(int):
     __hash__ = int.__hash__
 
 
-def test_keys_that_are_added_while_those_of_their_time_are_handed_out_are_not_sorted_with_them_again() -> None:
+def test_keys_that_are_added_while_those_of_their_time_are_handed_out_are_not_sorted_with_them_again() -> (
+    None
+):
     queue, Counted.compared = DueQueue(), 0
     for number in range(1000):
         queue.add(5, (Counted(number),))
@@ -307,4 +372,5 @@ def test_the_tuples_of_a_window_are_not_read_for_each_timer_before_it() -> None:
     codec.copied = 0
     driver.end()
     assert [len(driver.emitted()), driver.emitted()[-1][2]] == [62, 20]
-    assert codec.copied < 300 * 10  # each tuple, of seven values, once; 60 times as much when each timer looks at the window
+    # each tuple, of seven values, once; 60 times as much when each timer looks at the window
+    assert codec.copied < 300 * 10

@@ -11,18 +11,25 @@ TIMES = st.lists(st.integers(0, 60), max_size=40)
 
 
 @given(TIMES, st.integers(0, 20), st.integers(0, 20))
-def test_a_clock_measures_every_row_though_it_looks_at_few(times: list[int], lag: int, lateness: int) -> None:
+def test_a_clock_measures_every_row_though_it_looks_at_few(
+    times: list[int], lag: int, lateness: int
+) -> None:
     clock = SourceClock(lag, lateness)
     for n, at_ms in enumerate(times):
         newest = max(times[:n], default=NEVER)
         assert clock.is_late(at_ms) == (newest - at_ms > lag + lateness)
     behind = [max(times[: n + 1]) - at_ms for n, at_ms in enumerate(times)]
     assert clock.behind_ms == max(behind, default=0)
-    assert (clock.oldest_ms, clock.newest_ms) == (min(times, default=END), max(times, default=NEVER))
+    assert (clock.oldest_ms, clock.newest_ms) == (
+        min(times, default=END),
+        max(times, default=NEVER),
+    )
 
 
 @given(TIMES, st.integers(0, 40), TIMES)
-def test_rows_that_were_taken_back_hide_no_older_row(taken_back: list[int], left: int, times: list[int]) -> None:
+def test_rows_that_were_taken_back_hide_no_older_row(
+    taken_back: list[int], left: int, times: list[int]
+) -> None:
     clock = SourceClock(10, 0)
     clock.set_newest(left)
     for at_ms in taken_back:
@@ -32,9 +39,18 @@ def test_rows_that_were_taken_back_hide_no_older_row(taken_back: list[int], left
         clock.is_late(at_ms)
     assert clock.newest_ms == max([left, *times])
     assert clock.oldest_ms <= min([left, *times])
-    assert clock.behind_ms >= max((max([left, *times[: n + 1]]) - at_ms for n, at_ms in enumerate(times)), default=0)
+    assert clock.behind_ms >= max(
+        (max([left, *times[: n + 1]]) - at_ms for n, at_ms in enumerate(times)), default=0
+    )
 
 
 def test_a_row_that_is_no_time_is_never_late() -> None:
     clock = SourceClock(0, 0, newest_ms=50)
-    assert [clock.is_late(value) for value in (None, True, -1, 2**60, "49", 49)] == [False, False, False, False, False, True]
+    assert [clock.is_late(value) for value in (None, True, -1, 2**60, "49", 49)] == [
+        False,
+        False,
+        False,
+        False,
+        False,
+        True,
+    ]

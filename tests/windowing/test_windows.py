@@ -1,4 +1,6 @@
-"""Windows by the definition: every event in exactly the right ones, whatever the order, batching and restarts."""
+"""Windows by the definition: every event in exactly the right ones, whatever the order, batching
+and restarts.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +15,21 @@ from sparkstorm.api import Count, Duration
 from sparkstorm.windowing.settings import LAG_MS, LATENESS_MS
 from sparkstorm.windowing.watermarks import END, NEVER, SourceClock, Watermarks
 from sparkstorm.windowing.window_math import Layout
-from tests.windowing.driving import Adding, Driver, Event, Listing, Merging, Ordered, split_late, timed
+from tests.windowing.driving import (
+    Adding,
+    Driver,
+    Event,
+    Listing,
+    Merging,
+    Ordered,
+    split_late,
+    timed,
+)
 
 LENGTHS = st.integers(1, 12)
-EVENTS = st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 60), st.integers(0, 9)), max_size=40)
+EVENTS = st.lists(
+    st.tuples(st.sampled_from("ab"), st.integers(0, 60), st.integers(0, 9)), max_size=40
+)
 
 
 def ms(count: int) -> Duration:
@@ -34,11 +47,15 @@ def expected(events: list[Event], length: int, slide: int) -> dict[tuple[str, in
 
 
 def totals(windows: dict[tuple[str, int], list[Event]]) -> dict[tuple[str, int], list[int]]:
-    return {place: [len(events), sum(event[2] for event in events)] for place, events in windows.items()}
+    return {
+        place: [len(events), sum(event[2] for event in events)] for place, events in windows.items()
+    }
 
 
 def run_through(bolt: Any, events: list[Event], lag: int, cuts: list[int] | None = None) -> Driver:
-    """Rows of one sender with a mark behind each piece; `cuts` are where the task is begun anew from what it stored."""
+    """Rows of one sender with a mark behind each piece; `cuts` are where the task is begun anew
+    from what it stored.
+    """
     driver = Driver(copy.copy(bolt))
     clock = SourceClock(lag, 0)
     emitted: list[Any] = []
@@ -70,12 +87,16 @@ def test_a_point_is_in_exactly_the_windows_that_hold_it(length: int, slide: int,
 
 
 @given(LENGTHS, LENGTHS, EVENTS, st.integers(0, 20))
-def test_collected_windows_hold_what_the_definition_says(length: int, slide: int, events: list[Event], lag: int) -> None:
+def test_collected_windows_hold_what_the_definition_says(
+    length: int, slide: int, events: list[Event], lag: int
+) -> None:
     on_time, _ = split_late(events, lag)
     bolt = timed(Listing().with_window(ms(length), ms(slide)).with_key("key"))
     windows = expected(on_time, length, slide)
     found = run_through(bolt, on_time, lag).emitted()
-    assert {(row[0][0], row[2]): sorted(row[4]) for row in found} == {p: sorted(e[2] for e in es) for p, es in windows.items()}
+    assert {(row[0][0], row[2]): sorted(row[4]) for row in found} == {
+        p: sorted(e[2] for e in es) for p, es in windows.items()
+    }
     assert len(found) == len(windows)
     assert [row[2] for row in found] == sorted(row[2] for row in found)
     for row in found:
@@ -93,12 +114,16 @@ def test_folded_windows_agree_and_survive_restarts(
     on_time, _ = split_late(events, lag)
     bolt = timed(kind().with_window(ms(length), ms(slide)).with_key("key"))
     found = run_through(bolt, on_time, lag, cuts).emitted()
-    assert {(row[0][0], row[2]): row[4] for row in found} == totals(expected(on_time, length, slide))
+    assert {(row[0][0], row[2]): row[4] for row in found} == totals(
+        expected(on_time, length, slide)
+    )
     assert len(found) == len({(row[0][0], row[2]) for row in found})
 
 
 @given(EVENTS, st.integers(0, 20), st.randoms(use_true_random=False))
-def test_another_order_within_the_lag_changes_nothing(events: list[Event], lag: int, random: Any) -> None:
+def test_another_order_within_the_lag_changes_nothing(
+    events: list[Event], lag: int, random: Any
+) -> None:
     in_order = sorted(events, key=lambda event: event[1])
     mixed = sorted(in_order, key=lambda event: event[1] + random.uniform(0, lag))
     assert split_late(mixed, lag)[1] == []
@@ -111,20 +136,38 @@ def test_another_order_within_the_lag_changes_nothing(events: list[Event], lag: 
 
 @pytest.mark.slow
 @given(LENGTHS, EVENTS, st.integers(0, 20), st.lists(st.integers(0, 40), max_size=3))
-def test_sessions_are_runs_without_a_gap(gap: int, events: list[Event], lag: int, cuts: list[int]) -> None:
+def test_sessions_are_runs_without_a_gap(
+    gap: int, events: list[Event], lag: int, cuts: list[int]
+) -> None:
     on_time, _ = split_late(events, lag)
     wanted = []
     for key in "ab":
         session: list[Event] = []
-        for event in [*sorted((e for e in on_time if e[0] == key), key=lambda e: e[1]), (key, 10_000, 0)]:
+        for event in [
+            *sorted((e for e in on_time if e[0] == key), key=lambda e: e[1]),
+            (key, 10_000, 0),
+        ]:
             if session and event[1] - session[-1][1] >= gap:
-                wanted.append((key, session[0][1], session[-1][1] + gap, [len(session), sum(e[2] for e in session)]))
+                wanted.append(
+                    (
+                        key,
+                        session[0][1],
+                        session[-1][1] + gap,
+                        [len(session), sum(e[2] for e in session)],
+                    )
+                )
                 session = []
             session.append(event)
-    folded = run_through(timed(Merging().with_session_window(ms(gap)).with_key("key")), on_time, lag, cuts).emitted()
+    folded = run_through(
+        timed(Merging().with_session_window(ms(gap)).with_key("key")), on_time, lag, cuts
+    ).emitted()
     assert sorted((row[0][0], row[1], row[2], row[4]) for row in folded) == sorted(wanted)
-    listed = run_through(timed(Listing().with_session_window(ms(gap)).with_key("key")), on_time, lag, cuts).emitted()
-    assert sorted((row[0][0], row[1], row[2], [len(row[4]), sum(row[4])]) for row in listed) == sorted(wanted)
+    listed = run_through(
+        timed(Listing().with_session_window(ms(gap)).with_key("key")), on_time, lag, cuts
+    ).emitted()
+    assert sorted(
+        (row[0][0], row[1], row[2], [len(row[4]), sum(row[4])]) for row in listed
+    ) == sorted(wanted)
 
 
 @given(EVENTS, st.integers(0, 15), st.integers(0, 15))
@@ -147,7 +190,11 @@ def test_with_allowed_lateness_the_last_firing_of_a_window_is_complete(
     kind: str, events: list[Event], lag: int, lateness: int, cuts: list[int]
 ) -> None:
     bolt = Merging().with_key("key")
-    bolt = bolt.with_session_window(ms(5)) if kind == "session" else bolt.with_window(ms(10), ms(5 if kind == "sliding" else 10))
+    bolt = (
+        bolt.with_session_window(ms(5))
+        if kind == "session"
+        else bolt.with_window(ms(10), ms(5 if kind == "sliding" else 10))
+    )
     bolt = timed(bolt, **{LAG_MS: lag, LATENESS_MS: lateness})
     on_time, _ = split_late(events, lag, lateness)
     driver, clock, emitted = Driver(copy.copy(bolt)), SourceClock(lag, lateness), []
@@ -169,7 +216,8 @@ def test_with_allowed_lateness_the_last_firing_of_a_window_is_complete(
     for row in emitted:
         assert row[3] == ((row[0][0], row[2]) in first) or kind == "session"
         first[row[0][0], row[2]] = True
-    assert not [place for place, _ in driver.times.items() if place[0] in ("a", "t", "s", "f")]  # nothing is left behind
+    # nothing is left behind
+    assert not [place for place, _ in driver.times.items() if place[0] in ("a", "t", "s", "f")]
 
 
 @pytest.mark.slow
@@ -208,14 +256,27 @@ def test_windows_by_count_hold_the_last_tuples_at_every_slide(
         emitted += driver.emitted()
         for key in "ab":
             values = [event[2] for event in events if event[0] == key]
-            wanted = [values[max(0, end - length) : end] for end in range(slide, len(values) + 1, slide)]
+            wanted = [
+                values[max(0, end - length) : end] for end in range(slide, len(values) + 1, slide)
+            ]
             mine = [row[4] for row in emitted if row[0] == [key]]
-            assert mine == (wanted if kind is Listing else [[len(each), sum(each)] for each in wanted])
+            assert mine == (
+                wanted if kind is Listing else [[len(each), sum(each)] for each in wanted]
+            )
 
 
-@given(EVENTS, st.integers(0, 20), st.randoms(use_true_random=False), st.lists(st.integers(0, 40), max_size=3))
-def test_timed_bolts_see_rows_and_timers_in_the_order_of_time(events: list[Event], lag: int, random: Any, cuts: list[int]) -> None:
-    events = [(key, ts, value + 1) for key, ts, value in {event[1]: event for event in events}.values()]
+@given(
+    EVENTS,
+    st.integers(0, 20),
+    st.randoms(use_true_random=False),
+    st.lists(st.integers(0, 40), max_size=3),
+)
+def test_timed_bolts_see_rows_and_timers_in_the_order_of_time(
+    events: list[Event], lag: int, random: Any, cuts: list[int]
+) -> None:
+    events = [
+        (key, ts, value + 1) for key, ts, value in {event[1]: event for event in events}.values()
+    ]
     in_order = sorted(events, key=lambda event: event[1])
     mixed = sorted(in_order, key=lambda event: event[1] + random.uniform(0, lag))
     wanted, timers = [], dict[str, int]()
@@ -232,7 +293,9 @@ def test_timed_bolts_see_rows_and_timers_in_the_order_of_time(events: list[Event
 @pytest.mark.slow
 @settings(max_examples=30)
 @given(EVENTS)
-def test_firing_a_few_at_a_time_fires_the_same_and_survives_a_restart_in_between(events: list[Event]) -> None:
+def test_firing_a_few_at_a_time_fires_the_same_and_survives_a_restart_in_between(
+    events: list[Event],
+) -> None:
     for bolt in (
         timed(Listing().with_window(ms(10), ms(5)).with_key("key")),
         timed(Merging().with_window(ms(10)).with_key("key")),
@@ -250,7 +313,10 @@ def test_firing_a_few_at_a_time_fires_the_same_and_survives_a_restart_in_between
         assert emitted == whole.emitted()
 
 
-@given(st.lists(st.tuples(st.sampled_from([1, 2]), st.integers(0, 4)), max_size=30), st.lists(st.integers(0, 29), max_size=3))
+@given(
+    st.lists(st.tuples(st.sampled_from([1, 2]), st.integers(0, 4)), max_size=30),
+    st.lists(st.integers(0, 29), max_size=3),
+)
 def test_of_the_same_time_the_lower_sender_comes_first_and_then_the_order_of_arrival(
     rows: list[tuple[int, int]], cuts: list[int]
 ) -> None:

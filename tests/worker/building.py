@@ -40,7 +40,9 @@ def chain(
     group: Callable[[Declarer], Any] | None = None,
     bolt_conf: Any = None,
 ) -> Topology:
-    """spout -> bolt (shuffle, unless `group` says otherwise) -> capture, where the bolt has an output."""
+    """spout -> bolt (shuffle, unless `group` says otherwise) -> capture, where the bolt has an
+    output.
+    """
     builder = TopologyBuilder()
     builder.set_spout("spout", spout)
     declarer = builder.set_bolt("bolt", bolt, parallelism, conf=bolt_conf)

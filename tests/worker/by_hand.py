@@ -1,4 +1,6 @@
-"""Real workers over the in-process store, claimed and stepped by hand: for tests that need one order of commits."""
+"""Real workers over the in-process store, claimed and stepped by hand: for tests that need one
+order of commits.
+"""
 
 from __future__ import annotations
 
@@ -36,9 +38,13 @@ class Said:
 
 
 class Workers:
-    """Workers of one topology; each claim makes a new process, and what was claimed before is fenced off."""
+    """Workers of one topology; each claim makes a new process, and what was claimed before is
+    fenced off.
+    """
 
-    def __init__(self, topology: Topology, conf: Mapping[str, Any], start_ms: int = 1_767_225_600_000) -> None:
+    def __init__(
+        self, topology: Topology, conf: Mapping[str, Any], start_ms: int = 1_767_225_600_000
+    ) -> None:
         self.topology, self.conf = topology, merge(default_conf(), conf)
         self.clock, self.store, self.said = SimClock(start_ms), LocalStore(), Said()
         self.component_by_task = number_tasks(topology, self.conf)
@@ -59,7 +65,11 @@ class Workers:
             self.conf,
             lambda component: copy.deepcopy(self.topology.components[component].instance),
         )
-        worker = Worker(WorkerParts(plan, LocalTransport(self.store), self.clock, RandomIds(self._token), self.said))
+        worker = Worker(
+            WorkerParts(
+                plan, LocalTransport(self.store), self.clock, RandomIds(self._token), self.said
+            )
+        )
         worker.follow(SetStatus("ACTIVE"))
         return worker
 
@@ -75,7 +85,9 @@ class Workers:
                 worker.step(self.clock.now_ms())
 
     def step_until(self, is_done: Callable[[], object], *workers: Worker, most: int = 1000) -> None:
-        """Step each in turn until `is_done`; AssertionError after `most` turns: 100 entries take more than 100."""
+        """Step each in turn until `is_done`; AssertionError after `most` turns: 100 entries take
+        more than 100.
+        """
         for _ in range(most):
             if is_done():
                 return

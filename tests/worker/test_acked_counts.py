@@ -44,7 +44,13 @@ class Blocking(Pass):
     blocking = True
 
 
-def run(cluster: LocalCluster, bolt: Bolt | BasicBolt, guarantee: str = EXACTLY_ONCE, count: int = 10, workers: int = 1) -> Any:
+def run(
+    cluster: LocalCluster,
+    bolt: Bolt | BasicBolt,
+    guarantee: str = EXACTLY_ONCE,
+    count: int = 10,
+    workers: int = 1,
+) -> Any:
     """Run a chain on so many numbers, and return its spout."""
     spout = FeederSpout(["value"])
     conf = {**FEW, "topology.delivery.guarantee": guarantee, "topology.workers": workers}
@@ -61,7 +67,11 @@ def test_every_component_counts_its_acked_inputs(guarantee: str, workers: int) -
     with LocalCluster() as cluster:
         run(cluster, Pass(), guarantee, workers=workers)
         counts = {name: cluster.topology().counts(name) for name in ("spout", "bolt", "capture")}
-        assert {name: each.acked for name, each in counts.items()} == {"spout": 10, "bolt": 10, "capture": 10}
+        assert {name: each.acked for name, each in counts.items()} == {
+            "spout": 10,
+            "bolt": 10,
+            "capture": 10,
+        }
 
 
 @pytest.mark.parametrize("guarantee", ["at-most-once", EXACTLY_ONCE])
@@ -69,7 +79,11 @@ def test_failed_inputs_are_not_acked(guarantee: str) -> None:
     with LocalCluster() as cluster:
         run(cluster, Odd(), guarantee)
         bolt = cluster.topology().counts("bolt")
-        assert (bolt.acked, bolt.failed, bolt.parked) == (5, 5, 5 if guarantee == EXACTLY_ONCE else 0)
+        assert (bolt.acked, bolt.failed, bolt.parked) == (
+            5,
+            5,
+            5 if guarantee == EXACTLY_ONCE else 0,
+        )
 
 
 def test_an_input_that_is_done_at_its_second_try_is_acked_once() -> None:

@@ -1,4 +1,6 @@
-"""Tracking end to end (S1.*): trees, anchors, timeouts, forgotten acks, the limit of pending messages."""
+"""Tracking end to end (S1.*): trees, anchors, timeouts, forgotten acks, the limit of pending
+messages.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,15 @@ import pytest
 
 from sparkstorm.acking.pending import Pending
 from sparkstorm.acking.pending_limit import FIRST
-from sparkstorm.api import BasicBolt, BasicOutputCollector, Bolt, Spout, TopologyBuilder, TopologyContext, Tuple
+from sparkstorm.api import (
+    BasicBolt,
+    BasicOutputCollector,
+    Bolt,
+    Spout,
+    TopologyBuilder,
+    TopologyContext,
+    Tuple,
+)
 from sparkstorm.model.failure import Failure
 from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster, Nothing, SlowBolt
 from tests.worker.building import Collecting, Pass, chain
@@ -24,7 +34,10 @@ def batches(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def conf(workers: int = 1, **more: Any) -> dict[str, Any]:
-    return {"topology.workers": workers, **{key.replace("_", "."): value for key, value in more.items()}}
+    return {
+        "topology.workers": workers,
+        **{key.replace("_", "."): value for key, value in more.items()},
+    }
 
 
 class Fan(BasicBolt):
@@ -56,7 +69,9 @@ def test_a_tree_is_acked_once_when_all_of_it_is_done(workers: int) -> None:
 
 
 class Join(Collecting):
-    """Holds an input until the next one comes, then emits one tuple anchored to both and acks both."""
+    """Holds an input until the next one comes, then emits one tuple anchored to both and acks
+    both.
+    """
 
     def prepare(self, conf: Any, context: Any, collector: Any) -> None:
         super().prepare(conf, context, collector)
@@ -101,7 +116,10 @@ def test_a_tuple_with_two_anchors_settles_both_trees(workers: int) -> None:
 def test_when_a_tuple_with_two_anchors_fails_both_trees_fail(workers: int, guarantee: str) -> None:
     spout = FeederSpout()
     with LocalCluster() as cluster:
-        cluster.submit(chain(spout, Join(), FailOn("a+b")), {**conf(workers), "topology.delivery.guarantee": guarantee})
+        cluster.submit(
+            chain(spout, Join(), FailOn("a+b")),
+            {**conf(workers), "topology.delivery.guarantee": guarantee},
+        )
         for name in "abcd":
             spout.feed([name], message_id=name)
             cluster.advance(ms=500)
@@ -125,10 +143,15 @@ class Forgetful(Bolt):
 
 @pytest.mark.parametrize("guarantee", ["at-least-once", "exactly-once"])
 @WORKERS
-def test_a_forgotten_ack_times_out_after_thirty_seconds_and_not_before(workers: int, guarantee: str) -> None:
+def test_a_forgotten_ack_times_out_after_thirty_seconds_and_not_before(
+    workers: int, guarantee: str
+) -> None:
     spout = FeederSpout()
     with LocalCluster() as cluster:
-        cluster.submit(chain(spout, Forgetful("lost")), {**conf(workers), "topology.delivery.guarantee": guarantee})
+        cluster.submit(
+            chain(spout, Forgetful("lost")),
+            {**conf(workers), "topology.delivery.guarantee": guarantee},
+        )
         spout.feed(["lost"], message_id="lost")
         spout.feed(["kept"], message_id="kept")
         cluster.advance(seconds=29.9)
@@ -158,7 +181,10 @@ def test_a_failure_is_told_without_a_timeout(workers: int) -> None:
 
 
 def test_the_timeout_is_a_key_and_can_be_turned_off() -> None:
-    for settings, failed in (({"topology.message.timeout.secs": 2}, ["x"]), ({"topology.enable.message.timeouts": False}, [])):
+    for settings, failed in (
+        ({"topology.message.timeout.secs": 2}, ["x"]),
+        ({"topology.enable.message.timeouts": False}, []),
+    ):
         spout = FeederSpout()
         with LocalCluster() as cluster:
             cluster.submit(chain(spout, Forgetful("x")), settings)
@@ -185,7 +211,9 @@ def test_a_late_ack_of_a_timed_out_tree_changes_nothing(workers: int) -> None:
 
     spout = FeederSpout()
     with LocalCluster() as cluster:
-        cluster.submit(chain(spout, LateAcks(), bolt_conf={"topology.tick.tuple.freq.secs": 60}), conf(workers))
+        cluster.submit(
+            chain(spout, LateAcks(), bolt_conf={"topology.tick.tuple.freq.secs": 60}), conf(workers)
+        )
         spout.feed([1])
         cluster.advance(seconds=59)
         assert spout.failed == [0]
@@ -199,7 +227,10 @@ def test_a_late_ack_of_a_timed_out_tree_changes_nothing(workers: int) -> None:
 def test_a_tuple_that_waits_is_not_a_failed_tuple(workers: int, guarantee: str) -> None:
     spout = FeederSpout()
     with LocalCluster() as cluster:
-        cluster.submit(chain(spout, SlowBolt(1000, Pass())), {**conf(workers), "topology.delivery.guarantee": guarantee})
+        cluster.submit(
+            chain(spout, SlowBolt(1000, Pass())),
+            {**conf(workers), "topology.delivery.guarantee": guarantee},
+        )
         for n in range(120):
             spout.feed([n])
         cluster.advance(seconds=60)  # the last ones wait for two minutes, four times the timeout
@@ -233,7 +264,9 @@ def test_untracked_tuples_are_neither_acked_nor_failed() -> None:
         assert (spout.acked, spout.failed) == ([], [])
 
 
-@pytest.mark.parametrize("settings", [{"topology.acker.executors": 0}, {"topology.delivery.guarantee": "at-most-once"}])
+@pytest.mark.parametrize(
+    "settings", [{"topology.acker.executors": 0}, {"topology.delivery.guarantee": "at-most-once"}]
+)
 def test_without_ackers_a_tracked_tuple_is_acked_at_once(settings: dict[str, Any]) -> None:
     spout = FeederSpout()
     with LocalCluster() as cluster:
@@ -265,7 +298,9 @@ def test_what_an_ack_emitted_before_it_raised_is_not_acked_without_its_row() -> 
 
 @pytest.mark.parametrize(("limit", "most"), [(5, 5), ("auto", FIRST)])
 @WORKERS
-def test_no_more_than_max_spout_pending_trees_are_open(workers: int, limit: int | str, most: int) -> None:
+def test_no_more_than_max_spout_pending_trees_are_open(
+    workers: int, limit: int | str, most: int
+) -> None:
     class Hoard(Collecting):
         outputs = ()
 
@@ -326,7 +361,10 @@ def test_what_a_spout_emits_in_fail_is_tracked_like_anything_else(workers: int) 
 
     spout = Replays()
     with LocalCluster() as cluster:
-        cluster.submit(chain(spout, FailTwice()), {**conf(workers), "topology.delivery.guarantee": "at-least-once"})
+        cluster.submit(
+            chain(spout, FailTwice()),
+            {**conf(workers), "topology.delivery.guarantee": "at-least-once"},
+        )
         spout.feed(["x"])
         cluster.run_until_idle()
         assert (spout.failed, spout.acked) == ([0, 0], [0])
@@ -352,10 +390,14 @@ class Together(FeederSpout):
 
 
 @pytest.mark.parametrize(("split_ms", "is_split"), [(500, True), (60_000, False)])
-def test_a_tuple_in_a_loop_keeps_its_batch_waiting_until_it_is_late(split_ms: int, is_split: bool, batches: int) -> None:
+def test_a_tuple_in_a_loop_keeps_its_batch_waiting_until_it_is_late(
+    split_ms: int, is_split: bool, batches: int
+) -> None:
     spout, builder = Together(), TopologyBuilder()
     builder.set_spout("spout", spout)
-    builder.set_bolt("loop", SlowBolt(100, Loop())).shuffle_grouping("spout").shuffle_grouping("loop")
+    builder.set_bolt("loop", SlowBolt(100, Loop())).shuffle_grouping("spout").shuffle_grouping(
+        "loop"
+    )
     with LocalCluster() as cluster:
         cluster.submit(builder.build(), {**conf(2), "topology.acker.batch.split.ms": split_ms})
         spout.feed([60])
@@ -427,7 +469,11 @@ def test_trees_whose_acks_wait_for_a_dead_acker_do_not_time_out(guarantee: str) 
     with LocalCluster(supervisors=3, slots=1) as cluster:
         cluster.submit(
             chain(spout, Nothing()),
-            {"topology.workers": 3, "topology.acker.executors": 1, "topology.delivery.guarantee": guarantee},
+            {
+                "topology.workers": 3,
+                "topology.acker.executors": 1,
+                "topology.delivery.guarantee": guarantee,
+            },
         )
         acker = cluster.topology().worker_of("__acker")
         assert acker is not cluster.topology().worker_of("spout")
@@ -446,7 +492,9 @@ def test_trees_whose_acks_wait_for_a_dead_acker_do_not_time_out(guarantee: str) 
 def test_trees_that_wait_for_a_dead_bolt_do_not_time_out(dead: str) -> None:
     spout, capture = FeederSpout(), CaptureBolt()
     with LocalCluster(supervisors=4, slots=1) as cluster:
-        cluster.submit(chain(spout, Pass(), capture), {"topology.workers": 4, "topology.acker.executors": 1})
+        cluster.submit(
+            chain(spout, Pass(), capture), {"topology.workers": 4, "topology.acker.executors": 1}
+        )
         worker = cluster.topology().worker_of(dead)
         assert worker is not cluster.topology().worker_of("spout")
         worker.bury(-9, "its machine is lost", restart_ms=200_000)
@@ -461,7 +509,8 @@ def test_a_tree_that_waits_for_its_next_try_does_not_time_out() -> None:
     spout = FeederSpout()
     with LocalCluster() as cluster:
         cluster.submit(
-            chain(spout, FailOn("x")), {"topology.workers": 2, "topology.max.retries": 5, "topology.retry.backoff.ms": 20_000}
+            chain(spout, FailOn("x")),
+            {"topology.workers": 2, "topology.max.retries": 5, "topology.retry.backoff.ms": 20_000},
         )
         spout.feed(["x"])
         cluster.advance(seconds=45)
@@ -477,7 +526,10 @@ def test_the_watermark_of_a_worker_that_lost_its_tasks_holds_nobody_back() -> No
     builder.set_bolt("fails", FailOn("x")).shuffle_grouping("failing")
     builder.set_bolt("forgets", Forgetful("y")).shuffle_grouping("forgotten")
     with LocalCluster(supervisors=4, slots=1) as cluster:
-        cluster.submit(builder.build(), {"topology.workers": 4, "topology.max.retries": 2, "topology.retry.backoff.ms": 5_000})
+        cluster.submit(
+            builder.build(),
+            {"topology.workers": 4, "topology.max.retries": 2, "topology.retry.backoff.ms": 5_000},
+        )
         failing.feed(["x"], message_id="x")
         cluster.advance(seconds=1)  # its next try holds the watermark of the worker that has it
         cluster.rebalance(workers=1, reassign=True)

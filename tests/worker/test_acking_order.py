@@ -1,4 +1,6 @@
-"""Tracking end to end: not only what is told, but when: nobody is acked early, and failures are told at once (S1.*)."""
+"""Tracking end to end: not only what is told, but when: nobody is acked early, and failures are
+told at once (S1.*).
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,10 @@ GUARANTEES = pytest.mark.parametrize("guarantee", ["at-least-once", "exactly-onc
 
 
 def conf(workers: int = 1, **more: Any) -> dict[str, Any]:
-    return {"topology.workers": workers, **{key.replace("_", "."): value for key, value in more.items()}}
+    return {
+        "topology.workers": workers,
+        **{key.replace("_", "."): value for key, value in more.items()},
+    }
 
 
 class Gate(Collecting):
@@ -54,13 +59,17 @@ class Fan(BasicBolt):
 
 @WORKERS
 @GUARANTEES
-def test_a_tree_is_not_acked_before_its_last_tuple_wherever_that_waits(workers: int, guarantee: str) -> None:
+def test_a_tree_is_not_acked_before_its_last_tuple_wherever_that_waits(
+    workers: int, guarantee: str
+) -> None:
     """S1.1, S1.3, S1.9, S1.12."""
     spout, gate, builder = FeederSpout(), Gate(), TopologyBuilder()
     builder.set_spout("spout", spout)
     builder.set_bolt("fan", Fan(), 2).shuffle_grouping("spout")
     builder.set_bolt("pass", Pass(), 2).shuffle_grouping("fan")
-    builder.set_bolt("gate", gate, conf={"topology.tick.tuple.freq.secs": 1}).global_grouping("pass")
+    builder.set_bolt("gate", gate, conf={"topology.tick.tuple.freq.secs": 1}).global_grouping(
+        "pass"
+    )
     with LocalCluster() as cluster:
         cluster.submit(builder.build(), conf(workers, topology_delivery_guarantee=guarantee))
         for n in range(10):
@@ -74,7 +83,9 @@ def test_a_tree_is_not_acked_before_its_last_tuple_wherever_that_waits(workers: 
 
 
 class Join(Collecting):
-    """Holds an input until the next one comes, then emits one tuple anchored to both and acks both."""
+    """Holds an input until the next one comes, then emits one tuple anchored to both and acks
+    both.
+    """
 
     def prepare(self, conf: Any, context: Any, collector: Any) -> None:
         super().prepare(conf, context, collector)
@@ -92,12 +103,16 @@ class Join(Collecting):
 
 @WORKERS
 @GUARANTEES
-def test_neither_tree_of_a_tuple_with_two_anchors_is_acked_before_that_tuple(workers: int, guarantee: str) -> None:
+def test_neither_tree_of_a_tuple_with_two_anchors_is_acked_before_that_tuple(
+    workers: int, guarantee: str
+) -> None:
     """S1.10, S1.11, S1.13."""
     spout, gate, builder = FeederSpout(), Gate(), TopologyBuilder()
     builder.set_spout("spout", spout)
     builder.set_bolt("join", Join()).shuffle_grouping("spout")
-    builder.set_bolt("gate", gate, conf={"topology.tick.tuple.freq.secs": 1}).global_grouping("join")
+    builder.set_bolt("gate", gate, conf={"topology.tick.tuple.freq.secs": 1}).global_grouping(
+        "join"
+    )
     with LocalCluster() as cluster:
         cluster.submit(builder.build(), conf(workers, topology_delivery_guarantee=guarantee))
         for name in "abcd":
@@ -139,7 +154,9 @@ def test_an_untracked_tuple_that_fails_is_told_to_nobody_and_hurts_nobody(worker
     """S1.14."""
     spout = FeederSpout(is_tracked=False)
     with LocalCluster() as cluster:
-        cluster.submit(chain(spout, Fail()), conf(workers, topology_delivery_guarantee="at-least-once"))
+        cluster.submit(
+            chain(spout, Fail()), conf(workers, topology_delivery_guarantee="at-least-once")
+        )
         for n in range(5):
             spout.feed([n])
         cluster.advance(seconds=60)

@@ -1,4 +1,6 @@
-"""Checks waits: backpressure, spilled local rows, cycles, a full store; and no work when there is nothing to do."""
+"""Checks waits: backpressure, spilled local rows, cycles, a full store; and no work when there is
+nothing to do.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,14 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.api import BasicBolt, BasicOutputCollector, ReplayableSpout, StatefulBolt, TopologyBuilder, Tuple
+from sparkstorm.api import (
+    BasicBolt,
+    BasicOutputCollector,
+    ReplayableSpout,
+    StatefulBolt,
+    TopologyBuilder,
+    Tuple,
+)
 from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster, Nothing, SlowBolt
 from tests.topologies import Count
 from tests.worker.building import Pass, chain
@@ -59,7 +68,11 @@ def test_memory_is_bounded_with_a_bolt_a_hundred_times_slower_than_its_spout(wor
     with LocalCluster() as cluster:
         cluster.submit(
             chain(Flood(3000), SlowBolt(10, Pass())),
-            {"topology.workers": workers, "topology.inbox.high.bytes": limit, "topology.epoch.rows": rows},
+            {
+                "topology.workers": workers,
+                "topology.inbox.high.bytes": limit,
+                "topology.epoch.rows": rows,
+            },
         )
         peak = Peak(cluster)
         cluster.advance(seconds=20)
@@ -88,7 +101,14 @@ def test_a_slow_branch_of_a_fan_out_holds_back_the_fan_and_not_only_the_spout() 
     builder.set_bolt("fan", Fan()).shuffle_grouping("spout")
     builder.set_bolt("slow", SlowBolt(5)).shuffle_grouping("fan")
     with LocalCluster() as cluster:
-        cluster.submit(builder.build(), {"topology.workers": 3, "topology.inbox.high.bytes": limit, "topology.epoch.rows": rows})
+        cluster.submit(
+            builder.build(),
+            {
+                "topology.workers": 3,
+                "topology.inbox.high.bytes": limit,
+                "topology.epoch.rows": rows,
+            },
+        )
         peak = Peak(cluster)
         cluster.run_until_idle()
         assert cluster.counts("slow").executed == 8000
@@ -112,7 +132,9 @@ def test_a_cycle_neither_deadlocks_nor_grows(workers: int) -> None:
     limit, rows = 32 * KB, 20
     builder = TopologyBuilder()
     builder.set_spout("spout", Flood(1500))
-    builder.set_bolt("loop", Halve(), 2).shuffle_grouping("spout").shuffle_grouping("loop", stream="again")
+    builder.set_bolt("loop", Halve(), 2).shuffle_grouping("spout").shuffle_grouping(
+        "loop", stream="again"
+    )
     builder.set_bolt("end", Count()).global_grouping("loop", stream="out")
     with LocalCluster() as cluster:
         cluster.submit(
@@ -143,7 +165,9 @@ class Ordered(StatefulBolt):
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 7, 50])
 @pytest.mark.parametrize("workers", [1, 2, 3])
-def test_order_per_sender_and_receiver_holds_though_every_budget_is_tiny(workers: int, rows: int) -> None:
+def test_order_per_sender_and_receiver_holds_though_every_budget_is_tiny(
+    workers: int, rows: int
+) -> None:
     builder = TopologyBuilder()
     builder.set_spout("a", Flood(60))
     builder.set_spout("b", Flood(60))
@@ -151,10 +175,14 @@ def test_order_per_sender_and_receiver_holds_though_every_budget_is_tiny(workers
     builder.set_bolt("ordered", Ordered()).shuffle_grouping("a").shuffle_grouping("b")
     builder.set_bolt("ends", Nothing()).shuffle_grouping("pass")
     with LocalCluster(seed=rows) as cluster:
-        cluster.submit(builder.build(), {"topology.workers": workers, "topology.epoch.rows": rows, "topology.max.retries": 0})
+        cluster.submit(
+            builder.build(),
+            {"topology.workers": workers, "topology.epoch.rows": rows, "topology.max.retries": 0},
+        )
         for _ in range(6):
             cluster.advance(ms=15)
-            cluster.kill_worker("ordered")  # what was spilled before a death comes before what is emitted after it
+            # what was spilled before a death comes before what is emitted after it
+            cluster.kill_worker("ordered")
         cluster.run_until_idle()
         assert [letter.reason for letter in cluster.dead_letters] == []
         assert cluster.counts("ordered").executed >= 120
@@ -174,7 +202,11 @@ def test_a_store_that_runs_full_is_drained_to_the_exact_count() -> None:
     with LocalCluster(store_max_bytes=40 * KB) as cluster:
         cluster.submit(
             chain(Flood(500), SlowBolt(3, Pass())),
-            {"topology.workers": 3, "topology.epoch.rows": 200, "topology.inbox.high.bytes": 100 * KB},
+            {
+                "topology.workers": 3,
+                "topology.epoch.rows": 200,
+                "topology.inbox.high.bytes": 100 * KB,
+            },
         )
         peak = Peak(cluster)
         cluster.run_until_idle()
@@ -186,7 +218,9 @@ def test_a_store_that_runs_full_is_drained_to_the_exact_count() -> None:
 @pytest.mark.parametrize("is_killed", [False, True], ids=["", "workers-killed-meanwhile"])
 def test_a_store_whose_disk_is_full_for_fifteen_seconds_costs_nothing(is_killed: bool) -> None:
     with LocalCluster() as cluster:
-        cluster.submit(chain(Flood(200), Pass()), {"topology.workers": 3, "topology.epoch.rows": 20})
+        cluster.submit(
+            chain(Flood(200), Pass()), {"topology.workers": 3, "topology.epoch.rows": 20}
+        )
         cluster.advance(ms=5)
         store = cluster.topology().store
         store.is_disk_full = True
@@ -225,10 +259,14 @@ def test_a_full_store_drains_even_through_bolts_that_make_more_of_it() -> None:
 
 def test_spouts_stop_while_the_store_fills() -> None:
     with LocalCluster(store_max_bytes=200 * KB, draws_epochs=False) as cluster:
-        cluster.submit(chain(Flood(2000), SlowBolt(50, Pass())), {"topology.workers": 2, "topology.epoch.rows": 10})
+        cluster.submit(
+            chain(Flood(2000), SlowBolt(50, Pass())),
+            {"topology.workers": 2, "topology.epoch.rows": 10},
+        )
         peak = Peak(cluster)
         cluster.advance(seconds=30)
-        assert 100 * KB < peak.bytes < 150 * KB  # 60 % and what was under way; bolts would be held back at 80 %
+        # 60 % and what was under way; bolts would be held back at 80 %
+        assert 100 * KB < peak.bytes < 150 * KB
 
 
 def test_idle_workers_sleep() -> None:

@@ -1,4 +1,6 @@
-"""Bad input by user code and bad bytes from outside: one table, one sentence each, and everything else goes on."""
+"""Bad input by user code and bad bytes from outside: one table, one sentence each, and everything
+else goes on.
+"""
 
 from __future__ import annotations
 
@@ -106,24 +108,51 @@ FAILS = [  # (bolt, the sentence of its dead letter)
         Basic(lambda c, t: c.emit(("a",), stream="nowhere")),
         r"emitted to undeclared stream 'nowhere'; it declares default",
     ),
-    (Basic(lambda c, t: c.emit(("a", "b"))), r"component 'bolt', stream 'default': emitted 2 values for 1 fields \(value\)"),
+    (
+        Basic(lambda c, t: c.emit(("a", "b"))),
+        r"component 'bolt', stream 'default': emitted 2 values for 1 fields \(value\)",
+    ),
     (Basic(lambda c, t: c.emit(())), r"emitted 0 values for 1 fields"),
     (Basic(lambda c, t: c.emit("text")), r"emit needs a list of values, not 'text'"),
     (Basic(lambda c, t: c.emit(7)), r"emit needs a list of values, not 7"),
-    (Basic(lambda c, t: c.emit((object(),))), r"component 'bolt', stream 'default', field 'value': a value of type object"),
+    (
+        Basic(lambda c, t: c.emit((object(),))),
+        r"component 'bolt', stream 'default', field 'value': a value of type object",
+    ),
     (Basic(lambda c, t: c.emit((2**9000,))), r"field 'value': a whole number of 9001 bits"),
     (Basic(lambda c, t: c.emit(("\ud800",))), r"field 'value': text that is not valid UTF-8"),
     (Basic(lambda c, t: c.emit(({(1, 2): 1},))), r"field 'value': a mapping key of type tuple"),
     (Basic(lambda c, t: c.emit_direct(4711, ("a",))), r"stream 'default' is not direct: use emit"),
-    (Basic(lambda c, t: t["nothing"]), r"stream 'default' of component 'spout' has no field 'nothing'; it declares value"),
+    (
+        Basic(lambda c, t: t["nothing"]),
+        r"stream 'default' of component 'spout' has no field 'nothing'; it declares value",
+    ),
     (Keeping(lambda s, t: s.put("key", object())), r"a value of type object, which is not one of"),
-    (Keeping(lambda s, t: s.add("key", 2**9000)), r"a whole number of 9001 bits; the most are 8192 \(test_bad_input\.py, line"),
-    (KeepingBlocking(lambda s, t: s.add("key", 2**9000)), r"a whole number of 9001 bits; the most are 8192"),
-    (Keeping(lambda s, t: (s.put("key", "x"), s.add("key", 1))), r"state key 'key': 1 cannot be added to 'x'"),
-    (Keeping(lambda s, t: s.put(["key"], 1)), r"unhashable type: 'list' \(test_bad_input\.py, line \d+\)"),
+    (
+        Keeping(lambda s, t: s.add("key", 2**9000)),
+        r"a whole number of 9001 bits; the most are 8192 \(test_bad_input\.py, line",
+    ),
+    (
+        KeepingBlocking(lambda s, t: s.add("key", 2**9000)),
+        r"a whole number of 9001 bits; the most are 8192",
+    ),
+    (
+        Keeping(lambda s, t: (s.put("key", "x"), s.add("key", 1))),
+        r"state key 'key': 1 cannot be added to 'x'",
+    ),
+    (
+        Keeping(lambda s, t: s.put(["key"], 1)),
+        r"unhashable type: 'list' \(test_bad_input\.py, line \d+\)",
+    ),
     (Keeping(lambda s, t: s.add(t[0], "one")), r"state key 'bad': 'one' is no number"),
-    (Manual(lambda c, t: c.emit(("a",), anchors="t")), r"anchors are tuples that execute was given, not 't' \(test_bad_input"),
-    (Manual(lambda c, t: c.emit(("a",), anchors=[t, 5])), r"anchors are tuples that execute was given, not \["),
+    (
+        Manual(lambda c, t: c.emit(("a",), anchors="t")),
+        r"anchors are tuples that execute was given, not 't' \(test_bad_input",
+    ),
+    (
+        Manual(lambda c, t: c.emit(("a",), anchors=[t, 5])),
+        r"anchors are tuples that execute was given, not \[",
+    ),
     (Manual(lambda c, t: c.fail(t, "")), r"failed by the bolt"),
     (Manual(lambda c, t: c.fail(t, "line\nline")), r"line\nline"),
 ]
@@ -131,17 +160,24 @@ FAILS = [  # (bolt, the sentence of its dead letter)
 
 @pytest.mark.parametrize(("bolt", "sentence"), FAILS, ids=[sentence[:40] for _, sentence in FAILS])
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_mistake_of_a_bolt_fails_its_tuple_with_a_sentence_and_no_other(bolt: Any, sentence: str, workers: int) -> None:
+def test_a_mistake_of_a_bolt_fails_its_tuple_with_a_sentence_and_no_other(
+    bolt: Any, sentence: str, workers: int
+) -> None:
     spout, capture = FeederSpout(), CaptureBolt()
     with LocalCluster() as cluster:
-        cluster.submit(chain(spout, bolt, capture), {"topology.workers": workers, "topology.max.retries": 1})
+        cluster.submit(
+            chain(spout, bolt, capture), {"topology.workers": workers, "topology.max.retries": 1}
+        )
         for word in ("one", "bad", "two"):
             spout.feed([word])
         cluster.run_until_idle()
         (letter,) = cluster.dead_letters
         assert letter.values == ("bad",) and re.search(sentence, letter.reason), letter.reason
         assert "Traceback" not in letter.reason and len(letter.reason) < 600
-        assert sorted(capture.values) == [("one",), ("two",)] and (sorted(spout.acked), spout.failed) == ([0, 2], [1])
+        assert sorted(capture.values) == [("one",), ("two",)] and (
+            sorted(spout.acked),
+            spout.failed,
+        ) == ([0, 2], [1])
 
 
 def ack_of_nothing(collector: Any, tup: Tuple) -> None:
@@ -153,7 +189,9 @@ def ack_of_nothing(collector: Any, tup: Tuple) -> None:
 def test_an_ack_that_nobody_waits_for_is_named_and_changes_no_other_tree(do: Do) -> None:
     spout, capture = FeederSpout(), CaptureBolt()
     with LocalCluster() as cluster:
-        cluster.submit(chain(spout, Manual(do), capture), {"topology.delivery.guarantee": "at-least-once"})
+        cluster.submit(
+            chain(spout, Manual(do), capture), {"topology.delivery.guarantee": "at-least-once"}
+        )
         for word in ("one", "bad", "two"):
             spout.feed([word])
         cluster.run_until_idle()
@@ -193,7 +231,10 @@ def test_a_thread_that_emits_after_the_worker_has_stopped_is_told_so() -> None:
             raised.append(error)
 
     for collector in HANDED:
-        for call in (lambda c=collector: c.emit(("late",)), lambda c=collector: c.report_error("late")):
+        for call in (
+            lambda c=collector: c.emit(("late",)),
+            lambda c=collector: c.report_error("late"),
+        ):
             thread = threading.Thread(target=emit, args=(call,))
             thread.start()
             thread.join()
@@ -225,7 +266,9 @@ def test_a_position_that_cannot_be_written_ends_the_run_with_a_sentence() -> Non
             cluster.submit(chain(Endless(), Basic(lambda c, t: None)))
             cluster.advance(1)
 
-    with pytest.raises(WorkerFailedError, match=r"spout 'spout': (snapshot|hand_over)\(\) returned a value of type"):
+    with pytest.raises(
+        WorkerFailedError, match=r"spout 'spout': (snapshot|hand_over)\(\) returned a value of type"
+    ):
         run()
 
 
@@ -255,7 +298,9 @@ def savepoint_of(data: bytes) -> object:
     """A journal of a running topology that a savepoint reads."""
     store = LocalStore()
     store.task(1).journal = [data]
-    return Source({1: TaskInfo("count", "bolt")}, LocalReader(store)).write(Path("nowhere"), "words")
+    return Source({1: TaskInfo("count", "bolt")}, LocalReader(store)).write(
+        Path("nowhere"), "words"
+    )
 
 
 def local_state(data: bytes, folder: Path) -> object:
@@ -306,12 +351,25 @@ READERS: dict[str, Callable[..., object]] = {
     "checkpoint": checkpoint,
     "capsule": capsule,
 }
-BYTES = [b"", b"\x00" * 40, b"{", b"[" * 5000, b"{}", b"null", b"\xff\xfe", b'{"kind": 7}', b'"text"', Codec().pack([1, "a"])]
+BYTES = [
+    b"",
+    b"\x00" * 40,
+    b"{",
+    b"[" * 5000,
+    b"{}",
+    b"null",
+    b"\xff\xfe",
+    b'{"kind": 7}',
+    b'"text"',
+    Codec().pack([1, "a"]),
+]
 
 
 @pytest.mark.parametrize("data", BYTES, ids=lambda data: repr(data[:12]))
 @pytest.mark.parametrize("reader", READERS)
-def test_bytes_that_are_none_of_ours_are_refused_in_one_sentence(reader: str, data: bytes, tmp_path: Path) -> None:
+def test_bytes_that_are_none_of_ours_are_refused_in_one_sentence(
+    reader: str, data: bytes, tmp_path: Path
+) -> None:
     read = READERS[reader]
     with pytest.raises(SparkStormError) as refused:
         read(data, tmp_path) if reader in ("local state", "checkpoint", "capsule") else read(data)
@@ -362,8 +420,12 @@ def cancelled(_: Any) -> Any:
 
 @pytest.mark.parametrize("is_blocking", [False, True], ids=["loop", "thread"])
 @pytest.mark.parametrize("method", ["is_exhausted", "snapshot"])
-def test_a_source_that_cannot_answer_ends_the_run_with_its_name_and_line(method: str, is_blocking: bool) -> None:
-    """A blocking source that raised there had no thread any more, and was waited for without end."""
+def test_a_source_that_cannot_answer_ends_the_run_with_its_name_and_line(
+    method: str, is_blocking: bool
+) -> None:
+    """A blocking source that raised there had no thread any more, and was waited for without
+    end.
+    """
 
     def run() -> None:
         with LocalCluster() as cluster:
@@ -371,7 +433,10 @@ def test_a_source_that_cannot_answer_ends_the_run_with_its_name_and_line(method:
             cluster.run_until(lambda: False)
 
     what = "its thread ended:" if is_blocking else rf"{method}\(\) raised"
-    with pytest.raises(WorkerFailedError, match=rf"spout 'spout'.*: {what} CancelledError: by a library \(test_bad_input"):
+    with pytest.raises(
+        WorkerFailedError,
+        match=rf"spout 'spout'.*: {what} CancelledError: by a library \(test_bad_input",
+    ):
         run()
 
 
@@ -380,15 +445,28 @@ def test_a_source_that_cannot_answer_ends_the_run_with_its_name_and_line(method:
     ("do", "sentence"),
     [
         (cancelled, "CancelledError: by a library"),
-        (lambda c: c.emit_batch([1, 2]), r"emit_batch needs a pyarrow.RecordBatch, not \[1, 2\] \(test_bad_input"),
-        (lambda c: c.emit_batch(pa.table({"value": [1]})), r"not a Table, whose to_batches\(\) gives batches"),
-        (lambda c: c.emit((1,), stream=""), "component 'spout' emitted to undeclared stream ''; it declares default"),
+        (
+            lambda c: c.emit_batch([1, 2]),
+            r"emit_batch needs a pyarrow.RecordBatch, not \[1, 2\] \(test_bad_input",
+        ),
+        (
+            lambda c: c.emit_batch(pa.table({"value": [1]})),
+            r"not a Table, whose to_batches\(\) gives batches",
+        ),
+        (
+            lambda c: c.emit((1,), stream=""),
+            "component 'spout' emitted to undeclared stream ''; it declares default",
+        ),
     ],
 )
-def test_a_mistake_of_a_source_is_named_and_what_it_emitted_before_arrives(do: Any, sentence: str, is_blocking: bool) -> None:
+def test_a_mistake_of_a_source_is_named_and_what_it_emitted_before_arrives(
+    do: Any, sentence: str, is_blocking: bool
+) -> None:
     capture = CaptureBolt()
     with LocalCluster() as cluster:
-        cluster.submit(chain(Moody("next_tuple", do, is_blocking), Basic(lambda c, t: None), capture))
+        cluster.submit(
+            chain(Moody("next_tuple", do, is_blocking), Basic(lambda c, t: None), capture)
+        )
         cluster.run_until(lambda: len(cluster.errors) == 3)
         assert all(re.search(sentence, error.text) for error in cluster.errors), cluster.errors
         assert capture.values == [(1,), (2,)]
@@ -409,7 +487,9 @@ def test_a_component_that_cannot_end_is_reported_and_the_others_end_too() -> Non
         cluster.rebalance(workers=2)
         cluster.advance(30)
         said = [error.text for error in cluster.errors]
-        assert any("by a library" in text for text in said) and any("no hands" in text for text in said), said
+        assert any("by a library" in text for text in said) and any(
+            "no hands" in text for text in said
+        ), said
 
 
 class Blocking(Basic):
@@ -421,12 +501,17 @@ class Blocking(Basic):
     ("do", "sentence"),
     [
         (lambda c, t: cancelled(c), r"CancelledError: by a library \(test_bad_input"),
-        (lambda c, t: c.emit(("a",), None), "component 'bolt' emitted to undeclared stream 'None'; it declares default"),
+        (
+            lambda c, t: c.emit(("a",), None),
+            "component 'bolt' emitted to undeclared stream 'None'; it declares default",
+        ),
         (lambda c, t: c.emit(("a",), 5), "emitted to undeclared stream '5'"),
         (lambda c, t: c.ack(t), "object has no attribute 'ack'"),
     ],
 )
-def test_a_bolt_on_a_thread_is_refused_what_one_in_the_loop_is(kind: Any, do: Do, sentence: str) -> None:
+def test_a_bolt_on_a_thread_is_refused_what_one_in_the_loop_is(
+    kind: Any, do: Do, sentence: str
+) -> None:
     spout, capture = FeederSpout(), CaptureBolt()
     with LocalCluster() as cluster:
         cluster.submit(chain(spout, kind(do), capture), {"topology.max.retries": 0})

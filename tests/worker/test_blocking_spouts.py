@@ -1,4 +1,6 @@
-"""Spouts that may block run on a thread of their own; the loop, positions and callbacks keep their promises."""
+"""Spouts that may block run on a thread of their own; the loop, positions and callbacks keep their
+promises.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,14 @@ import pytest
 
 from sparkstorm.api import ReplayableSpout, Spout, TopologyBuilder
 from sparkstorm.errors import WorkerFailedError
-from sparkstorm.testing import AckFailTracker, CaptureBolt, FeederSpout, FlakyBolt, LocalCluster, Shared
+from sparkstorm.testing import (
+    AckFailTracker,
+    CaptureBolt,
+    FeederSpout,
+    FlakyBolt,
+    LocalCluster,
+    Shared,
+)
 from tests.topologies import Count
 from tests.worker.building import Pass, chain
 
@@ -146,7 +155,9 @@ class Refused(Spout):
 def test_a_blocking_source_that_always_raises_ends_the_run() -> None:
     with LocalCluster() as cluster:
         cluster.submit(chain(Refused(), Pass(), CaptureBolt()))
-        with pytest.raises(WorkerFailedError, match="raised 10 times in a row: PermissionError: no such user"):
+        with pytest.raises(
+            WorkerFailedError, match="raised 10 times in a row: PermissionError: no such user"
+        ):
             cluster.run_until(lambda: False, timeout_secs=20)
 
 
@@ -193,7 +204,10 @@ def has_acked(spout: Numbers, count: int) -> bool:
 def test_a_replayable_blocking_source_counts_exactly_over_deaths(workers: int) -> None:
     spout, most = Numbers(2000), 2000
     with LocalCluster() as cluster:
-        cluster.submit(chain(spout, FlakyBolt(Count(), 0)), {"topology.workers": workers, "topology.max.spout.pending": 20})
+        cluster.submit(
+            chain(spout, FlakyBolt(Count(), 0)),
+            {"topology.workers": workers, "topology.max.spout.pending": 20},
+        )
         for done in (100, 700, 1500):
             cluster.run_until(partial(has_acked, spout, done))
             cluster.kill_worker("spout")
@@ -204,7 +218,9 @@ def test_a_replayable_blocking_source_counts_exactly_over_deaths(workers: int) -
         assert (
             cluster.topology()
             .progress()
-            .counts_by_task[next(t for t, c in cluster.topology().component_by_task.items() if c == "spout")]
+            .counts_by_task[
+                next(t for t, c in cluster.topology().component_by_task.items() if c == "spout")
+            ]
             .total
         ) == most
 
@@ -213,7 +229,9 @@ def test_what_a_thread_may_not_emit_is_raised_in_the_thread() -> None:
     class Wrong(Numbers):
         def next_tuple(self) -> None:
             self.next += 1
-            self.collector.emit((1, 2), message_id=1) if self.next == 1 else self.collector.emit((1,), message_id=object())
+            self.collector.emit((1, 2), message_id=1) if self.next == 1 else self.collector.emit(
+                (1,), message_id=object()
+            )
 
     with LocalCluster() as cluster:
         cluster.submit(chain(Wrong(2), Pass()))

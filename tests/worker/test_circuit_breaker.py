@@ -1,4 +1,6 @@
-"""The circuit breaker: a bolt most of whose inputs fail is paused with its spouts, and nothing is lost by it."""
+"""The circuit breaker: a bolt most of whose inputs fail is paused with its spouts, and nothing is
+lost by it.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ def chain(spout: FeederSpout, breaks: Breaks) -> Topology:
     return builder.build()
 
 
-def paused_cluster(cluster: LocalCluster, spout: FeederSpout, breaks: Breaks, rows: int, **conf: Any) -> None:
+def paused_cluster(
+    cluster: LocalCluster, spout: FeederSpout, breaks: Breaks, rows: int, **conf: Any
+) -> None:
     """Feed rows until the topology is paused."""
     cluster.submit(chain(spout, breaks), {**PAUSE_AT_10, **conf})
     for n in range(rows):
@@ -49,11 +53,15 @@ def paused_cluster(cluster: LocalCluster, spout: FeederSpout, breaks: Breaks, ro
     with pytest.raises(TopologyPausedError) as raised:
         cluster.run_until_idle()
     assert str(raised.value).startswith("bolt 'breaks' is paused: most of its inputs fail, and 1")
-    assert "No module named 'nosuchmod'" in str(raised.value) and "`sparkstorm activate test`" in str(raised.value)
+    assert "No module named 'nosuchmod'" in str(
+        raised.value
+    ) and "`sparkstorm activate test`" in str(raised.value)
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4])
-def test_exactly_once_gives_up_few_inputs_and_keeps_the_others_until_it_is_activated(workers: int) -> None:
+def test_exactly_once_gives_up_few_inputs_and_keeps_the_others_until_it_is_activated(
+    workers: int,
+) -> None:
     spout, breaks = FeederSpout(), Breaks(range(1000))
     with LocalCluster() as cluster:
         paused_cluster(cluster, spout, breaks, 400, **{"topology.workers": workers})
@@ -115,7 +123,9 @@ def test_a_cause_that_is_over_before_the_last_try_opens_nothing() -> None:
 def test_without_a_share_nothing_is_paused() -> None:
     spout, breaks = FeederSpout(), Breaks(range(1000))
     with LocalCluster() as cluster:
-        cluster.submit(chain(spout, breaks), {**PAUSE_AT_10, "topology.failure.pause.share": "never"})
+        cluster.submit(
+            chain(spout, breaks), {**PAUSE_AT_10, "topology.failure.pause.share": "never"}
+        )
         for n in range(100):
             spout.feed([n])
         cluster.run_until_idle()
@@ -123,7 +133,9 @@ def test_without_a_share_nothing_is_paused() -> None:
 
 
 def test_complete_topology_gives_every_row_its_verdict() -> None:
-    done = complete_topology(chain(FeederSpout(), Breaks(range(1000))), {"spout": [[n] for n in range(500)]})
+    done = complete_topology(
+        chain(FeederSpout(), Breaks(range(1000))), {"spout": [[n] for n in range(500)]}
+    )
     assert len(done.dead_letters) == 500
 
 

@@ -1,4 +1,6 @@
-"""After a claim an acker hears its stream up to the claim before any message of its own worker: no ack comes early."""
+"""After a claim an acker hears its stream up to the claim before any message of its own worker: no
+ack comes early.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,11 @@ from sparkstorm.testing.invariants import WaitingRows, acked_roots
 from sparkstorm.worker.tasks.acker_task import CatchUp
 from tests.worker.by_hand import Workers
 
-CONF = {"topology.acker.executors": 1, "topology.epoch.rows": 1, "topology.message.timeout.secs": 3600}
+CONF = {
+    "topology.acker.executors": 1,
+    "topology.epoch.rows": 1,
+    "topology.message.timeout.secs": 3600,
+}
 
 
 class Fan(BasicBolt):
@@ -47,12 +53,15 @@ def fanning() -> tuple[FeederSpout, Topology]:
 
 
 def half_an_entry(lines: int) -> tuple[Workers, FeederSpout]:
-    """Return workers of which the one with "first" has consumed part of its last entry; so many frames wait for the acker."""
+    """Return workers of which the one with "first" has consumed part of its last entry; so many
+    frames wait for the acker.
+    """
     spout, topology = fanning()
     cluster = Workers(topology, CONF)
     home, moved = cluster.claim("n:1", ["spout", "fan", "__acker"]), cluster.claim("n:2", ["first"])
     cluster.claim("n:3", ["end"])
-    for rows in (*[1] * (lines - 1), 3):  # a task begins with batches of one row, and then takes two
+    # a task begins with batches of one row, and then takes two
+    for rows in (*[1] * (lines - 1), 3):
         spout.feed([rows])
     cluster.step(home, times=2 * lines + 2)
     cluster.step_until(lambda: cluster.keys("first").cursor.row, moved)
@@ -62,7 +71,9 @@ def half_an_entry(lines: int) -> tuple[Workers, FeederSpout]:
 
 @pytest.mark.parametrize("lines", [1, 2, 5, 20, 100])
 def test_a_task_that_moves_to_its_ackers_worker_settles_no_tree_whose_rows_wait(lines: int) -> None:
-    """The new worker consumes the rest of an entry while the frame about its first rows lies unread in the acker's stream."""
+    """The new worker consumes the rest of an entry while the frame about its first rows lies unread
+    in the acker's stream.
+    """
     cluster, spout = half_an_entry(lines)
     home = cluster.claim("n:1", ["spout", "fan", "first", "__acker"])
     cluster.step(home, times=2 * lines + 20)
@@ -83,7 +94,9 @@ def test_a_worker_whose_ackers_frames_are_gone_claims_anew() -> None:
     cluster.step(cluster.claim("n:1", ["spout", "fan", "first", "__acker"]))
 
 
-def test_the_law_of_the_simulation_sees_a_tree_that_is_acked_while_a_row_of_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_law_of_the_simulation_sees_a_tree_that_is_acked_while_a_row_of_it_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(CatchUp, "is_over", lambda self, now_ms: True)
     cluster, _ = half_an_entry(lines=20)
     home, rows = cluster.claim("n:1", ["spout", "fan", "first", "__acker"]), WaitingRows()

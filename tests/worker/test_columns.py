@@ -1,4 +1,6 @@
-"""Bolts of columns live: whole batches through memory and store, mixed with bolts of rows, with equal results."""
+"""Bolts of columns live: whole batches through memory and store, mixed with bolts of rows, with
+equal results.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from sparkstorm.api import BasicBolt, BatchCollector, ColumnBolt, Source, Spout, StatefulBolt, TopologyBuilder, Tuple
+from sparkstorm.api import (
+    BasicBolt,
+    BatchCollector,
+    ColumnBolt,
+    Source,
+    Spout,
+    StatefulBolt,
+    TopologyBuilder,
+    Tuple,
+)
 from sparkstorm.connectors import FileLines, find_files
 from sparkstorm.errors import MalformedFrameError
 from sparkstorm.executor import pieces
@@ -55,7 +66,11 @@ class CountColumns(ColumnBolt, StatefulBolt):
     def execute_batch(self, batch: Any, source: Source, collector: BatchCollector) -> None:
         SIZES.value.append(batch.num_rows)
         assert batch.schema.names == ["word", "length"] and source.component == "split"
-        sums = pa.Table.from_batches([batch]).group_by("word").aggregate([("length", "sum"), ("length", "count")])
+        sums = (
+            pa.Table.from_batches([batch])
+            .group_by("word")
+            .aggregate([("length", "sum"), ("length", "count")])
+        )
         self.state.add_batch(sums["word"], pc.add(sums["length_sum"], sums["length_count"]))
 
 
@@ -73,7 +88,9 @@ class Lines(Spout):
     def next_tuple(self) -> None:
         if self.left:
             number, lines = self.left.pop(0)
-            self.collector.emit_batch(pa.RecordBatch.from_arrays([pa.array(lines)], ["line"]), number)
+            self.collector.emit_batch(
+                pa.RecordBatch.from_arrays([pa.array(lines)], ["line"]), number
+            )
 
     def is_exhausted(self) -> bool:
         return not self.left
@@ -103,11 +120,16 @@ def topology(spout: Spout, split: Any, count: Any, tasks: int = 3) -> Topology:
 @pytest.mark.parametrize(("split", "count", "workers", "is_batch"), list(product(
     [SplitRows, SplitColumns], [CountRows, CountColumns], [1, 3], [False, True]
 )))  # fmt: skip
-def test_rows_and_columns_mix_with_equal_results(split: Any, count: Any, workers: int, is_batch: bool) -> None:
+def test_rows_and_columns_mix_with_equal_results(
+    split: Any, count: Any, workers: int, is_batch: bool
+) -> None:
     lines = some_lines(workers, 700)
     feeder, SIZES.value[:] = FeederSpout(["line"]), []
     with LocalCluster() as cluster:
-        cluster.submit(topology(Lines(lines, 60) if is_batch else feeder, split(), count()), {"topology.workers": workers})
+        cluster.submit(
+            topology(Lines(lines, 60) if is_batch else feeder, split(), count()),
+            {"topology.workers": workers},
+        )
         for number, line in enumerate([] if is_batch else lines):
             feeder.feed([line], message_id=number)
         cluster.run_until_idle()
@@ -119,7 +141,9 @@ def test_rows_and_columns_mix_with_equal_results(split: Any, count: Any, workers
         assert (counts["lines"].acked, counts["lines"].failed) == (12 if is_batch else 700, 0)
         assert count is not CountColumns or max(SIZES.value) > 10
         store = cluster.topology().store
-        assert not store.quarantine and not any(keys.backlog or keys.stream for keys in store.task_keys.values())
+        assert not store.quarantine and not any(
+            keys.backlog or keys.stream for keys in store.task_keys.values()
+        )
 
 
 def test_only_the_row_that_fails_is_parked_and_what_its_batch_emitted_leaves_no_trace() -> None:
@@ -128,14 +152,21 @@ def test_only_the_row_that_fails_is_parked_and_what_its_batch_emitted_leaves_no_
 
         def execute_batch(self, batch: Any, source: Source, collector: BatchCollector) -> None:
             self.state.add_batch(batch.column(0))
-            collector.emit_batch(pa.RecordBatch.from_arrays([batch.column(0), pc.utf8_length(batch.column(0))], ["w", "n"]))
+            collector.emit_batch(
+                pa.RecordBatch.from_arrays(
+                    [batch.column(0), pc.utf8_length(batch.column(0))], ["w", "n"]
+                )
+            )
             if "bad" in batch.column(0).to_pylist():
                 raise ValueError("no bad lines")
 
     with LocalCluster() as cluster:
         lines = ["good"] * 40 + ["bad"] + ["fine"] * 40
         spout = FeederSpout(["line"])
-        cluster.submit(topology(spout, Fussy(), CountColumns(), 1), {"topology.max.retries": 1, "topology.workers": 2})
+        cluster.submit(
+            topology(spout, Fussy(), CountColumns(), 1),
+            {"topology.max.retries": 1, "topology.workers": 2},
+        )
         for number, line in enumerate(lines):
             spout.feed([line], message_id=number)
         cluster.run_until_idle()
@@ -155,9 +186,13 @@ def test_a_row_of_a_batch_that_kills_its_worker_is_found_and_parked() -> None:
     lines = [f"w{n % 3}" for n in range(50)]
     lines[20] = "poison"
     with LocalCluster() as cluster:
-        cluster.submit(topology(Lines(lines, 50), SplitColumns(), Deadly(), 1), {"topology.workers": 3})
+        cluster.submit(
+            topology(Lines(lines, 50), SplitColumns(), Deadly(), 1), {"topology.workers": 3}
+        )
         cluster.run_until_idle()
-        assert cluster.state("count") == {f"w{n}": sum(line == f"w{n}" for line in lines) for n in range(3)}
+        assert cluster.state("count") == {
+            f"w{n}": sum(line == f"w{n}" for line in lines) for n in range(3)
+        }
         assert [letter.values[0] for letter in cluster.dead_letters] == ["poison"]
 
 
@@ -176,9 +211,20 @@ def test_nothing_is_lost_or_doubled_under_faults() -> None:
 
 def test_pieces_are_counted_cut_and_taken_as_the_rows_that_they_are() -> None:
     source = Source("c", 1, "default", ("n",))
-    whole = [((0,), 1, source), (pa.RecordBatch.from_arrays([pa.array([1, 2, 3, 4])], ["n"]), 2, source), ((5,), 3, source)]
+    whole = [
+        ((0,), 1, source),
+        (pa.RecordBatch.from_arrays([pa.array([1, 2, 3, 4])], ["n"]), 2, source),
+        ((5,), 3, source),
+    ]
     plain = pieces.unfold(whole)
-    assert [row[:2] for row in plain] == [((0,), 1), ((1,), 2), ((2,), 2), ((3,), 2), ((4,), 2), ((5,), 3)]
+    assert [row[:2] for row in plain] == [
+        ((0,), 1),
+        ((1,), 2),
+        ((2,), 2),
+        ((3,), 2),
+        ((4,), 2),
+        ((5,), 3),
+    ]
     assert pieces.count_rows(whole) == 6
     for start in range(6):
         for stop in range(start + 1, 7):
@@ -202,7 +248,9 @@ COLUMNS = [
 @pytest.mark.parametrize("column", COLUMNS, ids=lambda column: str(column.type))
 def test_columns_come_back_as_they_went_whole_and_sliced(column: Any) -> None:
     for start, stop in ((0, 3), (1, 3), (0, 1), (2, 3)):
-        batch = plain_batch(pa.RecordBatch.from_arrays([column.slice(start, stop - start)], ["x"]), ["x"])
+        batch = plain_batch(
+            pa.RecordBatch.from_arrays([column.slice(start, stop - start)], ["x"]), ["x"]
+        )
         packed = Codec().unpack(Codec().pack(pack_columns(batch)))
         found = unpack_columns(packed, stop - start, ["x"])
         assert found.column(0).to_pylist() == column.to_pylist()[start:stop]
@@ -210,8 +258,13 @@ def test_columns_come_back_as_they_went_whole_and_sliced(column: Any) -> None:
 
 def test_a_column_outside_the_closed_set_travels_as_rows() -> None:
     assert plain_batch(pa.RecordBatch.from_arrays([pa.array([[1], [2]])], ["x"]), ["x"]) is None
-    assert plain_batch(pa.RecordBatch.from_arrays([pa.array([2**64 - 1], pa.uint64())], ["x"]), ["x"]) is None
-    assert plain_batch(pa.RecordBatch.from_arrays([pa.array([2**63 - 1], pa.uint64())], ["x"]), ["x"])[0].to_pylist() == [2**63 - 1]
+    assert (
+        plain_batch(pa.RecordBatch.from_arrays([pa.array([2**64 - 1], pa.uint64())], ["x"]), ["x"])
+        is None
+    )
+    assert plain_batch(
+        pa.RecordBatch.from_arrays([pa.array([2**63 - 1], pa.uint64())], ["x"]), ["x"]
+    )[0].to_pylist() == [2**63 - 1]
 
 
 @pytest.mark.parametrize("packed", [
@@ -222,14 +275,20 @@ def test_a_column_outside_the_closed_set_travels_as_rows() -> None:
 ])  # fmt: skip
 def test_bytes_that_are_no_columns_are_refused(packed: Any) -> None:
     body = [1, 0, "s", [1], b"", 3, {"arrow": packed}, b"", b"", None]
-    with pytest.raises(MalformedFrameError, match=r"batch|column|buffer|Buffer|offset|UTF|[Ii]nvalid|data"):
+    with pytest.raises(
+        MalformedFrameError, match=r"batch|column|buffer|Buffer|offset|UTF|[Ii]nvalid|data"
+    ):
         frames.decode(Codec(), frames._framed(frames.ROWS, 0, Codec().pack(body)))
 
 
 def test_spoilt_batches_raise_nothing_but_malformed_frame_error() -> None:
     chance, source = random.Random(3), Source("c", 1, "default", ("word", "n"))
-    batch = pa.RecordBatch.from_arrays([pa.array(["a", None, "ccc", "dé"]), pa.array([1, 2, None, 4])], ["word", "n"])
-    sound = frames.encode_pieces(Codec(), "s", 0, [(batch, (5, 6), source), (batch, 7, source)], lambda roots: 9)
+    batch = pa.RecordBatch.from_arrays(
+        [pa.array(["a", None, "ccc", "dé"]), pa.array([1, 2, None, 4])], ["word", "n"]
+    )
+    sound = frames.encode_pieces(
+        Codec(), "s", 0, [(batch, (5, 6), source), (batch, 7, source)], lambda roots: 9
+    )
     assert frames.decode(Codec(), sound).batch.num_rows == 8  # type: ignore[union-attr]
     refused = 0
     for _ in range(3000):
@@ -263,7 +322,10 @@ def test_a_spout_learns_on_its_worker_which_streams_bolts_of_columns_read(tmp_pa
             cluster.submit(topology(FileLines(find_files([tmp_path])), split(), count(), 2))
             cluster.run_until_idle()
             assert cluster.state("count") == wanted(some_lines(1, 50))
-            assert (cluster.counts("lines").acked, cluster.counts("lines").emitted) == (messages, 50)
+            assert (cluster.counts("lines").acked, cluster.counts("lines").emitted) == (
+                messages,
+                50,
+            )
 
 
 def test_a_batch_is_divided_as_its_rows_would_be_each_by_itself() -> None:
@@ -284,7 +346,9 @@ def test_a_batch_is_divided_as_its_rows_would_be_each_by_itself() -> None:
         def make(channel: str, task: int, targets: dict[int, Target] = targets) -> Target:
             return targets.setdefault(task, Target(task, [], False))
 
-        emitter = Emitter("spout", build_routes(built, "spout", 0, tasks, Codec(), 0, {}, make), is_strict=False)
+        emitter = Emitter(
+            "spout", build_routes(built, "spout", 0, tasks, Codec(), 0, {}, make), is_strict=False
+        )
         if is_batch:
             columns = [pa.array(column) for column in zip(*values, strict=True)]
             BatchEmitter(emitter).emit_batch(pa.RecordBatch.from_arrays(columns, ["p", "q"]))
@@ -292,5 +356,10 @@ def test_a_batch_is_divided_as_its_rows_would_be_each_by_itself() -> None:
             for row in values:
                 emitter.emit(row)
         assert emitter.take_counts() == (200, 400, 0)
-        found.append({task: [row[0] for row in pieces.unfold(target.rows)] for task, target in targets.items()})
+        found.append(
+            {
+                task: [row[0] for row in pieces.unfold(target.rows)]
+                for task, target in targets.items()
+            }
+        )
     assert found[0] == found[1]

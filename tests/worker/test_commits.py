@@ -1,4 +1,6 @@
-"""Contents of one commit: positions, verdicts, changed held inputs, cursors in the middle of an entry."""
+"""Contents of one commit: positions, verdicts, changed held inputs, cursors in the middle of an
+entry.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,14 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.api import BasicBolt, BasicOutputCollector, Bolt, StatefulBolt, TopologyBuilder, Tuple
+from sparkstorm.api import (
+    BasicBolt,
+    BasicOutputCollector,
+    Bolt,
+    StatefulBolt,
+    TopologyBuilder,
+    Tuple,
+)
 from sparkstorm.errors import MalformedFrameError
 from sparkstorm.model.tuples import Source
 from sparkstorm.model.values.codec import Codec
@@ -47,7 +56,9 @@ def counted(cluster: Workers, bolt: str, owner: str = "n:1") -> int:
 def test_a_position_is_saved_also_by_a_commit_that_opens_and_ends_no_tree() -> None:
     for is_tracked in (False, True):
         spout = FeederSpout(is_tracked=is_tracked)
-        cluster = Workers(chain(spout, Count()), {**CONF, "topology.acker.executors": int(is_tracked)})
+        cluster = Workers(
+            chain(spout, Count()), {**CONF, "topology.acker.executors": int(is_tracked)}
+        )
         components = ["spout", "bolt", *(["__acker"] if is_tracked else [])]
         for n in range(3):
             spout.feed([n])
@@ -71,8 +82,13 @@ class Refuse(Bolt):
 
 def test_a_spout_of_another_worker_is_told_of_failures_alone() -> None:
     spout = FeederSpout()
-    cluster = Workers(chain(spout, Refuse()), {**CONF, "topology.delivery.guarantee": "at-least-once"})
-    workers = [cluster.claim(f"n:{n}", [component]) for n, component in enumerate(("spout", "bolt", "__acker"))]
+    cluster = Workers(
+        chain(spout, Refuse()), {**CONF, "topology.delivery.guarantee": "at-least-once"}
+    )
+    workers = [
+        cluster.claim(f"n:{n}", [component])
+        for n, component in enumerate(("spout", "bolt", "__acker"))
+    ]
     spout.feed(["x"])
     (task,) = workers[0].task_set.spouts.values()
     cluster.step_until(lambda: task.pending.snapshot()[1], *reversed(workers))
@@ -125,7 +141,10 @@ class Later(Bolt):
 def test_an_input_that_is_held_and_acked_later_is_released(has_moved: bool) -> None:
     spout = FeederSpout()
     cluster = Workers(chain(spout, Later()), CONF)
-    home, bolt, acker = (cluster.claim(f"n:{n}", [component]) for n, component in enumerate(("spout", "bolt", "__acker")))
+    home, bolt, acker = (
+        cluster.claim(f"n:{n}", [component])
+        for n, component in enumerate(("spout", "bolt", "__acker"))
+    )
     spout.feed(["x"])
     cluster.step(home, bolt, acker, times=5)
     assert len(cluster.keys("bolt").held) == 1 and spout.acked == []
@@ -151,7 +170,10 @@ def row_frame(*values: Any) -> bytes:
 
 
 def test_an_inbox_counts_the_bytes_of_all_frames_and_passes_none_that_waits() -> None:
-    inbox, frames = Inbox(7, Codec(), lambda task, stream: SOURCE), [row_frame(1), row_frame(2, 3), row_frame(4)]
+    inbox, frames = (
+        Inbox(7, Codec(), lambda task, stream: SOURCE),
+        [row_frame(1), row_frame(2, 3), row_frame(4)],
+    )
     for number, frame in enumerate(frames[:2], 1):
         inbox.add(Entry(7, f"{number}-0", frame))
     with pytest.raises(MalformedFrameError):
@@ -221,7 +243,10 @@ def test_nothing_of_a_settled_tree_stays_with_ackers_and_spouts() -> None:
 def test_open_trees_outlive_their_acker() -> None:
     spout = FeederSpout()
     cluster = Workers(chain(spout, Count()), CONF)
-    home, acker, end = (cluster.claim(f"n:{n}", [component]) for n, component in enumerate(("spout", "__acker", "bolt")))
+    home, acker, end = (
+        cluster.claim(f"n:{n}", [component])
+        for n, component in enumerate(("spout", "__acker", "bolt"))
+    )
     spout.feed(["x"])
     cluster.step(home, acker, times=4)
     acker = cluster.claim("n:1", ["__acker"])

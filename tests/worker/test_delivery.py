@@ -1,4 +1,6 @@
-"""The three guarantees: what becomes of inputs that fail, of what they emitted and of what they put."""
+"""The three guarantees: what becomes of inputs that fail, of what they emitted and of what they
+put.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,15 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.api import BasicBolt, BasicOutputCollector, Bolt, Stateful, StatefulBolt, TopologyBuilder, Tuple
+from sparkstorm.api import (
+    BasicBolt,
+    BasicOutputCollector,
+    Bolt,
+    Stateful,
+    StatefulBolt,
+    TopologyBuilder,
+    Tuple,
+)
 from sparkstorm.errors import WorkerFailedError
 from sparkstorm.testing import CaptureBolt, FeederSpout, FlakyBolt, LocalCluster, Shared
 from tests.topologies import Count
@@ -68,7 +78,9 @@ def test_at_most_once_drops_and_counts(workers: int) -> None:
 
 
 @WORKERS
-def test_at_least_once_fails_the_tree_at_once_and_leaves_the_replay_to_the_spout(workers: int) -> None:
+def test_at_least_once_fails_the_tree_at_once_and_leaves_the_replay_to_the_spout(
+    workers: int,
+) -> None:
     spout, bolt = FeederSpout(), EmitThenRaise(99)
     with LocalCluster() as cluster:
         cluster.submit(chain(spout, bolt), conf("at-least-once", workers))
@@ -97,7 +109,9 @@ def test_exactly_once_tries_again_until_it_works(workers: int) -> None:
 @WORKERS
 def test_exactly_once_parks_after_the_last_try_and_only_then_fails_the_tree(workers: int) -> None:
     spout, bolt = FeederSpout(), EmitThenRaise(99)
-    settings = conf("exactly-once", workers, **{"topology.max.retries": 2, "topology.retry.backoff.ms": 1000})
+    settings = conf(
+        "exactly-once", workers, **{"topology.max.retries": 2, "topology.retry.backoff.ms": 1000}
+    )
     with LocalCluster() as cluster:
         cluster.submit(chain(spout, bolt), settings)
         spout.feed([1], message_id="one")
@@ -110,11 +124,17 @@ def test_exactly_once_parks_after_the_last_try_and_only_then_fails_the_tree(work
         cluster.advance(ms=1200)
         assert (bolt.tries.value, spout.failed) == ({1: 3}, ["one"])
         (letter,) = cluster.dead_letters
-        assert (letter.component, letter.source_component, letter.stream) == ("bolt", "spout", "default")
+        assert (letter.component, letter.source_component, letter.stream) == (
+            "bolt",
+            "spout",
+            "default",
+        )
         assert (letter.fields, letter.values, letter.attempts) == (("value",), (1,), 3)
         assert re.fullmatch(r"ValueError: odd 1 \(test_delivery\.py, line \d+\)", letter.reason)
         assert cluster.counts("bolt").parked == 1
-        assert any("parked after 3 tries: ValueError: odd 1" in error.text for error in cluster.errors)
+        assert any(
+            "parked after 3 tries: ValueError: odd 1" in error.text for error in cluster.errors
+        )
 
 
 def test_no_retries_means_parked_at_once() -> None:
@@ -186,7 +206,10 @@ def test_a_component_that_cannot_be_prepared_is_named(kind: str) -> None:
     spout: FeederSpout = BadOpen() if kind == "open" else FeederSpout()
     bolt: BasicBolt = {"prepare": BadPrepare(), "open": Pass(), "init_state": BadState()}[kind]
     named = "spout" if kind == "open" else "bolt"
-    with LocalCluster() as cluster, pytest.raises(WorkerFailedError, match=f"'{named}' .* OSError: no such device"):
+    with (
+        LocalCluster() as cluster,
+        pytest.raises(WorkerFailedError, match=f"'{named}' .* OSError: no such device"),
+    ):
         cluster.submit(chain(spout, bolt))
 
 
@@ -206,7 +229,9 @@ def test_an_explicit_fail_carries_its_reason_and_undoes_what_was_emitted(workers
         spout.feed([7])
         cluster.run_until_idle()
         assert capture.values == []
-        assert [(letter.reason, letter.attempts) for letter in cluster.dead_letters] == [("do not like 7", 4)]
+        assert [(letter.reason, letter.attempts) for letter in cluster.dead_letters] == [
+            ("do not like 7", 4)
+        ]
         assert spout.failed == [0]
 
 
@@ -307,7 +332,9 @@ def test_a_spout_that_raises_now_and_then_goes_on_and_leaves_no_half_emission() 
         cluster.run_until_idle()
         assert sorted(capture.values) == [(n,) for n in range(10)]
         assert sorted(spout.acked) == list(range(10))
-        assert cluster.errors[0].text.startswith("OSError: source went away (test_delivery.py, line ")
+        assert cluster.errors[0].text.startswith(
+            "OSError: source went away (test_delivery.py, line "
+        )
 
 
 def test_a_spout_that_always_raises_ends_its_worker_with_its_name() -> None:
@@ -320,7 +347,9 @@ def test_a_spout_that_always_raises_ends_its_worker_with_its_name() -> None:
 
     with LocalCluster() as cluster:
         cluster.submit(chain(Broken(), Pass()))
-        with pytest.raises(WorkerFailedError, match=r"spout 'spout' \(task \d+\) raised 10 times in a row: OSError"):
+        with pytest.raises(
+            WorkerFailedError, match=r"spout 'spout' \(task \d+\) raised 10 times in a row: OSError"
+        ):
             cluster.advance(seconds=60)
 
 

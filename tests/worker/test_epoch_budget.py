@@ -30,7 +30,9 @@ class Scales:
 
         class Weighing(SimTransport):
             def commit(self, commit: Commit) -> Pressure:
-                scales.heaviest = max(scales.heaviest, sum(counted for _, _, counted in commit.frames))
+                scales.heaviest = max(
+                    scales.heaviest, sum(counted for _, _, counted in commit.frames)
+                )
                 return super().commit(commit)
 
         return Weighing(worker.host.store, worker.clock, worker.host.arrivals)
@@ -67,18 +69,23 @@ class Many(BasicBolt):
 def test_an_epoch_ends_when_enough_rows_were_executed(workers: int) -> None:
     rows, executed = 25, [0]
     with LocalCluster() as cluster:
-        cluster.submit(chain(Heavy(), Pass()), {"topology.workers": workers, "topology.epoch.rows": rows})
+        cluster.submit(
+            chain(Heavy(), Pass()), {"topology.workers": workers, "topology.epoch.rows": rows}
+        )
         cluster.simulation.watchers.append(lambda: executed.append(cluster.counts("bolt").executed))
         cluster.run_until_idle()
         assert executed[-1] == 1000
-        assert max(after - before for before, after in pairwise(executed)) <= 2 * rows  # and what was begun is finished
+        # and what was begun is finished
+        assert max(after - before for before, after in pairwise(executed)) <= 2 * rows
 
 
 @pytest.mark.parametrize("workers", [1, 3])
 def test_an_epoch_ends_when_enough_bytes_are_on_their_way(workers: int) -> None:
     budget, scales = 512 * KB, Scales()
     with LocalCluster(make_transport=scales) as cluster:
-        cluster.submit(chain(Heavy(), Pass()), {"topology.workers": workers, "topology.epoch.bytes": budget})
+        cluster.submit(
+            chain(Heavy(), Pass()), {"topology.workers": workers, "topology.epoch.bytes": budget}
+        )
         cluster.run_until_idle()
         assert cluster.counts("capture").executed == 1000
         assert scales.heaviest <= 2 * budget
@@ -88,7 +95,10 @@ def test_bolts_that_make_much_of_little_are_bounded_too() -> None:
     budget, scales = 1024 * KB, Scales()
     spout = FeederSpout()
     with LocalCluster(make_transport=scales) as cluster:
-        cluster.submit(chain(spout, Many(), CaptureBolt()), {"topology.workers": 4, "topology.epoch.bytes": budget})
+        cluster.submit(
+            chain(spout, Many(), CaptureBolt()),
+            {"topology.workers": 4, "topology.epoch.bytes": budget},
+        )
         for n in range(200):
             spout.feed([n])
         cluster.run_until_idle()
@@ -96,7 +106,9 @@ def test_bolts_that_make_much_of_little_are_bounded_too() -> None:
         assert scales.heaviest <= 2 * budget
 
 
-def test_an_input_that_makes_more_than_any_commit_may_carry_is_parked_and_the_others_go_through() -> None:
+def test_an_input_that_makes_more_than_any_commit_may_carry_is_parked_and_the_others_go_through() -> (
+    None
+):
     class Explodes(BasicBolt):
         outputs = ("value",)
 
@@ -106,14 +118,20 @@ def test_an_input_that_makes_more_than_any_commit_may_carry_is_parked_and_the_ot
 
     spout, capture = FeederSpout(), CaptureBolt()
     with LocalCluster() as cluster:
-        cluster.submit(chain(spout, Explodes(), capture), {"topology.workers": 4, "topology.epoch.bytes": 4 * KB})
+        cluster.submit(
+            chain(spout, Explodes(), capture),
+            {"topology.workers": 4, "topology.epoch.bytes": 4 * KB},
+        )
         for value in ("a", "bad", "b"):
             spout.feed([value], message_id=value)
         cluster.run_until_idle()
         assert sorted(value[0][0] for value in capture.values) == ["a", "b"]
         assert (spout.failed, sorted(spout.acked)) == (["bad"], ["a", "b"])
         deaths = [death for worker in cluster.topology().workers for death in worker.deaths]
-        assert deaths and all("component 'bolt', stream 'default': more than 1048576 bytes leave at once" in d for d in deaths)
+        assert deaths and all(
+            "component 'bolt', stream 'default': more than 1048576 bytes leave at once" in d
+            for d in deaths
+        )
 
 
 def test_the_pace_falls_with_the_weight_of_what_is_sent() -> None:

@@ -1,4 +1,6 @@
-"""Threads of executors, and the watches over calls: a bolt that waits in the loop is named, and so is a stuck thread."""
+"""Threads of executors, and the watches over calls: a bolt that waits in the loop is named, and so
+is a stuck thread.
+"""
 
 from __future__ import annotations
 
@@ -42,19 +44,26 @@ def test_with_a_thread_of_its_own_a_component_that_waits_holds_up_no_other(where
     key = {"topology.executor.threads": True}
     spout, builder, capture = FeederSpout(), TopologyBuilder(), CaptureBolt()
     builder.set_spout("spout", spout)
-    builder.set_bolt("waits", Waits(), inputs={"spout": "all"}, conf=key if where == "component" else None)
+    builder.set_bolt(
+        "waits", Waits(), inputs={"spout": "all"}, conf=key if where == "component" else None
+    )
     builder.set_bolt("opens", Opens(), inputs="waits")
-    builder.set_bolt("first", Opens(), inputs="spout")  # called after "waits": without a thread it never would be
+    # called after "waits": without a thread it never would be
+    builder.set_bolt("first", Opens(), inputs="spout")
     builder.set_bolt("capture", capture, inputs="waits")
     with LocalCluster() as cluster:
-        cluster.submit(builder.build(), {"topology.workers": 1, **(key if where == "topology" else {})})
+        cluster.submit(
+            builder.build(), {"topology.workers": 1, **(key if where == "topology" else {})}
+        )
         for _ in range(20):
             spout.feed(["x"])
         cluster.run_until(lambda: len(set(spout.acked)) == 20)
         cluster.kill_worker()
         spout.feed(["x"])
         cluster.run_until(lambda: len(set(spout.acked)) == 21)
-        assert sorted(capture.values) == [(n,) for n in range(1, 22)] and cluster.state("waits") == {"x": 21}
+        assert sorted(capture.values) == [(n,) for n in range(1, 22)] and cluster.state(
+            "waits"
+        ) == {"x": 21}
 
 
 def test_what_cannot_leave_the_loop_stays_in_it() -> None:
@@ -69,7 +78,10 @@ def test_what_cannot_leave_the_loop_stays_in_it() -> None:
 
     spout, capture = FeederSpout(), CaptureBolt()
     with LocalCluster() as cluster:
-        cluster.submit(chain(spout, Sizes().with_window(Tuples(3)), capture), {"topology.executor.threads": True})  # type: ignore[arg-type]
+        cluster.submit(
+            chain(spout, Sizes().with_window(Tuples(3)), capture),  # type: ignore[arg-type]
+            {"topology.executor.threads": True},
+        )
         for n in range(6):
             spout.feed([n])
         cluster.run_until(lambda: len(capture.values) == 2)
@@ -104,7 +116,9 @@ class Hands:
         (0.005, 0.0, 0.0, False),  # calls that return soon are not looked at
     ],
 )
-def test_a_bolt_that_waits_in_the_loop_is_named_with_the_mend(wall: float, cpu: float, pause: float, is_named: bool) -> None:
+def test_a_bolt_that_waits_in_the_loop_is_named_with_the_mend(
+    wall: float, cpu: float, pause: float, is_named: bool
+) -> None:
     hands = Hands()
     while hands.wall < 30:
         hands.call(wall, cpu, pause)
@@ -141,7 +155,8 @@ def test_a_real_sleep_is_no_work_and_a_real_loop_is() -> None:
                 watch.call(call, [])
             return bool(said)
 
-        # On a busy machine a sleep is lost among waits for a CPU, and a stopped process seems to sleep
+        # On a busy machine a sleep is lost among waits for a CPU, and a stopped process seems to
+        # sleep
         assert any(is_named(_sleep) for _ in range(20))
         assert not all(is_named(_compute) for _ in range(20))
     finally:

@@ -1,4 +1,6 @@
-"""The record of a failure on its ways: to the spout, the dead letter, the errors, the held input and the counts by cause."""
+"""The record of a failure on its ways: to the spout, the dead letter, the errors, the held input
+and the counts by cause.
+"""
 
 from __future__ import annotations
 
@@ -36,8 +38,15 @@ def conf(guarantee: str, workers: int = 1, **more: Any) -> dict[str, Any]:
 def require_whole(failure: Failure, cluster: LocalCluster) -> None:
     """Every field says where, when, by which code and in which lines it happened."""
     (worker,) = [slot for slot in cluster.topology().workers if failure.task in slot.tasks]
-    assert (failure.kind, failure.component, failure.worker) == (FailureKind.RAISED, "bolt", str(worker.slot))
-    assert failure.text.startswith("ValueError: no 7 (test_failures.py, line ") and failure.host == worker.node.host
+    assert (failure.kind, failure.component, failure.worker) == (
+        FailureKind.RAISED,
+        "bolt",
+        str(worker.slot),
+    )
+    assert (
+        failure.text.startswith("ValueError: no 7 (test_failures.py, line ")
+        and failure.host == worker.node.host
+    )
     frames = failure.traceback.splitlines()
     assert [line.rpartition(" in ")[2] for line in frames[::2]] == ["execute", "deep"]
     assert frames[1::2] == ["  deep(tup[0])", '  raise ValueError(f"no {value}")']
@@ -57,7 +66,9 @@ def test_at_least_once_the_spout_is_given_the_failure_of_its_tuple(workers: int)
 
 
 @WORKERS
-def test_exactly_once_the_dead_letter_and_the_spout_know_how_long_it_waited_for_its_retries(workers: int) -> None:
+def test_exactly_once_the_dead_letter_and_the_spout_know_how_long_it_waited_for_its_retries(
+    workers: int,
+) -> None:
     spout = FeederSpout()
     with LocalCluster() as cluster:
         retries = {"topology.max.retries": 2, "topology.retry.backoff.ms": 1000}
@@ -84,10 +95,15 @@ def test_a_failure_knows_how_long_its_input_lay_in_the_stream_unless_the_stores_
         poll = LocalTransport.poll
 
         def stamped(transport: LocalTransport, after: Mapping[int, str], count: int) -> list[Entry]:
-            return [entry._replace(sent_ms=cluster.now_ms - early_ms) for entry in poll(transport, after, count)]
+            return [
+                entry._replace(sent_ms=cluster.now_ms - early_ms)
+                for entry in poll(transport, after, count)
+            ]
 
         monkeypatch.setattr(LocalTransport, "poll", stamped)
-        cluster.submit(chain(spout, Raises()), conf("exactly-once", 2, **{"topology.max.retries": 0}))
+        cluster.submit(
+            chain(spout, Raises()), conf("exactly-once", 2, **{"topology.max.retries": 0})
+        )
         spout.feed([7])
         cluster.run_until_idle()
         (letter,) = cluster.dead_letters
@@ -112,12 +128,22 @@ def test_a_reason_of_the_bolt_a_report_and_a_time_out_are_told_apart_and_counted
         for word in ("fail", "report", "forget", "fail"):
             spout.feed([word])
         cluster.advance(60)  # what is never acked stays with the bolt for ever
-        found = {group.cause.error: (group.count, group.newest.kind) for group in cluster.failures() if group.newest}
+        found = {
+            group.cause.error: (group.count, group.newest.kind)
+            for group in cluster.failures()
+            if group.newest
+        }
         assert found.pop("too old") == (2, FailureKind.FAILED)
         assert found.pop("only a remark") == (1, FailureKind.REPORTED)
         ((late, (count, kind)),) = found.items()
-        assert late.startswith("not acked within * s") and (count, kind) == (1, FailureKind.TIMED_OUT)
-        assert spout.tracker.failures["2"].waited_ms["tree"] >= 30_000 and spout.tracker.failures["2"].component == "spout"
+        assert late.startswith("not acked within * s") and (count, kind) == (
+            1,
+            FailureKind.TIMED_OUT,
+        )
+        assert (
+            spout.tracker.failures["2"].waited_ms["tree"] >= 30_000
+            and spout.tracker.failures["2"].component == "spout"
+        )
 
 
 def test_an_input_that_kills_its_worker_is_told_as_that() -> None:
@@ -141,11 +167,21 @@ def test_an_input_that_kills_its_worker_is_told_as_that() -> None:
     ("text", "error", "place"),
     [
         ("on a tick: ValueError: no: KeyError: x (b.py, line 3)", "ValueError", "(b.py, line 3)"),
-        ("Tuple(b#-1/__window: key=['a'], start=0, end=9): DivideError (b.py, line 3)", "DivideError", "(b.py, line 3)"),
-        ("no such word 7: it is odd (b.py, line 3)", "no such word *: it is odd (b.py, line *)", ""),
+        (
+            "Tuple(b#-1/__window: key=['a'], start=0, end=9): DivideError (b.py, line 3)",
+            "DivideError",
+            "(b.py, line 3)",
+        ),
+        (
+            "no such word 7: it is odd (b.py, line 3)",
+            "no such word *: it is odd (b.py, line *)",
+            "",
+        ),
     ],
 )
-def test_failures_of_ticks_and_windows_are_grouped_by_error_and_line(text: str, error: str, place: str) -> None:
+def test_failures_of_ticks_and_windows_are_grouped_by_error_and_line(
+    text: str, error: str, place: str
+) -> None:
     assert Failure(FailureKind.RAISED, text, "bolt").cause == Cause("bolt", error, place)
 
 
@@ -182,7 +218,9 @@ class Blocking(FeederSpout):
 
 
 @pytest.mark.parametrize(("spout", "failed"), [(Old(), [("old", 0)]), (Blocking(), [0])])
-def test_both_forms_of_fail_are_called_on_the_loop_and_on_a_thread(spout: FeederSpout, failed: list[Any]) -> None:
+def test_both_forms_of_fail_are_called_on_the_loop_and_on_a_thread(
+    spout: FeederSpout, failed: list[Any]
+) -> None:
     with LocalCluster() as cluster:
         cluster.submit(chain(spout, Raises()), conf("at-least-once"))
         spout.feed([7])
@@ -230,4 +268,7 @@ def test_a_failure_survives_a_restart_of_the_spout_before_its_callback() -> None
         spout.feed([1])
         cluster.run_until_idle()
         assert spout.died.value and spout.failed == [0]
-        assert (spout.tracker.failures["0"].text, spout.tracker.failures["0"].component) == ("not mine", "bolt")
+        assert (spout.tracker.failures["0"].text, spout.tracker.failures["0"].component) == (
+            "not mine",
+            "bolt",
+        )

@@ -106,7 +106,10 @@ class Odd(BasicBolt):
 
 
 HERE = __name__
-CONF = {"topology.auto.task.hooks": [f"{HERE}:Watching"], "topology.delivery.guarantee": "at-least-once"}
+CONF = {
+    "topology.auto.task.hooks": [f"{HERE}:Watching"],
+    "topology.delivery.guarantee": "at-least-once",
+}
 
 
 @pytest.fixture(autouse=True)
@@ -115,7 +118,9 @@ def empty() -> None:
 
 
 @pytest.mark.parametrize("blocking", [False, True])
-def test_hooks_are_told_of_every_emission_execution_ack_and_fail(blocking: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hooks_are_told_of_every_emission_execution_ack_and_fail(
+    blocking: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(FeederSpout, "blocking", blocking)
     spout, capture = FeederSpout(), CaptureBolt()
     with LocalCluster() as cluster:
@@ -185,13 +190,17 @@ def test_acks_of_a_later_epoch_are_told_too_and_a_component_may_have_hooks_of_it
         cluster.submit(chain(spout, Waits(), bolt_conf=own))
         spout.feed([7])
         cluster.advance(3)
-        assert [each for each in SEEN if each[1] != "execute"] == [("bolt", "ack", (7,))] and spout.acked == [0]
+        assert [each for each in SEEN if each[1] != "execute"] == [
+            ("bolt", "ack", (7,))
+        ] and spout.acked == [0]
 
 
 def test_a_hook_that_raises_is_reported_and_harms_nothing() -> None:
     spout, capture = FeederSpout(), CaptureBolt()
     with LocalCluster() as cluster:
-        cluster.submit(chain(spout, Odd(), capture), {**CONF, "topology.auto.task.hooks": [f"{HERE}:Broken"]})
+        cluster.submit(
+            chain(spout, Odd(), capture), {**CONF, "topology.auto.task.hooks": [f"{HERE}:Broken"]}
+        )
         for n in range(4):
             spout.feed([n])
         cluster.run_until_idle()
@@ -211,7 +220,9 @@ def test_a_workers_hooks_start_before_its_tasks_and_share_resources_with_them() 
 
     spout, capture = FeederSpout(), CaptureBolt()
     with LocalCluster() as cluster:
-        cluster.submit(chain(spout, Asks(), capture), {"topology.worker.hooks": [f"{HERE}:OfWorker"]})
+        cluster.submit(
+            chain(spout, Asks(), capture), {"topology.worker.hooks": [f"{HERE}:OfWorker"]}
+        )
         spout.feed([1])
         cluster.run_until_idle()
         assert capture.values[0][0].startswith("client of node")
@@ -220,24 +231,43 @@ def test_a_workers_hooks_start_before_its_tasks_and_share_resources_with_them() 
 
 def test_a_shutdown_that_raises_is_reported_and_those_after_it_are_called() -> None:
     with LocalCluster() as cluster:
-        id = cluster.submit(chain(FeederSpout(), Odd()), {"topology.worker.hooks": [f"{HERE}:CannotEnd", f"{HERE}:OfWorker"]})
+        id = cluster.submit(
+            chain(FeederSpout(), Odd()),
+            {"topology.worker.hooks": [f"{HERE}:CannotEnd", f"{HERE}:OfWorker"]},
+        )
         errors = cluster.data_plane.of(id).errors
         cluster.kill(wait_secs=0)
-    assert SEEN[-1] == ("shutdown",) and [error.text.partition(" (")[0] for error in errors] == ["OSError: no such device"]
+    assert SEEN[-1] == ("shutdown",) and [error.text.partition(" (")[0] for error in errors] == [
+        "OSError: no such device"
+    ]
 
 
 @pytest.mark.parametrize(
     ("key", "names", "sentence"),
     [
-        ("topology.auto.task.hooks", ["no_such_module:Hook"], "put its module beside the topology's"),
+        (
+            "topology.auto.task.hooks",
+            ["no_such_module:Hook"],
+            "put its module beside the topology's",
+        ),
         ("topology.auto.task.hooks", ["nothing"], "is not of the form module:name"),
         ("topology.auto.task.hooks", [f"{HERE}:Missing"], "cannot be made: AttributeError"),
-        ("topology.auto.task.hooks", [f"{HERE}:OfWorker"], "makes a OfWorker, which is no TaskHook"),
+        (
+            "topology.auto.task.hooks",
+            [f"{HERE}:OfWorker"],
+            "makes a OfWorker, which is no TaskHook",
+        ),
         ("topology.auto.task.hooks", [7], "expected a list of"),
         ("topology.worker.hooks", [f"{HERE}:Watching"], "which is no WorkerHook"),
-        ("topology.worker.hooks", [f"{HERE}:Cannot"], "topology.worker.hooks: Cannot cannot start: OSError: no such device"),
+        (
+            "topology.worker.hooks",
+            [f"{HERE}:Cannot"],
+            "topology.worker.hooks: Cannot cannot start: OSError: no such device",
+        ),
     ],
 )
-def test_a_hook_that_cannot_be_had_is_named_at_the_start(key: str, names: list[Any], sentence: str) -> None:
+def test_a_hook_that_cannot_be_had_is_named_at_the_start(
+    key: str, names: list[Any], sentence: str
+) -> None:
     with LocalCluster() as cluster, pytest.raises(WorkerFailedError, match=sentence):
         cluster.submit(chain(FeederSpout(), Odd()), {key: names})

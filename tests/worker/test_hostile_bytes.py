@@ -1,4 +1,6 @@
-"""Throws random and spoilt bytes at every reader of what Redis holds, and at workers over the local twin."""
+"""Throws random and spoilt bytes at every reader of what Redis holds, and at workers over the local
+twin.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +32,22 @@ from tests.worker.building import Collecting, Pass, chain
 
 CODEC = Codec()
 IDS = st.sampled_from([0, 1, 2, 7, (1 << 63) - 1, 1 << 63, (1 << 64) - 1])
-COLUMNS = st.lists(IDS, max_size=3).map(lambda ids: np.array(ids, "<u8").tobytes()) | st.binary(max_size=20)
-LEAVES = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text(max_size=8) | st.binary(max_size=8)
-VALUES = st.recursive(LEAVES, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(LEAVES, inner, max_size=3), max_leaves=12)
+COLUMNS = st.lists(IDS, max_size=3).map(lambda ids: np.array(ids, "<u8").tobytes()) | st.binary(
+    max_size=20
+)
+LEAVES = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats()
+    | st.text(max_size=8)
+    | st.binary(max_size=8)
+)
+VALUES = st.recursive(
+    LEAVES,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(LEAVES, inner, max_size=3),
+    max_leaves=12,
+)
 TASKS = st.integers(0, 9)
 STREAMS = st.sampled_from(["default", "__watermark", "__late:default", "", "x"])
 COUNT = st.integers(1, 3)
@@ -44,7 +59,12 @@ def pack(value: Any) -> bytes:
 
 
 def framed(kind: int, body: Any) -> bytes:
-    return b"SF\x03" + bytes([kind]) + bytes(8) + ormsgpack.packb(body, option=ormsgpack.OPT_NON_STR_KEYS)
+    return (
+        b"SF\x03"
+        + bytes([kind])
+        + bytes(8)
+        + ormsgpack.packb(body, option=ormsgpack.OPT_NON_STR_KEYS)
+    )
 
 
 @st.composite
@@ -58,11 +78,24 @@ def rows(draw: Any) -> bytes:
     senders = draw(st.lists(TASKS, max_size=3))
     numbers = draw(st.just(b"") | st.just(bytes(count)) | st.binary(max_size=4))
     lengths = draw(
-        st.just(b"") | st.lists(COUNT, max_size=3).map(lambda each: np.array(each, "<u4").tobytes()) | st.binary(max_size=9)
+        st.just(b"")
+        | st.lists(COUNT, max_size=3).map(lambda each: np.array(each, "<u4").tobytes())
+        | st.binary(max_size=9)
     )
     return framed(
         frames.ROWS,
-        [draw(IDS), draw(IDS), draw(STREAMS), senders, numbers, count, columns, draw(st.just(column) | COLUMNS), lengths, several],
+        [
+            draw(IDS),
+            draw(IDS),
+            draw(STREAMS),
+            senders,
+            numbers,
+            count,
+            columns,
+            draw(st.just(column) | COLUMNS),
+            lengths,
+            several,
+        ],
     )
 
 
@@ -70,9 +103,15 @@ def rows(draw: Any) -> bytes:
 def messages(draw: Any) -> bytes:
     """Acker messages of the right shape with any ids."""
     count, more = draw(COUNT), draw(COUNT)
-    init = [np.array(draw(st.lists(IDS, min_size=count, max_size=count)), "<u8").tobytes() for _ in range(2)]
+    init = [
+        np.array(draw(st.lists(IDS, min_size=count, max_size=count)), "<u8").tobytes()
+        for _ in range(2)
+    ]
     tasks = np.array(draw(st.lists(TASKS | IDS, min_size=count, max_size=count)), "<u8").tobytes()
-    acks = [np.array(draw(st.lists(IDS, min_size=more, max_size=more)), "<u8").tobytes() for _ in range(2)]
+    acks = [
+        np.array(draw(st.lists(IDS, min_size=more, max_size=more)), "<u8").tobytes()
+        for _ in range(2)
+    ]
     return framed(frames.MESSAGES, [*init, tasks, *acks, draw(REASONS)])
 
 
@@ -92,8 +131,12 @@ def spoilt(draw: Any) -> bytes:
 SENDER = Source("component", 1, "default", ("field",))
 TWO = [1, 2]
 SOUND = [
-    frames.encode_rows(CODEC, "default", 5, [(("a",), 1, SENDER), (("b",), 2, SENDER)], lambda ends: 7, 9),
-    frames.encode_messages(CODEC, AckerMessages(TWO, TWO, TWO, TWO, TWO, {3: Failure(FailureKind.FAILED, "why")})),
+    frames.encode_rows(
+        CODEC, "default", 5, [(("a",), 1, SENDER), (("b",), 2, SENDER)], lambda ends: 7, 9
+    ),
+    frames.encode_messages(
+        CODEC, AckerMessages(TWO, TWO, TWO, TWO, TWO, {3: Failure(FailureKind.FAILED, "why")})
+    ),
     frames.encode_settled(CODEC, SettledRoots([1], {2: Failure(FailureKind.FAILED, "late")})),
     CODEC.pack({"s": [["key", 1]], "d": ["gone"]}),
     CODEC.pack({"p": [[[5, "id", 7]], [], []]}),
@@ -148,11 +191,19 @@ def inject(topology: LocalTopology, task: int, data: bytes) -> None:
 
 
 @settings(max_examples=50, deadline=None)
-@given(hostile=st.lists(st.tuples(st.integers(0, 20), HOSTILE), min_size=1, max_size=6), workers=st.integers(1, 3))
-def test_no_frame_of_a_stranger_kills_a_worker_or_holds_a_run_up(hostile: list[tuple[int, bytes]], workers: int) -> None:
+@given(
+    hostile=st.lists(st.tuples(st.integers(0, 20), HOSTILE), min_size=1, max_size=6),
+    workers=st.integers(1, 3),
+)
+def test_no_frame_of_a_stranger_kills_a_worker_or_holds_a_run_up(
+    hostile: list[tuple[int, bytes]], workers: int
+) -> None:
     spout = FeederSpout()
     with LocalCluster() as cluster:
-        cluster.submit(chain(spout, Pass(), Count(), 2), {"topology.workers": workers, "topology.acker.executors": 2})
+        cluster.submit(
+            chain(spout, Pass(), Count(), 2),
+            {"topology.workers": workers, "topology.acker.executors": 2},
+        )
         topology = cluster.topology()
         tasks = sorted(task for worker in topology.workers for task in worker.tasks)
         for n in range(4):
@@ -172,7 +223,9 @@ def test_no_frame_of_a_stranger_kills_a_worker_or_holds_a_run_up(hostile: list[t
 def test_a_frame_of_another_kind_is_quarantined_and_the_run_goes_on() -> None:
     spout = FeederSpout()
     with LocalCluster() as cluster:
-        cluster.submit(chain(spout, Pass(), Count(), 2), {"topology.workers": 2, "topology.acker.executors": 2})
+        cluster.submit(
+            chain(spout, Pass(), Count(), 2), {"topology.workers": 2, "topology.acker.executors": 2}
+        )
         topology = cluster.topology()
         tasks = sorted(task for worker in topology.workers for task in worker.tasks)
         for task in tasks:
@@ -193,11 +246,18 @@ class Batching(Collecting):
 
 
 @settings(max_examples=60, deadline=None)
-@given(data=HOSTILE, what=st.sampled_from(["journal", "held", "progress"]), place=st.integers(0, 20))
-def test_a_damaged_record_is_gone_on_with_or_refused_with_its_key(data: bytes, what: str, place: int) -> None:
+@given(
+    data=HOSTILE, what=st.sampled_from(["journal", "held", "progress"]), place=st.integers(0, 20)
+)
+def test_a_damaged_record_is_gone_on_with_or_refused_with_its_key(
+    data: bytes, what: str, place: int
+) -> None:
     spout = FeederSpout()
     with LocalCluster() as cluster:
-        cluster.submit(chain(spout, Batching() if what == "held" else Pass(), Count(), 2), {"topology.workers": 2})
+        cluster.submit(
+            chain(spout, Batching() if what == "held" else Pass(), Count(), 2),
+            {"topology.workers": 2},
+        )
         topology = cluster.topology()
         for n in range(4):
             spout.feed([n])
@@ -216,4 +276,7 @@ def test_a_damaged_record_is_gone_on_with_or_refused_with_its_key(data: bytes, w
         for number in range(len(topology.workers)):
             cluster.kill_worker(number)
         said = refusal(lambda: cluster.advance(2))
-        assert not said or (f"the key {{{topology.id}}}:{what}" in said and "kill the topology and submit it again" in said)
+        assert not said or (
+            f"the key {{{topology.id}}}:{what}" in said
+            and "kill the topology and submit it again" in said
+        )

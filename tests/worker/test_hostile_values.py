@@ -1,4 +1,6 @@
-"""Attacks with what user code hands over: causes that have no bytes, errors that cannot be shown, rows that are large."""
+"""Attacks with what user code hands over: causes that have no bytes, errors that cannot be shown,
+rows that are large.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,14 @@ class Unshowable(Exception):
 
 
 @pytest.mark.parametrize("guarantee", ["at-least-once", "exactly-once"])
-@pytest.mark.parametrize("error", [OSError("named \udcff"), Unshowable(), ValueError("x" * 10_000)], ids=lambda e: type(e).__name__)
-def test_whatever_text_an_error_has_it_fails_one_tuple_and_kills_nobody(error: Exception, guarantee: str) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [OSError("named \udcff"), Unshowable(), ValueError("x" * 10_000)],
+    ids=lambda e: type(e).__name__,
+)
+def test_whatever_text_an_error_has_it_fails_one_tuple_and_kills_nobody(
+    error: Exception, guarantee: str
+) -> None:
     class Raises(BasicBolt):
         def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
             if tup[0] == "bad":
@@ -28,7 +36,10 @@ def test_whatever_text_an_error_has_it_fails_one_tuple_and_kills_nobody(error: E
 
     spout = FeederSpout()
     with LocalCluster() as cluster:
-        cluster.submit(chain(spout, Raises()), {"topology.workers": 2, "topology.delivery.guarantee": guarantee})
+        cluster.submit(
+            chain(spout, Raises()),
+            {"topology.workers": 2, "topology.delivery.guarantee": guarantee},
+        )
         for value in ("a", "bad", "b"):
             spout.feed([value], message_id=value)
         cluster.run_until_idle()
@@ -101,4 +112,6 @@ def test_a_row_that_is_too_large_for_any_frame_is_given_up_with_the_input_that_m
         assert sorted(capture.values) == [("a",), ("b",)]
         assert (spout.failed, sorted(spout.acked)) == (["bad"], ["a", "b"])
         deaths = [death for worker in cluster.topology().workers for death in worker.deaths]
-        assert all("component 'bolt', stream 'default': a tuple of 68157" in death for death in deaths)
+        assert all(
+            "component 'bolt', stream 'default': a tuple of 68157" in death for death in deaths
+        )

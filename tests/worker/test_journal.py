@@ -1,4 +1,6 @@
-"""Checks a journal: whatever was changed and swept, in whatever pieces, its entries tell the state as it is."""
+"""Checks a journal: whatever was changed and swept, in whatever pieces, its entries tell the state
+as it is.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ class Owner:
         pairs, gone = self.state.take_changes()
         delta = {**({"s": pairs} if pairs else {}), **({"d": gone} if gone else {}), **more}
         commit = Commit("o", {7: 1}, 0, 1)
-        self.journal.write(commit, delta, lambda: ({"L": b"whole"} if more else {}, {"s": self.state}))
+        self.journal.write(
+            commit, delta, lambda: ({"L": b"whole"} if more else {}, {"s": self.state})
+        )
         self.stored += [data for _, data in commit.journal]
         del self.stored[: commit.dropped.get(7, 0)]
         self.largest = max(self.largest, sum(len(data) for _, data in commit.journal))
@@ -72,7 +76,9 @@ def test_entries_tell_the_state_as_it_is_whenever_the_owner_dies(steps: list[Any
         owner.restart()
 
 
-def test_each_sweep_of_an_owner_drops_only_what_lies_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_sweep_of_an_owner_drops_only_what_lies_before_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(journals, "_SWEEP_FROM_BYTES", 40)
     monkeypatch.setattr(journals, "_SWEEP_BYTES", 10)
     monkeypatch.setattr(journals, "_SWEEP_KEYS", 2)
@@ -85,7 +91,8 @@ def test_each_sweep_of_an_owner_drops_only_what_lies_before_it(monkeypatch: pyte
         for fields in Journal(7, CODEC).read(TaskRecord(START, list(owner.stored), {})):
             found.load(fields.get("s", ()), fields.get("d", ()))
         assert dict(found.items()) == dict(owner.state.items())
-    assert sum(after < before for before, after in pairwise(entries)) > 1  # several sweeps have ended
+    # several sweeps have ended
+    assert sum(after < before for before, after in pairwise(entries)) > 1
 
 
 @pytest.mark.slow
@@ -119,5 +126,7 @@ def test_what_is_written_at_once_ends_its_sweep_in_the_same_commit() -> None:
 
 
 def test_an_entry_that_no_owner_writes_is_refused() -> None:
-    with pytest.raises(StoreInconsistentError, match="journal of task 7 holds what no owner writes"):
+    with pytest.raises(
+        StoreInconsistentError, match="journal of task 7 holds what no owner writes"
+    ):
         list(Journal(7, CODEC).read(TaskRecord(START, [CODEC.pack({"z": 1})], {})))

@@ -1,4 +1,6 @@
-"""Checks topologies whose states are lazy: counts, capsules, savepoints, hot deploys, and what is refused."""
+"""Checks topologies whose states are lazy: counts, capsules, savepoints, hot deploys, and what is
+refused.
+"""
 
 from __future__ import annotations
 
@@ -49,10 +51,14 @@ class Blocking(Count):
     blocking = True
 
 
-def counting(spout: FeederSpout, bolt: BasicBolt | None = None, tasks: int = 2, conf: Any = None) -> Topology:
+def counting(
+    spout: FeederSpout, bolt: BasicBolt | None = None, tasks: int = 2, conf: Any = None
+) -> Topology:
     builder = TopologyBuilder()
     builder.set_spout("spout", spout)
-    builder.set_bolt("count", bolt or Count(), tasks, conf=conf).fields_grouping("spout", "user", "day")
+    builder.set_bolt("count", bolt or Count(), tasks, conf=conf).fields_grouping(
+        "spout", "user", "day"
+    )
     return builder.build()
 
 
@@ -80,19 +86,30 @@ def test_a_large_state_is_counted_over_kills_and_seen_from_outside(tmp_path: Pat
         topology = cluster.topology()
         bases = [keys.base for keys in topology.store.task_keys.values() if keys.base]
         assert len(bases) == 2 and sum(map(len, bases)) > 40, "most keys are in no worker's memory"
-        states = [bolt.state for worker in topology.workers if worker.worker for bolt in worker.worker.task_set.bolts.values()]
+        states = [
+            bolt.state
+            for worker in topology.workers
+            if worker.worker
+            for bolt in worker.worker.task_set.bolts.values()
+        ]
         assert all(len(state._data) < 20 for state in states if isinstance(state, LazyState))
-        table = state_table(Source(topology.info_by_task, LocalReader(topology.store)).stored("count"))
+        table = state_table(
+            Source(topology.info_by_task, LocalReader(topology.store)).stored("count")
+        )
         assert sorted(table["value"].to_pylist()) == [8] * 60
         cluster.savepoint(tmp_path / "saved")
         cluster.kill("one", 0)
         for times, (name, conf) in enumerate((("two", MEMORY), ("three", LAZY)), 9):
             cluster.submit(counting(spout), conf, name, from_checkpoint=tmp_path / "saved")
             keys = cluster.topology(name).store.task_keys.values()
-            assert sum(len(each.base) for each in keys) == (60 if conf is LAZY else 0), "a lazy state begins in its base"
+            assert sum(len(each.base) for each in keys) == (60 if conf is LAZY else 0), (
+                "a lazy state begins in its base"
+            )
             feed(spout)
             cluster.run_until_idle()
-            assert cluster.state("count", name) == expected(times), "each goes on where the savepoint was taken"
+            assert cluster.state("count", name) == expected(times), (
+                "each goes on where the savepoint was taken"
+            )
             cluster.kill(name, 0)
 
 
@@ -119,10 +136,16 @@ def test_a_first_start_from_a_savepoint_holds_a_part_of_the_state_in_memory(tmp_
             self.journals[task] = [Codec().unpack(entry) for entry in entries]
 
     spout, keys = FeederSpout(["user", "day"]), 50_000
-    with CheckpointWriter(tmp_path / "saved", "one", {1: "spout", 2: "count", 3: "count"}) as writer:
+    with CheckpointWriter(
+        tmp_path / "saved", "one", {1: "spout", 2: "count", 3: "count"}
+    ) as writer:
         writer.add("spout", "spout", [(1, "position", None, [0])])
         rows = (((f"user-{n}", n), f"{n:0200}") for n in range(keys))
-        writer.add("count", "bolt", ((2 + stable_hash(key) % 2, "state", key, value) for key, value in rows))
+        writer.add(
+            "count",
+            "bolt",
+            ((2 + stable_hash(key) % 2, "state", key, value) for key, value in rows),
+        )
         writer.close()
     component_by_task = {1: "spout", 2: "count", 3: "count", 4: "count"}
     seeds = Seeds.of(read_checkpoint(tmp_path / "saved"), counting(spout, Keyed(), 3))
@@ -161,7 +184,9 @@ def test_a_hot_deploy_hands_a_lazy_state_on_and_one_in_memory_becomes_lazy() -> 
             cluster.run_until_idle()
             topology = counting(spout)
             cluster._submitted.append(topology)
-            cluster.service.carry_out(cluster.service.update_request("test", topology, conf, pack_topology(topology)))
+            cluster.service.carry_out(
+                cluster.service.update_request("test", topology, conf, pack_topology(topology))
+            )
             cluster.run_until_idle()
             assert cluster.state("count") == expected(times)
 
@@ -169,11 +194,21 @@ def test_a_hot_deploy_hands_a_lazy_state_on_and_one_in_memory_becomes_lazy() -> 
 @pytest.mark.parametrize(
     ("conf", "bolt", "said"),
     [
-        (MEMORY, Count(), r"component 'count' \(task \d\): its state was written with topology.state.backend: lazy"),
-        (LAZY, Blocking(), r"component 'count': a bolt with a thread of its own .* set topology.state.backend: memory in this"),
+        (
+            MEMORY,
+            Count(),
+            r"component 'count' \(task \d\): its state was written with topology.state.backend: lazy",
+        ),
+        (
+            LAZY,
+            Blocking(),
+            r"component 'count': a bolt with a thread of its own .* set topology.state.backend: memory in this",
+        ),
     ],
 )
-def test_a_backend_that_cannot_have_the_state_is_refused(conf: dict[str, Any], bolt: BasicBolt, said: str) -> None:
+def test_a_backend_that_cannot_have_the_state_is_refused(
+    conf: dict[str, Any], bolt: BasicBolt, said: str
+) -> None:
     spout = FeederSpout(["user", "day"])
     with LocalCluster() as cluster:
         cluster.submit(counting(spout), LAZY)
@@ -181,7 +216,9 @@ def test_a_backend_that_cannot_have_the_state_is_refused(conf: dict[str, Any], b
         cluster.run_until_idle()
         topology = counting(spout, bolt)
         cluster._submitted.append(topology)
-        cluster.service.carry_out(cluster.service.update_request("test", topology, conf, pack_topology(topology)))
+        cluster.service.carry_out(
+            cluster.service.update_request("test", topology, conf, pack_topology(topology))
+        )
         with pytest.raises(WorkerFailedError, match=said):
             cluster.run_until_idle()
 
@@ -189,9 +226,13 @@ def test_a_backend_that_cannot_have_the_state_is_refused(conf: dict[str, Any], b
 def test_a_gray_upgrade_keeps_the_backend() -> None:
     topology = counting(FeederSpout(["user", "day"]))
     before, after = (
-        outline_of(topology, {"topology.workers": 1, "topology.acker.executors": 1, **conf}) for conf in (MEMORY, LAZY)
+        outline_of(topology, {"topology.workers": 1, "topology.acker.executors": 1, **conf})
+        for conf in (MEMORY, LAZY)
     )
-    with pytest.raises(InvalidTopologyError, match=r"'count': topology.state.backend is lazy in the new code, memory runs"):
+    with pytest.raises(
+        InvalidTopologyError,
+        match=r"'count': topology.state.backend is lazy in the new code, memory runs",
+    ):
         check_upgraded_outline("words", before, after, is_forced=True)
     check_upgraded_outline("words", after, after, is_forced=False)
 
@@ -239,7 +280,9 @@ def test_the_first_missing_key_of_a_block_brings_the_others() -> None:
         for n in range(100):
             spout.feed([f"new{n}", 1])
         cluster.run_until_idle()
-        assert sum(Counting.reads[known:]) == 100 and len(Counting.reads) - known < 20, "also when the rows before missed none"
+        assert sum(Counting.reads[known:]) == 100 and len(Counting.reads) - known < 20, (
+            "also when the rows before missed none"
+        )
 
 
 def test_a_value_that_cannot_be_stored_fails_its_tuple_alone() -> None:
@@ -271,5 +314,10 @@ def test_a_bolt_may_be_grouped_by_values_that_are_no_keys_of_a_state() -> None:
             for _ in range(20):
                 spout.feed([user, 1])
             cluster.run_until_idle()
-        assert {slot.process.pid for slot in cluster.slots if slot.process} == workers and not cluster.failures()
-        assert sum(n for state in cluster.state_by_task("count").values() for n in state.values()) == 100
+        assert {
+            slot.process.pid for slot in cluster.slots if slot.process
+        } == workers and not cluster.failures()
+        assert (
+            sum(n for state in cluster.state_by_task("count").values() for n in state.values())
+            == 100
+        )

@@ -1,4 +1,6 @@
-"""Load-aware shuffle and key ranges in running workers: in a simulated cluster, and over a real Redis."""
+"""Load-aware shuffle and key ranges in running workers: in a simulated cluster, and over a real
+Redis.
+"""
 
 from __future__ import annotations
 
@@ -88,10 +90,16 @@ def limping(grouping: str, bolt: BasicBolt, capture: BasicBolt | None = None) ->
 
 
 def simulated(grouping: str) -> tuple[list[int], int]:
-    """Return the place of each tuple's task, by its value, and the simulated milliseconds until all were done."""
+    """Return the place of each tuple's task, by its value, and the simulated milliseconds until all
+    were done.
+    """
     capture = CaptureBolt()
     with LocalCluster(supervisors=3, slots=2, seed=3) as cluster:
-        conf = {"topology.workers": 6, "topology.acker.executors": 1, "topology.max.spout.pending": 200}
+        conf = {
+            "topology.workers": 6,
+            "topology.acker.executors": 1,
+            "topology.max.spout.pending": 200,
+        }
         cluster.submit(limping(grouping, Limping(), capture), conf)
         began_ms = cluster.now_ms
         cluster.run_until_idle()
@@ -136,15 +144,31 @@ class Quiet(BasicBolt):
 
 
 @pytest.mark.system
-def test_over_a_real_redis_a_slow_task_gets_less_too(own_redis: RedisServer, tmp_path: Path) -> None:
+def test_over_a_real_redis_a_slow_task_gets_less_too(
+    own_redis: RedisServer, tmp_path: Path
+) -> None:
     PLACES.clear()
-    spec, code = spec_of(tmp_path, own_redis), pack_topology(limping("load_aware_shuffle", ReallyLimping(), Quiet()))
+    spec, code = (
+        spec_of(tmp_path, own_redis),
+        pack_topology(limping("load_aware_shuffle", ReallyLimping(), Quiet())),
+    )
     Path(spec.code_path).write_bytes(code)
-    components = {1: "flood", **dict.fromkeys(range(2, 2 + TASKS), "limping"), 6: "capture", 7: "__acker"}
+    components = {
+        1: "flood",
+        **dict.fromkeys(range(2, 2 + TASKS), "limping"),
+        6: "capture",
+        7: "__acker",
+    }
     shares = [(1, 6, 7), *((task,) for task in range(2, 2 + TASKS))]
     placed = tuple(PlacedExecutor(ExecutorId(task, task), 1) for task in components)
-    conf = {"topology.max.spout.pending": 200, "topology.acker.executors": 1, "topology.workers": len(shares)}
-    base = replace(spec, component_by_task=components, conf=conf, code_key=hashlib.sha256(code).hexdigest())
+    conf = {
+        "topology.max.spout.pending": 200,
+        "topology.acker.executors": 1,
+        "topology.workers": len(shares),
+    }
+    base = replace(
+        spec, component_by_task=components, conf=conf, code_key=hashlib.sha256(code).hexdigest()
+    )
     running = []
     for number, tasks in enumerate(shares):
         own = tuple(each for each in placed if each.executor.first_task in tasks)
@@ -164,7 +188,9 @@ class Total(StatefulBolt):
         self.place = context.task_index
 
     def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
-        self.state.put(tup["key"], [self.place, self.state.get(tup["key"], [0, 0])[1] + tup["value"]])
+        self.state.put(
+            tup["key"], [self.place, self.state.get(tup["key"], [0, 0])[1] + tup["value"]]
+        )
 
 
 def by_ranges(bounds: list[Any]) -> Topology:
@@ -181,7 +207,9 @@ def test_ranges_have_the_same_tasks_live_and_in_a_replay() -> None:
     replayed = replay_locally(topology, rows)
     state = live.state("total")
     assert replayed.states["total"] == state
-    assert {key: place for key, (place, _) in state.items()} == {key: key // 20 for key in range(60)}
+    assert {key: place for key, (place, _) in state.items()} == {
+        key: key // 20 for key in range(60)
+    }
     assert sum(total for _, total in state.values()) == sum(range(300))
     assert replayed.warnings == ()
 
@@ -208,8 +236,13 @@ def test_a_tuple_whose_key_has_no_place_fails_where_it_was_sent_and_the_others_g
     builder.set_spout("spout", FeederSpout(["value"]))
     builder.set_bolt("keyed", Keyed(), inputs="spout")
     builder.set_bolt("capture", capture, 2, inputs={"keyed": key_range("key", [10])})
-    done = complete_topology(builder.build(), {"spout": [[1], ["text"], [11]]}, conf={"topology.max.retries": 0})
+    done = complete_topology(
+        builder.build(), {"spout": [[1], ["text"], [11]]}, conf={"topology.max.retries": 0}
+    )
     assert sorted(capture.values) == [(1,), (11,)]
     letter = done.dead_letters[0]
     assert (letter.component, letter.values) == ("keyed", ("text",))
-    assert "key_range grouping has no place for the key 'text' among its bounds [10]; give bounds of its type" in str(letter)
+    assert (
+        "key_range grouping has no place for the key 'text' among its bounds [10]; give bounds of its type"
+        in str(letter)
+    )

@@ -1,4 +1,6 @@
-"""Log levels set from outside: they hold until they are asked for no longer, then loggers are as they were."""
+"""Log levels set from outside: they hold until they are asked for no longer, then loggers are as
+they were.
+"""
 
 import logging
 from collections.abc import Iterator
@@ -27,7 +29,9 @@ def test_levels_are_set_and_put_back() -> None:
     assert (mine.level, logging.getLogger().level) == (logging.ERROR, logging.WARNING)
 
 
-def test_a_worker_without_handlers_prints_what_it_is_asked_for(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_worker_without_handlers_prints_what_it_is_asked_for(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     logging.getLogger().handlers.clear()
     LogLevels().apply({"tests.mine": "DEBUG"})
     logging.getLogger("tests.mine").debug("seen")

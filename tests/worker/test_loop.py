@@ -1,4 +1,6 @@
-"""A worker's drive on a real Redis that refuses writes or is away: it waits, says why, and then goes on."""
+"""A worker's drive on a real Redis that refuses writes or is away: it waits, says why, and then
+goes on.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,14 @@ from sparkstorm.api import Spout
 from sparkstorm.blobs.topology_code import pack_topology
 from sparkstorm.embedded import RedisServer
 from sparkstorm.model.assignment import ExecutorId
-from sparkstorm.model.worker_messages import Beat, ExitCode, Ready, Stop, WorkerCommand, WorkerReport
+from sparkstorm.model.worker_messages import (
+    Beat,
+    ExitCode,
+    Ready,
+    Stop,
+    WorkerCommand,
+    WorkerReport,
+)
 from sparkstorm.model.worker_spec import PlacedExecutor, RedisAddress, WorkerSpec
 from sparkstorm.worker.loop import WakeUp, run_worker
 from tests.topologies import Count
@@ -64,7 +73,12 @@ class Line:
 
     def blocked(self) -> str:
         """Return the causes in all heartbeats."""
-        return "\n".join(cause for beat in list(self.reports) if isinstance(beat, Beat) for cause in beat.stats.get("blocked", ()))
+        return "\n".join(
+            cause
+            for beat in list(self.reports)
+            if isinstance(beat, Beat)
+            for cause in beat.stats.get("blocked", ())
+        )
 
     def close(self) -> None:
         os.close(self._read)
@@ -127,7 +141,9 @@ def full_disk(server: RedisServer) -> Iterator[None]:
     resource.prlimit(server.pid, resource.RLIMIT_FSIZE, former)
 
 
-def test_a_worker_starts_once_there_is_room_on_redis_disk_and_says_so_until_then(own_redis: RedisServer, tmp_path: Path) -> None:
+def test_a_worker_starts_once_there_is_room_on_redis_disk_and_says_so_until_then(
+    own_redis: RedisServer, tmp_path: Path
+) -> None:
     with full_disk(own_redis):
         running = Running(spec_of(tmp_path, own_redis))
         wait_until(lambda: "MISCONF" in running.line.blocked())
@@ -136,20 +152,28 @@ def test_a_worker_starts_once_there_is_room_on_redis_disk_and_says_so_until_then
     assert running.stop() == ExitCode.STOPPED
 
 
-def test_a_worker_that_waits_for_room_can_be_stopped(own_redis: RedisServer, tmp_path: Path) -> None:
+def test_a_worker_that_waits_for_room_can_be_stopped(
+    own_redis: RedisServer, tmp_path: Path
+) -> None:
     with full_disk(own_redis):
         running = Running(spec_of(tmp_path, own_redis))
         wait_until(running.line.blocked)
         assert running.stop() == ExitCode.STOPPED
 
 
-def test_a_worker_whose_redis_is_away_goes_on_beating_and_names_it(own_redis: RedisServer, tmp_path: Path) -> None:
+def test_a_worker_whose_redis_is_away_goes_on_beating_and_names_it(
+    own_redis: RedisServer, tmp_path: Path
+) -> None:
     running = Running(spec_of(tmp_path, own_redis))
     wait_until(lambda: any(isinstance(report, Beat) for report in running.line.reports))
     own_redis.kill()
-    wait_until(lambda: f"Redis at 127.0.0.1:{own_redis.port} cannot be reached" in running.line.blocked())
+    wait_until(
+        lambda: f"Redis at 127.0.0.1:{own_redis.port} cannot be reached" in running.line.blocked()
+    )
     own_redis.restart()
-    wait_until(lambda: isinstance(last := running.line.reports[-1], Beat) and not last.stats.get("blocked"))
+    wait_until(
+        lambda: isinstance(last := running.line.reports[-1], Beat) and not last.stats.get("blocked")
+    )
     assert running.stop() == ExitCode.STOPPED
 
 

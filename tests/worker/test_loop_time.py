@@ -1,4 +1,6 @@
-"""Time of a worker's loop and of its tasks, and the counts of its edges, in the records that it commits."""
+"""Time of a worker's loop and of its tasks, and the counts of its edges, in the records that it
+commits.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,18 @@ from sparkstorm.model.topology import Topology
 from sparkstorm.model.worker_messages import SetStatus
 from sparkstorm.testing import FeederSpout, LocalCluster
 from sparkstorm.testing.invariants import Invariants
-from sparkstorm.transport.progress import BACKLOG, BUSY, COMMIT, IDLE, PENDING, STATES, EdgeCounts, Progress, TaskCounts, merge
+from sparkstorm.transport.progress import (
+    BACKLOG,
+    BUSY,
+    COMMIT,
+    IDLE,
+    PENDING,
+    STATES,
+    EdgeCounts,
+    Progress,
+    TaskCounts,
+    merge,
+)
 from sparkstorm.worker.counting.loop_time import LoopTime, TaskTime
 from sparkstorm.worker.worker import Worker
 from tests.worker.building import Pass, chain
@@ -39,18 +52,24 @@ def feeding(*numbers: int) -> tuple[FeederSpout, Workers]:
     spout = FeederSpout(["value"])
     for number in numbers:
         spout.feed([number])
-    workers = Workers(chain(spout, Slow()), {"topology.max.spout.pending": 2, "topology.acker.executors": 1})
+    workers = Workers(
+        chain(spout, Slow()), {"topology.max.spout.pending": 2, "topology.acker.executors": 1}
+    )
     clock = workers.clock
     return spout, workers
 
 
 def states(worker: Worker) -> dict[str, int]:
     """Return the milliseconds of a worker's loop by state, without those in which it was not."""
-    return {name: us // 1000 for name, us in zip(STATES, worker.progress.loop_us, strict=True) if us}
+    return {
+        name: us // 1000 for name, us in zip(STATES, worker.progress.loop_us, strict=True) if us
+    }
 
 
 def counts(worker: Worker, component: str) -> TaskCounts:
-    return next(each for each in worker.progress.counts_by_task.values() if each.component == component)
+    return next(
+        each for each in worker.progress.counts_by_task.values() if each.component == component
+    )
 
 
 def test_each_moment_belongs_to_one_state() -> None:
@@ -59,7 +78,11 @@ def test_each_moment_belongs_to_one_state() -> None:
     loop.lap(BUSY, 137)
     loop.lap(COMMIT, 138)
     loop.lap(BUSY, 140)
-    assert {STATES[n]: us for n, us in enumerate(loop.spent_us) if us} == {"busy": 9, "commit": 1, "idle": 30}
+    assert {STATES[n]: us for n, us in enumerate(loop.spent_us) if us} == {
+        "busy": 9,
+        "commit": 1,
+        "idle": 30,
+    }
 
 
 def test_a_pause_counts_by_its_cause_and_goes_on_over_a_commit() -> None:
@@ -82,7 +105,8 @@ def test_a_bolts_time_is_busy_time_of_its_task_and_of_its_worker() -> None:
     assert counts(worker, "bolt").executed == 3
     assert counts(worker, "bolt").busy_us == 15_000
     assert counts(worker, "capture").busy_us == counts(worker, "spout").busy_us == 0
-    assert states(worker) == {"busy": 15, "read": 2, "idle": 18}  # what the loop comes back for at once is not idle
+    # what the loop comes back for at once is not idle
+    assert states(worker) == {"busy": 15, "read": 2, "idle": 18}
     assert sum(worker.progress.loop_us) == workers.clock.now_us() - began_us
 
 
@@ -99,7 +123,10 @@ def test_a_spout_that_may_not_have_more_trees_open_is_paused_for_that() -> None:
 
 def test_an_inactive_topology_pauses_its_spouts_and_not_its_bolts() -> None:
     _, workers = feeding(1)
-    sending, running = workers.claim("a", ["spout"]), workers.claim("b", ["bolt", "capture", "__acker"])
+    sending, running = (
+        workers.claim("a", ["spout"]),
+        workers.claim("b", ["bolt", "capture", "__acker"]),
+    )
     sending.follow(SetStatus("INACTIVE"))
     running.follow(SetStatus("INACTIVE"))
     workers.step(sending, running, times=10)
@@ -111,7 +138,8 @@ def test_a_bolt_whose_receiver_is_full_is_paused_by_its_backlog() -> None:
     spout = FeederSpout(["value"])
     workers = Workers(chain(spout, Pass()), {"topology.inbox.high.bytes": 4096})
     spout.feed(["x" * 5000])
-    sending, running = workers.claim("a", ["spout"]), workers.claim("b", ["bolt", "__acker"])  # nobody runs the capture
+    # nobody runs the capture
+    sending, running = workers.claim("a", ["spout"]), workers.claim("b", ["bolt", "__acker"])
     workers.step(sending, running, times=3)
     for _ in range(3):
         spout.feed(["x" * 5000])
@@ -126,13 +154,18 @@ def test_entries_and_rows_are_counted_by_stream_and_receiver() -> None:
     sending = workers.claim("a", ["spout"])
     running = workers.claim("b", ["bolt", "capture", "__acker"])
     workers.step(sending, running, times=10)
-    out, into = sending.progress.edges["spout", "default", "bolt"], running.progress.edges["spout", "default", "bolt"]
+    out, into = (
+        sending.progress.edges["spout", "default", "bolt"],
+        running.progress.edges["spout", "default", "bolt"],
+    )
     assert (out.sent, out.consumed, out.entries) == (2, 0, 1)
     assert out.bytes > 0
     assert (into.sent, into.consumed, into.entries) == (0, 2, 0)
     local = running.progress.edges["bolt", "default", "capture"]
     assert local == EdgeCounts(2, 2, 0, 0)  # handed over within the worker
-    assert merge([sending.progress, running.progress]).edges["spout", "default", "bolt"] == EdgeCounts(2, 2, 1, out.bytes)
+    assert merge([sending.progress, running.progress]).edges[
+        "spout", "default", "bolt"
+    ] == EdgeCounts(2, 2, 1, out.bytes)
     assert sending.progress.commits == sending.commits[1]
     assert sending.progress.commit_bytes >= out.bytes
 
@@ -150,11 +183,15 @@ def test_times_go_on_where_a_former_process_has_left_them() -> None:
 
 
 def test_a_record_of_an_older_version_has_no_times() -> None:
-    record = Progress({3: TaskCounts("a", executed=5)}, failures={Cause("a", "b", "c"): 1}, commits=7)
+    record = Progress(
+        {3: TaskCounts("a", executed=5)}, failures={Cause("a", "b", "c"): 1}, commits=7
+    )
     parts = ormsgpack.unpackb(record.encode(), option=ormsgpack.OPT_NON_STR_KEYS)
     parts[0] = {task: values[:18] for task, values in parts[0].items()}
     old = ormsgpack.packb(parts[:6], option=ormsgpack.OPT_NON_STR_KEYS)
-    assert Progress.decode(old) == Progress({3: TaskCounts("a", executed=5)}, failures={Cause("a", "b", "c"): 1})
+    assert Progress.decode(old) == Progress(
+        {3: TaskCounts("a", executed=5)}, failures={Cause("a", "b", "c"): 1}
+    )
 
 
 @pytest.mark.parametrize(
@@ -194,14 +231,18 @@ def test_what_is_sent_on_an_edge_is_consumed_and_a_lost_row_is_seen(workers: int
         invariants()
         store = cluster.topology().store
         records = {owner: Progress.decode(data) for owner, data in store.progress_by_owner.items()}
-        flows = {edge: (flow.sent, flow.consumed) for edge, flow in merge(records.values()).edges.items()}
+        flows = {
+            edge: (flow.sent, flow.consumed) for edge, flow in merge(records.values()).edges.items()
+        }
         assert flows == {
             ("spout", "default", "left"): (10, 10),
             ("spout", "default", "right"): (20, 20),
             ("left", "default", "end"): (10, 10),
             ("right", "default", "end"): (20, 20),
         }
-        owner, record = next((o, r) for o, r in records.items() if ("left", "default", "end") in r.edges)
+        owner, record = next(
+            (o, r) for o, r in records.items() if ("left", "default", "end") in r.edges
+        )
         record.edges["left", "default", "end"].sent += 1
         store.progress_by_owner[owner] = record.encode()
         invariants.forget()

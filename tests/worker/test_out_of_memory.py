@@ -1,4 +1,6 @@
-"""MemoryError of user code ends the worker, wherever it is raised; it is never the failure of one row."""
+"""MemoryError of user code ends the worker, wherever it is raised; it is never the failure of one
+row.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,16 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.api import BasicBolt, BasicOutputCollector, BatchCollector, ColumnBolt, Source, Spout, StatefulBolt, Tuple
+from sparkstorm.api import (
+    BasicBolt,
+    BasicOutputCollector,
+    BatchCollector,
+    ColumnBolt,
+    Source,
+    Spout,
+    StatefulBolt,
+    Tuple,
+)
 from sparkstorm.api.sinks import TransactionalSink
 from sparkstorm.api.windows import Count, Window, WindowedBolt
 from sparkstorm.testing import FeederSpout, LocalCluster
@@ -101,4 +112,6 @@ def test_a_bolt_may_report_one_that_it_has_borne() -> None:
         cluster.submit(chain(spout, Reporting()))
         spout.feed([1])
         cluster.run_until_idle()
-        assert [failure.text.startswith("MemoryError: borne") for failure in cluster.topology().errors] == [True]
+        assert [
+            failure.text.startswith("MemoryError: borne") for failure in cluster.topology().errors
+        ] == [True]

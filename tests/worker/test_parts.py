@@ -39,7 +39,10 @@ SOURCE = Source("spout", 1, "default", ("value",))
 def block_of(roots: list[Roots], epoch: Epoch, codec: Codec = CODEC) -> RowFrame:
     """A block that has left the epoch and was read again."""
     rows = [((n,), root, SOURCE) for n, root in enumerate(roots)]
-    frame = decode(codec, encode_rows(codec, "default", 0, rows, epoch.draw_edge if epoch.is_tracking else None))
+    frame = decode(
+        codec,
+        encode_rows(codec, "default", 0, rows, epoch.draw_edge if epoch.is_tracking else None),
+    )
     assert isinstance(frame, RowFrame) and frame.roots == roots
     return frame
 
@@ -48,7 +51,9 @@ def block_of(roots: list[Roots], epoch: Epoch, codec: Codec = CODEC) -> RowFrame
     [1, 2, 1], [1], [(1, 2), (2, 3), (1, 3)], [(1, 2)], [(1, 2), 3, (1, 2, 3)], [0, 5, 0], [2**63 - 1, 1, 2**63 - 1], [0, 0],
     list(range(1, 100)), [n // 7 for n in range(100)], [7] * 30 + [(7, 8)] * 3 + [9] * 30, [1, 2] * 40,
 ])  # fmt: skip
-def test_a_block_stands_once_in_the_value_of_each_of_its_roots_until_the_last_row_of_the_root(roots: list[Roots]) -> None:
+def test_a_block_stands_once_in_the_value_of_each_of_its_roots_until_the_last_row_of_the_root(
+    roots: list[Roots],
+) -> None:
     epoch = Epoch(RandomIds(1), is_tracking=True)
     frame = block_of(roots, epoch)
     waiting = {root: frame.edge for of_row in roots for root in each_root(of_row) if root}
@@ -71,7 +76,9 @@ def test_a_block_that_is_begun_again_ends_what_lies_behind_the_cursor() -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_a_value_is_zero_when_and_only_when_nothing_of_its_root_waits(seed: int) -> None:
-    """Law of edges: blocks with any anchors are cut anywhere, epochs are thrown away, rows are held, acked, failed and sent on."""
+    """Law of edges: blocks with any anchors are cut anywhere, epochs are thrown away, rows are
+    held, acked, failed and sent on.
+    """
     chance, ids, ledger = random.Random(seed), RandomIds(seed), dict[int, int]()
     blocks: list[tuple[RowFrame, int]] = []  # with the rows that are done
     held: list[tuple[Roots, int]] = []
@@ -108,7 +115,12 @@ def test_a_value_is_zero_when_and_only_when_nothing_of_its_root_waits(seed: int)
         failed |= set(epoch.failed)
         for root, value in epoch.take_edges().items():
             ledger[root] = ledger.get(root, 0) ^ value
-        waiting = {root for frame, done in blocks for of_row in frame.roots[done:] for root in each_root(of_row)}
+        waiting = {
+            root
+            for frame, done in blocks
+            for of_row in frame.roots[done:]
+            for root in each_root(of_row)
+        }
         waiting |= {root for of_row, _ in held for root in each_root(of_row)} | failed
         assert {root for root, value in ledger.items() if value} == waiting - {0}
 
@@ -153,14 +165,23 @@ def test_messages_of_a_turn_are_in_batches_of_a_size_and_those_of_a_failed_call_
     (last,) = emit("e")
     found = list(trees.take())
     assert [ids for _, ids in found] == [["a"], ["d"], ["e"]]
-    assert [is_batch(root) for root, _ in found] == [True, False, True] and (found[0][0], found[2][0]) == (first, last)
+    assert [is_batch(root) for root, _ in found] == [True, False, True] and (
+        found[0][0],
+        found[2][0],
+    ) == (first, last)
     trees.size = 1
     assert [is_batch(root) for root in emit("f", "g")] == [False, False]
     assert [ids for _, ids in trees.take()] == [["f"], ["g"]] and not list(trees.take())
 
 
 def test_anchors_are_united_without_repeats_and_untracked_ones() -> None:
-    assert [union_roots([]), union_roots([0]), union_roots([4]), union_roots([4, 4, 0]), union_roots([(4, 5), 5, 6])] == [
+    assert [
+        union_roots([]),
+        union_roots([0]),
+        union_roots([4]),
+        union_roots([4, 4, 0]),
+        union_roots([(4, 5), 5, 6]),
+    ] == [
         0,
         0,
         4,
@@ -183,7 +204,9 @@ def back_pressure(high: int = 10_000) -> Backpressure:
     conf = {"topology.acker.executors": 0, "topology.inbox.high.bytes": high}
     tasks = number_tasks(topology, conf)
     assert tasks == {1: "a", 2: "b", 3: "c", 4: "d"}
-    return Backpressure(WorkerPlan("t-1-1", topology, tasks, (1, 2, 3, 4), "n:1", {}, conf, lambda c: None))
+    return Backpressure(
+        WorkerPlan("t-1-1", topology, tasks, (1, 2, 3, 4), "n:1", {}, conf, lambda c: None)
+    )
 
 
 def shut(found: Backpressure, tasks: Sequence[int] = (1, 2, 3, 4)) -> list[int]:
@@ -216,7 +239,9 @@ def test_a_sender_is_held_back_with_the_receiver_of_its_worker_that_is_held_back
     conf = {"topology.acker.executors": 0, "topology.inbox.high.bytes": 10_000}
     tasks = {1: "a", 2: "b", 3: "b", 4: "c"}
     for local, held_back in (((1, 2), [1, 2]), ((1,), []), ((2, 3), [2, 3])):
-        found = Backpressure(WorkerPlan("t-1-1", topology, tasks, local, "n:1", {}, conf, lambda c: None))
+        found = Backpressure(
+            WorkerPlan("t-1-1", topology, tasks, local, "n:1", {}, conf, lambda c: None)
+        )
         found.note(Pressure({4: 20_000}), 0)
         assert shut(found, local) == held_back
 
@@ -233,7 +258,14 @@ def test_in_a_store_that_is_nearly_full_anything_that_waits_holds_its_senders_ba
 
 
 def test_what_a_commit_frees_is_measured_in_rows() -> None:
-    commit = Commit("o", {}, 0, 1, cursors={1: Cursor("1-0", 5)}, frames=[(2, b"x" * 50, 50), (9, b"acks" * 100, 0)])
+    commit = Commit(
+        "o",
+        {},
+        0,
+        1,
+        cursors={1: Cursor("1-0", 5)},
+        frames=[(2, b"x" * 50, 50), (9, b"acks" * 100, 0)],
+    )
     assert not commit.frees(49)
     assert commit.frees(50)
     commit.consumed_bytes = 50
@@ -250,7 +282,18 @@ def bolt_task() -> BoltTask:
     emitter = Emitter("bolt", {}, is_strict=True)
     runner = BasicRunner(Pass(), emitter, None, BasicCollector(emitter, 2, lambda *_: None))
     inbox = Inbox(2, Codec(), lambda task, stream: SOURCE)
-    return BoltTask(2, "bolt", runner.bolt, runner, emitter, None, inbox, iter("abcdef").__next__, Births(), Feed())
+    return BoltTask(
+        2,
+        "bolt",
+        runner.bolt,
+        runner,
+        emitter,
+        None,
+        inbox,
+        iter("abcdef").__next__,
+        Births(),
+        Feed(),
+    )
 
 
 def test_the_oldest_birth_counts_held_inputs_until_they_are_let_go() -> None:
@@ -286,13 +329,15 @@ def _parse(text: str) -> int:
 
 
 @pytest.mark.parametrize(("text", "name"), [("[]", "TypeError"), ("{", "JSONDecodeError")])
-def test_an_error_is_shown_with_the_line_of_the_users_file_and_not_of_a_library_it_called(text: str, name: str) -> None:
+def test_an_error_is_shown_with_the_line_of_the_users_file_and_not_of_a_library_it_called(
+    text: str, name: str
+) -> None:
     with pytest.raises((TypeError, ValueError)) as raised:
         _parse(text)
     here = _parse.__code__.co_firstlineno + 1
-    assert describe_error(raised.value).startswith(f"{name}: ") and describe_error(raised.value).endswith(
-        f" (test_parts.py, line {here})"
-    )
+    assert describe_error(raised.value).startswith(f"{name}: ") and describe_error(
+        raised.value
+    ).endswith(f" (test_parts.py, line {here})")
 
 
 class Speechless(Exception):
@@ -310,15 +355,22 @@ def test_errors_without_text_and_of_ended_iterators_are_grouped_by_the_users_lin
     with pytest.raises(RuntimeError) as ended:
         next(_rows())
     found = failure_of(ended.value)
-    assert found.cause.place == f"(test_parts.py, line {_rows.__code__.co_firstlineno + 1})" and "next(iter([]))" in found.traceback
-    assert found.cause.error == "RuntimeError" and failure_of(mute.value).cause.error == "Speechless"
+    assert (
+        found.cause.place == f"(test_parts.py, line {_rows.__code__.co_firstlineno + 1})"
+        and "next(iter([]))" in found.traceback
+    )
+    assert (
+        found.cause.error == "RuntimeError" and failure_of(mute.value).cause.error == "Speechless"
+    )
     assert failure_of(mute.value).cause.place.startswith("(test_parts.py, line ")
 
 
 def test_an_error_of_ours_alone_is_shown_without_a_line() -> None:
     with pytest.raises(KeyError) as raised:
         MemoryState(Codec())["k"]
-    ours = raised.value.with_traceback(raised.value.__traceback__ and raised.value.__traceback__.tb_next)
+    ours = raised.value.with_traceback(
+        raised.value.__traceback__ and raised.value.__traceback__.tb_next
+    )
     assert describe_error(ours) == "KeyError: 'k'"
 
 
@@ -338,7 +390,12 @@ def test_state_may_be_used_like_a_dict_and_is_undone_all_the_same() -> None:
 
 def test_only_numbers_are_added_up() -> None:
     state = MemoryState(Codec())
-    assert [state.add("n"), state.add("n", 1.5), state.add("hits", True), state.add("hits", True)] == [1, 2.5, True, 2]
+    assert [
+        state.add("n"),
+        state.add("n", 1.5),
+        state.add("hits", True),
+        state.add("hits", True),
+    ] == [1, 2.5, True, 2]
     with pytest.raises(CodecError, match=r"state key 'm': 'x' is no number"):
         state.add("m", "x")  # type: ignore[arg-type]
     state.put("text", "x")

@@ -1,4 +1,6 @@
-"""Windows that follow the distance: frames read at once, bytes read ahead, and the length of an epoch."""
+"""Windows that follow the distance: frames read at once, bytes read ahead, and the length of an
+epoch.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""reset_timeout: a tree that a bolt still works on does not time out, and its latency is counted from its emission."""
+"""reset_timeout: a tree that a bolt still works on does not time out, and its latency is counted
+from its emission.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,11 @@ class Slow(Collecting):
                 self.collector.reset_timeout(kept)
 
 
-CONF = {"topology.message.timeout.secs": 10, "topology.tick.tuple.freq.secs": 3, "topology.delivery.guarantee": "at-least-once"}
+CONF = {
+    "topology.message.timeout.secs": 10,
+    "topology.tick.tuple.freq.secs": 3,
+    "topology.delivery.guarantee": "at-least-once",
+}
 
 
 @WORKERS

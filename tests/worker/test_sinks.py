@@ -1,4 +1,6 @@
-"""A transactional sink gets every row exactly once, wherever its worker dies, and waits for a target that is away."""
+"""A transactional sink gets every row exactly once, wherever its worker dies, and waits for a
+target that is away.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,14 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.api import Effects, InvalidTopologyError, RefusedRows, TopologyBuilder, TransactionalSink, bolt
+from sparkstorm.api import (
+    Effects,
+    InvalidTopologyError,
+    RefusedRows,
+    TopologyBuilder,
+    TransactionalSink,
+    bolt,
+)
 from sparkstorm.errors import InvalidConfigError, WorkerFailedError
 from sparkstorm.model.topology import Topology
 from sparkstorm.replay import replay_locally
@@ -47,7 +56,9 @@ class Target:
 
 
 class Staging(TransactionalSink):
-    """Stages rows in the target and shows them by commit; dies where the target says so, before and after each effect."""
+    """Stages rows in the target and shows them by commit; dies where the target says so, before and
+    after each effect.
+    """
 
     def __init__(self, target: Shared[Target]) -> None:
         self.shared = target
@@ -92,7 +103,9 @@ class Staging(TransactionalSink):
 
 
 class Outbox(Staging):
-    """Keeps the rows in the store, and writes them with the epoch's number in one step of the target."""
+    """Keeps the rows in the store, and writes them with the epoch's number in one step of the
+    target.
+    """
 
     def prepare(self, epoch: int) -> Any:
         self.target.step("prepare")
@@ -145,11 +158,15 @@ def test_a_death_at_every_call_leaves_every_row_once(kind: type[Staging]) -> Non
             assert Counter(target.visible) == Counter(range(ROWS))
             assert not target.staged
         except Exception as error:
-            raise AssertionError(f"death at call {number} ({clean.calls[number - 1]}): {error}") from error
+            raise AssertionError(
+                f"death at call {number} ({clean.calls[number - 1]}): {error}"
+            ) from error
 
 
 class Faults:
-    """One fault of the store at the n-th commit of the run, or a zombie or a store that goes back after it."""
+    """One fault of the store at the n-th commit of the run, or a zombie or a store that goes back
+    after it.
+    """
 
     def __init__(self, at: int, fault: CommitFault) -> None:
         self.at, self.fault, self.commits = at, fault, 0
@@ -187,7 +204,9 @@ def target_after(faults: Faults, what: str) -> Target:
     return target
 
 
-@pytest.mark.parametrize("what", ["zombie", "back", *(f.name for f in CommitFault if f is not CommitFault.NONE)])
+@pytest.mark.parametrize(
+    "what", ["zombie", "back", *(f.name for f in CommitFault if f is not CommitFault.NONE)]
+)
 def test_a_fault_at_every_commit(what: str) -> None:
     fault = CommitFault[what] if what in CommitFault.__members__ else CommitFault.NONE
     clean = Faults(0, CommitFault.NONE)
@@ -216,7 +235,10 @@ def test_a_target_that_is_away_is_waited_for_and_named(call: str) -> None:
 @pytest.mark.parametrize("call", ["prepare", "commit", "recover"])
 def test_a_target_that_stays_away_ends_the_run_with_one_sentence(call: str) -> None:
     target = Target(away={call: 10_000})
-    with pytest.raises(WorkerFailedError, match=r"'sink' .* waits for its target: .*given up after 5 s \(topology.sink.patience"):
+    with pytest.raises(
+        WorkerFailedError,
+        match=r"'sink' .* waits for its target: .*given up after 5 s \(topology.sink.patience",
+    ):
         run(Staging, target)
     assert target.calls.count(call) < 50  # the pauses grow
 
@@ -227,7 +249,12 @@ def test_an_error_of_ours_ends_the_worker_at_once() -> None:
             raise InvalidConfigError("the table 'clicks' is missing; create it")
 
     topology, _ = build(Misconfigured(Shared(Target())))
-    with LocalCluster() as cluster, pytest.raises(WorkerFailedError, match=r"'sink' \(task \d\): the table 'clicks' is missing"):
+    with (
+        LocalCluster() as cluster,
+        pytest.raises(
+            WorkerFailedError, match=r"'sink' \(task \d\): the table 'clicks' is missing"
+        ),
+    ):
         cluster.submit(topology, CONF)
 
 
@@ -250,7 +277,9 @@ def test_a_replay_redirects_a_sink_or_mutes_it_and_never_runs_it() -> None:
     topology, _ = build(sink)
     assert replay_locally(topology, {"spout": [("a",)]})["sink!input"] == [("a",)]
     replay_locally(topology, {"spout": [("a",)]}, effects={"sink": Effects.MUTE})
-    with pytest.raises(InvalidTopologyError, match="'sink' is a TransactionalSink, which cannot run in a replay"):
+    with pytest.raises(
+        InvalidTopologyError, match="'sink' is a TransactionalSink, which cannot run in a replay"
+    ):
         replay_locally(topology, {"spout": [("a",)]}, effects={"sink": Effects.RUN})
 
 
@@ -262,7 +291,12 @@ def test_a_sink_declares_no_outputs_and_is_refused_without_its_phases() -> None:
     def words(tup: Any) -> Any:
         yield "a"
 
-    with pytest.raises(InvalidTopologyError, match=r"Half has no method prepare; define prepare\(self, epoch\)"):
+    with pytest.raises(
+        InvalidTopologyError, match=r"Half has no method prepare; define prepare\(self, epoch\)"
+    ):
         TopologyBuilder().set_bolt("sink", Half())
-    with pytest.raises(InvalidTopologyError, match="'sink' is a TransactionalSink and emits nothing: drop its outputs"):
+    with pytest.raises(
+        InvalidTopologyError,
+        match="'sink' is a TransactionalSink and emits nothing: drop its outputs",
+    ):
         TopologyBuilder().set_bolt("sink", Staging(Shared(Target())), outputs=["x"])

@@ -1,4 +1,6 @@
-"""A store that loses more than its tail: what is lost is said, and no row is taken for written that is not."""
+"""A store that loses more than its tail: what is lost is said, and no row is taken for written that
+is not.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +86,9 @@ def test_a_store_emptied_twice_loses_no_row_of_a_sink(tmp_path: Path) -> None:
         assert bench.lost() == []
 
 
-def test_a_store_that_lost_more_than_its_tail_stops_the_topology_with_one_sentence(tmp_path: Path) -> None:
+def test_a_store_that_lost_more_than_its_tail_stops_the_topology_with_one_sentence(
+    tmp_path: Path,
+) -> None:
     bench = Bench(tmp_path, CONF)
     with bench.cluster:
         bench.write(22)
@@ -93,8 +97,13 @@ def test_a_store_that_lost_more_than_its_tail_stops_the_topology_with_one_senten
         bench.cluster.advance(30)
         assert bench.rows() == before
         said = bench.output()
-        assert said.startswith(f"Redis has lost the data of topology {bench.id}: it is empty, and had come to write ")
-        assert re.search(rf"; targets of sinks keep what they have \(sink \(task \d\): epoch {bench.epoch():,}\), so", said), said
+        assert said.startswith(
+            f"Redis has lost the data of topology {bench.id}: it is empty, and had come to write "
+        )
+        assert re.search(
+            rf"; targets of sinks keep what they have \(sink \(task \d\): epoch {bench.epoch():,}\), so",
+            said,
+        ), said
         assert "sparkstorm rebalance test --wait 0 --yes -c topology.store.loss=continue" in said
         assert said in bench.cluster.nimbus.problems[bench.id]
 
@@ -105,7 +114,9 @@ def test_a_store_emptied_within_the_time_of_a_tail_stops_the_topology_too(tmp_pa
         bench.write(3, seconds=3)
         bench.empty()
         bench.cluster.advance(30)
-        assert bench.output().startswith(f"Redis has lost the data of topology {bench.id}: it is empty, and had come to write ")
+        assert bench.output().startswith(
+            f"Redis has lost the data of topology {bench.id}: it is empty, and had come to write "
+        )
 
 
 def test_a_newer_copy_brought_back_is_taken_up_by_itself(tmp_path: Path) -> None:
@@ -128,7 +139,9 @@ def test_a_topology_that_was_stopped_goes_on_when_the_loss_is_accepted(tmp_path:
         bench.write(22)
         bench.empty()
         bench.cluster.advance(20)
-        bench.cluster.service.rebalance("test", RebalanceOptions(conf={"topology.store.loss": "continue"}), 0)
+        bench.cluster.service.rebalance(
+            "test", RebalanceOptions(conf={"topology.store.loss": "continue"}), 0
+        )
         bench.cluster.advance(60)
         assert bench.lost() == []
         assert any("it goes on with what is left" in error.text for error in bench.cluster.errors)
@@ -209,6 +222,8 @@ def test_an_emptied_redis_gets_the_code_back_from_the_hosts_that_have_it(tmp_pat
         for slot in bench.cluster.slots:
             slot.start()
         bench.cluster.advance(60)
-        bench.cluster.service.rebalance("test", RebalanceOptions(conf={"topology.store.loss": "continue"}), 0)
+        bench.cluster.service.rebalance(
+            "test", RebalanceOptions(conf={"topology.store.loss": "continue"}), 0
+        )
         bench.cluster.advance(60)
         assert bench.lost() == []

@@ -1,4 +1,6 @@
-"""Checks the survival of deaths: poison tuples, damaged frames, held inputs, positions, callbacks; and an orderly life."""
+"""Checks the survival of deaths: poison tuples, damaged frames, held inputs, positions, callbacks;
+and an orderly life.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ WORKERS = pytest.mark.parametrize("workers", [1, 2, 4])
 
 
 @WORKERS
-def test_a_tuple_that_kills_its_worker_is_parked_after_three_deaths_and_the_rest_goes_on(workers: int) -> None:
+def test_a_tuple_that_kills_its_worker_is_parked_after_three_deaths_and_the_rest_goes_on(
+    workers: int,
+) -> None:
     spout, capture = FeederSpout(), CaptureBolt()
     bolt = PoisonBolt(lambda tup: tup[0] == 13, Pass())
     with LocalCluster() as cluster:
@@ -34,7 +38,10 @@ def test_a_tuple_that_kills_its_worker_is_parked_after_three_deaths_and_the_rest
         assert spout.failed == [13]
         assert sorted(set(spout.acked)) == [n for n in range(30) if n != 13]
         (letter,) = cluster.dead_letters
-        assert (letter.values, letter.reason) == ((13,), "killed its worker 3 times; the last: exit status 1 (CRASHED)")
+        assert (letter.values, letter.reason) == (
+            (13,),
+            "killed its worker 3 times; the last: exit status 1 (CRASHED)",
+        )
         assert len(bolt.deaths.value) == 4  # once among others, unexplained, then three times alone
 
 
@@ -51,7 +58,9 @@ def test_the_number_of_deaths_is_a_key() -> None:
 def test_several_poison_tuples_are_parked_one_after_the_other() -> None:
     spout = FeederSpout()
     with LocalCluster() as cluster:
-        cluster.submit(chain(spout, PoisonBolt(lambda tup: tup[0] % 10 == 3)), {"topology.workers": 2})
+        cluster.submit(
+            chain(spout, PoisonBolt(lambda tup: tup[0] % 10 == 3)), {"topology.workers": 2}
+        )
         for n in range(30):
             spout.feed([n])
         cluster.run_until_idle()
@@ -116,7 +125,14 @@ def test_a_blocking_bolts_held_input_that_kills_is_parked_too() -> None:
 # -- damaged frames
 
 
-GARBAGE = [b"", b"not a frame", b"SF\x03\x01", b"SF\x03\x01\x90", b"SF\x01\x01\x90", b"SF\x03\x01" + b"\xff" * 50]
+GARBAGE = [
+    b"",
+    b"not a frame",
+    b"SF\x03\x01",
+    b"SF\x03\x01\x90",
+    b"SF\x01\x01\x90",
+    b"SF\x03\x01" + b"\xff" * 50,
+]
 
 
 @pytest.mark.parametrize(
@@ -186,7 +202,10 @@ class Hoards(Collecting):
 def test_inputs_that_wait_for_their_ack_survive_any_number_of_deaths(workers: int) -> None:
     spout = FeederSpout()
     with LocalCluster() as cluster:
-        cluster.submit(chain(spout, Hoards(), bolt_conf={"topology.tick.tuple.freq.secs": 10}), {"topology.workers": workers})
+        cluster.submit(
+            chain(spout, Hoards(), bolt_conf={"topology.tick.tuple.freq.secs": 10}),
+            {"topology.workers": workers},
+        )
         for n in range(7):
             spout.feed([n])
         cluster.advance(seconds=1)
@@ -220,7 +239,9 @@ def test_an_asynchronous_fail_after_a_restart_counts_the_tries_before_it() -> No
         cluster.advance(seconds=2.5)
         cluster.kill_worker("bolt")
         cluster.run_until_idle()
-        assert [(letter.attempts, letter.reason) for letter in cluster.dead_letters] == [(4, "later")]
+        assert [(letter.attempts, letter.reason) for letter in cluster.dead_letters] == [
+            (4, "later")
+        ]
         assert spout.failed == [0]
 
 
@@ -229,7 +250,12 @@ def test_a_replayable_spout_goes_on_from_its_committed_position(workers: int) ->
     spout = FeederSpout()
     with LocalCluster() as cluster:
         cluster.submit(
-            chain(spout, Count()), {"topology.workers": workers, "topology.epoch.rows": 3, "topology.max.spout.pending": 2}
+            chain(spout, Count()),
+            {
+                "topology.workers": workers,
+                "topology.epoch.rows": 3,
+                "topology.max.spout.pending": 2,
+            },
         )
         for n in range(40):
             spout.feed([n])
@@ -242,8 +268,12 @@ def test_a_replayable_spout_goes_on_from_its_committed_position(workers: int) ->
         assert sorted(set(spout.acked)) == list(range(40))
 
 
-def test_callbacks_are_made_after_the_commit_and_again_when_their_making_was_not_committed() -> None:
-    """The worker dies inside ack(): the commit that settled the tree is in the store, so the next worker calls again."""
+def test_callbacks_are_made_after_the_commit_and_again_when_their_making_was_not_committed() -> (
+    None
+):
+    """The worker dies inside ack(): the commit that settled the tree is in the store, so the next
+    worker calls again.
+    """
 
     class DiesInAck(FeederSpout):
         def ack(self, message_id: Any) -> None:
@@ -273,7 +303,9 @@ def test_a_callback_that_raises_is_reported_and_not_made_again() -> None:
         spout.feed(["x"])
         cluster.run_until_idle()
         assert spout.acked == [0]
-        assert [error.text.partition(" (")[0] for error in cluster.errors] == ["ValueError: thanks, but no"]
+        assert [error.text.partition(" (")[0] for error in cluster.errors] == [
+            "ValueError: thanks, but no"
+        ]
 
 
 # -- an orderly life
@@ -336,7 +368,10 @@ def test_nobody_is_cleaned_up_after_a_kill() -> None:
 def test_bolts_go_on_while_spouts_rest() -> None:
     spout = FeederSpout()
     with LocalCluster() as cluster:
-        cluster.submit(chain(spout, Hoards(), bolt_conf={"topology.tick.tuple.freq.secs": 5}), {"topology.workers": 2})
+        cluster.submit(
+            chain(spout, Hoards(), bolt_conf={"topology.tick.tuple.freq.secs": 5}),
+            {"topology.workers": 2},
+        )
         spout.feed([1])
         cluster.advance(ms=100)
         cluster.deactivate()
@@ -356,24 +391,39 @@ def test_tasks_of_one_worker_share_resources_and_those_of_another_do_not() -> No
 
     spout = FeederSpout()
     with LocalCluster() as cluster:
-        cluster.submit(chain(spout, Shares(), parallelism=4, group=lambda d: d.all_grouping("spout")), {"topology.workers": 2})
+        cluster.submit(
+            chain(spout, Shares(), parallelism=4, group=lambda d: d.all_grouping("spout")),
+            {"topology.workers": 2},
+        )
         spout.feed([1])
         cluster.run_until_idle()
-        by_worker = [[t for t in w.tasks if cluster.topology().component_by_task[t] == "bolt"] for w in cluster.topology().workers]
+        by_worker = [
+            [t for t in w.tasks if cluster.topology().component_by_task[t] == "bolt"]
+            for w in cluster.topology().workers
+        ]
         assert cluster.state("bolt") == {task: tasks for tasks in by_worker for task in tasks}
 
 
 def test_components_see_their_own_conf_over_the_topologys() -> None:
     class Looks(StatefulBolt):
         def prepare(self, conf: Any, context: Any) -> None:
-            self.seen = [conf["app.own"], conf["app.shared"], context.component_id, context.task_index, len(context.peers)]
+            self.seen = [
+                conf["app.own"],
+                conf["app.shared"],
+                context.component_id,
+                context.task_index,
+                len(context.peers),
+            ]
 
         def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
             self.state.put("seen", self.seen)
 
     spout = FeederSpout()
     with LocalCluster() as cluster:
-        cluster.submit(chain(spout, Looks(), bolt_conf={"app.own": "bolt's"}), {"app.own": "topology's", "app.shared": 1})
+        cluster.submit(
+            chain(spout, Looks(), bolt_conf={"app.own": "bolt's"}),
+            {"app.own": "topology's", "app.shared": 1},
+        )
         spout.feed([1])
         cluster.run_until_idle()
         assert cluster.state("bolt") == {"seen": ["bolt's", 1, "bolt", 0, 1]}

@@ -1,4 +1,6 @@
-"""Taps: samples of committed rows while a client looks, with equal counts and results; nothing when nobody does."""
+"""Taps: samples of committed rows while a client looks, with equal counts and results; nothing when
+nobody does.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from sparkstorm.transport.local_reader import LocalReader
 
 
 class Split(BasicBolt):
-    """Emits n to its readers, and its square to a stream that none reads; fails the first time for 7."""
+    """Emits n to its readers, and its square to a stream that none reads; fails the first time for
+    7.
+    """
 
     outputs: Any = {"default": ["n"], "squares": ["n", "square"]}  # noqa: RUF012
 
@@ -49,7 +53,9 @@ def look(cluster: LocalCluster) -> None:
 
 
 def run(*taps: str) -> tuple[dict[str, list[Sample]], Any]:
-    """Feed 20 numbers once the taps are known; their samples, and everything that a tap must not change."""
+    """Feed 20 numbers once the taps are known; their samples, and everything that a tap must not
+    change.
+    """
     feed, capture = FeederSpout(["n"]), CaptureBolt()
     with LocalCluster() as cluster:
         cluster.submit(build(feed, capture), {"topology.retry.backoff.ms": 1})
@@ -63,8 +69,13 @@ def run(*taps: str) -> tuple[dict[str, list[Sample]], Any]:
         cluster.run_until_idle()
         look(cluster)
         counts = {each: cluster.counts(each) for each in ("feed", "split", "one", "two")}
-        shown = {tap: [s for _, data in reader.samples(tap, START.entry) if (s := _read(data))] for tap in taps}
-        untimed = {c: (n.emitted, n.transferred, n.executed, n.acked, n.failed) for c, n in counts.items()}
+        shown = {
+            tap: [s for _, data in reader.samples(tap, START.entry) if (s := _read(data))]
+            for tap in taps
+        }
+        untimed = {
+            c: (n.emitted, n.transferred, n.executed, n.acked, n.failed) for c, n in counts.items()
+        }
         return shown, (untimed, sorted(t.values for t in capture.tuples))
 
 
@@ -83,7 +94,13 @@ def test_bytes_that_no_worker_wrote_are_passed_over() -> None:
             return "0-0"
 
         def samples(self, name: str, after: str) -> list[tuple[str, bytes]]:
-            lines = [b"\xff", b"[]", b"{}", b'{"task":"x","time_ms":1}', b'{"task":1,"time_ms":2,"values":{"a":3}}']
+            lines = [
+                b"\xff",
+                b"[]",
+                b"{}",
+                b'{"task":"x","time_ms":1}',
+                b'{"task":1,"time_ms":2,"values":{"a":3}}',
+            ]
             return [] if after != "0-0" else [(f"{n}-0", line) for n, line in enumerate(lines, 1)]
 
     found = samples(Store(), "a:default")

@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.api import BasicBolt, BasicOutputCollector, Bolt, StatefulBolt, TopologyBuilder, Tuple
+from sparkstorm.api import (
+    BasicBolt,
+    BasicOutputCollector,
+    Bolt,
+    StatefulBolt,
+    TopologyBuilder,
+    Tuple,
+)
 from sparkstorm.api.metrics import TaskMetrics
 from sparkstorm.executor.manual_runner import ManualRunner
 from sparkstorm.testing import AckFailTracker, CaptureBolt, FeederSpout, LocalCluster, Shared
@@ -87,11 +94,16 @@ def test_a_simulation_does_not_wait_for_threads_whose_outcomes_a_full_disk_keeps
         cluster.advance(1)
         store, process = cluster.topology().store, cluster.topology().worker_of("bolt").process
         assert process is not None and process.worker is not None
-        (bolt,) = (b for b in process.worker.task_set.bolts.values() if isinstance(b.runner.bolt, ThreadedBolt))
+        (bolt,) = (
+            b
+            for b in process.worker.task_set.bolts.values()
+            if isinstance(b.runner.bolt, ThreadedBolt)
+        )
         runner = bolt.runner
         assert isinstance(runner, ManualRunner)
         store.is_disk_full = True
-        for _ in range(2):  # the commit of the first outcome is refused; the second one waits for it
+        # the commit of the first outcome is refused; the second one waits for it
+        for _ in range(2):
             calls.value.release()
             wait_until(lambda: runner.has_posts, "an outcome")
             cluster.advance(1)
@@ -144,7 +156,10 @@ def test_a_blocking_bolt_that_always_raises_fails_like_any_other(guarantee: str)
 
     spout, capture, bolt = FeederSpout(), CaptureBolt(), Raises()
     with LocalCluster() as cluster:
-        cluster.submit(chain(spout, bolt, capture), {"topology.delivery.guarantee": guarantee, "topology.max.retries": 2})
+        cluster.submit(
+            chain(spout, bolt, capture),
+            {"topology.delivery.guarantee": guarantee, "topology.max.retries": 2},
+        )
         spout.feed([1])
         cluster.run_until_idle()
         assert capture.values == []
@@ -190,7 +205,9 @@ def test_a_blocking_stateful_bolt_counts_exactly_over_failures_and_crashes(worke
 
     spout = FeederSpout()
     with LocalCluster() as cluster:
-        cluster.submit(chain(spout, Counts()), {"topology.workers": workers, "topology.max.retries": 20})
+        cluster.submit(
+            chain(spout, Counts()), {"topology.workers": workers, "topology.max.retries": 20}
+        )
         for n in range(90):
             spout.feed([n])
             if n % 30 == 29:
@@ -241,12 +258,18 @@ class FromElsewhere(Collecting):
 
 @pytest.mark.parametrize("workers", [1, 2])
 @GUARANTEES
-def test_acks_and_emissions_from_any_thread_are_taken_in_by_the_loop(guarantee: str, workers: int) -> None:
+def test_acks_and_emissions_from_any_thread_are_taken_in_by_the_loop(
+    guarantee: str, workers: int
+) -> None:
     spout, capture = FeederSpout(), CaptureBolt()
     with LocalCluster() as cluster:
         cluster.submit(
             chain(spout, FromElsewhere(), capture),
-            {"topology.delivery.guarantee": guarantee, "topology.workers": workers, "topology.max.retries": 1},
+            {
+                "topology.delivery.guarantee": guarantee,
+                "topology.workers": workers,
+                "topology.max.retries": 1,
+            },
         )
         for n in range(50):
             spout.feed([n])
@@ -294,7 +317,11 @@ class CountsTicks(BasicBolt):
 
     def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
         if tup.is_tick:
-            assert (tup.component, tup.stream, tup.fields) == ("__system", "__tick", ("rate_secs",)), "as in Storm"
+            assert (tup.component, tup.stream, tup.fields) == (
+                "__system",
+                "__tick",
+                ("rate_secs",),
+            ), "as in Storm"
             self.ticks.value.append(self.now_ms())
 
 
@@ -310,7 +337,10 @@ def test_ticks_come_at_their_period_and_only_to_those_who_asked() -> None:
 def test_ticks_for_everybody_by_the_topologys_key() -> None:
     bolt = CountsTicks()
     with LocalCluster() as cluster:
-        cluster.submit(chain(FeederSpout(), bolt, parallelism=3), {"topology.tick.tuple.freq.secs": 1, "topology.workers": 2})
+        cluster.submit(
+            chain(FeederSpout(), bolt, parallelism=3),
+            {"topology.tick.tuple.freq.secs": 1, "topology.workers": 2},
+        )
         cluster.advance(seconds=10.5)
         assert len(bolt.ticks.value) == 30
 
@@ -355,7 +385,9 @@ def test_a_bolt_that_raises_on_a_tick_is_reported_and_goes_on(blocking: bool) ->
     with LocalCluster() as cluster:
         cluster.submit(chain(spout, bolt, bolt_conf={"topology.tick.tuple.freq.secs": 1}))
         cluster.advance(seconds=1.5)
-        assert [error.text.partition(" (")[0] for error in cluster.errors] == ["on a tick: ValueError: no ticks please"]
+        assert [error.text.partition(" (")[0] for error in cluster.errors] == [
+            "on a tick: ValueError: no ticks please"
+        ]
         spout.feed([1])
         cluster.advance(seconds=0.1)
         assert spout.acked == [0]
@@ -381,7 +413,10 @@ def test_what_is_emitted_on_a_tick_may_be_anchored_to_held_inputs() -> None:
     spout, capture, tracker = FeederSpout(), CaptureBolt(), AckFailTracker()
     spout.tracker = tracker
     with LocalCluster() as cluster:
-        cluster.submit(chain(spout, Batches(), capture, bolt_conf={"topology.tick.tuple.freq.secs": 10}), {"topology.workers": 3})
+        cluster.submit(
+            chain(spout, Batches(), capture, bolt_conf={"topology.tick.tuple.freq.secs": 10}),
+            {"topology.workers": 3},
+        )
         for n in range(5):
             spout.feed([n])
         cluster.advance(seconds=9)

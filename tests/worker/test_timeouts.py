@@ -13,7 +13,9 @@ from tests.worker.building import Pass
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 def test_an_old_tuple_that_waits_behind_younger_ones_is_not_given_up(seed: int) -> None:
-    """Two ways of different length meet: behind the head of a stream lies what is older than the head."""
+    """Two ways of different length meet: behind the head of a stream lies what is older than the
+    head.
+    """
     spout, builder = FeederSpout(), TopologyBuilder()
     builder.set_spout("spout", spout)
     builder.set_bolt("fast", Pass()).shuffle_grouping("spout")

@@ -1,9 +1,11 @@
-"""Law of tracking over real epochs, frames, ackers and pending messages: a message is acked once all of it is done, and then soon.
+"""Law of tracking over real epochs, frames, ackers and pending messages: a message is acked once
+all of it is done, and then soon.
 
-A world of a spout, four bolt tasks on three workers and two ackers is driven by a seed: commits are lost, entries cut anywhere,
-rows held, failed, sent late and anchored to several messages; tasks and ackers move, and are read back from their journals.
-Frames to an acker of another worker wait in its stream, those of its own worker are applied with the commit; the same holds for
-verdicts to the spout. Its oracle looks at the rows. Each rule that is left out on purpose is found.
+A world of a spout, four bolt tasks on three workers and two ackers is driven by a seed: commits are
+lost, entries cut anywhere, rows held, failed, sent late and anchored to several messages; tasks and
+ackers move, and are read back from their journals. Frames to an acker of another worker wait in its
+stream, those of its own worker are applied with the commit; the same holds for verdicts to the
+spout. Its oracle looks at the rows. Each rule that is left out on purpose is found.
 """
 
 from __future__ import annotations
@@ -22,7 +24,15 @@ from sparkstorm.model.failure import Failure, FailureKind
 from sparkstorm.model.roots import batch_of, is_batch, split, split_roots
 from sparkstorm.model.tuples import Roots, Source, Tuple, each_root, union_roots
 from sparkstorm.model.values.codec import Codec
-from sparkstorm.transport.frames import AckerMessages, RowFrame, SettledRoots, decode, encode_messages, encode_rows, encode_settled
+from sparkstorm.transport.frames import (
+    AckerMessages,
+    RowFrame,
+    SettledRoots,
+    decode,
+    encode_messages,
+    encode_rows,
+    encode_settled,
+)
 from sparkstorm.worker import epoch as epochs
 from sparkstorm.worker.epoch import Epoch, RandomIds
 from sparkstorm.worker.tasks.acker_task import AckerTask
@@ -37,7 +47,12 @@ Held = tuple[int, Tuple, int]
 
 class World:
     def __init__(self, seed: int, size: int, broken: str = "") -> None:
-        self.chance, self.ids, self.size, self.broken = random.Random(seed), RandomIds(seed), size, broken
+        self.chance, self.ids, self.size, self.broken = (
+            random.Random(seed),
+            RandomIds(seed),
+            size,
+            broken,
+        )
         self.worker_of = {task: task % 3 for task in range(4)}
         self.home = [1, 2]
         self.streams: dict[int, list[tuple[RowFrame, int]]] = {task: [] for task in self.worker_of}
@@ -60,9 +75,20 @@ class World:
         return AckerTask(0, TreeBatches(), None)  # type: ignore[arg-type]
 
     def live(self) -> tuple[set[int], set[int]]:
-        """Messages with a row that is not done, and batches with such a row on their common path."""
-        rows = [roots for stream in self.streams.values() for frame, done in stream for roots in frame.roots[done:]]
-        found = {root for roots in [*rows, *(tup.roots for _, tup, _ in self.held.values())] for root in each_root(roots)}
+        """Messages with a row that is not done, and batches with such a row on their common
+        path.
+        """
+        rows = [
+            roots
+            for stream in self.streams.values()
+            for frame, done in stream
+            for roots in frame.roots[done:]
+        ]
+        found = {
+            root
+            for roots in [*rows, *(tup.roots for _, tup, _ in self.held.values())]
+            for root in each_root(roots)
+        }
         return {split(root) for root in found}, {batch_of(root) for root in found if is_batch(root)}
 
     # -- what tasks do in an epoch
@@ -70,7 +96,9 @@ class World:
     def send(self, epoch: Epoch, rows: list[Roots]) -> list[tuple[int, RowFrame]]:
         parts: dict[int, list[Any]] = {}
         for roots in rows:
-            parts.setdefault(self.chance.choice(list(self.streams)), []).append(((0,), roots, SOURCE))
+            parts.setdefault(self.chance.choice(list(self.streams)), []).append(
+                ((0,), roots, SOURCE)
+            )
         found = []
         for task, mine in parts.items():
             frame = decode(CODEC, encode_rows(CODEC, "default", 0, mine, epoch.draw_edge))
@@ -142,12 +170,20 @@ class World:
             elif fate < 0.2:
                 self.fail(epoch, roots)
             elif fate < 0.55 and not self.is_calm:
-                several = union_roots([roots, self.chance.choice(others).roots]) if others and fate < 0.25 else roots
+                several = (
+                    union_roots([roots, self.chance.choice(others).roots])
+                    if others and fate < 0.25
+                    else roots
+                )
                 late = split_roots(several) if fate > 0.45 else several
                 rows += [late] * self.chance.randint(1, 2)
         sent = self.send(epoch, rows)
         if self.broken == "edge with the last row" and chunk.done < len(frame):
-            ended: Iterable[int] = {forms.tracked(r) for roots in frame.roots[done : chunk.done] for r in each_root(roots)} - {0}
+            ended: Iterable[int] = {
+                forms.tracked(r)
+                for roots in frame.roots[done : chunk.done]
+                for r in each_root(roots)
+            } - {0}
             epoch.consume(ended, chunk.edge)
         else:
             epoch.consume(chunk.take_ended(), chunk.edge)
@@ -244,7 +280,9 @@ class World:
         for root, message_id, failure in outcomes:
             assert message_id not in self.outcomes, f"{message_id} is told twice"
             assert failure is not None or root not in live, f"{message_id} is acked too early"
-            assert failure is not None or root not in self.failed, f"{message_id} is acked though it failed"
+            assert failure is not None or root not in self.failed, (
+                f"{message_id} is acked though it failed"
+            )
             self.outcomes[message_id] = failure is None
         self.pending.confirm(outcomes)
 
@@ -255,7 +293,9 @@ class World:
             self.settle(verdict)
 
     def move(self) -> None:
-        """A task goes to another worker, and maybe an acker: what is claimed there is read back from journals."""
+        """A task goes to another worker, and maybe an acker: what is claimed there is read back
+        from journals.
+        """
         self.worker_of[self.chance.choice(list(self.worker_of))] = worker = self.chance.randrange(3)
         if self.chance.random() < 0.3:
             self.home[self.chance.randrange(2)] = worker
@@ -268,7 +308,9 @@ class World:
             self.pending_journal.append(self.pending.take_delta())
             before, self.pending = self.pending, Pending()
             self.pending.load(*CODEC.unpack(CODEC.pack([self.pending_whole, self.pending_journal])))
-            assert sorted(open_messages(self.pending.snapshot()[0])) == sorted(open_messages(before.snapshot()[0]))
+            assert sorted(open_messages(self.pending.snapshot()[0])) == sorted(
+                open_messages(before.snapshot()[0])
+            )
             self.pending_whole, self.pending_journal = before.snapshot(), []
 
     def time_out(self) -> None:
@@ -277,7 +319,9 @@ class World:
             self.check()
 
     def exact(self) -> None:
-        """Once all is heard, a message is open only if a row of it waits, or a common row of its batch does."""
+        """Once all is heard, a message is open only if a row of it waits, or a common row of its
+        batch does.
+        """
         while any(self.boxes) or self.told:
             self.hear(0)
             self.hear(1)
@@ -299,7 +343,9 @@ class World:
             self.exact,
         )
         for step in range(steps):
-            self.chance.choices(acts, (12 * (step < steps * 0.7), 40, 12, 12, 11, self.moves, 1, 1))[0]()
+            self.chance.choices(
+                acts, (12 * (step < steps * 0.7), 40, 12, 12, 11, self.moves, 1, 1)
+            )[0]()
         self.is_calm = True
         while any(self.streams.values()) or self.held:
             for task in self.streams:
@@ -330,7 +376,9 @@ def test_each_rule_is_needed(rule: str) -> None:
         run_until_wrong(range(150), rule)
 
 
-def test_a_split_root_has_the_acker_of_its_batch_or_members_are_acked_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_split_root_has_the_acker_of_its_batch_or_members_are_acked_too_early(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def apart(roots: list[int], ackers: int) -> list[int]:
         return [(forms.home_of(root, ackers) + (root >= forms.SPLIT)) % ackers for root in roots]
 

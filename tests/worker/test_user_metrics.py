@@ -1,4 +1,6 @@
-"""Metrics of user code ride in the commit: after crashes they equal the rows, and a replay counts the same."""
+"""Metrics of user code ride in the commit: after crashes they equal the rows, and a replay counts
+the same.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ from sparkstorm.transport.progress import Progress, TaskCounts, merge
 
 
 class Counting(StatefulBolt):
-    """Counts every row by a counter, a histogram and its state, and raises on the first try of each third one."""
+    """Counts every row by a counter, a histogram and its state, and raises on the first try of each
+    third one.
+    """
 
     outputs = ("number",)
 
@@ -86,7 +90,11 @@ def chain(spout: Spout, first: Any, second: Any) -> Any:
 def test_after_crashes_the_counts_equal_the_rows(seed: int) -> None:
     dice, spout, rows = random.Random(seed), FeederSpout(["number"]), 0
     with LocalCluster() as cluster:
-        cluster.submit(chain(spout, Counting(), Held()), {"topology.workers": 2, "topology.acker.executors": 2}, "metrics")
+        cluster.submit(
+            chain(spout, Counting(), Held()),
+            {"topology.workers": 2, "topology.acker.executors": 2},
+            "metrics",
+        )
         for _ in range(8):
             for _ in range(dice.randrange(5, 40)):
                 spout.feed([rows])
@@ -96,7 +104,11 @@ def test_after_crashes_the_counts_equal_the_rows(seed: int) -> None:
         cluster.run_until_idle()
         first, second = cluster.metrics("first"), cluster.metrics("second")
         assert sum(each["rows"] for each in cluster.topology().states("first").values()) == rows
-        assert (first["rows"].value, first["marks"].value, first["sizes"].count) == (rows, 2 * rows, rows)
+        assert (first["rows"].value, first["marks"].value, first["sizes"].count) == (
+            rows,
+            2 * rows,
+            rows,
+        )
         assert first["sizes"].value == sum(range(rows))
         assert second["rows"].value == rows // 2
 
@@ -104,18 +116,29 @@ def test_after_crashes_the_counts_equal_the_rows(seed: int) -> None:
 def test_the_read_model_has_them() -> None:
     spout = FeederSpout(["number"])
     with LocalCluster() as cluster:
-        cluster.submit(chain(spout, Counting(fails=False), Held()), {"topology.workers": 2}, "metrics")
+        cluster.submit(
+            chain(spout, Counting(fails=False), Held()), {"topology.workers": 2}, "metrics"
+        )
         sampler = Sampler(cluster.source())
         for number in range(30):
             spout.feed([number])
         cluster.run_until_idle()
         sampler.step()
-        found = {(each.component, each.name, each.task): each for each in sampler.topology("metrics").user_metrics}
-        assert found["first", "rows", None].value == 30 and found["second", "rows", None].value == 15
+        found = {
+            (each.component, each.name, each.task): each
+            for each in sampler.topology("metrics").user_metrics
+        }
+        assert (
+            found["first", "rows", None].value == 30 and found["second", "rows", None].value == 15
+        )
         sizes = found["first", "sizes", None]
         assert (sizes.count, sizes.value, sum(sizes.buckets.values())) == (30, sum(range(30)), 30)
         gauges = [each for each in found.values() if each.kind == "gauge"]
-        assert len(gauges) == 2 and all(each.task is not None for each in gauges) and 29 in {each.value for each in gauges}
+        assert (
+            len(gauges) == 2
+            and all(each.task is not None for each in gauges)
+            and 29 in {each.value for each in gauges}
+        )
 
 
 def test_a_replay_counts_the_same_as_a_live_run() -> None:
@@ -130,10 +153,15 @@ def test_a_replay_counts_the_same_as_a_live_run() -> None:
     for partitions in (1, 3):
         inputs = {"numbers": [[number] for number in range(rows)]}
         replayed = replay_locally(
-            chain(FeederSpout(["number"]), Counting(), Held()), inputs, partitions=partitions, effects=run
+            chain(FeederSpout(["number"]), Counting(), Held()),
+            inputs,
+            partitions=partitions,
+            effects=run,
         ).metrics
         for component, values in live.items():
-            counts = {name: value for name, value in values.items() if value.kind is not MetricKind.GAUGE}
+            counts = {
+                name: value for name, value in values.items() if value.kind is not MetricKind.GAUGE
+            }
             assert counts and replayed[component] == counts
 
 
@@ -242,14 +270,20 @@ def test_a_record_keeps_them_and_a_gauge_is_its_newest_owners() -> None:
     old, new = Progress(), Progress()
     for record, token, value in ((old, 1, 10), (new, 2, 4)):
         record.counts_by_task[3] = TaskCounts("first", token)
-        record.metrics_by_task[3] = {"rows": MetricValue(MetricKind.COUNTER, value), "last": MetricValue(MetricKind.GAUGE, value)}
+        record.metrics_by_task[3] = {
+            "rows": MetricValue(MetricKind.COUNTER, value),
+            "last": MetricValue(MetricKind.GAUGE, value),
+        }
     assert Progress.decode(old.encode()) == old
     for both in ([old, new], [new, old]):
         found = merge(both).metrics_by_task[3]
         assert (found["rows"].value, found["last"].value) == (14, 4)
 
 
-@pytest.mark.parametrize("metrics", [{3: {"rows": ["counter", "1", 0, {}]}}, {"3": {}}, {3: {7: ["counter", 1, 0, {}]}}, {3: 1}, 7])
+@pytest.mark.parametrize(
+    "metrics",
+    [{3: {"rows": ["counter", "1", 0, {}]}}, {"3": {}}, {3: {7: ["counter", 1, 0, {}]}}, {3: 1}, 7],
+)
 def test_a_record_whose_metrics_are_none_is_not_trusted(metrics: Any) -> None:
     import ormsgpack
 

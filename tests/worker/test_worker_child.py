@@ -28,7 +28,12 @@ from sparkstorm.model.worker_messages import (
 from sparkstorm.model.worker_spec import PlacedExecutor, RedisAddress, WorkerSpec
 from sparkstorm.supervisor import fork_server
 from sparkstorm.supervisor.fork_server import ForkServer
-from sparkstorm.supervisor.worker_process import WorkerChild, child_environment, last_lines, rotate_log
+from sparkstorm.supervisor.worker_process import (
+    WorkerChild,
+    child_environment,
+    last_lines,
+    rotate_log,
+)
 
 Spawn = Callable[[str], "Watched"]
 
@@ -51,7 +56,9 @@ class Watched:
             if condition():
                 return
             if time.monotonic() > deadline:
-                raise AssertionError(f"no {what} within {seconds} s: {self.reports} {last_lines(self.log)}")
+                raise AssertionError(
+                    f"no {what} within {seconds} s: {self.reports} {last_lines(self.log)}"
+                )
             time.sleep(0.005)
 
     def wait_ready(self) -> "Watched":
@@ -65,7 +72,11 @@ class Watched:
         return self.child.exit_code
 
     def beats(self, name: str) -> list[object]:
-        return [report.stats[name] for report in self.reports if isinstance(report, Beat) and name in report.stats]
+        return [
+            report.stats[name]
+            for report in self.reports
+            if isinstance(report, Beat) and name in report.stats
+        ]
 
 
 def spec_of(log: Path, **changes: object) -> WorkerSpec:
@@ -96,7 +107,9 @@ def is_gone(pid: int) -> bool:
 
 @pytest.fixture
 def server() -> Iterator[ForkServer]:
-    """Fork a server beside the thread with which pytest-xdist waits for messages; it holds no lock that a worker takes."""
+    """Fork a server beside the thread with which pytest-xdist waits for messages; it holds no lock
+    that a worker takes.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(threading, "active_count", lambda: 1)
         made = ForkServer.start()
@@ -108,11 +121,17 @@ def server() -> Iterator[ForkServer]:
 @pytest.fixture(params=["exec", "fork"])
 def spawn(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Spawn]:
     children: list[WorkerChild] = []
-    server: ForkServer | None = request.getfixturevalue("server") if request.param == "fork" else None
+    server: ForkServer | None = (
+        request.getfixturevalue("server") if request.param == "fork" else None
+    )
 
     def start(toy: str) -> Watched:
         entry = f"tests.supervisor.toy_workers:{toy}"
-        child = WorkerChild.spawn(entry, tmp_path / "early.log") if server is None else server.fork(entry)
+        child = (
+            WorkerChild.spawn(entry, tmp_path / "early.log")
+            if server is None
+            else server.fork(entry)
+        )
         children.append(child)
         return Watched(child, tmp_path / "worker.log")
 
@@ -127,24 +146,32 @@ def test_a_child_runs_its_spec_and_stops_when_asked(spawn: Spawn) -> None:
     assert watched.wait_exit() == ExitCode.STOPPED
     assert watched.reports[-1] == Exiting(0, "returned")
     (line,) = last_lines(watched.log)
-    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} launch 1 of words-1 runs tasks \[2, 3\]", line)
+    assert re.fullmatch(
+        r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} launch 1 of words-1 runs tasks \[2, 3\]", line
+    )
 
 
 def test_a_status_reaches_the_loop(spawn: Spawn) -> None:
     watched = spawn("loop").start(status="INACTIVE").wait_ready()
     watched.child.order(SetStatus("ACTIVE"))
-    watched.wait_for(lambda: ["INACTIVE", "ACTIVE"] in watched.beats("statuses"), "status in a beat")
+    watched.wait_for(
+        lambda: ["INACTIVE", "ACTIVE"] in watched.beats("statuses"), "status in a beat"
+    )
 
 
 def test_log_levels_reach_the_loop(spawn: Spawn) -> None:
     watched = spawn("loop").start().wait_ready()
     watched.child.order(SetLogLevels({"app": "DEBUG"}))
-    watched.wait_for(lambda: ["ACTIVE", "{'app': 'DEBUG'}"] in watched.beats("statuses"), "levels in a beat")
+    watched.wait_for(
+        lambda: ["ACTIVE", "{'app': 'DEBUG'}"] in watched.beats("statuses"), "levels in a beat"
+    )
 
 
 def test_a_child_waits_idle_for_its_spec_and_becomes_a_worker(spawn: Spawn) -> None:
     watched = spawn("loop")
-    watched.wait_for(lambda: Path(f"/proc/{watched.child.pid}/stat").read_text().split()[2] == "S", "idle child")
+    watched.wait_for(
+        lambda: Path(f"/proc/{watched.child.pid}/stat").read_text().split()[2] == "S", "idle child"
+    )
     watched.start().wait_ready()
 
 
@@ -197,11 +224,15 @@ server.close()
 
 def test_a_fork_shows_no_password_of_the_process_that_it_comes_from() -> None:
     variables = {**os.environ, "SPARKSTORM_REDIS_PASSWORD": "secret"}
-    said = subprocess.run([sys.executable, "-c", _FORKS], env=variables, capture_output=True, text=True, check=True).stdout
+    said = subprocess.run(
+        [sys.executable, "-c", _FORKS], env=variables, capture_output=True, text=True, check=True
+    ).stdout
     assert said.split() == ["False", "True"]
 
 
-def test_the_death_of_a_fork_server_ends_its_workers_and_refuses_more(server: ForkServer, tmp_path: Path) -> None:
+def test_the_death_of_a_fork_server_ends_its_workers_and_refuses_more(
+    server: ForkServer, tmp_path: Path
+) -> None:
     child = server.fork("tests.supervisor.toy_workers:loop")
     try:
         watched = Watched(child, tmp_path / "worker.log").start().wait_ready()
@@ -214,7 +245,9 @@ def test_the_death_of_a_fork_server_ends_its_workers_and_refuses_more(server: Fo
         child.close()
 
 
-def test_a_fork_server_that_does_not_answer_is_given_up(server: ForkServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fork_server_that_does_not_answer_is_given_up(
+    server: ForkServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(fork_server, "_ANSWER_S", 0.1)
     os.kill(server.pid, signal.SIGSTOP)
     with pytest.raises(TimeoutError):
@@ -235,7 +268,10 @@ def test_a_kill_shows_as_its_signal(spawn: Spawn) -> None:
 def test_a_failed_prepare_says_so_and_leaves_its_trace_in_the_log(spawn: Spawn) -> None:
     watched = spawn("fails_to_start").start()
     assert watched.wait_exit() == ExitCode.FAILED_START
-    assert isinstance(watched.reports[-1], Exiting) and "division by zero" in watched.reports[-1].reason
+    assert (
+        isinstance(watched.reports[-1], Exiting)
+        and "division by zero" in watched.reports[-1].reason
+    )
     assert any("Traceback" in line for line in last_lines(watched.log))
 
 
@@ -256,7 +292,10 @@ def test_an_entry_that_cannot_be_imported_is_named(tmp_path: Path) -> None:
     try:
         watched = Watched(child, tmp_path / "worker.log").start()
         assert watched.wait_exit() == ExitCode.FAILED_START
-        assert isinstance(watched.reports[-1], Exiting) and "no_such_module" in watched.reports[-1].reason
+        assert (
+            isinstance(watched.reports[-1], Exiting)
+            and "no_such_module" in watched.reports[-1].reason
+        )
     finally:
         child.close()
 
@@ -291,7 +330,9 @@ def test_processes_that_user_code_started_die_with_the_worker(spawn: Spawn) -> N
 
 
 def test_a_child_inherits_nothing_that_its_slot_holds_open(spawn: Spawn) -> None:
-    """A descriptor of Spark's socket in a child would hide the slot's death from Spark for as long as the child lives."""
+    """A descriptor of Spark's socket in a child would hide the slot's death from Spark for as long
+    as the child lives.
+    """
     held, other = os.pipe()
     for fd in (held, other):
         os.set_inheritable(fd, True)
@@ -319,14 +360,21 @@ def test_nonsense_on_the_status_pipe_is_dropped(spawn: Spawn) -> None:
 def test_errors_come_through(spawn: Spawn) -> None:
     watched = spawn("reports_an_error").start().wait_ready()
     watched.wait_for(
-        lambda: ComponentError(Failure(FailureKind.RAISED, "ValueError: not a word", "count", 3)) in watched.reports, "error"
+        lambda: (
+            ComponentError(Failure(FailureKind.RAISED, "ValueError: not a word", "count", 3))
+            in watched.reports
+        ),
+        "error",
     )
 
 
 def test_a_hung_child_shows_where_it_hangs(spawn: Spawn) -> None:
     watched = spawn("ignores_stop").start().wait_ready()
     watched.child.dump_stacks()
-    watched.wait_for(lambda: any("in ignores_stop" in line for line in last_lines(watched.log, count=100)), "stack in the log")
+    watched.wait_for(
+        lambda: any("in ignores_stop" in line for line in last_lines(watched.log, count=100)),
+        "stack in the log",
+    )
     watched.child.kill()
     assert watched.wait_exit() == -signal.SIGKILL
 

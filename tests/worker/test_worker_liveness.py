@@ -1,4 +1,6 @@
-"""Attacks on the loop: steps that never end, trees that are never given up, stores that cannot be drained."""
+"""Attacks on the loop: steps that never end, trees that are never given up, stores that cannot be
+drained.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ class LongestStep:
 
     def _look(self) -> None:
         now_ms = self._cluster.now_ms
-        self.ms = max([self.ms, *(w.clock.busy_until_ms - now_ms for w in self._cluster.topology().workers)])
+        self.ms = max(
+            [self.ms, *(w.clock.busy_until_ms - now_ms for w in self._cluster.topology().workers)]
+        )
 
 
 def test_a_slow_source_does_not_keep_its_worker_from_committing() -> None:
@@ -71,7 +75,9 @@ def test_a_source_that_emits_much_per_call_does_not_fill_an_epoch_without_bounds
 
 
 def test_many_held_inputs_of_a_slow_bolt_are_redelivered_epoch_by_epoch() -> None:
-    """All of them at once would be one step of a hundred seconds: the slot would kill the silent worker, again and again."""
+    """All of them at once would be one step of a hundred seconds: the slot would kill the silent
+    worker, again and again.
+    """
 
     class Slow(Collecting):
         outputs: Any = ()
@@ -85,7 +91,9 @@ def test_many_held_inputs_of_a_slow_bolt_are_redelivered_epoch_by_epoch() -> Non
 
     spout, bolt = FeederSpout(), Slow()
     with LocalCluster() as cluster:
-        cluster.submit(chain(spout, bolt), {"topology.workers": 2, "topology.message.timeout.secs": 3000})
+        cluster.submit(
+            chain(spout, bolt), {"topology.workers": 2, "topology.message.timeout.secs": 3000}
+        )
         for n in range(100):
             spout.feed([n])
         cluster.advance(seconds=120)
@@ -100,7 +108,9 @@ def test_many_held_inputs_of_a_slow_bolt_are_redelivered_epoch_by_epoch() -> Non
 
 
 def test_a_thread_that_posts_without_end_does_not_keep_the_loop() -> None:
-    runner = ManualRunner(Collecting(), Emitter("bolt", {}, is_strict=True), None, 1, lambda *_: None, lambda: None)
+    runner = ManualRunner(
+        Collecting(), Emitter("bolt", {}, is_strict=True), None, 1, lambda *_: None, lambda: None
+    )
     done: list[int] = []
 
     def again() -> None:
@@ -115,7 +125,9 @@ def test_a_thread_that_posts_without_end_does_not_keep_the_loop() -> None:
 
 
 @pytest.mark.parametrize("guarantee", ["at-least-once", "exactly-once"])
-def test_what_a_blocking_bolt_forgets_to_ack_times_out_though_nothing_else_happens(guarantee: str) -> None:
+def test_what_a_blocking_bolt_forgets_to_ack_times_out_though_nothing_else_happens(
+    guarantee: str,
+) -> None:
     class Forgets(Collecting):
         outputs: Any = ()
         blocking = True
@@ -125,7 +137,11 @@ def test_what_a_blocking_bolt_forgets_to_ack_times_out_though_nothing_else_happe
 
     spout = FeederSpout()
     with LocalCluster() as cluster:
-        conf = {"topology.workers": 3, "topology.max.spout.pending": 1, "topology.delivery.guarantee": guarantee}
+        conf = {
+            "topology.workers": 3,
+            "topology.max.spout.pending": 1,
+            "topology.delivery.guarantee": guarantee,
+        }
         cluster.submit(chain(spout, Forgets()), conf)
         spout.feed([1])
         spout.feed([2])
@@ -137,8 +153,12 @@ def test_what_a_blocking_bolt_forgets_to_ack_times_out_though_nothing_else_happe
 
 
 @pytest.mark.parametrize("delay_ms", [0, 3000])
-def test_a_worker_that_starts_on_a_full_store_drains_it_though_its_spout_is_first(delay_ms: int) -> None:
-    """Return what its spout emits must queue behind what lies in the stream, and only this worker can free that."""
+def test_a_worker_that_starts_on_a_full_store_drains_it_though_its_spout_is_first(
+    delay_ms: int,
+) -> None:
+    """Return what its spout emits must queue behind what lies in the stream, and only this worker
+    can free that.
+    """
     spout = FeederSpout()
     with LocalCluster(store_max_bytes=5 * 1024) as cluster:
         cluster.submit(chain(spout, Count()))
@@ -147,7 +167,9 @@ def test_a_worker_that_starts_on_a_full_store_drains_it_though_its_spout_is_firs
         cluster.advance(ms=10)
         keys = topology.store.task(tasks["bolt"])
         source = Source("spout", tasks["spout"], "default", ("value",))
-        keys.stream.append((1, encode_rows(Codec(), "default", 0, [((n,), 0, source) for n in range(2000)])))
+        keys.stream.append(
+            (1, encode_rows(Codec(), "default", 0, [((n,), 0, source) for n in range(2000)]))
+        )
         keys.last_number, keys.backlog = 1, len(keys.stream[0][1])
         assert topology.store.used_bytes() > 5 * 1024
         cluster.kill_worker()
@@ -178,12 +200,14 @@ def test_a_bolt_that_emits_for_what_it_held_gets_through_a_full_store() -> None:
     spout = FeederSpout()
     with LocalCluster(store_max_bytes=10 * 1024) as cluster:
         cluster.submit(
-            chain(spout, Batches(), CaptureBolt(), bolt_conf={"topology.tick.tuple.freq.secs": 10}), {"topology.workers": 4}
+            chain(spout, Batches(), CaptureBolt(), bolt_conf={"topology.tick.tuple.freq.secs": 10}),
+            {"topology.workers": 4},
         )
         for n in range(5):
             spout.feed([n])
         cluster.advance(seconds=1)
-        cluster.topology().store.task(99).stream.append((1, bytes(11 * 1024)))  # of somebody who does not come back
+        # of somebody who does not come back
+        cluster.topology().store.task(99).stream.append((1, bytes(11 * 1024)))
         cluster.advance(seconds=29)
         assert spout.acked == [0, 1, 2, 3, 4]
 

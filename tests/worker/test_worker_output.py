@@ -23,11 +23,15 @@ def test_every_line_begins_with_the_time() -> None:
     stamped = Stamped(stream)
     for text in ("one", "\n", "two\nthree\n", "", "fo", "ur\n\n"):
         assert stamped.write(text) == len(text)
-    assert re.fullmatch("".join(f"{STAMP}{line}\n" for line in ("one", "two", "three", "four", "")), stream.getvalue())
+    assert re.fullmatch(
+        "".join(f"{STAMP}{line}\n" for line in ("one", "two", "three", "four", "")),
+        stream.getvalue(),
+    )
 
 
 def test_a_full_disk_raises_nothing_where_user_code_prints() -> None:
-    with contextlib.suppress(OSError), Path("/dev/full").open("w", buffering=1) as full:  # its close writes once more
+    # its close writes once more
+    with contextlib.suppress(OSError), Path("/dev/full").open("w", buffering=1) as full:
         stamped = Stamped(full)
         print("lost", file=stamped, flush=True)
         print("lost as well", file=stamped)

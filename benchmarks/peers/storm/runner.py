@@ -1,4 +1,6 @@
-"""Runs of Apache Storm 2.8.3 for comparisons: the jars from Maven, one JVM or a cluster of worker JVMs, the time of each phase."""
+"""Runs of Apache Storm 2.8.3 for comparisons: the jars from Maven, one JVM or a cluster of worker
+JVMs, the time of each phase.
+"""
 
 from __future__ import annotations
 
@@ -31,10 +33,11 @@ _ZOOKEEPER = "org.apache.storm.shade.org.apache.zookeeper.server.ZooKeeperServer
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One topology of WordCount.java: words (the texts in the folder), chain (generated texts over hops) or latency.
+    """One topology of WordCount.java: words (the texts in the folder), chain (generated texts over
+    hops) or latency.
 
-    `amount` is the phases, seconds for latency; `tasks` those of each component (0: one per worker). A chain's phase has
-    `count` texts of `size` bytes over `hops` hops.
+    `amount` is the phases, seconds for latency; `tasks` those of each component (0: one per
+    worker). A chain's phase has `count` texts of `size` bytes over `hops` hops.
     """
 
     kind: str
@@ -48,39 +51,70 @@ class Job:
     def arguments(self, mode: str, folder: Path) -> list[str]:
         """Return the arguments of WordCount's main method."""
         numbers = (self.tasks or self.workers, self.count, self.size, self.hops)
-        return [self.kind, mode, str(self.workers), str(folder), str(self.amount), *map(str, numbers)]
+        return [
+            self.kind,
+            mode,
+            str(self.workers),
+            str(folder),
+            str(self.amount),
+            *map(str, numbers),
+        ]
 
 
 def class_path() -> str:
     """Fetch the jars and compile the topology, once; return both as a class path."""
     if missing := [tool for tool in ("mvn", "javac", "java", "jar") if shutil.which(tool) is None]:
         raise SystemExit(f"{missing[0]} is not on PATH: Maven and a JDK 17 are needed")
-    jars, classes = _CACHE / "jars.txt", _CACHE / "classes"
+    jars = _CACHE / "jars.txt"
+    classes = _CACHE / "classes"
     if not jars.exists():
         _CACHE.mkdir(exist_ok=True)
         goal = ["dependency:build-classpath", f"-Dmdep.outputFile={jars}"]
         subprocess.run(["mvn", "-q", "-B", "-f", str(_HERE / "pom.xml"), *goal], check=True)
     found = jars.read_text().strip()
-    subprocess.run(["javac", "-nowarn", "-d", str(classes), "-cp", found, str(_HERE / "WordCount.java")], check=True)
+    subprocess.run(
+        ["javac", "-nowarn", "-d", str(classes), "-cp", found, str(_HERE / "WordCount.java")],
+        check=True,
+    )
     return f"{classes}:{found}"
 
 
 def phases(folder: Path) -> list[float]:
-    """Seconds of each phase that all spout tasks have ended, from the first's begin to the last's end."""
+    """Seconds of each phase that all spout tasks have ended, from the first's begin to the last's
+    end.
+    """
     with contextlib.suppress(FileNotFoundError):
-        rows = [tuple(map(int, line.split())) for line in (folder / "phases.txt").read_text().splitlines()]
+        rows = [
+            tuple(map(int, line.split()))
+            for line in (folder / "phases.txt").read_text().splitlines()
+        ]
         tasks = len({task for _, task, *_ in rows})
-        ended = [[row for row in rows if row[0] == phase] for phase in sorted({row[0] for row in rows})]
-        return [(max(r[3] for r in each) - min(r[2] for r in each)) / 1000 for each in ended if len(each) == tasks]
+        ended = [
+            [row for row in rows if row[0] == phase] for phase in sorted({row[0] for row in rows})
+        ]
+        return [
+            (max(r[3] for r in each) - min(r[2] for r in each)) / 1000
+            for each in ended
+            if len(each) == tasks
+        ]
     return []
 
 
-def wait_for(folder: Path, is_over: str | int, process: subprocess.Popen[bytes] | None = None) -> None:
+def wait_for(
+    folder: Path, is_over: str | int, process: subprocess.Popen[bytes] | None = None
+) -> None:
     """Wait for so many phases, or for a file of that name."""
     until = time.monotonic() + _PATIENCE_S
-    while (len(phases(folder)) < is_over) if isinstance(is_over, int) else not (folder / is_over).exists():
+    while (
+        (len(phases(folder)) < is_over)
+        if isinstance(is_over, int)
+        else not (folder / is_over).exists()
+    ):
         if time.monotonic() > until or (process is not None and process.poll() is not None):
-            raise SystemExit("Storm did not come to its end; its log:\n" + (folder / "storm.log").read_text()[-3000:])
+            raise SystemExit(
+                "Storm did not come to its end; its log:\n"
+                + (folder / "storm.log").read_text()[-3000:]
+            )
         time.sleep(0.05)
     (folder / "end").write_text("")
 
@@ -90,12 +124,26 @@ def run_job(path: str, folder: Path, job: Job) -> None:
     is_over = "measured" if job.kind == "latency" else job.amount
     with (folder / "storm.log").open("wb") as log:
         if job.workers == 1:
-            command = ["java", "-Xmx3g", "-XX:+UseParallelGC", *_OPENS, "-cp", path, "WordCount", *job.arguments("local", folder)]
+            command = [
+                "java",
+                "-Xmx3g",
+                "-XX:+UseParallelGC",
+                *_OPENS,
+                "-cp",
+                path,
+                "WordCount",
+                *job.arguments("local", folder),
+            ]
             with started(command, log) as process:
                 wait_for(folder, is_over, process)
         else:
             with storm_cluster(path, job.workers) as submit:
-                subprocess.run([*submit, *job.arguments("remote", folder)], check=True, stdout=log, stderr=subprocess.STDOUT)
+                subprocess.run(
+                    [*submit, *job.arguments("remote", folder)],
+                    check=True,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                )
                 wait_for(folder, is_over)
     if (folder / "failed").exists():
         raise SystemExit("Storm: tuples failed")
@@ -104,7 +152,9 @@ def run_job(path: str, folder: Path, job: Job) -> None:
 @contextlib.contextmanager
 def started(command: Sequence[str], log: object) -> Iterator[subprocess.Popen[bytes]]:
     """Start a process in a group of its own, and end the group."""
-    process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)  # type: ignore[call-overload]
+    process = subprocess.Popen(
+        command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+    )  # type: ignore[call-overload]
     try:
         yield process
     finally:
@@ -115,9 +165,14 @@ def started(command: Sequence[str], log: object) -> Iterator[subprocess.Popen[by
 
 @contextlib.contextmanager
 def storm_cluster(path: str, slots: int) -> Iterator[list[str]]:
-    """Start ZooKeeper, Nimbus and a supervisor with a number of slots; gives the command that submits."""
+    """Start ZooKeeper, Nimbus and a supervisor with a number of slots; gives the command that
+    submits.
+    """
     zk_port, thrift_port, supervisor_port, *slot_ports = free_ports(3 + slots)
-    with tempfile.TemporaryDirectory(prefix="storm-peer-") as name, contextlib.ExitStack() as opened:
+    with (
+        tempfile.TemporaryDirectory(prefix="storm-peer-") as name,
+        contextlib.ExitStack() as opened,
+    ):
         home = Path(name)
         for each in ("lib-worker", "extlib", "extlib-daemon", "conf", "log4j2", "logs", "state"):
             (home / each).mkdir()
@@ -127,7 +182,13 @@ def storm_cluster(path: str, slots: int) -> Iterator[list[str]]:
         jar = home / "topology.jar"
         subprocess.run(["jar", "cf", str(jar), "-C", path.split(":")[0], "."], check=True)
         log = opened.enter_context((home / "logs" / "storm.log").open("wb"))
-        java = ["java", "-Xmx400m", f"-Dstorm.home={home}", f"-Dstorm.log.dir={home / 'logs'}", *_OPENS]
+        java = [
+            "java",
+            "-Xmx400m",
+            f"-Dstorm.home={home}",
+            f"-Dstorm.log.dir={home / 'logs'}",
+            *_OPENS,
+        ]
         java += ["-cp", f"{home / 'conf'}:{path}"]
         opened.enter_context(started([*java, _ZOOKEEPER, str(home / "zoo.cfg")], log))
         time.sleep(2.0)
@@ -138,12 +199,16 @@ def storm_cluster(path: str, slots: int) -> Iterator[list[str]]:
         yield [*java, f"-Dstorm.jar={jar}", "WordCount"]
 
 
-def _write_settings(home: Path, zk_port: int, thrift_port: int, supervisor_port: int, slot_ports: Sequence[int]) -> None:
+def _write_settings(
+    home: Path, zk_port: int, thrift_port: int, supervisor_port: int, slot_ports: Sequence[int]
+) -> None:
     """Write the files that configure ZooKeeper, Storm's daemons and the logging of its workers."""
     (home / "zoo.cfg").write_text(
         f"dataDir={home / 'zk'}\nclientPort={zk_port}\nclientPortAddress=127.0.0.1\nadmin.enableServer=false\n"
     )
-    (home / "log4j2" / "worker.xml").write_text('<Configuration><Loggers><Root level="warn"/></Loggers></Configuration>')
+    (home / "log4j2" / "worker.xml").write_text(
+        '<Configuration><Loggers><Root level="warn"/></Loggers></Configuration>'
+    )
     settings = {
         "storm.zookeeper.servers": '["127.0.0.1"]',
         "storm.zookeeper.port": zk_port,
@@ -156,10 +221,14 @@ def _write_settings(home: Path, zk_port: int, thrift_port: int, supervisor_port:
         "storm.log4j2.conf.dir": str(home / "log4j2"),
         "topology.min.replication.count": 1,
         "worker.childopts": '"'
-        + " ".join(["-Xmx1800m", "-XX:+UseParallelGC", *_OPENS]).replace("--add-opens ", "--add-opens=")
+        + " ".join(["-Xmx1800m", "-XX:+UseParallelGC", *_OPENS]).replace(
+            "--add-opens ", "--add-opens="
+        )
         + '"',
     }
-    (home / "conf" / "storm.yaml").write_text("".join(f"{key}: {value}\n" for key, value in settings.items()))
+    (home / "conf" / "storm.yaml").write_text(
+        "".join(f"{key}: {value}\n" for key, value in settings.items())
+    )
 
 
 def _wait_for_nimbus(port: int, log: Path) -> None:

@@ -1,4 +1,6 @@
-"""Comparison of two replays' result folders, row by row: what another version of the code makes of the same history."""
+"""Comparison of two replays' result folders, row by row: what another version of the code makes of
+the same history.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ _CHARS = 300
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Rows of one result that only one of the two versions has; rows that a version has twice count twice."""
+    """Rows of one result that only one of the two versions has; rows that a version has twice count
+    twice.
+    """
 
     result: str
     only_here: int
@@ -28,8 +32,12 @@ class Difference:
     samples: tuple[str, ...]  # "+ row" of this version, "- row" of the other
 
 
-def compare(spark: SparkSession, ours: Mapping[str, Path], against: Path, written: str) -> list[Difference]:
-    """Compare each result folder with the folder of the same name below `against`; InvalidConfigError when it is not there."""
+def compare(
+    spark: SparkSession, ours: Mapping[str, Path], against: Path, written: str
+) -> list[Difference]:
+    """Compare each result folder with the folder of the same name below `against`;
+    InvalidConfigError when it is not there.
+    """
     found = []
     for result, folder in ours.items():
         there = against / folder.name
@@ -38,7 +46,9 @@ def compare(spark: SparkSession, ours: Mapping[str, Path], against: Path, writte
                 f"--against {against}: there is no {folder.name}; name the --output of a replay of the other version, "
                 "with the same results and --output-format"
             )
-        difference = _difference(result, _rows(spark, folder, written), _rows(spark, there, written))
+        difference = _difference(
+            result, _rows(spark, folder, written), _rows(spark, there, written)
+        )
         found += [difference] if difference else []
     return found
 
@@ -46,7 +56,11 @@ def compare(spark: SparkSession, ours: Mapping[str, Path], against: Path, writte
 def _rows(spark: SparkSession, folder: Path, written: str) -> DataFrame:
     """Each row as one text."""
     try:
-        frame = spark.read.format(written).options(**({"header": "true"} if written == "csv" else {})).load(str(folder))
+        frame = (
+            spark.read.format(written)
+            .options(**({"header": "true"} if written == "csv" else {}))
+            .load(str(folder))
+        )
     except AnalysisException:  # a folder without a row has no schema
         frame = spark.createDataFrame([], "value string")
     ordered = [F.col(f"`{name}`") for name in sorted(frame.columns)]
@@ -59,7 +73,9 @@ def _difference(result: str, here: DataFrame, there: DataFrame) -> Difference | 
     apart = both.groupBy("row").agg(F.sum("one").alias("more")).where("more != 0").cache()
     try:
         sums = [F.sum(F.greatest(sign * F.col("more"), F.lit(0))) for sign in (1, -1)]
-        counted = apart.agg(*(each.alias(name) for each, name in zip(sums, ("here", "there"), strict=True))).first()
+        counted = apart.agg(
+            *(each.alias(name) for each, name in zip(sums, ("here", "there"), strict=True))
+        ).first()
         if counted is None or not (counted["here"] or counted["there"]):
             return None
         rows = apart.orderBy("row").limit(_SHOWN).collect()

@@ -9,7 +9,15 @@ from typing import Annotated, Any, cast
 from sparkstorm.api.components import Effects
 from sparkstorm.app.replay.options import FORMATS
 from sparkstorm.errors import InvalidConfigError
-from sparkstorm.model.strict import UnfitValueError, expected, named_errors, one_of, read_as, reader_of, whole
+from sparkstorm.model.strict import (
+    UnfitValueError,
+    expected,
+    named_errors,
+    one_of,
+    read_as,
+    reader_of,
+    whole,
+)
 from sparkstorm.replay.inputs import EventTime
 
 _EFFECTS = one_of([each.value for each in Effects])
@@ -34,11 +42,13 @@ class ReplayFile:
     """Settings of a replay: how history is read, and which results are written."""
 
     inputs: Mapping[str, str] = field(default_factory=dict)  # path or table by "spout[:stream]"
-    format: Annotated[str | None, one_of(FORMATS)] = None  # of every input; by the path's ending if not given
+    # of every input; by the path's ending if not given
+    format: Annotated[str | None, one_of(FORMATS)] = None
     event_time: Annotated[str | Mapping[str, str] | None, _read_event_time] = None
     in_order: bool = True
     types: Mapping[str, str] = field(default_factory=dict)  # columns of results
-    columns: Mapping[str, str] = field(default_factory=dict)  # columns of inputs without a schema of their own
+    # columns of inputs without a schema of their own
+    columns: Mapping[str, str] = field(default_factory=dict)
     effects: Mapping[str, Annotated[Effects, _read_effect]] = field(default_factory=dict)
     states: Mapping[str, str] = field(default_factory=dict)  # first states: path by component
     from_checkpoint: str | None = None  # folder of a savepoint or checkpoint to begin with
@@ -46,7 +56,8 @@ class ReplayFile:
     rows: Mapping[str, Annotated[int, whole()]] = field(
         default_factory=dict
     )  # of history that each task of a spout reads; all of the others'
-    checkpoint: str | None = None  # where to leave what a live run may go on from; spouts without inputs then read themselves
+    # where to leave what a live run may go on from; spouts without inputs then read themselves
+    checkpoint: str | None = None
     skip_bad: bool = False
 
     @property
@@ -62,13 +73,18 @@ def read_replay(where: str, content: Mapping[str, Any]) -> ReplayFile:
 
 
 def with_inputs(file: ReplayFile, given: Sequence[str], only: str | None) -> ReplayFile:
-    """The inputs of the command line over the file's: NAME=PATH, or a PATH alone where there is one stream to feed."""
+    """The inputs of the command line over the file's: NAME=PATH, or a PATH alone where there is one
+    stream to feed.
+    """
     inputs = dict(file.inputs)
     for text in given:
         name, equals, path = text.partition("=")
         if not equals:
             if only is None:
-                raise InvalidConfigError(f"--input {text}: the topology has several streams to feed; write spout[:stream]={text}")
-            name, path = only, text
+                raise InvalidConfigError(
+                    f"--input {text}: the topology has several streams to feed; write spout[:stream]={text}"
+                )
+            name = only
+            path = text
         inputs[name] = path
     return replace(file, inputs=inputs)

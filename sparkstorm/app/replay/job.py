@@ -1,4 +1,6 @@
-"""Command line of a replay (`sparkstorm replay`, `spark-submit jobs/replay_history.py`), with the job file of the live run."""
+"""Command line of a replay (`sparkstorm replay`, `spark-submit jobs/replay_history.py`), with the
+job file of the live run.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,12 @@ from sparkstorm.model.topology import DEFAULT_STREAM, Topology
 
 
 def main(arguments: Sequence[str], prog: str = "replay_history.py") -> int:
-    """Replay a job's topology over history; the result is the process's exit status, as `--help` explains it."""
-    parser = argparse.ArgumentParser(prog=prog, description="Run a topology over history, as a Spark batch.", epilog=EXITS)
+    """Replay a job's topology over history; the result is the process's exit status, as `--help`
+    explains it.
+    """
+    parser = argparse.ArgumentParser(
+        prog=prog, description="Run a topology over history, as a Spark batch.", epilog=EXITS
+    )
     add_options(parser)
     options = parser.parse_args(list(arguments))
     return guarded(lambda: _perform(options))
@@ -38,7 +44,9 @@ def _perform(options: argparse.Namespace) -> int:
     folder = _folder(options)
     against = Path(options.against) if options.against else None
     if against is not None and not against.is_dir():
-        raise InvalidConfigError(f"--against {against} is no folder: name the --output of a replay of the other version")
+        raise InvalidConfigError(
+            f"--against {against} is no folder: name the --output of a replay of the other version"
+        )
     from sparkstorm.app.replay.run import ReplayRun
 
     return ReplayRun(job, topology, by_value, file).write(folder, options.output_format, against)
@@ -70,12 +78,18 @@ def _folder(options: argparse.Namespace) -> Path:
     if folder.exists() and not folder.is_dir():
         raise InvalidConfigError(f"--output {folder} is no folder; name another one")
     if folder.exists() and any(folder.iterdir()) and not options.overwrite:
-        raise InvalidConfigError(f"--output {folder}: there is something already; name another folder, or add --overwrite")
+        raise InvalidConfigError(
+            f"--output {folder}: there is something already; name another folder, or add --overwrite"
+        )
     return folder
 
 
 def _only_stream(topology: Topology) -> str | None:
-    streams = [s.id if name == DEFAULT_STREAM else f"{s.id}:{name}" for s in topology.spouts for name in s.streams]
+    streams = [
+        s.id if name == DEFAULT_STREAM else f"{s.id}:{name}"
+        for s in topology.spouts
+        for name in s.streams
+    ]
     return streams[0] if len(streams) == 1 else None
 
 

@@ -1,4 +1,6 @@
-"""Results of a replay that the job file names under `results:`, written as a live run writes them."""
+"""Results of a replay that the job file names under `results:`, written as a live run writes
+them.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,11 @@ _LINE = "line string"
 
 def name_of(result: Result) -> str:
     """Return the name of a job's result among those of a replay."""
-    return result_name(result.component, result.stream) if result.stream else result.component + STATE_MARK
+    return (
+        result_name(result.component, result.stream)
+        if result.stream
+        else result.component + STATE_MARK
+    )
 
 
 def place_of(result: Result) -> str:
@@ -40,14 +46,21 @@ def place_of(result: Result) -> str:
     return file_name(result.name) if result.stream else state_file(result)
 
 
-def write_result(job: JobFile, topology: Topology, result: Result, frame: DataFrame, folder: Path, run: str) -> None:
-    """Write one result below the folder, in its format: the same rows as the sink or the end of a live run writes.
+def write_result(
+    job: JobFile, topology: Topology, result: Result, frame: DataFrame, folder: Path, run: str
+) -> None:
+    """Write one result below the folder, in its format: the same rows as the sink or the end of a
+    live run writes.
 
-    Rows of a table are inserted in one transaction, once for each `run`. InvalidConfigError when a target refuses them.
+    Rows of a table are inserted in one transaction, once for each `run`. InvalidConfigError when a
+    target refuses them.
     """
     if not result.stream:
         lines = map_in_arrow(frame, _pairs, _LINE).toLocalIterator()
-        pairs = [(tuple(key) if type(key) is list else key, value) for key, value in (from_json(row.line) for row in lines)]
+        pairs = [
+            (tuple(key) if type(key) is list else key, value)
+            for key, value in (from_json(row.line) for row in lines)
+        ]
         write_state(result, pairs, folder / place_of(result), run)
         return
     sink = stream_sink(job.path, result, topology)
@@ -60,7 +73,14 @@ def write_result(job: JobFile, topology: Topology, result: Result, frame: DataFr
     _write_files(sink, job.name, result.sink_id, frame, target, fields)
 
 
-def _write_files(sink: ResultFiles, name: str, component: str, frame: DataFrame, folder: Path, fields: Sequence[str]) -> None:
+def _write_files(
+    sink: ResultFiles,
+    name: str,
+    component: str,
+    frame: DataFrame,
+    folder: Path,
+    fields: Sequence[str],
+) -> None:
     """Have each partition stage its files; then give all of them their names."""
     source = Source(component, 0, DEFAULT_STREAM, tuple(fields))
 
@@ -78,19 +98,24 @@ def _write_files(sink: ResultFiles, name: str, component: str, frame: DataFrame,
             yield _batch([to_json([partition, epoch, sink.prepare(epoch)])])
 
     shutil.rmtree(folder, ignore_errors=True)
-    for partition, epoch, prepared in [from_json(row.line) for row in map_in_arrow(frame, stage, _LINE).collect()]:
+    for partition, epoch, prepared in [
+        from_json(row.line) for row in map_in_arrow(frame, stage, _LINE).collect()
+    ]:
         sink.open_in(str(folder), name, component, partition)
         sink.commit(epoch, prepared)
     shutil.rmtree(folder / "_staging", ignore_errors=True)  # of attempts that Spark repeated
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InvalidConfigError(f"results cannot be written to {folder}: {error.strerror}") from error
+        raise InvalidConfigError(
+            f"results cannot be written to {folder}: {error.strerror}"
+        ) from error
 
 
 def _pairs(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
-        keys, values = state_values(batch.column("key"), True), state_values(batch.column("value"), False)
+        keys = state_values(batch.column("key"), True)
+        values = state_values(batch.column("value"), False)
         yield _batch([to_json(pair) for pair in zip(keys, values, strict=True)])
 
 
@@ -109,5 +134,7 @@ def _batch(lines: Sequence[str]) -> pa.RecordBatch:
 
 
 def named(results: Sequence[Result]) -> list[tuple[str, Result]]:
-    """Return the job's results with their names among those of a replay; entries without a component are left out."""
+    """Return the job's results with their names among those of a replay; entries without a
+    component are left out.
+    """
     return [(name_of(result), result) for result in results if result.component]

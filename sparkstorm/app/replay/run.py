@@ -37,8 +37,10 @@ from sparkstorm.replay.spark import SMALL_MEMORY
 from sparkstorm.settings import DriverSettings
 
 _LINE_EVERY_S = 5.0
-_WRITING = {"json": {"ignoreNullFields": "false"}, "csv": {"header": "true"}}  # what is none is no absence; CSV is read with names
-_MARKERS = "_SUCCESS", "_metadata", "_common_metadata", "_started_", "_committed_"  # what other jobs leave beside their data
+# what is none is no absence; CSV is read with names
+_WRITING = {"json": {"ignoreNullFields": "false"}, "csv": {"header": "true"}}
+# what other jobs leave beside their data
+_MARKERS = "_SUCCESS", "_metadata", "_common_metadata", "_started_", "_committed_"
 _NOTE = ".sparkstorm-results"  # the folders beside it that replays wrote, one a line
 _DEAD_LETTERS = "dead-letters"
 _OF_LINES = "csv", "json"
@@ -48,12 +50,19 @@ _PACKAGE_ROOT = str(Path(__file__).parents[3])
 class ReplayRun:
     """One run; the session is the caller's if there is one."""
 
-    def __init__(self, job: JobFile, topology: Topology, by_value: Sequence[str], file: ReplayFile) -> None:
-        self._job, self._topology, self._by_value, self._file = job, topology, by_value, file
-        self._own = [] if file.outputs else named(job.results)  # what the job file wants, in its own formats
+    def __init__(
+        self, job: JobFile, topology: Topology, by_value: Sequence[str], file: ReplayFile
+    ) -> None:
+        self._job = job
+        self._topology = topology
+        self._by_value = by_value
+        self._file = file
+        # what the job file wants, in its own formats
+        self._own = [] if file.outputs else named(job.results)
 
     def write(self, folder: Path, written: str, against: Path | None = None) -> int:
-        """Replay and write every result; return the exit status. ReplayFailedError has one sentence of what Spark says.
+        """Replay and write every result; return the exit status. ReplayFailedError has one sentence
+        of what Spark says.
 
         With `against`, the results of another version of the code, they are compared row by row.
         """
@@ -71,24 +80,44 @@ class ReplayRun:
         for name in names:
             check_columns(name, results.columns_of(name))
         own = [place for _, each in self._own if (place := place_of(each))]
-        folders = result_folders(folder, [*dict.fromkeys([*names, *own]), *([_DEAD_LETTERS] if self._file.skip_bad else [])])
+        folders = result_folders(
+            folder,
+            [*dict.fromkeys([*names, *own]), *([_DEAD_LETTERS] if self._file.skip_bad else [])],
+        )
         with _progress(spark, results), unwrapped():
             for name in names:
                 if not self._is_bare(name, results):
                     save(writable(name, results[name], written), folders[name], written)
             for name, result in self._own:
-                write_result(self._job, self._topology, result, results[name], folder, f"{self._job.name}-{uuid4().hex}")
+                write_result(
+                    self._job,
+                    self._topology,
+                    result,
+                    results[name],
+                    folder,
+                    f"{self._job.name}-{uuid4().hex}",
+                )
         _tell(results, told)
-        executed, parked = (sum(counts[word] for counts in results.counts.values()) for word in ("executed", "parked"))
+        executed, parked = (
+            sum(counts[word] for counts in results.counts.values())
+            for word in ("executed", "parked")
+        )
         if not executed:
-            print("note: no bolt got a tuple: the inputs have no rows, or spouts and bolts pass nothing on", flush=True)
+            print(
+                "note: no bolt got a tuple: the inputs have no rows, or spouts and bolts pass nothing on",
+                flush=True,
+            )
         if self._file.skip_bad:
             with unwrapped():
                 parked = results.dead_letter_lines.count()
                 save(results.dead_letter_lines, folders[_DEAD_LETTERS], "text")
         took = time.monotonic() - began
-        late, held = (sum(counts[word] for counts in results.counts.values()) for word in ("late", "waiting"))
-        lost = (f", {late:,} late" if late else "") + (f", {held:,} neither acked nor failed" if held else "")
+        late, held = (
+            sum(counts[word] for counts in results.counts.values()) for word in ("late", "waiting")
+        )
+        lost = (f", {late:,} late" if late else "") + (
+            f", {held:,} neither acked nor failed" if held else ""
+        )
         print(
             f"{counted(executed, 'tuple')} executed in {took:.1f} s ({executed / took:,.0f}/s), "
             f"{counted(parked, 'record')} put aside{lost}; results are in {folder.resolve()}",
@@ -103,15 +132,23 @@ class ReplayRun:
             results = self.back_fill(spark, self._file.checkpoint)
             return results, list(self._file.outputs) or self._names(results)
         frames = {name: self._read(spark, name, path) for name, path in self._file.inputs.items()}
-        for note in (note for name, path in self._file.inputs.items() if (note := passed_over(name, path))):
+        for note in (
+            note for name, path in self._file.inputs.items() if (note := passed_over(name, path))
+        ):
             print(f"note: {note}", flush=True)
         names = list(self._file.outputs) or self._names(self.results(spark, frames, None))
-        return self.results(spark, frames, [*dict.fromkeys([*names, *(name for name, _ in self._own)])]), names
+        return self.results(
+            spark, frames, [*dict.fromkeys([*names, *(name for name, _ in self._own)])]
+        ), names
 
-    def results(self, spark: SparkSession, frames: Mapping[str, DataFrame], names: Collection[str] | None) -> Replay:
+    def results(
+        self, spark: SparkSession, frames: Mapping[str, DataFrame], names: Collection[str] | None
+    ) -> Replay:
         """Return the lazy results; unrequested ones are not kept."""
         file = self._file
-        states = {name: _load(spark, name, path, _format_of(path)) for name, path in file.states.items()}
+        states = {
+            name: _load(spark, name, path, _format_of(path)) for name, path in file.states.items()
+        }
         return replay(
             self._topology,
             frames,
@@ -131,7 +168,9 @@ class ReplayRun:
         """The results up to a checkpoint, which is there when this returns."""
         file = self._file
         if file.states:
-            raise InvalidConfigError("replay: states: a replay that leaves a checkpoint begins with nothing")
+            raise InvalidConfigError(
+                "replay: states: a replay that leaves a checkpoint begins with nothing"
+            )
         time = None if file.event_time is None else EventTime(file.event_time, in_order=False)
         results = back_fill(
             self._topology,
@@ -148,17 +187,26 @@ class ReplayRun:
             skip_bad=file.skip_bad,
             from_checkpoint=file.from_checkpoint,
         )
-        print(f"checkpoint {Path(checkpoint).resolve()} is written; run_topology.py --from goes on from it", flush=True)
+        print(
+            f"checkpoint {Path(checkpoint).resolve()} is written; run_topology.py --from goes on from it",
+            flush=True,
+        )
         return results
 
     def _names(self, results: Replay) -> list[str]:
-        """Return the results that nothing reads, but for streams that the job file has written in its own format."""
+        """Return the results that nothing reads, but for streams that the job file has written in
+        its own format.
+        """
         own = {name for name, result in self._own if result.stream}
         return [name for name in results.sinks if name not in own]
 
     def _conf(self) -> dict[str, Any]:
         own = self._job.own_conf.items()
-        return {key: value for key, value in own if key.startswith(("topology.", "app.")) and key != FROM_CHECKPOINT}
+        return {
+            key: value
+            for key, value in own
+            if key.startswith(("topology.", "app.")) and key != FROM_CHECKPOINT
+        }
 
     def _read(self, spark: SparkSession, name: str, path: str) -> DataFrame:
         feed = parse_name(self._topology, name)
@@ -184,7 +232,9 @@ class ReplayRun:
         return frame
 
     def _is_bare(self, name: str, results: Replay) -> bool:
-        """Return whether a result is the empty state of a bolt with windows or timers, and was not asked for by name."""
+        """Return whether a result is the empty state of a bolt with windows or timers, and was not
+        asked for by name.
+        """
         component = self._topology.components.get(name.removesuffix(STATE_MARK))
         return (
             name.endswith(STATE_MARK)
@@ -195,14 +245,23 @@ class ReplayRun:
         )
 
 
-def _compared(spark: SparkSession, folders: Mapping[str, Path], against: Path, written: str, status: int) -> int:
+def _compared(
+    spark: SparkSession, folders: Mapping[str, Path], against: Path, written: str, status: int
+) -> int:
     """Compare the results with those of another version; return the exit status."""
-    compared = {name: folder for name, folder in folders.items() if name != _DEAD_LETTERS and folder.is_dir()}
+    compared = {
+        name: folder
+        for name, folder in folders.items()
+        if name != _DEAD_LETTERS and folder.is_dir()
+    }
     differences = compare(spark, compared, against, written)
     for difference in differences:
         print(text_of(difference), flush=True)
     if not differences:
-        print(f"no difference to {against} in {', '.join(sorted(compared)) or 'no result'}", flush=True)
+        print(
+            f"no difference to {against} in {', '.join(sorted(compared)) or 'no result'}",
+            flush=True,
+        )
     return DIFFERS if differences else status
 
 
@@ -213,20 +272,34 @@ def save(frame: DataFrame, folder: Path, written: str) -> None:
 
 
 def _tell(results: Replay, told: Collection[ReplayWarning]) -> tuple[ReplayWarning, ...]:
-    """Print the warnings that were not printed before: what tasks did says more than the topology, and takes some back."""
+    """Print the warnings that were not printed before: what tasks did says more than the topology,
+    and takes some back.
+    """
     now = results.warnings
     for warning in now:
         if warning not in told:
             print(f"note: {warning}", flush=True)
-    for cause in sorted({(each.component, each.cause) for each in told} - {(each.component, each.cause) for each in now}):
-        print(f"note: component '{cause[0]}': no longer \"{cause[1]}\": the tasks of this run gave no reason for it", flush=True)
+    for cause in sorted(
+        {(each.component, each.cause) for each in told}
+        - {(each.component, each.cause) for each in now}
+    ):
+        print(
+            f"note: component '{cause[0]}': no longer \"{cause[1]}\": the tasks of this run gave no reason for it",
+            flush=True,
+        )
     return now
 
 
 def passed_over(name: str, path: str) -> str:
-    """Return a warning of files that Spark leaves out by their names, though a spout over the same folder reads them."""
+    """Return a warning of files that Spark leaves out by their names, though a spout over the same
+    folder reads them.
+    """
     folder = Path(path)
-    inside = (file.relative_to(folder) for file in folder.rglob("*") if file.is_file()) if folder.is_dir() else ()
+    inside = (
+        (file.relative_to(folder) for file in folder.rglob("*") if file.is_file())
+        if folder.is_dir()
+        else ()
+    )
     hidden = sorted(
         str(file)
         for file in inside
@@ -242,7 +315,9 @@ def passed_over(name: str, path: str) -> str:
     )
 
 
-def _load(spark: SparkSession, name: str, path: str, kind: str, columns: str | None = None) -> DataFrame:
+def _load(
+    spark: SparkSession, name: str, path: str, kind: str, columns: str | None = None
+) -> DataFrame:
     _check_not_empty(name, path, kind)
     try:
         if kind == "table":
@@ -253,33 +328,60 @@ def _load(spark: SparkSession, name: str, path: str, kind: str, columns: str | N
         if kind == "csv":
             reader = reader.option("header", "true").option("inferSchema", str(not columns).lower())
         return reader.load(path)
-    except (AnalysisException, Py4JJavaError) as error:  # the latter of a file that is none of its kind
-        said = str(error.java_exception.getMessage()) if isinstance(error, Py4JJavaError) else str(error)
-        raise InvalidConfigError(f"input '{name}': {path} cannot be read as {kind}: {said.splitlines()[0]}") from error
+    except (
+        AnalysisException,
+        Py4JJavaError,
+    ) as error:  # the latter of a file that is none of its kind
+        said = (
+            str(error.java_exception.getMessage())
+            if isinstance(error, Py4JJavaError)
+            else str(error)
+        )
+        raise InvalidConfigError(
+            f"input '{name}': {path} cannot be read as {kind}: {said.splitlines()[0]}"
+        ) from error
 
 
 def _check_not_empty(name: str, path: str, kind: str) -> None:
-    """Raise InvalidConfigError for a local folder without a file that Spark reads: it would take it for an input without rows."""
+    """Raise InvalidConfigError for a local folder without a file that Spark reads: it would take it
+    for an input without rows.
+    """
     folder = Path(path)
     if kind == "table" or not folder.is_dir():
         return
     files = [file.relative_to(folder) for file in folder.rglob("*") if file.is_file()]
     if not any(all(part[0] not in "_." or "=" in part for part in file.parts) for file in files):
-        hidden = f" but {len(files)} whose own or folder's name begins with _ or ., which Spark passes over" if files else ""
+        hidden = (
+            f" but {len(files)} whose own or folder's name begins with _ or ., which Spark passes over"
+            if files
+            else ""
+        )
         raise InvalidConfigError(f"input '{name}': there are no files in {path}{hidden}")
 
 
 def _format_of(path: str) -> str:
-    endings = {".csv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet", ".orc": "orc"}
+    endings = {
+        ".csv": "csv",
+        ".json": "json",
+        ".jsonl": "json",
+        ".parquet": "parquet",
+        ".orc": "orc",
+    }
     here = Path(path)
-    files = [here] if here.suffix or not here.is_dir() else sorted(p for p in here.rglob("*") if p.is_file())
+    files = (
+        [here]
+        if here.suffix or not here.is_dir()
+        else sorted(p for p in here.rglob("*") if p.is_file())
+    )
     return next((endings[p.suffix] for p in files if p.suffix in endings), "text")
 
 
 def result_folders(folder: Path, results: Sequence[str]) -> dict[str, Path]:
-    """Return the folder of each result below `folder`, noted there as written by us: only those are ever replaced.
+    """Return the folder of each result below `folder`, noted there as written by us: only those are
+    ever replaced.
 
-    InvalidConfigError when two results have the same folder, or when one exists that no replay wrote.
+    InvalidConfigError when two results have the same folder, or when one exists that no replay
+    wrote.
     """
     names = {result: file_name(result.replace("!", ".").replace(":", ".")) for result in results}
     by_name: dict[str, str] = {}
@@ -294,9 +396,13 @@ def result_folders(folder: Path, results: Sequence[str]) -> dict[str, Path]:
         written = set(note.read_text(encoding="utf-8").splitlines()) if note.is_file() else set()
         for name in names.values():
             if (folder / name).is_symlink() or (name not in written and (folder / name).exists()):
-                raise InvalidConfigError(f"--output {folder}: {name} was not written by a replay; name another folder")
+                raise InvalidConfigError(
+                    f"--output {folder}: {name} was not written by a replay; name another folder"
+                )
         folder.mkdir(parents=True, exist_ok=True)
-        note.write_text("".join(f"{name}\n" for name in sorted(written | set(names.values()))), encoding="utf-8")
+        note.write_text(
+            "".join(f"{name}\n" for name in sorted(written | set(names.values()))), encoding="utf-8"
+        )
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidConfigError(f"--output {folder} cannot be used: {error}") from error
     return {result: folder / name for result, name in names.items()}
@@ -305,15 +411,21 @@ def result_folders(folder: Path, results: Sequence[str]) -> dict[str, Path]:
 def _session(name: str, wants_authentication: bool) -> SparkSession:
     """The caller's session, or a new one with the settings of `secured`."""
     is_given = SparkContext._active_spark_context is not None
-    SparkContext._ensure_initialized()  # a SparkConf made before it knows nothing of spark-submit's --master and --conf
+    # a SparkConf made before it knows nothing of spark-submit's --master and --conf
+    SparkContext._ensure_initialized()
     conf = SparkConf()
     given = conf.get("spark.executorEnv.PYTHONPATH") or os.environ.get("PYTHONPATH")
-    conf.set("spark.executorEnv.PYTHONPATH", os.pathsep.join([_PACKAGE_ROOT, *([given] if given else [])]))
+    conf.set(
+        "spark.executorEnv.PYTHONPATH",
+        os.pathsep.join([_PACKAGE_ROOT, *([given] if given else [])]),
+    )
     conf.setIfMissing("spark.ui.showConsoleProgress", "false")
     for key, value in SMALL_MEMORY.items():
         conf.setIfMissing(key, value)
     if not is_given:
-        conf = with_private_scratch(secured(conf.setIfMissing("spark.master", "local[*]"), wants_authentication))
+        conf = with_private_scratch(
+            secured(conf.setIfMissing("spark.master", "local[*]"), wants_authentication)
+        )
     builder = SparkSession.builder.appName(f"{name} replay")
     for key, value in conf.getAll():
         builder = builder.config(key, value)
@@ -328,7 +440,9 @@ def _session(name: str, wants_authentication: bool) -> SparkSession:
 def _progress(spark: SparkSession, results: Replay) -> Iterator[None]:
     """A line every few seconds, while actions run on this thread."""
     over = threading.Event()
-    thread = threading.Thread(target=_say_progress, args=(spark, results, over), name="replay-progress", daemon=True)
+    thread = threading.Thread(
+        target=_say_progress, args=(spark, results, over), name="replay-progress", daemon=True
+    )
     thread.start()
     try:
         yield
@@ -340,10 +454,19 @@ def _progress(spark: SparkSession, results: Replay) -> Iterator[None]:
 def _say_progress(spark: SparkSession, results: Replay, over: threading.Event) -> None:
     tracker = spark.sparkContext.statusTracker()
     while not over.wait(_LINE_EVERY_S):
-        stages = [info for id in tracker.getActiveStageIds() if (info := tracker.getStageInfo(id)) is not None]
+        stages = [
+            info
+            for id in tracker.getActiveStageIds()
+            if (info := tracker.getStageInfo(id)) is not None
+        ]
         tasks = ", ".join(f"{s.numCompletedTasks} of {s.numTasks}" for s in stages) or "none"
-        done = ", ".join(f"{name} {counts['executed']:,}" for name, counts in _sorted(results.counts))
-        print(f"Spark tasks done in running stages: {tasks}; tuples executed by finished tasks: {done or 'none yet'}", flush=True)
+        done = ", ".join(
+            f"{name} {counts['executed']:,}" for name, counts in _sorted(results.counts)
+        )
+        print(
+            f"Spark tasks done in running stages: {tasks}; tuples executed by finished tasks: {done or 'none yet'}",
+            flush=True,
+        )
 
 
 def _sorted(counts: Mapping[str, Mapping[str, int]]) -> list[tuple[str, Mapping[str, int]]]:

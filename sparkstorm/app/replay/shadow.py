@@ -1,8 +1,9 @@
-"""Shadow of an upgrade: new code is given what a live task was given, beside the old code; outputs are compared and thrown away.
+"""Shadow of an upgrade: new code is given what a live task was given, beside the old code; outputs
+are compared and thrown away.
 
-The input is a recording of the live task (`topology.record.components`): committed rows with the state before them. Each
-version runs in a process of its own, from the same state; compared are what each row emits, whether it fails, and which keys
-of the state it changes.
+The input is a recording of the live task (`topology.record.components`): committed rows with the
+state before them. Each version runs in a process of its own, from the same state; compared are what
+each row emits, whether it fails, and which keys of the state it changes.
 """
 
 from __future__ import annotations
@@ -41,28 +42,36 @@ def shadow(
     most: int = 0,
     by_value: Sequence[str] | None = None,
 ) -> ShadowReport:
-    """Step new code and the code that runs through the recording of a live task, and compare them row by row.
+    """Step new code and the code that runs through the recording of a live task, and compare them
+    row by row.
 
-    Nothing is changed. `recording` is a folder that `topology.record.components` has filled; the newest rows are compared,
-    `most` at least (0: all).
+    Nothing is changed. `recording` is a folder that `topology.record.components` has filled; the
+    newest rows are compared, `most` at least (0: all).
     """
     new = cluster.packed(topology, by_value, conf), conf
     return compare_versions(cluster.running_code(handle.topology_id), new, recording, most)
 
 
 def compare_versions(
-    old: tuple[bytes, Mapping[str, Any]], new: tuple[bytes, Mapping[str, Any]], recording: str | Path, most: int = 0
+    old: tuple[bytes, Mapping[str, Any]],
+    new: tuple[bytes, Mapping[str, Any]],
+    recording: str | Path,
+    most: int = 0,
 ) -> ShadowReport:
-    """Step both versions (code, configuration) through a task's recording, its newest `most` rows at the most (0: all).
+    """Step both versions (code, configuration) through a task's recording, its newest `most` rows
+    at the most (0: all).
 
-    RecordingError when there is no row to compare, or none with a known state; WorkerFailedError for code that cannot run.
+    RecordingError when there is no row to compare, or none with a known state; WorkerFailedError
+    for code that cannot run.
     """
     slices = recorded(recording)
     if not slices or not any(each.tuples for each in slices):
         raise RecordingError(f"{recording}: there is no row to compare")
     known = [each for each in slices if each.state is not None or not each.is_stateful]
     if not known:
-        raise RecordingError(f"{recording}: the state before its rows was too large to be recorded (topology.record.state.keys)")
+        raise RecordingError(
+            f"{recording}: the state before its rows was too large to be recorded (topology.record.state.keys)"
+        )
     passed_over = sum(len(each.tuples) for each in slices) - sum(len(each.tuples) for each in known)
     with tempfile.TemporaryDirectory() as name:
         versions: list[Version] = []
@@ -76,7 +85,9 @@ def compare_versions(
 
 
 def _newest(slices: Sequence[Slice], most: int) -> list[Slice]:
-    """Return whole slices from the end that hold at least so many rows: only their beginnings have a state."""
+    """Return whole slices from the end that hold at least so many rows: only their beginnings have
+    a state.
+    """
     found: list[Slice] = []
     for each in reversed(slices):
         found.insert(0, each)
@@ -85,13 +96,19 @@ def _newest(slices: Sequence[Slice], most: int) -> list[Slice]:
     return found
 
 
-def _compared(versions: Sequence[Version], slices: Sequence[Slice], passed_over: int) -> ShadowReport:
+def _compared(
+    versions: Sequence[Version], slices: Sequence[Slice], passed_over: int
+) -> ShadowReport:
     comparison = Comparison(versions, slices[0].component, slices[0].task)
     for each in slices:
         comparison.begin(each.index, each.state or {})
-        for batch in in_batches([(t.component, t.stream, t.values, t.at_ms) for t in each.tuples], _BATCH):
+        for batch in in_batches(
+            [(t.component, t.stream, t.values, t.at_ms) for t in each.tuples], _BATCH
+        ):
             comparison.rows(batch)
-    return ShadowReport(comparison.compared, comparison.different, tuple(comparison.kept), passed_over)
+    return ShadowReport(
+        comparison.compared, comparison.different, tuple(comparison.kept), passed_over
+    )
 
 
 def check_shadow(name: str, report: ShadowReport, least: int) -> None:

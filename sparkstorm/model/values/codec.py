@@ -1,7 +1,9 @@
-"""Codec: the closed set of values that tuples and state may carry, and their bytes (msgpack, with extensions).
+"""Codec: the closed set of values that tuples and state may carry, and their bytes (msgpack, with
+extensions).
 
-Laws: `normalise` returns what the receiving worker reads, so that placement never changes a result; a value outside the
-set is a CodecError that names it, never a silent conversion; nothing is pickled.
+Laws: `normalise` returns what the receiving worker reads, so that placement never changes a result;
+a value outside the set is a CodecError that names it, never a silent conversion; nothing is
+pickled.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ from sparkstorm.model.values.value_types import IMMUTABLE, RegisteredValue, Wide
 SCALARS = frozenset({str, int, float, bool, bytes, type(None)})
 KEYS = SCALARS | IMMUTABLE
 """Types of keys of states and groups."""
-INT_MIN, INT_MAX = -(2**63), 2**63 - 1
+INT_MIN = -(2**63)
+INT_MAX = 2**63 - 1
 Serializers = Mapping[type, tuple[str, Callable[[Any], Any], Callable[[Any], Any]]]
 """By type: its tag, the function to a value of the closed set, and the function back."""
 
@@ -42,22 +45,32 @@ _REGISTERED = 1  # msgpack extension code of registered types
 
 
 class Codec:
-    """Packer of values; registered types are packed as tagged values (Storm's topology.kryo.register)."""
+    """Packer of values; registered types are packed as tagged values (Storm's
+    topology.kryo.register).
+    """
 
     def __init__(self, serializers: Serializers | None = None, is_lenient: bool = False) -> None:
-        self._is_lenient = is_lenient  # values of classes that are not registered here are read as RegisteredValue
+        # values of classes that are not registered here are read as RegisteredValue
+        self._is_lenient = is_lenient
         registered = dict(serializers or {})
         self._tag_by_type = {kind: (tag, encode) for kind, (tag, encode, _) in registered.items()}
         self._decode_by_tag = {tag: decode for tag, _, decode in registered.values()}
         self._depth = 0  # of registered values inside registered values being read
-        self._fault: Exception | None = None  # raised inside a hook: the packer only says that a hook failed
+        # raised inside a hook: the packer only says that a hook failed
+        self._fault: Exception | None = None
         self.rest: Callable[..., Any] = self._normalise_plain
         """Decides about what the core's `normalise` does not copy by itself."""
-        self.normalise: Callable[..., Any] = self.rest if core is None else partial(core.normalise, self.rest)
-        """Return the value as every receiver reads it (tuples become lists); CodecError for a value outside the set."""
+        self.normalise: Callable[..., Any] = (
+            self.rest if core is None else partial(core.normalise, self.rest)
+        )
+        """Return the value as every receiver reads it (tuples become lists); CodecError for a value
+        outside the set.
+        """
 
     def _normalise_plain(self, value: Any, depth: int = 0) -> Any:
-        """Twin of the core's `normalise`, which calls it for all but msgpack's own containers and scalars."""
+        """Twin of the core's `normalise`, which calls it for all but msgpack's own containers and
+        scalars.
+        """
         kind = type(value)
         if kind is int:
             return value if INT_MIN <= value <= INT_MAX else value_types.checked_int(value)
@@ -76,12 +89,19 @@ class Codec:
             return value_types.checked(value)
         if kind is set or kind is frozenset:
             return kind(self._element(item) for item in value)
-        if kind in self._tag_by_type or value_types.name_of(kind) is not None or kind is RegisteredValue:
+        if (
+            kind in self._tag_by_type
+            or value_types.name_of(kind) is not None
+            or kind is RegisteredValue
+        ):
             packed = self.pack(value)
             try:
-                return self.unpack(packed)  # there and back: a serializer may drop what does not matter to it
+                # there and back: a serializer may drop what does not matter to it
+                return self.unpack(packed)
             except MalformedFrameError as error:
-                raise CodecError(f"a value of type {_name(value)} that cannot be read back: {error}") from error
+                raise CodecError(
+                    f"a value of type {_name(value)} that cannot be read back: {error}"
+                ) from error
         if type(item := plain_scalar(value)) is not kind:
             return self.normalise(item, depth + 1)
         raise CodecError(_unknown(value))
@@ -94,14 +114,18 @@ class Codec:
             except (TypeError, ValueError) as error:
                 if self._fault is not None or "64-bit" not in str(error):
                     raise
-                packed = ormsgpack.packb(self._shielded(value), default=self._encode, option=_STRICT)
+                packed = ormsgpack.packb(
+                    self._shielded(value), default=self._encode, option=_STRICT
+                )
             require_bounded(packed)
         except (TypeError, ValueError, MalformedFrameError) as error:
             raise CodecError(self._explained(error)) from error
         return packed
 
     def unpack(self, data: bytes | memoryview, most: int = MAX_MEMORY) -> Any:
-        """Return the value of received bytes; MalformedFrameError if they are damaged or weigh more than `most`."""
+        """Return the value of received bytes; MalformedFrameError if they are damaged or weigh more
+        than `most`.
+        """
         require_bounded(data, most)
         try:
             return ormsgpack.unpackb(data, option=_OPTIONS, ext_hook=self._decode)
@@ -111,7 +135,11 @@ class Codec:
     def _key(self, key: Any) -> Any:
         key = plain_scalar(key)
         kind = type(key)
-        if kind in _KEYS or kind in IMMUTABLE or (value_types.name_of(kind) and issubclass(kind, Enum)):
+        if (
+            kind in _KEYS
+            or kind in IMMUTABLE
+            or (value_types.name_of(kind) and issubclass(kind, Enum))
+        ):
             return self.normalise(key)
         raise CodecError(
             f"a mapping key of type {kind.__name__}; keys are text, bytes, numbers, true/false, none, "
@@ -122,10 +150,14 @@ class Codec:
         try:
             return self._key(item)
         except CodecError as error:
-            raise CodecError(str(error).replace("a mapping key of", "an element of a set of", 1)) from error
+            raise CodecError(
+                str(error).replace("a mapping key of", "an element of a set of", 1)
+            ) from error
 
     def _shielded(self, value: Any) -> Any:
-        """Return the value with its wide numbers as extensions: the packer refuses them without asking."""
+        """Return the value with its wide numbers as extensions: the packer refuses them without
+        asking.
+        """
         kind = type(value)
         if kind is int and not INT_MIN <= value <= INT_MAX:
             return self._extension(value_types.WIDE_INT, str(value_types.checked_int(value)))
@@ -134,22 +166,30 @@ class Codec:
         return {key: self._shielded(item) for key, item in value.items()} if kind is dict else value
 
     def _built_in(self, value: Any) -> ormsgpack.Ext | None:
-        kind, found = type(value), value_types.encoded(value)
+        kind = type(value)
+        found = value_types.encoded(value)
         if found is not None:
             return self._extension(*found)
         if kind is WideMapping:
             return self._extension(value_types.MAPPING, [list(pair) for pair in value.items()])
         if kind is set or kind is frozenset:
             elements = sorted(value, key=self.pack)  # equal sets have equal bytes
-            return self._extension(value_types.SET if kind is set else value_types.FROZEN_SET, elements)
-        return self._extension(_REGISTERED, [value.name, value.content]) if kind is RegisteredValue else None
+            return self._extension(
+                value_types.SET if kind is set else value_types.FROZEN_SET, elements
+            )
+        return (
+            self._extension(_REGISTERED, [value.name, value.content])
+            if kind is RegisteredValue
+            else None
+        )
 
     def _extension(self, code: int, content: Any) -> ormsgpack.Ext:
         return ormsgpack.Ext(code, self.pack(content))
 
     def _encode(self, value: Any) -> Any:
         kind = type(value)
-        entry, name = self._tag_by_type.get(kind), value_types.name_of(kind)
+        entry = self._tag_by_type.get(kind)
+        name = value_types.name_of(kind)
         try:
             if entry is None and (extension := self._built_in(value)) is not None:
                 return extension
@@ -183,18 +223,23 @@ class Codec:
                 return RegisteredValue(tag, content)
             self._fault = MalformedFrameError(f"a value of unregistered type {tag!r:.60}")
         except Exception as error:  # user code, on bytes from outside
-            self._fault = MalformedFrameError(f"a value of a registered type cannot be read: {str(error)[-200:]}")
+            self._fault = MalformedFrameError(
+                f"a value of a registered type cannot be read: {str(error)[-200:]}"
+            )
         finally:
             self._depth -= 1
         raise self._fault
 
     def _explained(self, error: Exception) -> str:
-        fault, self._fault = self._fault, None
+        fault = self._fault
+        self._fault = None
         return str(fault or error)
 
 
 def plain_scalar(value: Any) -> Any:
-    """Return a scalar of numpy's as a plain value, and any other value as it is (a longdouble, which has no plain number, too)."""
+    """Return a scalar of numpy's as a plain value, and any other value as it is (a longdouble,
+    which has no plain number, too).
+    """
     if type(value) in KEYS or not hasattr(value, "dtype") or getattr(value, "shape", None) != ():
         return value
     return value.item()

@@ -1,6 +1,8 @@
-"""Parser of declared types of fields and states, written as in Spark's SQL: "bigint", "map<string,array<double>>".
+"""Parser of declared types of fields and states, written as in Spark's SQL: "bigint",
+"map<string,array<double>>".
 
-Only types whose values a tuple can carry: true/false, numbers, text, bytes, dates, timestamps, lists, mappings.
+Only types whose values a tuple can carry: true/false, numbers, text, bytes, dates, timestamps,
+lists, mappings.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ _MOST_DEPTH = 16
 
 @dataclass(frozen=True, slots=True)
 class ColumnType:
-    """A type: its name, and names and types of its parts (array: element; map: key, value; struct: its fields)."""
+    """A type: its name, and names and types of its parts (array: element; map: key, value; struct:
+    its fields).
+    """
 
     name: str
     parts: tuple[tuple[str, ColumnType], ...] = ()
@@ -60,7 +64,9 @@ def parse_type(text: str) -> ColumnType:
 
 
 def parse_columns(text: str) -> list[tuple[str, ColumnType]]:
-    """Return the names and types of "word string, n bigint"; ValueError says in one sentence what is wrong."""
+    """Return the names and types of "word string, n bigint"; ValueError says in one sentence what
+    is wrong.
+    """
     reader = _Reader(text)
     columns = reader.fields()
     reader.end()
@@ -75,14 +81,17 @@ class _Reader:
             raise ValueError(f"{text!r:.60} is no text of a type")
         self._text = text
         self._tokens: list[tuple[str, bool]] = []  # with whether it is quoted
-        place, end = 0, len(text.rstrip())
+        place = 0
+        end = len(text.rstrip())
         while place < end:
             found = _TOKEN.match(text, place)
             if found is None:
                 raise ValueError(f"'{text[:60]}' has a backtick without its pair")
             decimal, quoted, mark, word = found.groups()
             word = word or (decimal and decimal.replace(" ", ""))
-            self._tokens.append((quoted.replace("``", "`"), True) if quoted is not None else (mark or word, False))
+            self._tokens.append(
+                (quoted.replace("``", "`"), True) if quoted is not None else (mark or word, False)
+            )
             place = found.end()
         self._place = self._depth = 0
 
@@ -119,12 +128,16 @@ class _Reader:
         folded = [name.lower() for name, _ in found]
         twice = next((name for name, _ in found if folded.count(name.lower()) > 1), None)
         if twice is not None:
-            raise ValueError(f"'{self._text[:60]}' names '{twice}' twice (Spark does not tell upper from lower case)")
+            raise ValueError(
+                f"'{self._text[:60]}' names '{twice}' twice (Spark does not tell upper from lower case)"
+            )
         return found
 
     def end(self) -> None:
         if self._place < len(self._tokens):
-            raise ValueError(f"'{self._text[:60]}' goes on with '{self._tokens[self._place][0][:40]}' where it should end")
+            raise ValueError(
+                f"'{self._text[:60]}' goes on with '{self._tokens[self._place][0][:40]}' where it should end"
+            )
 
     def _parts(self, word: str) -> tuple[tuple[str, ColumnType], ...]:
         self._expect("<")
@@ -135,7 +148,9 @@ class _Reader:
             self._expect(",")
             parts = (("key", key), ("value", self.type()))
             if key.parts:
-                raise ValueError(f"'{self._text[:60]}': keys of a map are text, bytes, numbers or true/false, not {key}")
+                raise ValueError(
+                    f"'{self._text[:60]}': keys of a map are text, bytes, numbers or true/false, not {key}"
+                )
         else:
             parts = tuple(self.fields())
         self._expect(">")

@@ -10,7 +10,8 @@ from typing import Any
 
 PER_OCTAVE = 8
 """Buckets of a histogram per doubling of the value: each is 9 % wide."""
-LOWEST, HIGHEST = -40 * PER_OCTAVE, 60 * PER_OCTAVE
+LOWEST = -40 * PER_OCTAVE
+HIGHEST = 60 * PER_OCTAVE
 """First and last bucket: of values up to 1e-12, zero and below, and of those from 1e18 on."""
 
 
@@ -44,7 +45,9 @@ class MetricValue:
             self.buckets[bucket] = self.buckets.get(bucket, 0) + 1
 
     def plus(self, newer: MetricValue) -> MetricValue:
-        """Return the sum of both, of gauges the newer; that one alone where the code has changed the kind."""
+        """Return the sum of both, of gauges the newer; that one alone where the code has changed
+        the kind.
+        """
         if self.kind is not newer.kind or newer.kind is MetricKind.GAUGE:
             return newer
         buckets = dict(self.buckets)
@@ -79,7 +82,11 @@ def value_bucket(value: float) -> int:
     """Return the bucket of a value: the first one whose bound is not below it."""
     if not value > 0:
         return LOWEST
-    return HIGHEST if math.isinf(value) else min(HIGHEST, max(LOWEST, math.ceil(math.log2(value) * PER_OCTAVE)))
+    return (
+        HIGHEST
+        if math.isinf(value)
+        else min(HIGHEST, max(LOWEST, math.ceil(math.log2(value) * PER_OCTAVE)))
+    )
 
 
 def value_bound(bucket: int) -> float:
@@ -88,8 +95,11 @@ def value_bound(bucket: int) -> float:
 
 
 def quantile(buckets: Mapping[int, int], share: float) -> float | None:
-    """Return the upper bound of the bucket below which this share of the values lies; None without any."""
-    total, seen = sum(buckets.values()), 0
+    """Return the upper bound of the bucket below which this share of the values lies; None without
+    any.
+    """
+    total = sum(buckets.values())
+    seen = 0
     for bucket in sorted(buckets):
         seen += buckets[bucket]
         if seen >= share * total:

@@ -1,10 +1,12 @@
-"""Tagged text: JSON from which every value that a tuple may carry is read back exactly, with its type.
+"""Tagged text: JSON from which every value that a tuple may carry is read back exactly, with its
+type.
 
-JSON's own forms stand for none, true/false, whole numbers, finite floats (always with a point or an exponent), text, lists
-and mappings whose keys are text. Objects with one tag stand for the rest: {"$float": "nan"}, {"$bytes": base64},
-{"$map": [[key, value], ...]}, {"$date": text}, {"$datetime": [text, zone, fold]}, {"$decimal": text}, {"$uuid": text},
-{"$set": list}, {"$frozenset": list} and {"$object": [class, fields]}; a mapping with a key that begins with "$" is written as
-$map too. In a column of text the whole is wrapped, {"$value": ...}, which marks the cell as tagged.
+JSON's own forms stand for none, true/false, whole numbers, finite floats (always with a point or an
+exponent), text, lists and mappings whose keys are text. Objects with one tag stand for the rest:
+{"$float": "nan"}, {"$bytes": base64}, {"$map": [[key, value], ...]}, {"$date": text}, {"$datetime":
+[text, zone, fold]}, {"$decimal": text}, {"$uuid": text}, {"$set": list}, {"$frozenset": list} and
+{"$object": [class, fields]}; a mapping with a key that begins with "$" is written as $map too. In a
+column of text the whole is wrapped, {"$value": ...}, which marks the cell as tagged.
 """
 
 from __future__ import annotations
@@ -44,17 +46,22 @@ _PLAIN: dict[type, Callable[[Any], str]] = {
 def to_json(value: Any) -> str:
     """Return the JSON of one value, without the wrapping; tuples are written as lists."""
     try:
-        return json.dumps(_jsonable(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+        return json.dumps(
+            _jsonable(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False
+        )
     except RecursionError as error:
         raise CodecError("values nest too deeply") from error
 
 
 def row_writer(fields: Sequence[str]) -> Callable[[Sequence[Any]], str]:
-    """Return a function from a row's values to `to_json` of them by field, made for many rows of plain values."""
+    """Return a function from a row's values to `to_json` of them by field, made for many rows of
+    plain values.
+    """
     if any(name.startswith("$") for name in fields):
         return lambda values: to_json(dict(zip(fields, values, strict=True)))
     heads = [f"{',' if place else '{'}{to_json(name)}:" for place, name in enumerate(fields)]
-    plain, end = _PLAIN, "}" if fields else "{}"
+    plain = _PLAIN
+    end = "}" if fields else "{}"
 
     def write(values: Sequence[Any]) -> str:
         parts: list[str] = []
@@ -77,7 +84,9 @@ def from_json(text: str) -> Any:
         found = json.loads(text, object_pairs_hook=_object, parse_constant=_no_constant)
         return Codec(is_lenient=True).normalise(found)
     except (ValueError, TypeError, RecursionError, CodecError) as error:
-        raise CodecError(f"{text[:60]!r} is no value as SparkStorm writes it: {str(error)[:200]}") from error
+        raise CodecError(
+            f"{text[:60]!r} is no value as SparkStorm writes it: {str(error)[:200]}"
+        ) from error
 
 
 def tag_text(value: Any) -> str:
@@ -91,7 +100,8 @@ def is_tagged(cell: Any) -> bool:
 
 
 def read_value(cell: Any) -> Any:
-    """Return the value behind a cell of a result: tagged text is read, any other cell is the value itself.
+    """Return the value behind a cell of a result: tagged text is read, any other cell is the value
+    itself.
 
     CodecError when the text begins as tagged text does and is none.
 
@@ -150,13 +160,23 @@ def _untagged(tag: str, content: Any) -> Any:
             raise ValueError(f"bytes that are not base64 ({error})") from error
     if tag in _CODE_BY_TAG:
         code = _CODE_BY_TAG[tag]
-        return UUID(content) if code == value_types.UNIQUE_ID else value_types.decoded(code, content)
+        return (
+            UUID(content) if code == value_types.UNIQUE_ID else value_types.decoded(code, content)
+        )
     if tag in ("$set", "$frozenset") and isinstance(content, list):
         return set(content) if tag == "$set" else frozenset(content)
     if tag == "$object" and isinstance(content, list) and len(content) == 2:
         name, fields = content
-        return value_types.made(name, fields) if value_types.is_registered(name) else RegisteredValue(str(name), fields)
-    if tag == "$map" and isinstance(content, list) and all(isinstance(pair, list) and len(pair) == 2 for pair in content):
+        return (
+            value_types.made(name, fields)
+            if value_types.is_registered(name)
+            else RegisteredValue(str(name), fields)
+        )
+    if (
+        tag == "$map"
+        and isinstance(content, list)
+        and all(isinstance(pair, list) and len(pair) == 2 for pair in content)
+    ):
         found = dict(content)
         if len(found) != len(content):
             raise ValueError("a mapping with a key twice")

@@ -1,4 +1,6 @@
-"""Bound on the memory of unpacked bytes: a none is 1 byte packed and 8 bytes unpacked, an empty list 80."""
+"""Bound on the memory of unpacked bytes: a none is 1 byte packed and 8 bytes unpacked, an empty
+list 80.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +8,19 @@ from sparkstorm.errors import MalformedFrameError
 from sparkstorm.model.compiled import core
 from sparkstorm.model.values import value_types
 
-MAX_MEMORY = 768 << 20  # of one value, in bytes; half of it would refuse a list of 11 million numbers
+# of one value, in bytes; half of it would refuse a list of 11 million numbers
+MAX_MEMORY = 768 << 20
 MOST_PER_BYTE = 168  # of weight: a small negative number in a set
 
-# bytes of memory of a value, with its place in a list or mapping, as tracemalloc has shown them on CPython 3.11
+# bytes of memory of a value, with its place in a list or mapping, as tracemalloc has shown them on
+# CPython 3.11
 _PLAIN = 10  # none, true and false, and the small numbers and empty texts that exist once
-_NUMBER, _WIDE = 40, 56
+_NUMBER = 40
+_WIDE = 56
 _TEXT = 80  # and one to four bytes for each of its own
 _LIST = 88  # also an empty mapping
-_MAPPING, _PAIR = 184, 68
+_MAPPING = 184
+_PAIR = 68
 _EXTENSION = 256  # an empty set takes most; its content is packed values, which are weighed too
 _ELEMENT = 128  # of a set, or a pair of a wide mapping: their tables
 _WITH_ELEMENTS = frozenset({value_types.SET, value_types.FROZEN_SET, value_types.MAPPING})
@@ -56,20 +62,27 @@ _SIZED = {  # what begins with a length: its kind, and the bytes of that length
 
 
 def require_bounded(data: bytes | memoryview, most: int = MAX_MEMORY) -> None:
-    """Raise MalformedFrameError if packed values weigh more than `most`, in bytes of memory once unpacked.
+    """Raise MalformedFrameError if packed values weigh more than `most`, in bytes of memory once
+    unpacked.
 
-    Nothing is unpacked. Fewer bytes than `most` / MOST_PER_BYTE cannot weigh so much and are not looked at.
+    Nothing is unpacked. Fewer bytes than `most` / MOST_PER_BYTE cannot weigh so much and are not
+    looked at.
     """
     if len(data) > most // MOST_PER_BYTE and weigh(data, most) > most:
-        raise MalformedFrameError(f"values of {len(data)} bytes that would take more than {most >> 20} MiB of memory; divide them")
+        raise MalformedFrameError(
+            f"values of {len(data)} bytes that would take more than {most >> 20} MiB of memory; divide them"
+        )
 
 
 def weigh_plain(data: bytes | memoryview, most: int) -> int:
-    """Return the weight of packed values, or the first sum above `most`; damaged bytes weigh nothing. Twin of the core's.
+    """Return the weight of packed values, or the first sum above `most`; damaged bytes weigh
+    nothing. Twin of the core's.
 
     The content of an extension ends with it, whatever length the values in it claim.
     """
-    at, stop, found = 0, len(data), 0
+    at = 0
+    stop = len(data)
+    found = 0
     outer: list[int] = []  # ends of what the extensions at hand lie in
     opens = False  # whether an extension with elements begins here
     while True:
@@ -77,14 +90,17 @@ def weigh_plain(data: bytes | memoryview, most: int) -> int:
             stop = outer.pop()
         if at >= stop or found > most:
             return found
-        first, has_elements, opens = data[at], opens, False
+        first = data[at]
+        has_elements = opens
+        opens = False
         at += 1
         if first < 0x80 or first >= 0xE0:
             found += _NUMBER if 0xE0 <= first < 0xFB else _PLAIN
             continue
         if first in _FIXED:
             size, weight = _FIXED[first]
-            at, found = min(at + size, stop), found + weight
+            at = min(at + size, stop)
+            found = found + weight
             continue
         if first in _SHORT:
             kind, length = _SHORT[first]
@@ -114,7 +130,8 @@ def weigh_plain(data: bytes | memoryview, most: int) -> int:
                 stop = min(at + length, stop)
         else:
             end = min(at + length, stop)
-            found += _PLAIN if end == at else _TEXT + (end - at) * (1 if kind == _BYTES else _width(max(data[at:end])))
+            wide = 1 if kind == _BYTES or end == at else _width(max(data[at:end]))
+            found += _PLAIN if end == at else _TEXT + (end - at) * wide
             at = end
 
 

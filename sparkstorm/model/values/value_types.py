@@ -1,7 +1,9 @@
-"""Types of values beyond msgpack's own: each with its extension code, its content in plain values, and the way back.
+"""Types of values beyond msgpack's own: each with its extension code, its content in plain values,
+and the way back.
 
-dates, datetimes with a zone, Decimal, UUID, sets, whole numbers beyond 64 bits, mappings with such keys, and dataclasses and
-enums that were registered by name ("module:Class", the key `topology.serializers`).
+dates, datetimes with a zone, Decimal, UUID, sets, whole numbers beyond 64 bits, mappings with such
+keys, and dataclasses and enums that were registered by name ("module:Class", the key
+`topology.serializers`).
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ _names: dict[type, str] = {}
 
 @dataclass(frozen=True, slots=True)
 class RegisteredValue:
-    """A value of a registered class, in a process that has not registered it: its class's name and its content."""
+    """A value of a registered class, in a process that has not registered it: its class's name and
+    its content.
+    """
 
     name: str
     content: Any
@@ -41,7 +45,9 @@ class WideMapping(dict[Any, Any]):
 
 
 def register(names: Iterable[str]) -> None:
-    """Register dataclasses and enums by "module:Class" for this process; InvalidConfigError names what is neither."""
+    """Register dataclasses and enums by "module:Class" for this process; InvalidConfigError names
+    what is neither.
+    """
     for name in names:
         module, colon, path = str(name).partition(":")
         found: Any = None
@@ -52,9 +58,13 @@ def register(names: Iterable[str]) -> None:
                     found = getattr(found, part)
             except (ImportError, AttributeError, ValueError) as error:
                 raise InvalidConfigError(f"topology.serializers: {name}: {error}") from error
-        is_fit = isinstance(found, type) and (dataclasses.is_dataclass(found) or issubclass(found, Enum))
+        is_fit = isinstance(found, type) and (
+            dataclasses.is_dataclass(found) or issubclass(found, Enum)
+        )
         if not is_fit:
-            raise InvalidConfigError(f"topology.serializers: {name!r:.80} is no dataclass or enum; write module:Class")
+            raise InvalidConfigError(
+                f"topology.serializers: {name!r:.80} is no dataclass or enum; write module:Class"
+            )
         _classes[name], _names[found] = found, name
 
 
@@ -64,7 +74,9 @@ def top_module(name: str) -> str:
 
 
 def check_serializers(names: Iterable[str], by_value: Iterable[str]) -> None:
-    """Refuse classes of modules that travel by value: each component would get a class of its own, unequal to the others'."""
+    """Refuse classes of modules that travel by value: each component would get a class of its own,
+    unequal to the others'.
+    """
     travelling = set(by_value)
     for name in names:
         if (top := top_module(name)) in travelling:
@@ -80,7 +92,9 @@ def name_of(kind: type) -> str | None:
 
 
 def content_of(value: Any) -> Any:
-    """Return what is packed of a registered value: an enum's name (flags that are combined: their bits), a dataclass's fields."""
+    """Return what is packed of a registered value: an enum's name (flags that are combined: their
+    bits), a dataclass's fields.
+    """
     if isinstance(value, Enum):
         return value.name if value.name in type(value).__members__ else value.value
     return {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
@@ -99,13 +113,16 @@ def made(name: str, content: Any) -> Any:
     fields = {each.name: each.init for each in dataclasses.fields(kind)}
     value = kind(**{field: held for field, held in content.items() if fields.get(field, True)})
     for field, held in content.items():
-        if getattr(value, field, value) is not held:  # __post_init__ has changed it, as it did for the value that was sent
+        # __post_init__ has changed it, as it did for the value that was sent
+        if getattr(value, field, value) is not held:
             object.__setattr__(value, field, held)
     return value
 
 
 def encoded(value: Any) -> tuple[int, Any] | None:
-    """Return the extension code of a value that cannot hold others, and its content; None for another type."""
+    """Return the extension code of a value that cannot hold others, and its content; None for
+    another type.
+    """
     kind = type(value)
     if kind is datetime.date:
         return DATE, value.isoformat()
@@ -124,7 +141,9 @@ def decoded(code: int, content: Any) -> Any:
 
 
 def checked(value: Any) -> Any:
-    """Return a value of one of IMMUTABLE as it is read elsewhere; CodecError when it has no exact form."""
+    """Return a value of one of IMMUTABLE as it is read elsewhere; CodecError when it has no exact
+    form.
+    """
     if type(value) is datetime.datetime and value.tzinfo is not datetime.UTC:
         return _as_datetime(_datetime_content(value))
     if type(value) is Decimal and value.is_snan():
@@ -135,15 +154,21 @@ def checked(value: Any) -> Any:
 def checked_int(value: int) -> int:
     """Return a whole number of not too many bits."""
     if value.bit_length() > MOST_INT_BITS:
-        raise CodecError(f"a whole number of {value.bit_length()} bits; the most are {MOST_INT_BITS}")
+        raise CodecError(
+            f"a whole number of {value.bit_length()} bits; the most are {MOST_INT_BITS}"
+        )
     return value
 
 
 def _datetime_content(value: datetime.datetime) -> list[Any]:
-    """Text without zone, the zone (a name, or microseconds from UTC), and which of two equal local times it is."""
+    """Text without zone, the zone (a name, or microseconds from UTC), and which of two equal local
+    times it is.
+    """
     offset = value.utcoffset()
     if offset is None:
-        raise CodecError(f"a datetime without a zone ({value.isoformat()}); give it one, as in value.replace(tzinfo=datetime.UTC)")
+        raise CodecError(
+            f"a datetime without a zone ({value.isoformat()}); give it one, as in value.replace(tzinfo=datetime.UTC)"
+        )
     zone: Any = getattr(value.tzinfo, "key", None)  # zoneinfo's
     if not isinstance(zone, str) or zone == "UTC":
         zone = offset // datetime.timedelta(microseconds=1)
@@ -152,8 +177,16 @@ def _datetime_content(value: datetime.datetime) -> list[Any]:
 
 def _as_datetime(content: Any) -> datetime.datetime:
     text, zone, fold = content
-    offset = datetime.timedelta(0) if isinstance(zone, str) else datetime.timedelta(microseconds=zone)
-    place: datetime.tzinfo = ZoneInfo(zone) if isinstance(zone, str) else datetime.timezone(offset) if offset else datetime.UTC
+    offset = (
+        datetime.timedelta(0) if isinstance(zone, str) else datetime.timedelta(microseconds=zone)
+    )
+    place: datetime.tzinfo = (
+        ZoneInfo(zone)
+        if isinstance(zone, str)
+        else datetime.timezone(offset)
+        if offset
+        else datetime.UTC
+    )
     bare = datetime.datetime.fromisoformat(text)
     if bare.tzinfo is not None:
         raise ValueError(f"{text!r:.60} has a zone already")

@@ -1,6 +1,8 @@
-"""Declared columns of a replay's results: by the caller's `types`, else by the streams' and states' own declarations. PURE.
+"""Declared columns of a replay's results: by the caller's `types`, else by the streams' and states'
+own declarations. PURE.
 
-Declarations go by name and are checked before anything runs; InvalidTopologyError names the result and the column.
+Declarations go by name and are checked before anything runs; InvalidTopologyError names the result
+and the column.
 """
 
 from __future__ import annotations
@@ -22,12 +24,20 @@ Columns = Sequence[tuple[str, pa.DataType | None]]
 
 
 def declared_columns(plan: Plan, types: Mapping[str, str]) -> dict[str, Columns]:
-    """Return the columns of every result of bolts, by the result's name; `types` win over what components declare."""
+    """Return the columns of every result of bolts, by the result's name; `types` win over what
+    components declare.
+    """
     own = dict(_own_columns(plan))
     for name, text in types.items():
         if name not in own:
-            why = "it is data, which has the types of its input" if name in result_names(plan) else "there is no such result"
-            raise InvalidTopologyError(f"types of '{name}': {why}; there are {', '.join(sorted(own))}")
+            why = (
+                "it is data, which has the types of its input"
+                if name in result_names(plan)
+                else "there is no such result"
+            )
+            raise InvalidTopologyError(
+                f"types of '{name}': {why}; there are {', '.join(sorted(own))}"
+            )
         own[name] = _by_name(name, text, [field for field, _ in own[name]])
     return own
 
@@ -37,11 +47,17 @@ def _own_columns(plan: Plan) -> Iterator[tuple[str, Columns]]:
         component = plan.topology.components[feed.spout]
         if component.kind != "spout":
             stream = component.streams[feed.stream]
-            yield name, [(field, _own_type(stream.types.get(field, ANY))) for field in stream.fields]
+            yield (
+                name,
+                [(field, _own_type(stream.types.get(field, ANY))) for field in stream.fields],
+            )
     for bolt in plan.topology.bolts:
         if isinstance(bolt.instance, Stateful):
             kinds = (bolt.instance.state_key_type, bolt.instance.state_type)
-            yield bolt.id + STATE_MARK, [(f, _own_type(k or ANY)) for f, k in zip(STATE_FIELDS, kinds, strict=True)]
+            yield (
+                bolt.id + STATE_MARK,
+                [(f, _own_type(k or ANY)) for f, k in zip(STATE_FIELDS, kinds, strict=True)],
+            )
 
 
 def _own_type(text: str) -> pa.DataType | None:
@@ -59,7 +75,9 @@ def _by_name(name: str, text: str, fields: Sequence[str]) -> Columns:
     missing = [each for each in fields if each not in names]
     if unknown or missing:
         said = f"'{unknown[0]}' is no column" if unknown else f"column '{missing[0]}' has no type"
-        raise InvalidTopologyError(f"types of '{name}': {said}; its columns are {', '.join(fields)}")
+        raise InvalidTopologyError(
+            f"types of '{name}': {said}; its columns are {', '.join(fields)}"
+        )
     # By name, another order would do no harm. But it is what swapped names look
     # like, and Spark itself matches by position where it writes into tables.
     if names != list(fields):

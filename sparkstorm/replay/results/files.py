@@ -1,4 +1,5 @@
-"""Results in file formats that cannot hold every value: what a format would change is written as tagged text.
+"""Results in file formats that cannot hold every value: what a format would change is written as
+tagged text.
 
 Law: a state that was written is read back as it was, from every format. Left out: refusing such
 results, and a file of types beside the data, which SparkStorm alone would read.
@@ -10,7 +11,17 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
-from pyspark.sql.types import ArrayType, BinaryType, BooleanType, DataType, LongType, MapType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+)
 
 from sparkstorm.api.value_columns import plain_values
 from sparkstorm.errors import InvalidConfigError
@@ -26,9 +37,9 @@ _NAMED_BY_JSON = (StringType, LongType, BooleanType)
 def writable(name: str, frame: DataFrame, written: str) -> DataFrame:
     """Return a result as a format can hold it.
 
-    Parquet and ORC hold every column. In JSON and CSV, columns that would come back as others are tagged text: bytes, mappings
-    with keys that are not text, in CSV everything nested; of states all that is not text, a whole number or true/false, in
-    CSV all of it.
+    Parquet and ORC hold every column. In JSON and CSV, columns that would come back as others are
+    tagged text: bytes, mappings with keys that are not text, in CSV everything nested; of states
+    all that is not text, a whole number or true/false, in CSV all of it.
     """
     is_state = name.endswith(STATE_MARK)
     changed = [
@@ -57,7 +68,9 @@ def _would_change(kind: DataType, written: str, is_state: bool) -> bool:
     if written not in ("json", "csv"):
         return False
     if is_state:
-        return written == "csv" or not isinstance(kind.elementType if isinstance(kind, ArrayType) else kind, _NAMED_BY_JSON)
+        return written == "csv" or not isinstance(
+            kind.elementType if isinstance(kind, ArrayType) else kind, _NAMED_BY_JSON
+        )
     if written == "csv":
         return isinstance(kind, BinaryType | ArrayType | MapType | StructType)
     return _is_lost_in_json(kind)
@@ -74,7 +87,9 @@ def _is_lost_in_json(kind: DataType) -> bool:
 
 
 def _tagged(frame: DataFrame, names: Sequence[str], is_state: bool) -> DataFrame:
-    schema = StructType([StructField(f.name, StringType()) if f.name in names else f for f in frame.schema])
+    schema = StructType(
+        [StructField(f.name, StringType()) if f.name in names else f for f in frame.schema]
+    )
 
     def tag(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -89,7 +104,13 @@ def _tagged(frame: DataFrame, names: Sequence[str], is_state: bool) -> DataFrame
 
 def _texts(name: str, array: pa.Array, is_state: bool) -> pa.Array:
     if is_state:
-        cells = [None if value is None else tag_text(value) for value in state_values(array, name == "key")]
+        cells = [
+            None if value is None else tag_text(value)
+            for value in state_values(array, name == "key")
+        ]
     else:
-        cells = [cell if cell is None or is_tagged(cell) else tag_text(cell) for cell in plain_values(array)]
+        cells = [
+            cell if cell is None or is_tagged(cell) else tag_text(cell)
+            for cell in plain_values(array)
+        ]
     return pa.array(cells, pa.string())

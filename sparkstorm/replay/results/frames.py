@@ -1,4 +1,6 @@
-"""Results of a replay: a mapping of lazy DataFrames by "component[:stream]" and "component!state"."""
+"""Results of a replay: a mapping of lazy DataFrames by "component[:stream]" and
+"component!state".
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,13 @@ from sparkstorm.replay.failures import as_result, unwrapped
 from sparkstorm.replay.job import STATE_MARK, result_names, targets_of
 from sparkstorm.replay.plan import Feed, Plan, Stage
 from sparkstorm.replay.results.columns import Columns
-from sparkstorm.replay.results.types import TAGGED, definite_type, merged_type, result_type, typed_array
+from sparkstorm.replay.results.types import (
+    TAGGED,
+    definite_type,
+    merged_type,
+    result_type,
+    typed_array,
+)
 from sparkstorm.replay.spark import SparkStages, WriteChunks
 from sparkstorm.replay.tasks.batches import is_batch, unpack_batch
 from sparkstorm.replay.tasks.chunks import DEAD, KEPT_STATE, REPORT, ROWS, Chunk, OpenChunk
@@ -37,11 +45,13 @@ _LINES = pa.schema([("value", pa.string())])
 
 
 class Replay(Mapping[str, DataFrame]):
-    """Results by name: "count" a component's default stream, "count:late" another, "count!state" its final state.
+    """Results by name: "count" a component's default stream, "count:late" another, "count!state"
+    its final state.
 
-    Nothing has run when it is returned. A result with declared types stays lazy until an action. Reading any other result
-    runs its stages once (they are persisted) to infer its types. `close` unpersists them. A stage whose only result has declared
-    types is not persisted: each action on that result runs it, as on any DataFrame, unless `keep` was called.
+    Nothing has run when it is returned. A result with declared types stays lazy until an action.
+    Reading any other result runs its stages once (they are persisted) to infer its types. `close`
+    unpersists them. A stage whose only result has declared types is not persisted: each action on
+    that result runs it, as on any DataFrame, unless `keep` was called.
     """
 
     def __init__(self, plan: Plan, stages: SparkStages, columns: Mapping[str, Columns]) -> None:
@@ -50,8 +60,14 @@ class Replay(Mapping[str, DataFrame]):
         self._columns = columns
         self._frames: dict[str, DataFrame] = {}
         spouts = {c.id for c in plan.topology.spouts}
-        self._feeds = {n: feed for n, feed in result_names(plan).items() if feed.spout in spouts or n in stages.job.wanted}
-        self._stateful = [id + STATE_MARK for id in plan.stateful() if id + STATE_MARK in stages.job.wanted]
+        self._feeds = {
+            n: feed
+            for n, feed in result_names(plan).items()
+            if feed.spout in spouts or n in stages.job.wanted
+        }
+        self._stateful = [
+            id + STATE_MARK for id in plan.stateful() if id + STATE_MARK in stages.job.wanted
+        ]
 
     def __getitem__(self, name: str) -> DataFrame:
         if name not in self._frames:
@@ -60,25 +76,40 @@ class Replay(Mapping[str, DataFrame]):
         return self._frames[name]
 
     def columns_of(self, name: str) -> list[str]:
-        """Return the names of a result's columns without running anything; none for a result that there is not."""
+        """Return the names of a result's columns without running anything; none for a result that
+        there is not.
+        """
         if name in self._columns:
             return [field for field, _ in self._columns[name]]
         return list(self[name].columns) if name in self else []
 
     def columns_known(self, name: str) -> list[str]:
-        """Return the names of a result's columns where they are declared or it has been read; nothing runs."""
+        """Return the names of a result's columns where they are declared or it has been read;
+        nothing runs.
+        """
         if name in self._columns:
             return [field for field, _ in self._columns[name]]
         return list(self._frames[name].columns) if name in self._frames else []
 
     @property
     def sinks(self) -> list[str]:
-        """Return the names of results that no bolt of this replay reads: ends of the graph, redirected inputs, states."""
+        """Return the names of results that no bolt of this replay reads: ends of the graph,
+        redirected inputs, states.
+        """
         heard = {Feed(s.component, s.stream) for c in self._plan.topology for s in c.inputs}
         spouts = {c.id for c in self._plan.topology.spouts}
-        ends = [n for n, feed in self._feeds.items() if n in self._plan.redirected or not (feed in heard or feed.spout in spouts)]
+        ends = [
+            n
+            for n, feed in self._feeds.items()
+            if n in self._plan.redirected or not (feed in heard or feed.spout in spouts)
+        ]
         return [
-            *(n for n in ends if n in self._plan.redirected or self._feeds[n] not in self._plan.redirected.values()),
+            *(
+                n
+                for n in ends
+                if n in self._plan.redirected
+                or self._feeds[n] not in self._plan.redirected.values()
+            ),
             *self._stateful,
         ]
 
@@ -92,13 +123,18 @@ class Replay(Mapping[str, DataFrame]):
         if name not in self._feeds and name not in self._stateful:
             raise KeyError(
                 f"there is no result '{name}', only {', '.join(self)}"
-                + ("; others were not asked for in `outputs`" if name in result_names(self._plan) else "")
+                + (
+                    "; others were not asked for in `outputs`"
+                    if name in result_names(self._plan)
+                    else ""
+                )
             )
         feed = self._feeds.get(name, Feed(name.removesuffix(STATE_MARK), ""))
         if self._plan.topology.components[feed.spout].kind == "spout":
             return self._stages.input(feed)
         stage = self._plan.stage_of(feed.spout, feed.stream)
-        # Of declared types alone: to find types, the rows are read once more, and then they must be kept.
+        # Of declared types alone: to find types, the rows are read once more, and then they must be
+        # kept.
         if self._is_declared(name) and self._stages.only_result(stage) == name:
             return self._only(stage, name)
         return self._typed(name, self._stages.frame(stage).where(self._chunks_of(name, feed)))
@@ -114,12 +150,18 @@ class Replay(Mapping[str, DataFrame]):
 
     @property
     def warnings(self) -> tuple[ReplayWarning, ...]:
-        """Return why these results may differ from those of a live run, by the topology and the stages run so far."""
+        """Return why these results may differ from those of a live run, by the topology and the
+        stages run so far.
+        """
         job = self._stages.job
-        return warnings_of(self._plan, self._stages.evidence.value, job.sequence, job.settings.is_timed)
+        return warnings_of(
+            self._plan, self._stages.evidence.value, job.sequence, job.settings.is_timed
+        )
 
     def state(self, component: str) -> DataFrame:
-        """Return a stateful bolt's final keys and values with their tasks; usable as another run's initial state."""
+        """Return a stateful bolt's final keys and values with their tasks; usable as another run's
+        initial state.
+        """
         return self[component + STATE_MARK]
 
     @property
@@ -130,11 +172,17 @@ class Replay(Mapping[str, DataFrame]):
 
     @property
     def dead_letter_lines(self) -> DataFrame:
-        """Return the same as a DataFrame with a line of JSON per record: the format of a run's `dead-letters.jsonl`."""
+        """Return the same as a DataFrame with a line of JSON per record: the format of a run's
+        `dead-letters.jsonl`.
+        """
         settings = self._stages.job.settings
         if not settings.skip_bad:
             return self._stages.spark.createDataFrame([], from_arrow_schema(_LINES))
-        frames = [self._stages.frame(stage) for stage in self._plan.stages if stage.bolts or settings.is_timed]
+        frames = [
+            self._stages.frame(stage)
+            for stage in self._plan.stages
+            if stage.bolts or settings.is_timed
+        ]
         chunks = reduce(DataFrame.union, frames).where(f"kind = {DEAD}")
         return map_in_arrow(chunks, _lines, from_arrow_schema(_LINES))
 
@@ -143,7 +191,9 @@ class Replay(Mapping[str, DataFrame]):
         self._stages.keep()
 
     def run(self) -> dict[str, dict[str, int]]:
-        """Run and keep every stage now; return the counts of each component: prepared, executed, emitted, parked and others."""
+        """Run and keep every stage now; return the counts of each component: prepared, executed,
+        emitted, parked and others.
+        """
         self.keep()
         with unwrapped():
             for stage in self._plan.stages:
@@ -160,20 +210,24 @@ class Replay(Mapping[str, DataFrame]):
     def _run_stage(self, stage: Stage) -> None:
         """Keep a stage's chunks and read the reports of its tasks from them.
 
-        Accumulators alone may miss a report: a task that is run again after it has kept its chunks reads these, and
-        calls no code of ours (SPARK-41497).
+        Accumulators alone may miss a report: a task that is run again after it has kept its chunks
+        reads these, and calls no code of ours (SPARK-41497).
         """
         for row in self._stages.frame(stage).where(f"kind = {REPORT}").select("data").collect():
             self._stages.evidence.value.merge(Evidence.of_list(Codec().unpack(bytes(row.data))))
 
     @property
     def counts(self) -> dict[str, dict[str, int]]:
-        """Return the counts of each component, added up over finished tasks; a task that ran twice counts once."""
+        """Return the counts of each component, added up over finished tasks; a task that ran twice
+        counts once.
+        """
         return dict(self._stages.evidence.value.counts)
 
     @property
     def metrics(self) -> dict[str, dict[str, MetricValue]]:
-        """Return what counters and histograms of user code have counted, by component and name; spouts do not run in a replay."""
+        """Return what counters and histograms of user code have counted, by component and name;
+        spouts do not run in a replay.
+        """
         return self._stages.evidence.value.metrics
 
     def close(self) -> None:
@@ -201,23 +255,33 @@ class Replay(Mapping[str, DataFrame]):
             with unwrapped():
                 # A job of its own. Guessing from the first rows would be cheaper, and a
                 # text in the last row would end the replay or change a number.
-                seen = [row.schema for row in map_in_arrow(chunks, seeing(name, columns), "schema binary").collect()]
+                seen = [
+                    row.schema
+                    for row in map_in_arrow(
+                        chunks, seeing(name, columns), "schema binary"
+                    ).collect()
+                ]
             columns = found_columns(columns, seen)
         write, schema = writing(name, cast(Sequence[tuple[str, pa.DataType]], columns))
         return map_in_arrow(chunks, lambda batches: write(chunks_in(batches)), schema)
 
 
 def seeing(name: str, columns: Columns) -> MapBatches:
-    """Return a pass over a result's chunks that gives the types of the columns without a declared one, a row per partition."""
+    """Return a pass over a result's chunks that gives the types of the columns without a declared
+    one, a row per partition.
+    """
     fields = [field for field, _ in columns]
     is_state = name.endswith(STATE_MARK)
 
     def see(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        codec, kinds = Codec(), [pa.null()] * len(fields)
+        codec = Codec()
+        kinds = [pa.null()] * len(fields)
         for chunk in chunks_in(batches):
             for place, values in enumerate(_columns(codec, chunk)[: len(fields)]):
                 if columns[place][1] is None:
-                    kinds[place] = merged_type(kinds[place], result_type(values, is_key=is_state and place == 0))
+                    kinds[place] = merged_type(
+                        kinds[place], result_type(values, is_key=is_state and place == 0)
+                    )
         schema = pa.schema(list(zip(fields, kinds, strict=True)))
         yield pa.RecordBatch.from_arrays([pa.array([schema.serialize().to_pybytes()])], ["schema"])
 
@@ -230,15 +294,20 @@ def found_columns(columns: Columns, seen: Iterable[bytes]) -> Columns:
     for data in seen:
         schema = pa.ipc.read_schema(pa.py_buffer(data))
         kinds = [merged_type(kind, field.type) for kind, field in zip(kinds, schema, strict=True)]
-    return [(field, kind or definite_type(found)) for (field, kind), found in zip(columns, kinds, strict=True)]
+    return [
+        (field, kind or definite_type(found))
+        for (field, kind), found in zip(columns, kinds, strict=True)
+    ]
 
 
 def writing(
     name: str, columns: Sequence[tuple[str, pa.DataType]], key: pa.StructType | None = None
 ) -> tuple[WriteChunks, StructType]:
-    """Return how chunks become batches of a result, and their schema; ReplayFailedError names result and column.
+    """Return how chunks become batches of a result, and their schema; ReplayFailedError names
+    result and column.
 
-    `key`: the type of a state's key, which gets a column per field; `_with_key` makes the STRUCT, which Spark need not copy then.
+    `key`: the type of a state's key, which gets a column per field; `_with_key` makes the STRUCT,
+    which Spark need not copy then.
     """
     is_state = name.endswith(STATE_MARK)
     whole = [*columns, ("task", pa.int32())] if is_state else columns
@@ -246,22 +315,31 @@ def writing(
     if key is not None:
         whole = [*((_KEY_FIELD.format(at), field.type) for at, field in enumerate(key)), *whole[1:]]
     try:
-        spark_schema = from_arrow_schema(pa.schema([(f, pa.string() if kind == TAGGED else kind) for f, kind in whole]))
+        spark_schema = from_arrow_schema(
+            pa.schema([(f, pa.string() if kind == TAGGED else kind) for f, kind in whole])
+        )
     except PySparkTypeError as error:
         raise ReplayFailedError(
             f"result '{name}': its columns ({', '.join(f'{f}: {kind}' for f, kind in columns)}) hold a type "
             "that Spark has not; emit another one"
         ) from error
     schema = arrow_schema(spark_schema)
-    kinds = [TAGGED if kind == TAGGED else field.type for (_, kind), field in zip(whole, schema, strict=True)]
+    kinds = [
+        TAGGED if kind == TAGGED else field.type
+        for (_, kind), field in zip(whole, schema, strict=True)
+    ]
 
     def write(chunks: Iterable[Chunk]) -> Iterator[pa.RecordBatch]:
         codec = Codec()
         for chunk in chunks:
             found = _columns(codec, chunk)
             first = [] if key is None else _key_fields(name, found[0], key)
-            rest = zip(schema.names[len(first) :], found[bool(first) :], kinds[len(first) :], strict=True)
-            yield pa.RecordBatch.from_arrays([*first, *(_array(name, field, *each) for field, *each in rest)], schema=schema)
+            rest = zip(
+                schema.names[len(first) :], found[bool(first) :], kinds[len(first) :], strict=True
+            )
+            yield pa.RecordBatch.from_arrays(
+                [*first, *(_array(name, field, *each) for field, *each in rest)], schema=schema
+            )
 
     return write, spark_schema
 
@@ -271,13 +349,19 @@ def _key_of(name: str, columns: Sequence[tuple[str, pa.DataType]]) -> pa.StructT
     kind = columns[0][1]
     if not name.endswith(STATE_MARK) or kind == TAGGED or not pa.types.is_struct(kind):
         return None
-    return kind if kind.num_fields and not any(pa.types.is_nested(field.type) for field in kind) else None
+    return (
+        kind
+        if kind.num_fields and not any(pa.types.is_nested(field.type) for field in kind)
+        else None
+    )
 
 
 def _key_fields(name: str, values: Any, key: pa.StructType) -> list[pa.Array]:
     keys = _array(name, "key", values, key)
     if keys.null_count:
-        raise ReplayFailedError(f"result '{name}': a key is none, which is no {key}; declare no types for this result")
+        raise ReplayFailedError(
+            f"result '{name}': a key is none, which is no {key}; declare no types for this result"
+        )
     return list(keys.flatten())
 
 
@@ -286,7 +370,9 @@ def _with_key(frame: DataFrame, name: str, columns: Sequence[tuple[str, pa.DataT
     key = _key_of(name, columns)
     if key is None:
         return frame
-    fields = ", ".join(f"{_KEY_FIELD.format(at)} AS {quoted(field.name)}" for at, field in enumerate(key))
+    fields = ", ".join(
+        f"{_KEY_FIELD.format(at)} AS {quoted(field.name)}" for at, field in enumerate(key)
+    )
     return frame.selectExpr(f"struct({fields}) AS key", "value", "task")
 
 
@@ -297,7 +383,9 @@ def _array(name: str, field: str, values: Any, kind: pa.DataType) -> pa.Array:
     if isinstance(values, pa.StructArray) and is_state and field == "key":
         parts = values.flatten()
         if pa.types.is_struct(kind) and kind.num_fields == len(parts):
-            typed = [typed_array(part, each.type, field) for part, each in zip(parts, kind, strict=True)]
+            typed = [
+                typed_array(part, each.type, field) for part, each in zip(parts, kind, strict=True)
+            ]
             return pa.StructArray.from_arrays(typed, fields=list(kind))
         values = list(zip(*(part.to_pylist() for part in parts), strict=True))
     if isinstance(values, pa.Array) and is_state and pa.types.is_string(values.type):
@@ -324,4 +412,6 @@ def _columns(codec: Codec, chunk: Chunk) -> Sequence[Any]:
 def _lines(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     codec = Codec()
     for chunk in chunks_in(batches):
-        yield pa.RecordBatch.from_arrays([pa.array([DeadLetter.decode(codec, chunk.data).to_line()])], schema=_LINES)
+        yield pa.RecordBatch.from_arrays(
+            [pa.array([DeadLetter.decode(codec, chunk.data).to_line()])], schema=_LINES
+        )

@@ -1,9 +1,11 @@
-"""Types of Arrow columns for the codec's values: of inputs, of results as declared, and of results as their values show.
+"""Types of Arrow columns for the codec's values: of inputs, of results as declared, and of results
+as their values show.
 
-Inference changes no value: a column has a type only where every value has that type. Lists of one type are ARRAY, mappings
-with keys of one type (text, whole numbers, bytes, true/false) and values of one type are MAP, other mappings with the same
-text keys STRUCT, keys of a state that are tuples of one make STRUCT (_1, _2, ...). A column with values of several types is
-tagged text (model/values/tagged.py), which reads back exactly.
+Inference changes no value: a column has a type only where every value has that type. Lists of one
+type are ARRAY, mappings with keys of one type (text, whole numbers, bytes, true/false) and values
+of one type are MAP, other mappings with the same text keys STRUCT, keys of a state that are tuples
+of one make STRUCT (_1, _2, ...). A column with values of several types is tagged text
+(model/values/tagged.py), which reads back exactly.
 """
 
 from __future__ import annotations
@@ -69,7 +71,9 @@ _PLAIN = (
 
 def problem_with(kind: pa.DataType) -> str:
     """Return why a column's type is outside the codec's closed set; empty if it is inside."""
-    if any(is_kind(kind) for is_kind in _PLAIN) or (pa.types.is_timestamp(kind) and kind.tz and kind.unit != "ns"):
+    if any(is_kind(kind) for is_kind in _PLAIN) or (
+        pa.types.is_timestamp(kind) and kind.tz and kind.unit != "ns"
+    ):
         return ""
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return problem_with(kind.value_type)
@@ -82,7 +86,7 @@ def problem_with(kind: pa.DataType) -> str:
     return f"{kind} is none of true/false, numbers, text, bytes, dates, timestamps with a zone, lists, mappings; cast it"
 
 
-# -- types that the values show ----------------------------------------------------------------------------------------
+# -- types that the values show --------------------------------------------------------------------
 
 
 def seen_type(values: Sequence[Any], has_records: bool = False) -> pa.DataType:
@@ -94,7 +98,9 @@ def seen_type(values: Sequence[Any], has_records: bool = False) -> pa.DataType:
 
 
 def result_type(values: Any, is_key: bool = False) -> pa.DataType:
-    """Return the type of a result's column, a list of values or an array; of a state's keys, lists are tuples."""
+    """Return the type of a result's column, a list of values or an array; of a state's keys, lists
+    are tuples.
+    """
     if isinstance(values, pa.Array) and _is_exact(values.type):
         # Arrow has checked every value of such a type. Only text is
         # looked at again: some of it may begin like tagged text.
@@ -111,7 +117,9 @@ def result_type(values: Any, is_key: bool = False) -> pa.DataType:
 
 
 def _is_exact(kind: pa.DataType) -> bool:
-    """Return whether Spark has a type that gives back every value of an Arrow type: it has one zone and decimals of 38 digits."""
+    """Return whether Spark has a type that gives back every value of an Arrow type: it has one zone
+    and decimals of 38 digits.
+    """
     if pa.types.is_nested(kind):
         return all(_is_exact(kind.field(place).type) for place in range(kind.num_fields))
     if pa.types.is_dictionary(kind):
@@ -136,9 +144,17 @@ def merged_type(one: pa.DataType, other: pa.DataType) -> pa.DataType:
         # Partitions may have seen keys of different types, which no MAP of Spark holds.
         key = TAGGED if len(keys) > 1 else keys.pop() if keys else _NO_KEY
         return _nested(pa.map_, key, merged_type(one.item_type, other.item_type))
-    if pa.types.is_struct(one) and pa.types.is_struct(other) and [f.name for f in one] == [f.name for f in other]:
+    if (
+        pa.types.is_struct(one)
+        and pa.types.is_struct(other)
+        and [f.name for f in one] == [f.name for f in other]
+    ):
         kinds = [merged_type(a.type, b.type) for a, b in zip(one, other, strict=True)]
-        return TAGGED if TAGGED in kinds else pa.struct([(f.name, kind) for f, kind in zip(one, kinds, strict=True)])
+        return (
+            TAGGED
+            if TAGGED in kinds
+            else pa.struct([(f.name, kind) for f, kind in zip(one, kinds, strict=True)])
+        )
     if (pa.types.is_signed_integer(one) and pa.types.is_signed_integer(other)) or (
         pa.types.is_floating(one) and pa.types.is_floating(other)
     ):
@@ -178,8 +194,15 @@ def _seen(values: Sequence[Any], depth: int, has_records: bool = False) -> pa.Da
     if only is list:
         return _nested(pa.list_, _seen(list(chain.from_iterable(there)), depth + 1, has_records))
     keys = set(chain.from_iterable(there))
-    if has_records and keys and set(map(type, keys)) == {str} and set(map(len, there)) == {len(keys)}:
-        return pa.struct([(key, _seen([each[key] for each in there], depth + 1, True)) for key in sorted(keys)])
+    if (
+        has_records
+        and keys
+        and set(map(type, keys)) == {str}
+        and set(map(len, there)) == {len(keys)}
+    ):
+        return pa.struct(
+            [(key, _seen([each[key] for each in there], depth + 1, True)) for key in sorted(keys)]
+        )
     key_type = TAGGED if None in keys else _seen(list(keys), depth + 1) if keys else _NO_KEY
     items = list(chain.from_iterable(each.values() for each in there))
     found = _nested(pa.map_, key_type, _seen(items, depth + 1, has_records))
@@ -187,9 +210,15 @@ def _seen(values: Sequence[Any], depth: int, has_records: bool = False) -> pa.Da
 
 
 def _record_type(mappings: Sequence[dict[Any, Any]], depth: int) -> pa.DataType:
-    """Return a STRUCT for mappings with the same keys in the same order, all of them text; else TAGGED."""
+    """Return a STRUCT for mappings with the same keys in the same order, all of them text; else
+    TAGGED.
+    """
     names = list(mappings[0])
-    is_named = set(map(type, names)) == {str} and all(names) and len({name.casefold() for name in names}) == len(names)
+    is_named = (
+        set(map(type, names)) == {str}
+        and all(names)
+        and len({name.casefold() for name in names}) == len(names)
+    )
     if not is_named or any(list(each) != names for each in mappings):
         return TAGGED
     kinds = [_seen([each[name] for each in mappings], depth + 1) for name in names]
@@ -198,7 +227,9 @@ def _record_type(mappings: Sequence[dict[Any, Any]], depth: int) -> pa.DataType:
 
 
 def _scalar_type(kind: type, values: Sequence[Any]) -> pa.DataType:
-    """Return the type of values of one type, TAGGED when Spark has none that gives back each of them exactly."""
+    """Return the type of values of one type, TAGGED when Spark has none that gives back each of
+    them exactly.
+    """
     there = [value for value in values if value is not None]
     if kind is int:
         return pa.int64() if all(INT_MIN <= value <= INT_MAX for value in there) else TAGGED
@@ -212,7 +243,11 @@ def _scalar_type(kind: type, values: Sequence[Any]) -> pa.DataType:
     parts = [value.as_tuple() for value in there]
     scales = {-part.exponent if isinstance(part.exponent, int) else -1 for part in parts}
     scale = scales.pop()
-    is_fit = not scales and 0 <= scale <= _MOST_DIGITS and max(len(part.digits) for part in parts) <= _MOST_DIGITS
+    is_fit = (
+        not scales
+        and 0 <= scale <= _MOST_DIGITS
+        and max(len(part.digits) for part in parts) <= _MOST_DIGITS
+    )
     # Arrow has no -0: it would come back as 0.
     is_fit = is_fit and not any(part.sign and not any(part.digits) for part in parts)
     return pa.decimal128(_MOST_DIGITS, scale) if is_fit else TAGGED
@@ -229,7 +264,11 @@ def _tuple_type(keys: Sequence[Sequence[Any]]) -> pa.DataType:
     if not width or set(map(len, keys)) != {width}:
         return TAGGED
     kinds = [_seen(column, 0) for column in zip(*keys, strict=True)]
-    return TAGGED if TAGGED in kinds else pa.struct([(f"_{n}", kind) for n, kind in enumerate(kinds, 1)])
+    return (
+        TAGGED
+        if TAGGED in kinds
+        else pa.struct([(f"_{n}", kind) for n, kind in enumerate(kinds, 1)])
+    )
 
 
 def _without_widths(kind: pa.DataType) -> pa.DataType:
@@ -245,7 +284,7 @@ def _without_widths(kind: pa.DataType) -> pa.DataType:
     return _WIDER.get(kind, kind)
 
 
-# -- columns of a type -------------------------------------------------------------------------------------------------
+# -- columns of a type -----------------------------------------------------------------------------
 
 
 class _Misfit(Exception):
@@ -253,20 +292,31 @@ class _Misfit(Exception):
 
 
 def typed_array(values: Any, kind: pa.DataType, name: str, by_place: bool = True) -> pa.Array:
-    """Return a result's column of a type; ReplayFailedError names the column and the first value that does not fit.
+    """Return a result's column of a type; ReplayFailedError names the column and the first value
+    that does not fit.
 
-    No value changes, but for whole numbers in a column of floats that hold them exactly. `by_place`: a list is taken for a
-    STRUCT of any names; else only for one of the names _1, _2, ..., which is read back as a list.
+    No value changes, but for whole numbers in a column of floats that hold them exactly.
+    `by_place`: a list is taken for a STRUCT of any names; else only for one of the names _1, _2,
+    ..., which is read back as a list.
     """
     if isinstance(values, pa.Array):
         if kind in (values.type, _without_widths(values.type)) and _is_exact(values.type):
             return values.cast(kind)
         values = plain_values(values)
     if kind == TAGGED:
-        return pa.array([None if value is None else tag_text(value) for value in values], pa.string())
+        return pa.array(
+            [None if value is None else tag_text(value) for value in values], pa.string()
+        )
     try:
         return _array(values, kind, by_place)
-    except (_Misfit, pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError, UnicodeEncodeError) as error:
+    except (
+        _Misfit,
+        pa.ArrowInvalid,
+        pa.ArrowTypeError,
+        OverflowError,
+        TypeError,
+        UnicodeEncodeError,
+    ) as error:
         raise ReplayFailedError(
             f"column '{name}' does not hold {kind} throughout ({str(error)[:200]}); declare another type for it"
         ) from error
@@ -278,14 +328,19 @@ def _array(values: Sequence[Any], kind: pa.DataType, by_place: bool) -> pa.Array
         return pa.array(values, kind)
     # Row by row is many times slower: a mapping and a call for each.
     if _is_by_column(values, kind, by_place):
-        columns = [_array(column, field.type, by_place) for column, field in zip(zip(*values, strict=True), kind, strict=True)]
+        columns = [
+            _array(column, field.type, by_place)
+            for column, field in zip(zip(*values, strict=True), kind, strict=True)
+        ]
         return pa.StructArray.from_arrays(columns, fields=list(kind))
     return pa.array([_fitted(value, kind, by_place) for value in values], kind)
 
 
 def _is_by_column(values: Sequence[Any], kind: pa.DataType, by_place: bool) -> bool:
     """Return whether values are rows, without a missing one, of a struct of plain types."""
-    if not (pa.types.is_struct(kind) and values and by_place) or any(pa.types.is_nested(field.type) for field in kind):
+    if not (pa.types.is_struct(kind) and values and by_place) or any(
+        pa.types.is_nested(field.type) for field in kind
+    ):
         return False
     return set(map(type, values)) <= {list, tuple} and set(map(len, values)) == {kind.num_fields}
 
@@ -298,7 +353,9 @@ def _check_scalars(values: Sequence[Any], kind: pa.DataType) -> None:
         wrong = next(value for value in values if value is not None and type(value) not in fitting)
         raise _Misfit(f"{wrong!r:.80} is of type {type(wrong).__name__}")
     if kind == pa.float32():
-        wrong = next((value for value in values if value is not None and not _is_single(value)), None)
+        wrong = next(
+            (value for value in values if value is not None and not _is_single(value)), None
+        )
         if wrong is not None:
             raise _Misfit(f"{wrong!r} is no float of 32 bits")
 
@@ -320,7 +377,8 @@ def _fitted(value: Any, kind: pa.DataType, by_place: bool) -> Any:
     if pa.types.is_map(kind) and type(value) is dict:
         if None in value:
             raise _Misfit(f"{value!r:.80} has a key that is none")
-        keys, items = _items(list(value), kind.key_type, by_place), _items(list(value.values()), kind.item_type, by_place)
+        keys = _items(list(value), kind.key_type, by_place)
+        items = _items(list(value.values()), kind.item_type, by_place)
         return list(zip(keys, items, strict=True))
     if pa.types.is_struct(kind):
         return _fitted_struct(value, kind, by_place)
@@ -339,7 +397,11 @@ def _items(values: Sequence[Any], kind: pa.DataType, by_place: bool) -> list[Any
 
 def _fitted_struct(value: Any, kind: pa.StructType, by_place: bool) -> dict[str, Any]:
     names = [field.name for field in kind]
-    if type(value) in (list, tuple) and len(value) == len(names) and (by_place or _is_by_place(kind)):
+    if (
+        type(value) in (list, tuple)
+        and len(value) == len(names)
+        and (by_place or _is_by_place(kind))
+    ):
         items = dict(zip(names, value, strict=True))
     elif type(value) is dict and value.keys() == set(names) and not _is_by_place(kind):
         items = value
@@ -348,19 +410,23 @@ def _fitted_struct(value: Any, kind: pa.StructType, by_place: bool) -> dict[str,
     return {field.name: _fitted(items[field.name], field.type, by_place) for field in kind}
 
 
-# -- states read back --------------------------------------------------------------------------------------------------
+# -- states read back ------------------------------------------------------------------------------
 
 
 def state_values(array: pa.Array, is_key: bool) -> list[Any]:
-    """Return the keys or values of a state from a column of a frame, exactly as they were when it was written.
+    """Return the keys or values of a state from a column of a frame, exactly as they were when it
+    was written.
 
-    Tagged text is read; a STRUCT is a tuple among keys, and a list among values if its names are _1, _2, ...;
-    CodecError for tagged text that cannot be read.
+    Tagged text is read; a STRUCT is a tuple among keys, and a list among values if its names are
+    _1, _2, ...; CodecError for tagged text that cannot be read.
     """
     values = [_placed(read_value(cell), array.type) for cell in plain_values(array)]
     if not is_key:
         return values
-    return [tuple(v.values()) if isinstance(v, dict) else tuple(v) if isinstance(v, list) else v for v in values]
+    return [
+        tuple(v.values()) if isinstance(v, dict) else tuple(v) if isinstance(v, list) else v
+        for v in values
+    ]
 
 
 def _placed(value: Any, kind: pa.DataType) -> Any:

@@ -1,1 +1,3 @@
-"""One task of a bolt, executed tuple by tuple: recorded rows, capsules, and a process of its own for other code."""
+"""One task of a bolt, executed tuple by tuple: recorded rows, capsules, and a process of its own
+for other code.
+"""

@@ -1,4 +1,6 @@
-"""Failure capsules: execute a failed input again with the state that it met, as a step or line by line."""
+"""Failure capsules: execute a failed input again with the state that it met, as a step or line by
+line.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ _MOST_LINES = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Line of user code that was executed, with the local variables that it found changed, as text."""
+    """Line of user code that was executed, with the local variables that it found changed, as
+    text.
+    """
 
     file: str
     number: int
@@ -41,24 +45,33 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Capsule:
-    """An opened capsule: `letter` has the input, its failure, the state and the settings of the run."""
+    """An opened capsule: `letter` has the input, its failure, the state and the settings of the
+    run.
+    """
 
     path: Path
     letter: DeadLetter
 
     def step(self, topology: Topology, state: Mapping[Any, Any] | None = None) -> Step:
-        """Execute the input once with the state that it met in the run, or a given one; the topology is that of today's code.
+        """Execute the input once with the state that it met in the run, or a given one; the
+        topology is that of today's code.
 
         RecordingError for a row that the target of a sink has refused: a step calls no target.
         """
         letter = self.letter
-        conf = {name: value for name, value in letter.conf.items() if name not in (BUILDER, BUILDER_ARGUMENTS)}
+        conf = {
+            name: value
+            for name, value in letter.conf.items()
+            if name not in (BUILDER, BUILDER_ARGUMENTS)
+        }
         met = dict(letter.state or ()) if state is None else state
         component = topology.components.get(letter.component)
         if component is not None and isinstance(component.instance, TransactionalSink):
             self._require_write()
         cells = (letter.window or {}).get("cells", ())
-        steps = Stepper(topology, letter.component, conf=conf, state=met, task_index=letter.index, cells=cells)
+        steps = Stepper(
+            topology, letter.component, conf=conf, state=met, task_index=letter.index, cells=cells
+        )
         return steps.execute_letter(letter)
 
     def _require_write(self) -> None:
@@ -71,7 +84,8 @@ class Capsule:
             )
 
     def trace(self, topology: Topology) -> list[Line]:
-        """Execute the input and return the lines of user code that ran, in order, with what each found changed.
+        """Execute the input and return the lines of user code that ran, in order, with what each
+        found changed.
 
         In a notebook: `for line in open_capsule(path).trace(build()): print(line)`.
         """
@@ -97,13 +111,19 @@ def _tracing(lines: list[Line]) -> Iterator[None]:
             known[id(frame)] = now
             changed = {name: value for name, value in now.items() if before.get(name) != value}
             file = frame.f_code.co_filename
-            lines.append(Line(file, frame.f_lineno, linecache.getline(file, frame.f_lineno).rstrip(), changed))
+            lines.append(
+                Line(
+                    file, frame.f_lineno, linecache.getline(file, frame.f_lineno).rstrip(), changed
+                )
+            )
         return local
 
     def begin(frame: FrameType, event: str, _argument: Any) -> Any:
         file = frame.f_code.co_filename
         # Code of libraries has no lines that the user could mend.
-        is_library = file.startswith((_OURS, sys.prefix, sys.base_prefix)) or not linecache.getline(file, frame.f_lineno)
+        is_library = file.startswith((_OURS, sys.prefix, sys.base_prefix)) or not linecache.getline(
+            file, frame.f_lineno
+        )
         return None if is_library else local(frame, event, _argument)
 
     former = sys.gettrace()

@@ -27,7 +27,9 @@ class RecordedTuple:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Consecutive tries, with the state before the first (None: not written, or the bolt has none)."""
+    """Consecutive tries, with the state before the first (None: not written, or the bolt has
+    none).
+    """
 
     component: str
     task: int
@@ -38,9 +40,15 @@ class Slice:
     tuples: tuple[RecordedTuple, ...]
 
     def steps(
-        self, topology: Topology, *, conf: Mapping[str, Any] | None = None, state: Mapping[Any, Any] | None = None
+        self,
+        topology: Topology,
+        *,
+        conf: Mapping[str, Any] | None = None,
+        state: Mapping[Any, Any] | None = None,
     ) -> Iterator[Step]:
-        """Execute the slice again, tuple by tuple, from its own state or a given one; `conf` as for the live run."""
+        """Execute the slice again, tuple by tuple, from its own state or a given one; `conf` as for
+        the live run.
+        """
         begin = self.state if state is None else state
         if begin is None and self.is_stateful:
             raise RecordingError(
@@ -52,15 +60,23 @@ class Slice:
 
 
 def recorded(path: str | Path) -> list[Slice]:
-    """Return the slices of one task's folder, or of one of its files, oldest first; RecordingError names an unreadable file."""
+    """Return the slices of one task's folder, or of one of its files, oldest first; RecordingError
+    names an unreadable file.
+    """
     segments = [_segment(each) for each in _files(Path(path))]
     slices: list[Slice] = []
     last: Header | None = None
     for header, state, rows in (each for each in segments if each is not None):
         if last is not None and (header.component, header.task) != (last.component, last.task):
-            raise RecordingError(f"{path} holds what several tasks were given: name the folder of one of them")
+            raise RecordingError(
+                f"{path} holds what several tasks were given: name the folder of one of them"
+            )
         # A gap ends a slice: steps after it would not begin with the state that the task had.
-        if last is not None and not header.lost and (header.token, header.number) == (last.token, last.number + 1):
+        if (
+            last is not None
+            and not header.lost
+            and (header.token, header.number) == (last.token, last.number + 1)
+        ):
             slices[-1] = replace(slices[-1], tuples=(*slices[-1].tuples, *_tuples(rows)))
         else:
             slices.append(_slice(header, state, rows))
@@ -91,8 +107,20 @@ def _segment(path: Path) -> tuple[Header, list[Any], list[Row]] | None:
 
 
 def _slice(header: Header, state: list[Any], rows: list[Row]) -> Slice:
-    pairs = {tuple(key) if isinstance(key, list) else key: value for key, value in state} if header.has_state else None
-    return Slice(header.component, header.task, header.index, pairs, header.is_stateful, header.lost, _tuples(rows))
+    pairs = (
+        {tuple(key) if isinstance(key, list) else key: value for key, value in state}
+        if header.has_state
+        else None
+    )
+    return Slice(
+        header.component,
+        header.task,
+        header.index,
+        pairs,
+        header.is_stateful,
+        header.lost,
+        _tuples(rows),
+    )
 
 
 def _tuples(rows: list[Row]) -> tuple[RecordedTuple, ...]:

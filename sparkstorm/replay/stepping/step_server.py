@@ -1,9 +1,12 @@
-"""One version of a bolt in a process of its own: steps through rows that come on standard input, for a comparison of versions.
+"""One version of a bolt in a process of its own: steps through rows that come on standard input,
+for a comparison of versions.
 
-`python -m sparkstorm.replay.stepping.step_server CODE_FILE COMPONENT` speaks frames, each four bytes of length and MessagePack.
-First comes the configuration; then `["begin", task_index, state, cells of windows or null]` (answered by an empty list) and
-`["rows", [component, stream, values, at_ms] ...]`, answered by a list of outcomes, one per row. An error of the code ends the
-process with one sentence on standard error. Two versions are never opened in one process: their modules have the same names.
+`python -m sparkstorm.replay.stepping.step_server CODE_FILE COMPONENT` speaks frames, each four
+bytes of length and MessagePack. First comes the configuration; then `["begin", task_index, state,
+cells of windows or null]` (answered by an empty list) and `["rows", [component, stream, values,
+at_ms] ...]`, answered by a list of outcomes, one per row. An error of the code ends the process
+with one sentence on standard error. Two versions are never opened in one process: their modules
+have the same names.
 """
 
 from __future__ import annotations
@@ -28,8 +31,15 @@ _REFUSED = 3
 def serve(code: bytes, component: str, source: IO[bytes], sink: IO[bytes], folder: Path) -> None:
     """Answer frames until they end."""
     codec = Codec()
-    topology, make_instance = open_topology(code, hashlib.sha256(code).hexdigest(), folder / "modules.zip")
-    whole = Topology({c.id: replace(c, instance=make_instance(c.id) if c.kind == "bolt" else None) for c in topology})
+    topology, make_instance = open_topology(
+        code, hashlib.sha256(code).hexdigest(), folder / "modules.zip"
+    )
+    whole = Topology(
+        {
+            c.id: replace(c, instance=make_instance(c.id) if c.kind == "bolt" else None)
+            for c in topology
+        }
+    )
     conf = read_frame(source, codec)
     stepper = Stepper(whole, component, conf=conf, cells=())
     while True:
@@ -40,10 +50,15 @@ def serve(code: bytes, component: str, source: IO[bytes], sink: IO[bytes], folde
         if kind == "begin":
             index, pairs, cells = rest
             state = {tuple(key) if isinstance(key, list) else key: value for key, value in pairs}
-            stepper = Stepper(whole, component, conf=conf, state=state, task_index=index, cells=cells)
+            stepper = Stepper(
+                whole, component, conf=conf, state=state, task_index=index, cells=cells
+            )
             write_frame(sink, codec, [])
             continue
-        outcomes = [stepper.outcome(values, sender, stream, at_ms) for sender, stream, values, at_ms in rest[0]]
+        outcomes = [
+            stepper.outcome(values, sender, stream, at_ms)
+            for sender, stream, values, at_ms in rest[0]
+        ]
         write_frame(sink, codec, outcomes)
 
 
@@ -54,7 +69,9 @@ def main(arguments: list[str]) -> int:
     sys.stdout = sys.stderr
     with tempfile.TemporaryDirectory() as folder:
         try:
-            serve(Path(arguments[0]).read_bytes(), arguments[1], sys.stdin.buffer, sink, Path(folder))
+            serve(
+                Path(arguments[0]).read_bytes(), arguments[1], sys.stdin.buffer, sink, Path(folder)
+            )
         except SparkStormError as error:
             print(str(error).replace("\n", " "), file=sys.stderr)
             return _REFUSED

@@ -1,9 +1,10 @@
-"""Steps one bolt through recorded input, tuple by tuple, to reproduce a failure in a unit test or a notebook.
+"""Steps one bolt through recorded input, tuple by tuple, to reproduce a failure in a unit test or a
+notebook.
 
-Law: a step calls no target outside and changes nothing but the stepper's own task, whatever the bolt's
-effects are. The task is that of a replay, so a failed step leaves no trace, as a failed input does live.
-Left out: a worker with a store of its own, which a unit test would wait for, and retries: the second
-try of a step would hide why the first one failed.
+Law: a step calls no target outside and changes nothing but the stepper's own task, whatever the
+bolt's effects are. The task is that of a replay, so a failed step leaves no trace, as a failed
+input does live. Left out: a worker with a store of its own, which a unit test would wait for, and
+retries: the second try of a step would hide why the first one failed.
 """
 
 from __future__ import annotations
@@ -26,7 +27,13 @@ from sparkstorm.executor.watermark_routes import MARK_FIELDS
 from sparkstorm.executor.window_records import due_of, stored_cells
 from sparkstorm.model.dead_letter import REPLAYED_FIELDS, DeadLetter
 from sparkstorm.model.failure import Failure
-from sparkstorm.model.topology import DEFAULT_STREAM, TIMER_STREAM, WATERMARK_STREAM, WINDOW_STREAM, Topology
+from sparkstorm.model.topology import (
+    DEFAULT_STREAM,
+    TIMER_STREAM,
+    WATERMARK_STREAM,
+    WINDOW_STREAM,
+    Topology,
+)
 from sparkstorm.model.tuples import Source, Tuple
 from sparkstorm.model.values.codec import Codec
 from sparkstorm.replay.plan import make_plan
@@ -46,7 +53,9 @@ _CHANNEL = (0, "marks")
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Result of one tuple: emitted values by stream, why it failed if it did, and the state after it."""
+    """Result of one tuple: emitted values by stream, why it failed if it did, and the state after
+    it.
+    """
 
     input: Tuple
     emitted: Mapping[str, list[tuple[Any, ...]]]
@@ -68,12 +77,15 @@ class _Undo(list[Any]):
     def take(self) -> list[Any]:
         """Return the keys that were changed since the last call."""
         self.clear()
-        touched, self._touched = list(self._touched), {}
+        touched = list(self._touched)
+        self._touched = {}
         return touched
 
 
 class _SinkWrites(BasicBolt):
-    """The writes of a sink as a bolt: a row goes into an epoch that is never prepared, so the target is not called."""
+    """The writes of a sink as a bolt: a row goes into an epoch that is never prepared, so the
+    target is not called.
+    """
 
     def __init__(self, sink: TransactionalSink) -> None:
         self._sink = sink
@@ -90,9 +102,11 @@ class _SinkWrites(BasicBolt):
 
 
 class Stepper:
-    """One task of a bolt, executed tuple by tuple. Of a sink, `write` alone is executed, and its target is not called.
+    """One task of a bolt, executed tuple by tuple. Of a sink, `write` alone is executed, and its
+    target is not called.
 
-    A bolt with windows or timers also executes rows of WATERMARK_STREAM: they fire what is due up to a time.
+    A bolt with windows or timers also executes rows of WATERMARK_STREAM: they fire what is due up
+    to a time.
 
     >>> from sparkstorm.api import TopologyBuilder
     >>> from sparkstorm.testing import FeederSpout, Nothing
@@ -114,16 +128,20 @@ class Stepper:
         task_index: int = 0,
         cells: Sequence[Sequence[Any]] | None = None,
     ) -> None:
-        """Prepare a task; with fewer tasks than the recorded run had, the index is taken modulo their number.
+        """Prepare a task; with fewer tasks than the recorded run had, the index is taken modulo
+        their number.
 
-        `cells`: stored windows and timers with which the task begins. A bolt that has any needs them, if only none.
+        `cells`: stored windows and timers with which the task begins. A bolt that has any needs
+        them, if only none.
         """
         topology = _without_targets(topology)
         conf = merge(check(conf or {}, "the settings of the steps")).as_dict()
         self._plan = make_plan(topology, conf, "steps", {c.id: Effects.RUN for c in topology.bolts})
         found = self._plan.topology.components.get(component)
         if found is None or found.kind != "bolt":
-            raise InvalidTopologyError(f"there is no bolt '{component}', only {', '.join(c.id for c in topology.bolts)}")
+            raise InvalidTopologyError(
+                f"there is no bolt '{component}', only {', '.join(c.id for c in topology.bolts)}"
+            )
         self._component = found
         self._has_time = isinstance(found.instance, WindowedBolt | TimedBolt)
         if self._has_time and cells is None:
@@ -139,7 +157,11 @@ class Stepper:
         self._undo = _Undo()
         if self._run.state is not None:
             self._run.state.undo = self._undo
-        begun = Begun(list((state or {}).items()), stored_cells({"cells": cells or ()}), self._run.state_version)
+        begun = Begun(
+            list((state or {}).items()),
+            stored_cells({"cells": cells or ()}),
+            self._run.state_version,
+        )
         self._run.begin(begun, self._parts, [task])
 
     def _make_task(self, bolt: Any, outputs: Outputs) -> ReplayTask:
@@ -147,22 +169,34 @@ class Stepper:
             return ReplayTask(bolt, outputs, Codec(), TaskMode(False, _ONE_TRY, is_keyed=True))
         settings = settings_of(self._component, self._parts.conf(self._component.id))
         if settings is None:
-            raise InvalidTopologyError(f"component '{self._component.id}' was not added by set_bolt: its settings are missing")
+            raise InvalidTopologyError(
+                f"component '{self._component.id}' was not added by set_bolt: its settings are missing"
+            )
         times = TimeInputs(settings, (_CHANNEL,), (), self._find_source)
         return WindowTask(bolt, outputs, Codec(), TaskMode(False, _ONE_TRY), times)
 
-    def execute(self, values: Sequence[Any], component: str, stream: str = DEFAULT_STREAM, at_ms: int = 0) -> Step:
-        """Execute one tuple as if sent by that component; a failing one is tried once and its changes are undone."""
+    def execute(
+        self, values: Sequence[Any], component: str, stream: str = DEFAULT_STREAM, at_ms: int = 0
+    ) -> Step:
+        """Execute one tuple as if sent by that component; a failing one is tried once and its
+        changes are undone.
+        """
         return self._step(self._execute(values, component, stream, at_ms))
 
-    def through(self, rows: Iterable[Sequence[Any]], component: str, stream: str = DEFAULT_STREAM) -> Iterator[Step]:
+    def through(
+        self, rows: Iterable[Sequence[Any]], component: str, stream: str = DEFAULT_STREAM
+    ) -> Iterator[Step]:
         """Step through recorded rows, lazily."""
         return (self.execute(row, component, stream) for row in rows)
 
     def execute_letter(self, letter: DeadLetter) -> Step:
-        """Execute what failed in a run once; RecordingError when the letter does not hold its window."""
+        """Execute what failed in a run once; RecordingError when the letter does not hold its
+        window.
+        """
         if not isinstance(self._run, WindowTask):
-            return self.execute(letter.values, letter.source_component, letter.stream, letter.time_ms)
+            return self.execute(
+                letter.values, letter.source_component, letter.stream, letter.time_ms
+            )
         record = letter.window or {}
         if letter.stream == WINDOW_STREAM and "tuples" not in record:
             raise RecordingError(
@@ -170,23 +204,31 @@ class Stepper:
                 "version wrote the letter: replay its input"
             )
         if letter.stream in (WINDOW_STREAM, TIMER_STREAM):
-            tup = Tuple(letter.values, 0, Source(letter.component, -1, letter.stream, letter.fields))
+            tup = Tuple(
+                letter.values, 0, Source(letter.component, -1, letter.stream, letter.fields)
+            )
         else:
             tup = self._tuple(letter.values, letter.source_component, letter.stream, letter.time_ms)
         due = due_of(letter.stream, tup, letter.time_ms, record, self._input_source)
         watermark_ms = record.get("watermark_ms", NEVER)
-        self._run.step(tup, due, letter.time_ms, watermark_ms if type(watermark_ms) is int else NEVER)
+        self._run.step(
+            tup, due, letter.time_ms, watermark_ms if type(watermark_ms) is int else NEVER
+        )
         return self._step(tup)
 
-    def outcome(self, values: Sequence[Any], component: str, stream: str = DEFAULT_STREAM, at_ms: int = 0) -> list[Any]:
-        """Execute one tuple; return [emitted values by stream, the reason if it failed, changed pairs, deleted keys].
+    def outcome(
+        self, values: Sequence[Any], component: str, stream: str = DEFAULT_STREAM, at_ms: int = 0
+    ) -> list[Any]:
+        """Execute one tuple; return [emitted values by stream, the reason if it failed, changed
+        pairs, deleted keys].
 
         Unlike `execute`, it copies no state: the cost is that of the tuple.
         """
         self._execute(values, component, stream, at_ms)
         emitted, failure = self._take_outcome()
         text = None if failure is None else str(failure)
-        touched, state = self._undo.take(), self._run.state
+        touched = self._undo.take()
+        state = self._run.state
         if state is None:
             return [emitted, text, [], []]
         return [emitted, text, state.pairs(touched), [key for key in touched if key not in state]]
@@ -198,9 +240,15 @@ class Stepper:
 
     def _tuple(self, values: Sequence[Any], component: str, stream: str, at_ms: int) -> Tuple:
         if self._has_time and stream == WATERMARK_STREAM:
-            return Tuple((_CHANNEL[1], values[0]), at_ms, Source("", _CHANNEL[0], stream, MARK_FIELDS))
+            return Tuple(
+                (_CHANNEL[1], values[0]), at_ms, Source("", _CHANNEL[0], stream, MARK_FIELDS)
+            )
         if self._has_time and stream in REPLAYED_FIELDS:
-            return Tuple(tuple(values), at_ms, Source(component, _CHANNEL[0], stream, REPLAYED_FIELDS[stream]))
+            return Tuple(
+                tuple(values),
+                at_ms,
+                Source(component, _CHANNEL[0], stream, REPLAYED_FIELDS[stream]),
+            )
         source = self._source(component, stream)
         tup = Tuple(tuple(map(Codec().normalise, values)), at_ms, source)
         if len(tup.values) != len(source.fields):
@@ -228,7 +276,9 @@ class Stepper:
         inputs = {(s.component, s.stream) for s in self._component.inputs}
         if (component, stream) not in inputs:
             known = ", ".join(f"{c}:{s}" for c, s in sorted(inputs))
-            raise InvalidTopologyError(f"'{self._component.id}' does not listen to {component}:{stream}, only to {known}")
+            raise InvalidTopologyError(
+                f"'{self._component.id}' does not listen to {component}:{stream}, only to {known}"
+            )
         return self._parts.source(self._plan.tasks(component)[0], stream)
 
     def _find_source(self, task: int, stream: str) -> Source:
@@ -244,7 +294,9 @@ class Stepper:
 
 
 def _without_targets(topology: Topology) -> Topology:
-    """Return the topology with each sink as a bolt that only writes: the phases of a sink need a live worker."""
+    """Return the topology with each sink as a bolt that only writes: the phases of a sink need a
+    live worker.
+    """
     sinks = {c.id: c for c in topology if isinstance(c.instance, TransactionalSink)}
     writers = {id: replace(c, instance=_SinkWrites(c.instance)) for id, c in sinks.items()}
     return Topology({**topology.components, **writers})

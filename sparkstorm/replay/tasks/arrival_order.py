@@ -1,4 +1,6 @@
-"""Evidence that the order of arrival matters to a windowed or timed bolt: rows of the same time, folds that do not commute."""
+"""Evidence that the order of arrival matters to a windowed or timed bolt: rows of the same time,
+folds that do not commute.
+"""
 
 from __future__ import annotations
 
@@ -33,11 +35,14 @@ _MOST_KEYS = 1024
 class WatchedRunner(FoldingRunner):
     """A FoldingRunner that measures how its results depend on chance.
 
-    `has_ties`: rows of the same time were in one window, or came next to each other. `behind_ms`: how far a row was behind
-    the watermark that a live task can have announced before it emitted that row.
+    `has_ties`: rows of the same time were in one window, or came next to each other. `behind_ms`:
+    how far a row was behind the watermark that a live task can have announced before it emitted
+    that row.
     """
 
-    def __init__(self, bolt: WindowedBolt | TimedBolt, settings: TimeSettings, emitter: Emitter, *others: Any) -> None:
+    def __init__(
+        self, bolt: WindowedBolt | TimedBolt, settings: TimeSettings, emitter: Emitter, *others: Any
+    ) -> None:
         super().__init__(bolt, settings, emitter, *others)
         self.has_ties = False
         self._last_ms = NEVER
@@ -55,7 +60,9 @@ class WatchedRunner(FoldingRunner):
         self._oldest_on_arrival: dict[OutputClock, int] = {}
 
     def behind_ms(self, output: OutputClock) -> int:
-        """Return how far a row of this output was behind; for rows emitted on arrival, any watermark counts as announced."""
+        """Return how far a row of this output was behind; for rows emitted on arrival, any
+        watermark counts as announced.
+        """
         on_arrival = self._moment_ms - self._oldest_on_arrival.get(output, self._moment_ms)
         return max(0, on_arrival, self._behind_ms.get(output, 0))
 
@@ -74,23 +81,34 @@ class WatchedRunner(FoldingRunner):
             return super()._try(due, now_ms)
         place = len(self._emitter.log)
         is_done = super()._try(due, now_ms)
-        announced_ms = due.at_ms if isinstance(due, Row) else (due.end if isinstance(due, Firing) else due.at_ms) - 1
+        announced_ms = (
+            due.at_ms
+            if isinstance(due, Row)
+            else (due.end if isinstance(due, Firing) else due.at_ms) - 1
+        )
         self._moment_ms = max(self._moment_ms, announced_ms)
         for output, at_ms in self._emitted(place):
             self._behind_ms[output] = max(announced_ms - at_ms, self._behind_ms.get(output, 0))
         return is_done
 
     def _emitted(self, place: int) -> Iterator[tuple[OutputClock, int]]:
-        """Yield the times of rows emitted since the log had this length, each with its stream's output to a subscriber."""
+        """Yield the times of rows emitted since the log had this length, each with its stream's
+        output to a subscriber.
+        """
         found = {id(rows): rows for rows in self._emitter.log[place:]}
         for known, count in Counter(map(id, self._emitter.log[place:])).items():
             output = self._output_by_rows.get(known)
             if output is not None:
                 times = (output.time_of(row[0]) for row in found[known][-count:])
-                yield from ((output, at_ms) for at_ms in times if type(at_ms) is int and 0 <= at_ms <= LAST_MS)
+                yield from (
+                    (output, at_ms)
+                    for at_ms in times
+                    if type(at_ms) is int and 0 <= at_ms <= LAST_MS
+                )
 
     def _call(self, firing: Firing) -> None:
-        tuples, field = firing.content.tuples, self._settings.timestamp_field
+        tuples = firing.content.tuples
+        field = self._settings.timestamp_field
         if len(tuples) > 1 and not self.has_ties and field is not None:
             self.has_ties = len({tup[field] for tup in tuples}) < len(tuples)
         super()._call(firing)
@@ -102,7 +120,8 @@ class WatchedRunner(FoldingRunner):
 
 
 class FoldProbe:
-    """Folds neighbouring tuples of a key in both orders, on a sample, and compares the accumulators.
+    """Folds neighbouring tuples of a key in both orders, on a sample, and compares the
+    accumulators.
 
     It calls `fold` of a copy of the bolt, with accumulators of its own.
     """
@@ -119,7 +138,8 @@ class FoldProbe:
 
     def look(self, rows: Sequence[Any]) -> None:
         """Add the next rows of the task."""
-        first, self._rows = self._rows, self._rows + len(rows)
+        first = self._rows
+        self._rows = self._rows + len(rows)
         if self.order_matters:
             return
         if first < _SAMPLE:
@@ -146,7 +166,9 @@ class FoldProbe:
             # From nothing, and behind a tuple: a fold may begin in
             # its own way and show the order only later.
             for begun in ((), (one,), (other,)):
-                results = [self._folded(bolt, (*begun, *order)) for order in ((one, other), (other, one))]
+                results = [
+                    self._folded(bolt, (*begun, *order)) for order in ((one, other), (other, one))
+                ]
                 self.order_matters |= results[0] != results[1]
                 self.floats += isinstance(results[0], float)
         except (Exception, SystemExit):  # user code: the runner meets the same rows, and says so

@@ -1,8 +1,10 @@
-"""Evidence that a bolt keeps state in its attributes: digests of them before and after inputs, on a sample.
+"""Evidence that a bolt keeps state in its attributes: digests of them before and after inputs, on a
+sample.
 
-A digest covers the pickled value, hence nested lists, mappings and objects: 64 kB of each attribute, and of each attribute of
-an object in one. Objects of the runtime (collector, context, state, timers) are left out. Not detected: changes of module
-globals, of objects that cannot be pickled, and changes that are reverted between two digests.
+A digest covers the pickled value, hence nested lists, mappings and objects: 64 kB of each
+attribute, and of each attribute of an object in one. Objects of the runtime (collector, context,
+state, timers) are left out. Not detected: changes of module globals, of objects that cannot be
+pickled, and changes that are reverted between two digests.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ _SAMPLE = 16
 _MOST_BYTES = 64 * 1024
 _EXECUTE = "execute"
 _OPAQUE = "_thread", "threading", "_io", "socket", "ssl", "logging", "_contextvars"
-_OURS = tuple(f"sparkstorm.{room}." for room in ("api", "executor", "tasks", "worker", "replay", "windowing"))
+_OURS = tuple(
+    f"sparkstorm.{room}." for room in ("api", "executor", "tasks", "worker", "replay", "windowing")
+)
 
 
 class Attributes:
@@ -44,7 +48,9 @@ class Attributes:
         self._before = dict(_digests(self._bolt))
         # Set on the instance, for the sample only. Executing the first inputs one by one instead
         # would cut batches, and try a failed input again before the rest of its batch.
-        if _EXECUTE not in getattr(self._bolt, "__dict__", {_EXECUTE: None}) and hasattr(self._bolt, _EXECUTE):
+        if _EXECUTE not in getattr(self._bolt, "__dict__", {_EXECUTE: None}) and hasattr(
+            self._bolt, _EXECUTE
+        ):
             self._bolt.execute = self._sampling(self._bolt.execute)
         else:
             self._sampled = -1
@@ -77,7 +83,11 @@ class Attributes:
             return
         now = dict(_digests(self._bolt))
         if now != self._before:
-            self.changed = min(name for name in now.keys() | self._before.keys() if now.get(name) != self._before.get(name))
+            self.changed = min(
+                name
+                for name in now.keys() | self._before.keys()
+                if now.get(name) != self._before.get(name)
+            )
 
 
 def _digests(bolt: Any) -> Iterator[tuple[str, Any]]:
@@ -99,7 +109,9 @@ def _is_ours(value: Any) -> bool:
 
 
 def _digest(value: Any, is_inner: bool = False) -> Any:
-    """Return a small value that is equal as long as the value is; for an object, the digests of its attributes."""
+    """Return a small value that is equal as long as the value is; for an object, the digests of its
+    attributes.
+    """
     inner = getattr(value, "__dict__", None)
     if isinstance(inner, dict) and not is_inner and not callable(value):
         own = {name: _digest(part, is_inner=True) for name, part in inner.items()}
@@ -149,6 +161,14 @@ class _Pickler(pickle.Pickler):
         if isinstance(value, type | FunctionType | MethodType):
             return "code", value.__qualname__, id(value)
         if isinstance(value, GeneratorType):
-            return "generator", id(value), value.gi_frame.f_lasti if value.gi_frame is not None else -1
+            return (
+                "generator",
+                id(value),
+                value.gi_frame.f_lasti if value.gi_frame is not None else -1,
+            )
         module = type(value).__module__
-        return ("opaque", id(value)) if module in _OPAQUE or isinstance(value, Source) or _is_ours(value) else None
+        return (
+            ("opaque", id(value))
+            if module in _OPAQUE or isinstance(value, Source) or _is_ours(value)
+            else None
+        )

@@ -1,7 +1,9 @@
-"""Rows between the tasks of a replay: output edges, concatenated pieces, batch sizes, bytes of a batch in a chunk.
+"""Rows between the tasks of a replay: output edges, concatenated pieces, batch sizes, bytes of a
+batch in a chunk.
 
-Rows have the form of live ones, (values, virtual time, source), with the time in the place of roots; a piece is an Arrow batch in
-the place of the values (executor/pieces.py). Law: splitting and concatenating pieces changes no result.
+Rows have the form of live ones, (values, virtual time, source), with the time in the place of
+roots; a piece is an Arrow batch in the place of the values (executor/pieces.py). Law: splitting and
+concatenating pieces changes no result.
 """
 
 from __future__ import annotations
@@ -26,15 +28,21 @@ _IPC = b"\xff\xff\xff\xff"
 # copies of each. An edge with pieces is written from 8,192 rows on, a chunk of rows;
 # 16,384 rows are given to a bolt at once. No measurement chose the last two: half
 # means more chunks and calls, twice more memory where each row makes many.
-_MOST_ROWS, _MOST_BYTES, _FULL_ROWS, PIECE_ROWS = 65_536, 1 << 20, 8_192, 16_384
+_MOST_ROWS = 65_536
+_MOST_BYTES = 1 << 20
+_FULL_ROWS = 8_192
+PIECE_ROWS = 16_384
 # Where rows are never Python's objects a batch may be far larger: Arrow's work has a price per
 # batch.
-_WHOLE_ROWS, _WHOLE_BYTES = 1 << 18, 16 << 20
+_WHOLE_ROWS = 1 << 18
+_WHOLE_BYTES = 16 << 20
 
 
 @dataclass(slots=True)
 class OutEdge:
-    """Output buffer from one task to another on one stream: rows (values, virtual time, source), and pieces among them."""
+    """Output buffer from one task to another on one stream: rows (values, virtual time, source),
+    and pieces among them.
+    """
 
     source: Source
     target: int
@@ -44,7 +52,9 @@ class OutEdge:
     combiner: Combiner | None = None  # of rows for a bolt that sums up by key
 
     def is_due(self, least: int, whole: bool) -> bool:
-        """Return whether there is enough to be sent: `least` rows, a full table of a combiner; anything if `whole`."""
+        """Return whether there is enough to be sent: `least` rows, a full table of a combiner;
+        anything if `whole`.
+        """
         # A combiner waits for as many rows of a key as it may:
         # each that it puts together is one less to send.
         if self.combiner is not None and (whole or self.combiner.is_full):
@@ -54,7 +64,9 @@ class OutEdge:
         return count_rows(self.rows) >= _FULL_ROWS
 
     def unpackable(self, codec: Codec, error: CodecError) -> ReplayFailedError:
-        """Return the error that names the first value that cannot be packed: component, task, stream and field."""
+        """Return the error that names the first value that cannot be packed: component, task,
+        stream and field.
+        """
         where = f"component '{self.source.component}' (task {self.source.task}), stream '{self.source.stream}'"
         for values, *_ in unfold(self.rows):
             for name, value in zip(self.source.fields, values, strict=True):
@@ -85,26 +97,37 @@ def unpack_batch(data: bytes) -> pa.RecordBatch:
 
 
 def put_together(pieces: Iterable[Any]) -> Iterator[Any]:
-    """Yield pieces of one source concatenated while columns and time are the same and sizes allow."""
+    """Yield pieces of one source concatenated while columns and time are the same and sizes
+    allow.
+    """
     for _, group in groupby(pieces, key=lambda piece: (piece[1], piece[0].schema)):
         yield from map(_as_one, _filled(group, itemgetter(0), _MOST_ROWS))
 
 
 def whole_pieces(lists: Iterable[list[Any]]) -> Iterator[list[Any]]:
-    """Yield lists of rows, with neighbouring lists of one piece, one source and the same columns as one; others in their places."""
+    """Yield lists of rows, with neighbouring lists of one piece, one source and the same columns as
+    one; others in their places.
+    """
     for channel, group in groupby(lists, key=_channel_of_piece):
         if channel is None:
             yield from group
         else:
-            yield from ([_as_one(part)] for part in _filled((rows[0] for rows in group), itemgetter(0), _WHOLE_ROWS))
+            yield from (
+                [_as_one(part)]
+                for part in _filled((rows[0] for rows in group), itemgetter(0), _WHOLE_ROWS)
+            )
 
 
 def gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield few large batches instead of many small ones: partitioning by key has a cost per key and batch."""
+    """Yield few large batches instead of many small ones: partitioning by key has a cost per key
+    and batch.
+    """
     return map(joined, _filled(batches, lambda batch: batch, _WHOLE_ROWS))
 
 
-def _filled(items: Iterable[Any], batch_of: Callable[[Any], pa.RecordBatch], most_rows: int) -> Iterator[list[Any]]:
+def _filled(
+    items: Iterable[Any], batch_of: Callable[[Any], pa.RecordBatch], most_rows: int
+) -> Iterator[list[Any]]:
     """Yield items together until their batches have so many rows or 16 MB."""
     waiting: list[Any] = []
     rows = size = 0
@@ -115,7 +138,9 @@ def _filled(items: Iterable[Any], batch_of: Callable[[Any], pa.RecordBatch], mos
         size += batch.nbytes
         if rows >= most_rows or size >= _WHOLE_BYTES:
             yield waiting
-            waiting, rows, size = [], 0, 0
+            waiting = []
+            rows = 0
+            size = 0
     if waiting:
         yield waiting
 
@@ -136,20 +161,29 @@ def _as_one(pieces: Sequence[Any]) -> Any:
 # Few rows first: what one of them makes is not known yet, and a thousand rows that make a
 # thousand each are hundreds of megabytes. 131,072 emitted rows are tens of megabytes of Python's
 # objects; half means more calls, twice as many more memory. No measurement chose it.
-_FIRST_ROWS, _MOST_EMITTED = 64, 1 << 17
+_FIRST_ROWS = 64
+_MOST_EMITTED = 1 << 17
 TimedRows = tuple[Sequence[tuple[Any, ...]], list[int | None]]
 """Rows of data and their times, which may be missing."""
 
 
 class Sizer:
-    """Adaptive number of rows that go together: doubled while they make little, cut in proportion when they make too much.
+    """Adaptive number of rows that go together: doubled while they make little, cut in proportion
+    when they make too much.
 
-    It depends on counts of rows and bytes alone, so a stage that runs again cuts its rows at the same positions."""
+    It depends on counts of rows and bytes alone, so a stage that runs again cuts its rows at the
+    same positions."""
 
-    def __init__(self, most_rows: int = PIECE_ROWS, little: int = _MOST_EMITTED, much: int = _MOST_EMITTED) -> None:
-        """`little` and `much` are rows or bytes that so many rows make; the defaults are for rows that a bolt emits."""
+    def __init__(
+        self, most_rows: int = PIECE_ROWS, little: int = _MOST_EMITTED, much: int = _MOST_EMITTED
+    ) -> None:
+        """`little` and `much` are rows or bytes that so many rows make; the defaults are for rows
+        that a bolt emits.
+        """
         self.rows = _FIRST_ROWS
-        self._most_rows, self._little, self._much = most_rows, little, much
+        self._most_rows = most_rows
+        self._little = little
+        self._much = much
 
     def learn(self, taken: int, made: int) -> None:
         """Adapt the number: `taken` rows have made so much."""
@@ -168,7 +202,8 @@ class Sizer:
 
     def pieces(self, batch: pa.RecordBatch | TimedRows) -> Iterator[pa.RecordBatch | TimedRows]:
         """Yield consecutive parts of a batch, or of rows with times."""
-        start, size = 0, size_of(batch)
+        start = 0
+        size = size_of(batch)
         while start < size:
             most = self.rows
             if isinstance(batch, pa.RecordBatch):

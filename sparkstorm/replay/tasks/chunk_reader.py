@@ -1,12 +1,15 @@
-"""Reads the chunks of one task: initial state, clocks of partitions, rows by virtual time or source by source. PURE.
+"""Reads the chunks of one task: initial state, clocks of partitions, rows by virtual time or source
+by source. PURE.
 
-Chunks come sorted by (time of the first row, source, position), and the times of one source never fall. So a row earlier
-than the newest chunk's first row has its final position; only rows in which sources overlap are buffered and sorted.
+Chunks come sorted by (time of the first row, source, position), and the times of one source never
+fall. So a row earlier than the newest chunk's first row has its final position; only rows in which
+sources overlap are buffered and sorted.
 
-Lateness across partitions: a live spout task has one clock per subscriber over all rows that it emits to it. In a replay the
-rows of one input lie in partitions, each with a clock of its own. Every partition therefore sends its newest time to the
-receivers (a CLOCK chunk, read before any row), and a receiver compares each row also with the newest time of all partitions
-before the row's own. So the same rows are late wherever Spark cuts the history.
+Lateness across partitions: a live spout task has one clock per subscriber over all rows that it
+emits to it. In a replay the rows of one input lie in partitions, each with a clock of its own.
+Every partition therefore sends its newest time to the receivers (a CLOCK chunk, read before any
+row), and a receiver compares each row also with the newest time of all partitions before the row's
+own. So the same rows are late wherever Spark cuts the history.
 """
 
 from __future__ import annotations
@@ -32,9 +35,12 @@ SourcesOf = Callable[[Chunk, Sequence[tuple[Any, ...]]], Iterable[Source]]
 """The source of every row of a chunk."""
 
 
-def rows_by_time(codec: Codec, chunks: Iterable[Chunk], sources_of: SourcesOf) -> Iterator[list[Any]]:
+def rows_by_time(
+    codec: Codec, chunks: Iterable[Chunk], sources_of: SourcesOf
+) -> Iterator[list[Any]]:
     """Yield one task's rows in the order of their times, in lists."""
-    waiting, settled = _Waiting(), list[Any]()
+    waiting = _Waiting()
+    settled = list[Any]()
     for chunk in chunks:
         settled += waiting.take_before(chunk)
         if len(settled) >= _LEAST_ROWS:
@@ -59,7 +65,9 @@ class _Part(NamedTuple):
         """Return its rows behind their places in the order of all rows."""
         first = self.chunk.seq * _STRIDE
         places = range(first, first + len(self.values))
-        return zip(self.times, repeat(self.chunk.source), places, self.values, self.sources, strict=False)
+        return zip(
+            self.times, repeat(self.chunk.source), places, self.values, self.sources, strict=False
+        )
 
 
 class _Waiting:
@@ -69,7 +77,8 @@ class _Waiting:
         self._parts: list[_Part] = []
         self._keyed: list[Keyed] = []
         self._size = 0
-        self._newest = (NEVER, NEVER, NEVER)  # time, source and position of the last row's chunk, or later ones
+        # time, source and position of the last row's chunk, or later ones
+        self._newest = (NEVER, NEVER, NEVER)
         self._enough = _LEAST_ROWS
 
     def add(self, part: _Part) -> None:
@@ -80,9 +89,11 @@ class _Waiting:
         self._newest = max(newest, self._newest) if self._size > len(part.values) else newest
 
     def take_before(self, chunk: Chunk) -> list[Any]:
-        """Remove and return rows that come before all of this chunk and of later ones: all such rows, or none yet of a few."""
-        # The usual history: what senders have sent follows each other in time. Then nothing is sorted, and no row
-        # gets a key.
+        """Remove and return rows that come before all of this chunk and of later ones: all such
+        rows, or none yet of a few.
+        """
+        # The usual history: what senders have sent follows each other in time. Then nothing is
+        # sorted, and no row gets a key.
         if self._newest <= (chunk.first_ms, chunk.source, chunk.seq):
             return self.take_all()
         if self._size < self._enough:
@@ -105,8 +116,10 @@ class _Waiting:
         else:
             self._sort()
             taken = _rows(self._keyed)
-        self._parts, self._keyed = [], []
-        self._size, self._enough = 0, _LEAST_ROWS
+        self._parts = []
+        self._keyed = []
+        self._size = 0
+        self._enough = _LEAST_ROWS
         return taken
 
     def _sort(self) -> None:
@@ -129,11 +142,18 @@ class PartitionClocks:
         self._newest: dict[tuple[str, str], dict[int, int]] = {}
         self._floors: dict[tuple[str, str], tuple[list[int], list[int]]] = {}
 
-    def take_out(self, codec: Codec, chunks: Iterable[Chunk], component_by_task: Mapping[int, str]) -> Iterator[Chunk]:
+    def take_out(
+        self, codec: Codec, chunks: Iterable[Chunk], component_by_task: Mapping[int, str]
+    ) -> Iterator[Chunk]:
         """Take in the CLOCK chunks, which come first, and yield all others."""
         for chunk in chunks:
             if chunk.kind == CLOCK:
-                self.hear(component_by_task[chunk.sender], chunk.stream, chunk.source, codec.unpack(chunk.data))
+                self.hear(
+                    component_by_task[chunk.sender],
+                    chunk.stream,
+                    chunk.source,
+                    codec.unpack(chunk.data),
+                )
             else:
                 yield chunk
 
@@ -142,15 +162,24 @@ class PartitionClocks:
         known = self._newest.setdefault((sender, stream), {})
         known[number] = max(newest_ms, known.get(number, NEVER))
 
-    def sources(self, source: Source, number: int, values: Sequence[tuple[Any, ...]]) -> Iterable[Source]:
-        """Return the source of each row of a chunk from partition `number`, late ones marked by the partitions before."""
-        floor_ms = NEVER if source.is_late or self._field is None else self._floor_ms(source, number)
+    def sources(
+        self, source: Source, number: int, values: Sequence[tuple[Any, ...]]
+    ) -> Iterable[Source]:
+        """Return the source of each row of a chunk from partition `number`, late ones marked by the
+        partitions before.
+        """
+        floor_ms = (
+            NEVER if source.is_late or self._field is None else self._floor_ms(source, number)
+        )
         # The usual case: no list is made of one source.
         if floor_ms <= 0 or self._field is None:
             return repeat(source, len(values))
         place = source.position(self._field)
         late = Source(source.component, source.task, source.stream, source.fields, is_late=True)
-        return [late if type(row[place]) is int and 0 <= row[place] < floor_ms else source for row in values]
+        return [
+            late if type(row[place]) is int and 0 <= row[place] < floor_ms else source
+            for row in values
+        ]
 
     def _floor_ms(self, source: Source, number: int) -> int:
         key = (source.component, source.stream)
@@ -166,11 +195,17 @@ class PartitionClocks:
 
 
 def state_and_rest(codec: Codec, chunks: Iterable[Chunk]) -> tuple[Iterator[Any], Iterator[Chunk]]:
-    """Return the keys and values of one task's initial state, read lazily, and the chunks behind it.
+    """Return the keys and values of one task's initial state, read lazily, and the chunks behind
+    it.
 
     What is not read of the state is skipped when the rest is asked for.
     """
     parts = groupby(chunks, key=lambda chunk: chunk.kind in (START, STATE))
     _, head = next(parts)
-    pairs = (pair for chunk in head if chunk.kind == STATE for pair in zip(*codec.unpack(chunk.data)[1], strict=True))
+    pairs = (
+        pair
+        for chunk in head
+        if chunk.kind == STATE
+        for pair in zip(*codec.unpack(chunk.data)[1], strict=True)
+    )
     return pairs, (chunk for _, rest in parts for chunk in rest)

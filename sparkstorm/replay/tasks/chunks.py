@@ -1,8 +1,10 @@
-"""Chunks: many rows of one stream for one task as one cell of bytes; Spark moves nothing else in a replay.
+"""Chunks: many rows of one stream for one task as one cell of bytes; Spark moves nothing else in a
+replay.
 
-Spark's shuffle has no cost per row: the emitting task has chosen the target with the live grouping. Laws: chunks are sorted
-by `order_of`, in whatever order Spark delivers them, so a retried stage reads the same rows in the same order; times never
-fall within a chunk, nor between chunks of one source.
+Spark's shuffle has no cost per row: the emitting task has chosen the target with the live grouping.
+Laws: chunks are sorted by `order_of`, in whatever order Spark delivers them, so a retried stage
+reads the same rows in the same order; times never fall within a chunk, nor between chunks of one
+source.
 """
 
 from __future__ import annotations
@@ -20,16 +22,27 @@ from sparkstorm.executor.pieces import is_piece
 from sparkstorm.model.compiled import core
 from sparkstorm.model.tuples import Source
 from sparkstorm.model.values.codec import Codec
-from sparkstorm.replay.tasks.batches import OutEdge, Sizer, is_batch, pack_batch, put_together, slices, unpack_batch
+from sparkstorm.replay.tasks.batches import (
+    OutEdge,
+    Sizer,
+    is_batch,
+    pack_batch,
+    put_together,
+    slices,
+    unpack_batch,
+)
 
 # The order in which a task reads them: its state before the clocks, and these before any row.
 START, STATE, CLOCK, ROWS, DEAD, KEPT_STATE, KEPT_TIME, REPORT = range(8)
 # Target of rows that no task waits for: they are results. Tasks are numbered from 1.
 KEPT = 0
 _MOST_ROWS = 8192
-_SMALL_BYTES, _LARGE_BYTES = 128 << 10, 1 << 20
+_SMALL_BYTES = 128 << 10
+_LARGE_BYTES = 1 << 20
 Row = tuple[tuple[Any, ...], int, Source]
-"""Values with the virtual time they were emitted at (in the place where a live row carries its roots), and the source."""
+"""Values with the virtual time they were emitted at (in the place where a live row carries its
+roots), and the source.
+"""
 
 
 class Chunk(NamedTuple):
@@ -65,7 +78,9 @@ def source_number(stage: int, partition: int) -> int:
 
 
 def pack_rows(codec: Codec, rows: Sequence[Row], is_timed: bool) -> bytes:
-    """Return the bytes of rows, column by column; CodecError for a value outside the codec's closed set."""
+    """Return the bytes of rows, column by column; CodecError for a value outside the codec's closed
+    set.
+    """
     # By columns: that is how results are written, and a
     # batch of Arrow is made of columns, not of rows.
     if core is not None and (found := core.split(rows)) is not None:
@@ -126,7 +141,15 @@ class ChunkWriter:
                 continue
             for batch, at_ms, _ in put_together(group):
                 for part in slices(batch):
-                    yield self._chunk(ROWS, edge.target, at_ms, source.task, source.channel, part.num_rows, pack_batch(part))
+                    yield self._chunk(
+                        ROWS,
+                        edge.target,
+                        at_ms,
+                        source.task,
+                        source.channel,
+                        part.num_rows,
+                        pack_batch(part),
+                    )
         edge.rows.clear()
 
     def rows(self, target: int, sender: int, stream: str, rows: list[Any]) -> Iterator[Chunk]:
@@ -139,7 +162,8 @@ class ChunkWriter:
 
     def state(self, kind: int, task: int, pairs: Iterable[Sequence[Any]]) -> Iterator[Chunk]:
         """Yield chunks of a task's keys and values, read lazily."""
-        sizer, rest = _chunk_sizer(), iter(pairs)
+        sizer = _chunk_sizer()
+        rest = iter(pairs)
         while part := list(islice(rest, sizer.rows)):
             data = self._codec.pack([None, list(map(list, zip(*part, strict=True)))])
             sizer.learn(len(part), len(data))
@@ -165,6 +189,15 @@ class ChunkWriter:
         """Return a REPORT chunk: what the tasks of one partition did."""
         return self._chunk(REPORT, KEPT, 0, KEPT, "", 1, self._codec.pack(evidence))
 
-    def _chunk(self, kind: int, target: int, first_ms: int, sender: int, stream: str, count: int, data: bytes) -> Chunk:
+    def _chunk(
+        self,
+        kind: int,
+        target: int,
+        first_ms: int,
+        sender: int,
+        stream: str,
+        count: int,
+        data: bytes,
+    ) -> Chunk:
         self._seq += 1
         return Chunk(kind, target, first_ms, self._source, self._seq, sender, stream, count, data)

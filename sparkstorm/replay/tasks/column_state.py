@@ -1,7 +1,8 @@
-"""Bolts of columns in a replay: their runner, with virtual time in the place of roots, and their state.
+"""Bolts of columns in a replay: their runner, with virtual time in the place of roots, and their
+state.
 
-The state keeps what batches add as Arrow columns until a key is used by itself. A bolt that only adds batches then needs no Python
-object per key: sums are made by Arrow, and the result is written
+The state keeps what batches add as Arrow columns until a key is used by itself. A bolt that only
+adds batches then needs no Python object per key: sums are made by Arrow, and the result is written
 from its columns. Law: keys and values are those of `MemoryState`, whatever the order of calls.
 """
 
@@ -39,7 +40,9 @@ class ReplayColumns(ColumnRunner):
 
 
 class _AnyColumns(BatchColumns):
-    """A BatchCollector whose batches travel by Arrow's own messages, hence with columns of any type that tuples carry."""
+    """A BatchCollector whose batches travel by Arrow's own messages, hence with columns of any type
+    that tuples carry.
+    """
 
     def plain(self, batch: Any, route: Route) -> Any:
         if any(is_value_type(column.type) for column in batch.columns):
@@ -49,10 +52,15 @@ class _AnyColumns(BatchColumns):
                 raise CodecError(
                     f"component '{route.source.component}', stream '{route.source.stream}', field '{field}': {problem}"
                 )
-        return pa.RecordBatch.from_arrays(batch.columns, list(route.source.fields)) if batch.num_columns else None
+        return (
+            pa.RecordBatch.from_arrays(batch.columns, list(route.source.fields))
+            if batch.num_columns
+            else None
+        )
 
 
-_LONE, _AMOUNT = "key", "amount"
+_LONE = "key"
+_AMOUNT = "amount"
 # Rows between two sums, each of which hashes all keys again. Half means more sums, twice
 # as many means more rows in memory until the next one. No measurement chose it.
 _FEW_ROWS = 1 << 18
@@ -63,7 +71,9 @@ _BATCH: Any = object()
 
 
 class ColumnState(MemoryState):
-    """MemoryState whose first batches are kept as columns (`_Columns`), if they hold whole numbers under whole numbers or texts."""
+    """MemoryState whose first batches are kept as columns (`_Columns`), if they hold whole numbers
+    under whole numbers or texts.
+    """
 
     __slots__ = ("_batches", "_most")
 
@@ -104,21 +114,29 @@ class ColumnState(MemoryState):
 
 
 class _Columns(ColumnState):
-    """ColumnState while it holds columns and no key by itself; any other use than adding a batch ends that."""
+    """ColumnState while it holds columns and no key by itself; any other use than adding a batch
+    ends that.
+    """
 
     __slots__ = ()
 
     def add_batch(self, keys: Any, amounts: Any = 1) -> None:
         table = added_columns(keys, amounts)
         most = self._most + _farthest(table)
-        if table is None or most >= _LIMIT or (self._batches and table.schema != self._batches[0].schema):
+        if (
+            table is None
+            or most >= _LIMIT
+            or (self._batches and table.schema != self._batches[0].schema)
+        ):
             self.to_keys()
             MemoryState.add_batch(self, keys, amounts)
             return
         self._most = most
         self._batches.append(table)
         self.undo += _BATCH, self._drop_last, None
-        if sum(each.num_rows for each in self._batches) > max(_FEW_ROWS, 2 * self._batches[0].num_rows):
+        if sum(each.num_rows for each in self._batches) > max(
+            _FEW_ROWS, 2 * self._batches[0].num_rows
+        ):
             # Batches that can still be undone stay as they are: a sum cannot be taken apart.
             settled = len(self._batches) - len(self.undo) // 3
             self._batches[:settled] = [_summed(self._batches[:settled])] if settled else []
@@ -134,10 +152,15 @@ class _Columns(ColumnState):
         return 0 if int not in kinds else len(self)
 
     def to_keys(self) -> None:
-        """Become a state of single keys. What can still be undone stays so, at its places in `undo`."""
-        batches, self._batches, self._most = self._batches, [], 0
+        """Become a state of single keys. What can still be undone stays so, at its places in
+        `undo`.
+        """
+        batches = self._batches
+        self._batches = []
+        self._most = 0
         self.__class__ = ColumnState  # type: ignore[assignment]
-        settled, data = len(batches) - len(self.undo) // 3, self._data
+        settled = len(batches) - len(self.undo) // 3
+        data = self._data
         if settled:
             data.update(_pairs(_summed(batches[:settled])))
         for at, table in enumerate(batches[settled:]):
@@ -162,7 +185,17 @@ def _by_key(name: str) -> Callable[..., Any]:
     return method
 
 
-_READS = ("get", "items", "scan", "keys", "pairs", "every_pair", "snapshot", "take_changes", "marks")
+_READS = (
+    "get",
+    "items",
+    "scan",
+    "keys",
+    "pairs",
+    "every_pair",
+    "snapshot",
+    "take_changes",
+    "marks",
+)
 _WRITES = ("put", "add", "fold", "fold_cells", "delete", "load")
 _DUNDERS = ("__len__", "__contains__", "__iter__", "__getitem__", "__setitem__", "__delitem__")
 for _name in (*_READS, *_WRITES, *_DUNDERS):
@@ -170,7 +203,9 @@ for _name in (*_READS, *_WRITES, *_DUNDERS):
 
 
 def added_columns(keys: Any, amounts: Any) -> pa.Table | None:
-    """Return the columns of the keys, and of the amounts as the last one; None for what Arrow would not add up as Python does."""
+    """Return the columns of the keys, and of the amounts as the last one; None for what Arrow would
+    not add up as Python does.
+    """
     is_tuple = isinstance(keys, pa.RecordBatch | pa.Table)
     columns = [_plain(column) for column in (keys.columns if is_tuple else [keys])]
     rows = len(columns[0]) if columns and columns[0] is not None else 0
@@ -178,19 +213,31 @@ def added_columns(keys: Any, amounts: Any) -> pa.Table | None:
         added: Any = pa.repeat(pa.scalar(amounts, pa.int64()), rows)
     else:
         added = _plain(amounts)
-    if not columns or any(column is None for column in columns) or added is None or added.type != pa.int64() or len(added) != rows:
+    if (
+        not columns
+        or any(column is None for column in columns)
+        or added is None
+        or added.type != pa.int64()
+        or len(added) != rows
+    ):
         return None
     names = [str(at) for at in range(len(columns))] if is_tuple else [_LONE]
     return pa.table([*columns, added], [*names, _AMOUNT])
 
 
 def _plain(column: Any) -> Any:
-    """Return a column of whole numbers or texts as int64 or string; None for any other, or one with a missing value."""
+    """Return a column of whole numbers or texts as int64 or string; None for any other, or one with
+    a missing value.
+    """
     if not isinstance(column, pa.Array | pa.ChunkedArray) or column.null_count:
         return None
     if pa.types.is_string(column.type) or column.type == pa.int64():
         return column
-    return column.cast(pa.int64()) if pa.types.is_integer(column.type) and column.type != pa.uint64() else None
+    return (
+        column.cast(pa.int64())
+        if pa.types.is_integer(column.type) and column.type != pa.uint64()
+        else None
+    )
 
 
 def _farthest(table: pa.Table | None) -> int:

@@ -1,7 +1,8 @@
-"""Combiner before the shuffle: rows for one task of a CombiningBolt are reduced to one value per key.
+"""Combiner before the shuffle: rows for one task of a CombiningBolt are reduced to one value per
+key.
 
-Laws: the bolt's final state is the same as without combining; a row whose `pair` or `combine` raises is sent unchanged, so
-that it fails in the bolt's task, with the bolt's name.
+Laws: the bolt's final state is the same as without combining; a row whose `pair` or `combine`
+raises is sent unchanged, so that it fails in the bolt's task, with the bolt's name.
 """
 
 from __future__ import annotations
@@ -26,8 +27,14 @@ _MISSING: Any = object()
 
 
 def may_combine(bolt: Any, grouping: Grouping) -> bool:
-    """Return whether a subscriber's rows can be combined: its class is a CombiningBolt, and all rows of a key go to one task."""
-    return isinstance(bolt, CombiningBolt) and not bolt.outputs and grouping.kind in ("fields", "key_range", "global")
+    """Return whether a subscriber's rows can be combined: its class is a CombiningBolt, and all
+    rows of a key go to one task.
+    """
+    return (
+        isinstance(bolt, CombiningBolt)
+        and not bolt.outputs
+        and grouping.kind in ("fields", "key_range", "global")
+    )
 
 
 class Combiner:
@@ -48,7 +55,9 @@ class Combiner:
     def take_in(self, rows: Iterable[Any], may_hold_pieces: bool) -> list[Any]:
         """Combine rows, and pieces among them; return the rows that cannot be combined."""
         if may_hold_pieces:
-            rows = unfold(row for row in rows if not (is_piece(row) and self._combine_batch(row[0])))
+            rows = unfold(
+                row for row in rows if not (is_piece(row) and self._combine_batch(row[0]))
+            )
         return self._combine(rows)
 
     def take(self) -> list[Any]:
@@ -59,14 +68,18 @@ class Combiner:
 
     def _combine(self, rows: Iterable[Any]) -> list[Any]:
         left: list[Any] = []
-        known, source = self._value_by_key, self._source
-        pair, combine, scalars = self._bolt.pair, self._bolt.combine, SCALARS
+        known = self._value_by_key
+        source = self._source
+        pair = self._bolt.pair
+        combine = self._bolt.combine
+        scalars = SCALARS
         tup = Tuple((), 0, source)
         # One object for all rows, unless user code keeps it: 90 ns a row against 350 for a new one
         # each (decision 52). The compiled core has no loop for `pair`.
         ours_alone = getrefcount(tup)
         # One iterator for all tries: after an error the loop goes on behind the row that raised it.
-        row, rest = None, iter(rows)
+        row = None
+        rest = iter(rows)
         while True:
             try:
                 for row in rest:
@@ -106,5 +119,7 @@ class Combiner:
 
 
 def _check_key(key: Any) -> None:
-    if not all(type(part) in KEYS and part == part for part in (key if type(key) is tuple else (key,))):
+    if not all(
+        type(part) in KEYS and part == part for part in (key if type(key) is tuple else (key,))
+    ):
         raise TypeError("no key of a state: the bolt's own task will say so")

@@ -1,6 +1,8 @@
-"""Runner of windowed bolts in a replay: rows of one source are folded together, and due windows of one accumulator fire together.
+"""Runner of windowed bolts in a replay: rows of one source are folded together, and due windows of
+one accumulator fire together.
 
-Law: what it stores, emits and fires is what TimedRunner would; whatever needs a closer look goes that way.
+Law: what it stores, emits and fires is what TimedRunner would; whatever needs a closer look goes
+that way.
 """
 
 from __future__ import annotations
@@ -26,33 +28,47 @@ from sparkstorm.windowing.windows import Firing, TimeWindows
 class FoldingRunner(TimedRunner):
     """A TimedRunner with a short way for tumbling windows of a FoldingBolt."""
 
-    def __init__(self, bolt: WindowedBolt | TimedBolt, settings: TimeSettings, emitter: Emitter, *others: Any) -> None:
+    def __init__(
+        self, bolt: WindowedBolt | TimedBolt, settings: TimeSettings, emitter: Emitter, *others: Any
+    ) -> None:
         super().__init__(bolt, settings, emitter, *others)
         self._fires_cells = (
             isinstance(bolt, FoldingBolt)
             and isinstance(self._windows, TimeWindows)
             and self._windows.fires_whole_cells
             and settings.is_event_time
-            and type(bolt).on_timer is WindowedBolt.on_timer  # else timers may be due between two windows
+            # else timers may be due between two windows
+            and type(bolt).on_timer is WindowedBolt.on_timer
         )
 
     def run_rows(self, rows: Sequence[Any]) -> list[FailedInput]:
         """Take in rows (values, roots, source) as `execute_tuples` does tuples."""
-        return [] if self._fires_cells and self._fold(rows) else self.execute_tuples(tuples_of(rows))
+        return (
+            [] if self._fires_cells and self._fold(rows) else self.execute_tuples(tuples_of(rows))
+        )
 
     def _fold(self, rows: Sequence[Any]) -> bool:
-        """Fold rows of one source into accumulators; False, with nothing changed, where one of them needs a closer look."""
-        source, bolt, windows = rows[0][2], self.bolt, self._windows
+        """Fold rows of one source into accumulators; False, with nothing changed, where one of them
+        needs a closer look.
+        """
+        source = rows[0][2]
+        bolt = self.bolt
+        windows = self._windows
         assert isinstance(bolt, FoldingBolt) and isinstance(windows, TimeWindows)
         # Late rows go to another stream, ticks belong to no window, and
         # the loop of the core takes its key from one field.
         if source.is_late or source.stream == TICK_STREAM or len(bolt.key_fields) != 1:
             return False
-        time_at, key_at = (source.position(field) for field in (self._settings.timestamp_field or "", bolt.key_fields[0]))
+        time_at, key_at = (
+            source.position(field)
+            for field in (self._settings.timestamp_field or "", bolt.key_fields[0])
+        )
         cells = Cells(time_at, key_at, windows.length, max(windows.floor, 0), LAST_MS)
         marks = len(self._emitter.log), len(self._state.undo), len(self._times.undo)
         try:
-            begun = self._times.fold_cells(rows if type(rows) is list else list(rows), cells, bolt.initial, bolt.fold)
+            begun = self._times.fold_cells(
+                rows if type(rows) is list else list(rows), cells, bolt.initial, bolt.fold
+            )
         # The tuples are then taken in one by one, and only the faulty one fails.
         except USER_ERRORS as error:
             raise_out_of_memory(error)
@@ -65,13 +81,23 @@ class FoldingRunner(TimedRunner):
         """Fire due windows of one accumulator each; return how many have fired."""
         if not self._fires_cells:
             return 0
-        windows, emitter, collector, execute = self._windows, self._emitter, self._collector, cast(WindowedBolt, self.bolt).execute
+        windows = self._windows
+        emitter = self._emitter
+        collector = self._collector
+        execute = cast(WindowedBolt, self.bolt).execute
         assert isinstance(windows, TimeWindows)
-        log, undo, times_undo = emitter.log, self._state.undo, self._times.undo
-        fired, marks, content = 0, (0, 0, 0), Content()
+        log = emitter.log
+        undo = self._state.undo
+        times_undo = self._times.undo
+        fired = 0
+        marks = (0, 0, 0)
+        content = Content()
         # One object for all windows, unless user code keeps one (as in the combiner).
         ours_alone = getrefcount(content)
-        key, start, end, value = (), 0, 0, None
+        key = ()
+        start = 0
+        end = 0
+        value = None
         try:
             for key, start, end, value in windows.due_cells(self._watermark_ms) if most else ():
                 if fired == most:

@@ -18,19 +18,31 @@ from sparkstorm.tasks.task_parts import Outputs, TaskParts
 
 
 class OutEdges:
-    """Output edges of the tasks of one partition: to each other (`inputs`, by receiving task) and elsewhere (`by_ends`)."""
+    """Output edges of the tasks of one partition: to each other (`inputs`, by receiving task) and
+    elsewhere (`by_ends`).
+    """
 
-    def __init__(self, job: Job, parts: TaskParts, local: frozenset[int], make_instance: Callable[[str], Any]) -> None:
+    def __init__(
+        self, job: Job, parts: TaskParts, local: frozenset[int], make_instance: Callable[[str], Any]
+    ) -> None:
         self.inputs: dict[int, list[OutEdge]] = {}
         self.by_ends: dict[tuple[int, int], list[OutEdge]] = {}  # by sending and receiving task
         self.timed_outputs: dict[int, tuple[OutputClock, ...]] = {}
-        self._job, self._parts, self._local, self._make_instance = job, parts, local, make_instance
+        self._job = job
+        self._parts = parts
+        self._local = local
+        self._make_instance = make_instance
         spouts = {c.id for c in parts.topology.spouts}
-        self._asked = {feed for name, feed in result_names(job.plan).items() if name in job.wanted and feed.spout not in spouts}
+        self._asked = {
+            feed
+            for name, feed in result_names(job.plan).items()
+            if name in job.wanted and feed.spout not in spouts
+        }
 
     def outputs(self, component: str, task: int, emits_batches: bool) -> Outputs:
         """Create and return a task's outputs."""
-        plan, seed = self._job.plan, self._parts.seed(task)
+        plan = self._job.plan
+        seed = self._parts.seed(task)
         outputs = self._parts.outputs(task, self._local)
         self.timed_outputs[task] = outputs.timed_outputs
         for stream, route in outputs.routes.items():
@@ -38,10 +50,15 @@ class OutEdges:
             if Feed(component, stream) in self._job.kept:
                 route.subscribe(Grouping("global"), [Target(KEPT, [], False)], task, seed)
             if direct := plan.direct_targets_not_run.get(Feed(component, stream)):
-                route.subscribe(Grouping("direct"), [Target(t, [], False) for t in direct], task, seed)
+                route.subscribe(
+                    Grouping("direct"), [Target(t, [], False) for t in direct], task, seed
+                )
             # One edge for each receiving task, whatever number of
             # subscriptions lead there: they share the list.
-            edges = {t.task: OutEdge(route.source, t.task, t.is_local, t.rows, emits_batches) for t in route.targets}
+            edges = {
+                t.task: OutEdge(route.source, t.task, t.is_local, t.rows, emits_batches)
+                for t in route.targets
+            }
             self._add_edges(edges.values())
             self._set_combiner(route, edges)
         return outputs
@@ -50,11 +67,20 @@ class OutEdges:
         """Set combiners on edges to CombiningBolts, unless the rows themselves are a result."""
         source = route.source
         settings = self._job.settings
-        if source.is_late or settings.is_timed or not settings.shortcuts or Feed(source.component, source.stream) in self._asked:
+        if (
+            source.is_late
+            or settings.is_timed
+            or not settings.shortcuts
+            or Feed(source.component, source.stream) in self._asked
+        ):
             return
-        for subscriber, grouping in self._parts.topology.subscribers(source.component, source.stream):
+        for subscriber, grouping in self._parts.topology.subscribers(
+            source.component, source.stream
+        ):
             bolt = self._make_instance(subscriber)
-            for edge in (edges[task] for task in self._parts.tasks[subscriber] if may_combine(bolt, grouping)):
+            for edge in (
+                edges[task] for task in self._parts.tasks[subscriber] if may_combine(bolt, grouping)
+            ):
                 edge.combiner = Combiner(bolt, source)
 
     def _add_edges(self, edges: Iterable[OutEdge]) -> None:
@@ -72,7 +98,8 @@ def kept_outputs(parts: TaskParts, task: int) -> tuple[Outputs, dict[str, list[A
     routes = {}
     for name, stream in component.streams.items():
         route = routes[name] = Route(parts.source(task, name), parts.codec, stream.direct)
-        # User code may name any task: which of them listen to a stream is nothing to one whose rows stay.
+        # User code may name any task: which of them listen to a stream is nothing to one whose rows
+        # stay.
         tasks = sorted(parts.component_by_task) if stream.direct else [KEPT]
         grouping = Grouping("direct" if stream.direct else "global")
         route.subscribe(grouping, [Target(each, kept[name], False) for each in tasks], task, 0)

@@ -1,4 +1,5 @@
-"""One partition of a stage: creates its tasks, executes their rows in order, writes chunks, ends the tasks.
+"""One partition of a stage: creates its tasks, executes their rows in order, writes chunks, ends
+the tasks.
 
 The same code runs on Spark and in a local replay.
 """
@@ -34,7 +35,14 @@ from sparkstorm.replay.evidence import Evidence, RowTimes
 from sparkstorm.replay.job import Job, is_watched
 from sparkstorm.replay.plan import Feed, Stage
 from sparkstorm.replay.savepoints import Begun
-from sparkstorm.replay.tasks.batches import OutEdge, Sizer, TimedRows, gathered, size_of, whole_pieces
+from sparkstorm.replay.tasks.batches import (
+    OutEdge,
+    Sizer,
+    TimedRows,
+    gathered,
+    size_of,
+    whole_pieces,
+)
 from sparkstorm.replay.tasks.chunk_reader import PartitionClocks, rows_by_time, state_and_rest
 from sparkstorm.replay.tasks.chunks import (
     KEPT_STATE,
@@ -63,7 +71,8 @@ _target = attrgetter("target")
 class StageRun:
     """A stage as each of its partitions runs it; chunks of its output come out.
 
-    `packs_state`: whether final states leave as bytes; else as columns, which do not leave the process.
+    `packs_state`: whether final states leave as bytes; else as columns, which do not leave the
+    process.
     """
 
     job: Job
@@ -71,20 +80,30 @@ class StageRun:
     report: Report
     packs_state: bool = True
 
-    def over_data(self, partition: int, batches: Iterable[TimedRows | pa.RecordBatch]) -> Iterator[Chunk]:
-        """Run a spout's data through the bolts of its stage; batches are rows in order, Arrow batches in a replay without times."""
+    def over_data(
+        self, partition: int, batches: Iterable[TimedRows | pa.RecordBatch]
+    ) -> Iterator[Chunk]:
+        """Run a spout's data through the bolts of its stage; batches are rows in order, Arrow
+        batches in a replay without times.
+        """
         tasks = _Partition(self, partition)
         return tasks.execute(tasks.spread_data(batches))
 
     def over_chunks(self, chunks: Iterable[Chunk]) -> Iterator[Chunk]:
-        """Run the tasks of a stage over chunks of other stages; chunks come sorted, task by task, each with a START."""
+        """Run the tasks of a stage over chunks of other stages; chunks come sorted, task by task,
+        each with a START.
+        """
         first = self.job.plan.tasks(self.stage.bolts[0])[0]
         for target, of_task in groupby(chunks, key=_target):
             tasks = _Partition(self, target - first)
             yield from tasks.execute(tasks.take_chunks(of_task))
 
-    def over_divided(self, feed: Feed, partition: int, batches: Iterable[TimedRows | pa.RecordBatch]) -> Iterator[Chunk]:
-        """Run one task of a bolt over rows of data that Spark's shuffle has brought to it: in the order of their times, if any."""
+    def over_divided(
+        self, feed: Feed, partition: int, batches: Iterable[TimedRows | pa.RecordBatch]
+    ) -> Iterator[Chunk]:
+        """Run one task of a bolt over rows of data that Spark's shuffle has brought to it: in the
+        order of their times, if any.
+        """
         tasks = _Partition(self, partition)
         return tasks.execute(tasks.take_data(feed, batches))
 
@@ -93,7 +112,8 @@ class _Partition:
     """The tasks of one partition and the rows between them."""
 
     def __init__(self, run: StageRun, partition: int) -> None:
-        job, stage = run.job, run.stage
+        job = run.job
+        stage = run.stage
         self._stage_run = run
         self._job = job
         self._stage = stage
@@ -105,12 +125,17 @@ class _Partition:
         self._codec = Codec()
         self._topology, self._make_instance = job.open()
         self._parts = replace(job.plan, topology=self._topology).parts(self._codec, REPLAY_STREAMS)
-        self._tasks, self.source = self._parts.tasks, self._parts.source
+        self._tasks = self._parts.tasks
+        self.source = self._parts.source
         # Tasks are dealt to partitions as executors are to workers, so
         # that `local or shuffle` means the same as live.
-        self._mine = {b: self._tasks[b][partition % stage.width :: stage.width] for b in stage.bolts}
+        self._mine = {
+            b: self._tasks[b][partition % stage.width :: stage.width] for b in stage.bolts
+        }
         joined = stage.bolts if stage.feed else stage.bolts[1:]
-        self._is_sequence = stage.feed in job.sequence and is_watched(self._topology, job.plan.conf, stage)
+        self._is_sequence = stage.feed in job.sequence and is_watched(
+            self._topology, job.plan.conf, stage
+        )
         # Rows of several tasks have no order among them: where the history is one sequence, one
         # task has all.
         most = 1 if self._is_sequence else None
@@ -120,12 +145,13 @@ class _Partition:
         self._writer = ChunkWriter(self._codec, self._number, self._settings.is_timed)
         self._sizer = Sizer()
         self._emitted = 0  # when the batch size was last adapted
-        self._timeless: list[tuple[int, bytes]] = []  # rows of data without a time, as dead letters by task
+        # rows of data without a time, as dead letters by task
+        self._timeless: list[tuple[int, bytes]] = []
         self._dividers: list[Divide] | None = None  # of batches of data
         self._runs = {task: self._make(b, task) for b in stage.bolts for task in self._mine[b]}
         self._unopened = self._outputs_of_data() if self._settings.is_timed and stage.feed else []
 
-    # -- making ----------------------------------------------------------------------------------------------------
+    # -- making ------------------------------------------------------------------------------------
 
     def _feed_route(self, feed: Feed) -> Route:
         """Return the route of the data's rows, from the spout task that this partition replaces."""
@@ -135,17 +161,24 @@ class _Partition:
         has_own_clock = self._settings.open_end is not None and feed not in self._job.sequence
         # One history goes on from the newest clock of all tasks of its spout; a
         # partition that is one task's rows goes on from that task's.
-        begun = [Begun.of(self._job.plan.begin.get(each, ())).clocks for each in ([task] if has_own_clock else tasks)]
+        begun = [
+            Begun.of(self._job.plan.begin.get(each, ())).clocks
+            for each in ([task] if has_own_clock else tasks)
+        ]
         for output in self._edges.timed_outputs[task]:
-            output.restore(max(each.get((output.stream, output.subscriber), NEVER) for each in begun))
+            output.restore(
+                max(each.get((output.stream, output.subscriber), NEVER) for each in begun)
+            )
         self._dividers = dividers_of(route)
         return route
 
     def _make(self, component: str, task: int) -> ReplayTask:
         conf = self._parts.conf(component)
-        bolt, is_keyed = self._make_instance(component), component in self._job.plan.idempotent
+        bolt = self._make_instance(component)
+        is_keyed = component in self._job.plan.idempotent
         takes_batches = isinstance(bolt, ColumnBolt) and self._settings.columns
-        # as live under exactly-once; under other guarantees the source retries, so that there are none here
+        # as live under exactly-once; under other guarantees the source retries, so that there are
+        # none here
         policy = RetryPolicy(DeliverySettings.of(conf).retries, is_parking=self._settings.skip_bad)
         tick_ms = ComponentSettings.of(conf).tick_ms
         mode = TaskMode(self._settings.is_timed, policy, is_keyed, takes_batches, tick_ms)
@@ -157,25 +190,46 @@ class _Partition:
     def _outputs_of_data(self) -> list[OutputClock]:
         """Return the outputs by event time of the tasks that this partition's data begin."""
         plain = [task for task, run in self._runs.items() if not isinstance(run, WindowTask)]
-        return [output for task in plain for output in self._edges.timed_outputs[task] if output.clock is not None]
+        return [
+            output
+            for task in plain
+            for output in self._edges.timed_outputs[task]
+            if output.clock is not None
+        ]
 
     def _times(self, component: str, bolt: WindowedBolt | TimedBolt) -> TimeInputs:
-        """Return a task's time inputs: watermarks of other tasks, or row times of data if their column is the bolt's time field."""
-        settings = check_bolt(self._topology, self._topology.components[component], bolt, self._job.plan.conf)
+        """Return a task's time inputs: watermarks of other tasks, or row times of data if their
+        column is the bolt's time field.
+        """
+        settings = check_bolt(
+            self._topology, self._topology.components[component], bolt, self._job.plan.conf
+        )
         data = [
             (task, s.stream)
             for s in self._topology.components[component].inputs
-            if self._settings.time_fields.get(Feed(s.component, s.stream)) == settings.timestamp_field
+            if self._settings.time_fields.get(Feed(s.component, s.stream))
+            == settings.timestamp_field
             for task in self._tasks[s.component]
         ]
         newest: dict[Channel, int] = {}
         if (end := self._settings.open_end) is not None:
             field = settings.timestamp_field or ""
-            newest = {(task, stream): end.newest_ms.get((task, stream, field), NEVER) for task, stream in data}
-        return TimeInputs(settings, self._parts.time_plan.inputs(component, self._tasks), data, self.source, newest)
+            newest = {
+                (task, stream): end.newest_ms.get((task, stream, field), NEVER)
+                for task, stream in data
+            }
+        return TimeInputs(
+            settings,
+            self._parts.time_plan.inputs(component, self._tasks),
+            data,
+            self.source,
+            newest,
+        )
 
     def _prepare(self, head: int | None = None, pairs: Iterable[Any] = ()) -> None:
-        """Prepare every task, in the order of their ids; the task `head` has these pairs as its initial state."""
+        """Prepare every task, in the order of their ids; the task `head` has these pairs as its
+        initial state.
+        """
         for task, run in self._runs.items():
             begun = Begun.of(self._job.plan.begin.get(task, ()))
             if task == head:
@@ -197,10 +251,12 @@ class _Partition:
                     f"{Tuple(values, 0, source)!r:.500}; skip_bad puts such records aside"
                 )
 
-    # -- running ---------------------------------------------------------------------------------------------------
+    # -- running -----------------------------------------------------------------------------------
 
     def execute(self, parts: Iterable[int]) -> Iterator[Chunk]:
-        """Run all tasks to their ends; `parts` takes in input and yields the number of rows after every part of it."""
+        """Run all tasks to their ends; `parts` takes in input and yields the number of rows after
+        every part of it.
+        """
         for taken in parts:
             self._run_local(taken)
             yield from self._cut()
@@ -219,10 +275,14 @@ class _Partition:
         source = self.source(self._tasks[feed.spout][0], feed.stream)
         run = self._runs[self._mine[self._stage.bolts[0]][0]]
         self._note(run, source)
-        yield from (self._take_timed if self._settings.is_timed else self._take_columns)(run, source, batches)
+        yield from (self._take_timed if self._settings.is_timed else self._take_columns)(
+            run, source, batches
+        )
 
     def spread_data(self, batches: Iterable[TimedRows | pa.RecordBatch]) -> Iterator[int]:
-        """Route rows of data to the bolts of the stage, part by part; a stage without bolts only partitions them."""
+        """Route rows of data to the bolts of the stage, part by part; a stage without bolts only
+        partitions them.
+        """
         assert self._stage.feed is not None
         route = self._feed_route(self._stage.feed)
         self._prepare()
@@ -244,7 +304,9 @@ class _Partition:
                 return
             batch = rows_of(batch), [0] * batch.num_rows
         source = route.source
-        timed = zip(*batch, repeat(source)) if None not in batch[1] else self._with_times(source, batch)
+        timed = (
+            zip(*batch, repeat(source)) if None not in batch[1] else self._with_times(source, batch)
+        )
         # One subscriber with one task a row is the usual
         # case: no list of targets is made for each row.
         pick = route.pick
@@ -258,7 +320,9 @@ class _Partition:
             unused.clear()
 
     def _feed_head(self, run: ReplayTask, chunks: Iterator[Chunk]) -> Iterator[int]:
-        """Run the first bolt's task over chunks of other stages, in order; yield the number of rows after every batch."""
+        """Run the first bolt's task over chunks of other stages, in order; yield the number of rows
+        after every batch.
+        """
         chunks = self._with_senders_noted(run, chunks)
         if self._settings.is_timed or isinstance(run, WindowTask):
             clocks = PartitionClocks(run.settings if isinstance(run, WindowTask) else None)
@@ -271,7 +335,9 @@ class _Partition:
             lists = iter(())
             for chunk in chunks:
                 values, _ = unpack_rows(self._codec, chunk)
-                yield from self._run_values(run, values, chunk.rows, self.source(chunk.sender, chunk.stream))
+                yield from self._run_values(
+                    run, values, chunk.rows, self.source(chunk.sender, chunk.stream)
+                )
         for rows in lists:
             yield from self._run_parts(run, rows)
 
@@ -282,7 +348,9 @@ class _Partition:
 
     def _piece(self, chunk: Chunk, types: Mapping[str, Any]) -> list[Any]:
         source = self.source(chunk.sender, chunk.stream)
-        return (rows_in if chunk.stream == COMBINED_STREAM else partial(piece_in, types=types))(self._codec, chunk, source)
+        return (rows_in if chunk.stream == COMBINED_STREAM else partial(piece_in, types=types))(
+            self._codec, chunk, source
+        )
 
     def _with_senders_noted(self, run: ReplayTask, chunks: Iterable[Chunk]) -> Iterator[Chunk]:
         """Yield the chunks and note their senders."""
@@ -291,25 +359,37 @@ class _Partition:
             yield chunk
 
     def _note(self, run: ReplayTask, source: Source) -> None:
-        """Note the sender of rows; data counts as sent by all tasks of its spout, however it is partitioned here."""
+        """Note the sender of rows; data counts as sent by all tasks of its spout, however it is
+        partitioned here.
+        """
         if source.stream != WATERMARK_STREAM:
             is_spout = self._topology.components[source.component].kind == "spout"
             run.note_sender(source, len(self._tasks[source.component]) if is_spout else 1)
 
-    def _take_timed(self, run: ReplayTask, source: Source, batches: Iterable[TimedRows]) -> Iterator[int]:
+    def _take_timed(
+        self, run: ReplayTask, source: Source, batches: Iterable[TimedRows]
+    ) -> Iterator[int]:
         for batch in batches:
             values, times = batch
-            timed = zip(values, times, repeat(source)) if None not in times else self._with_times(source, batch)
+            timed = (
+                zip(values, times, repeat(source))
+                if None not in times
+                else self._with_times(source, batch)
+            )
             yield from self._run_parts(run, list(timed))
 
-    def _take_columns(self, run: ReplayTask, source: Source, batches: Iterable[pa.RecordBatch]) -> Iterator[int]:
+    def _take_columns(
+        self, run: ReplayTask, source: Source, batches: Iterable[pa.RecordBatch]
+    ) -> Iterator[int]:
         for batch in gathered(batches) if run.takes_pieces else batches:
             if run.takes_pieces:
                 yield from self._run_parts(run, [(batch, 0, source)])
             else:
                 yield from self._run_values(run, values_of(batch), batch.num_rows, source)
 
-    def _run_values(self, run: ReplayTask, values: Iterable[Any], rows: int, source: Source) -> Iterator[int]:
+    def _run_values(
+        self, run: ReplayTask, values: Iterable[Any], rows: int, source: Source
+    ) -> Iterator[int]:
         rest = iter(values)
         for count in map(len, self._sizer.parts(range(rows))):
             run.run_values(rest, count, source)
@@ -337,14 +417,20 @@ class _Partition:
         for edge in self._edges.inputs.get(task, ()):
             if edge.rows:
                 self._note(run, edge.source)
-                rows += unfold(edge.rows) if edge.may_hold_pieces and not run.takes_pieces else edge.rows
+                rows += (
+                    unfold(edge.rows)
+                    if edge.may_hold_pieces and not run.takes_pieces
+                    else edge.rows
+                )
                 edge.rows.clear()
         if self._settings.is_timed:
             rows.sort(key=itemgetter(1))
         return rows
 
     def _cut(self, whole: bool = False) -> Iterator[Chunk]:
-        """Flush output buffers for other stages and results as chunks: all of them if `whole`, else only full ones."""
+        """Flush output buffers for other stages and results as chunks: all of them if `whole`, else
+        only full ones.
+        """
         if self._unopened:
             yield from self._opening_marks()
         for edges in self._edges.by_ends.values():
@@ -355,25 +441,37 @@ class _Partition:
                 # Together and in this order: marks leave after the rows that they follow.
                 for edge in edges:
                     yield from self._chunks_of(edge)
-        for task, letter in [*self._timeless, *((t, letter) for t, run in self._runs.items() for letter in run.take_dead())]:
+        for task, letter in [
+            *self._timeless,
+            *((t, letter) for t, run in self._runs.items() for letter in run.take_dead()),
+        ]:
             yield self._writer.dead(task, letter)
         self._timeless.clear()
 
     def _opening_marks(self) -> Iterator[Chunk]:
-        """Yield a mark for the time before a task's first row, which its receivers read before all rows.
+        """Yield a mark for the time before a task's first row, which its receivers read before all
+        rows.
 
-        Tasks of data follow each other in history: the last one begins where the others have ended. Without this mark a window
-        would wait for the first mark of every task, and hold all of history but the last task's part.
+        Tasks of data follow each other in history: the last one begins where the others have ended.
+        Without this mark a window would wait for the first mark of every task, and hold all of
+        history but the last task's part.
         """
         waiting = self._unopened
-        self._unopened = [output for output in waiting if output.clock is not None and output.clock.newest_ms == NEVER]
+        self._unopened = [
+            output
+            for output in waiting
+            if output.clock is not None and output.clock.newest_ms == NEVER
+        ]
         for output in waiting:
             if output.clock is None or output.clock.newest_ms == NEVER:
                 continue
-            values, source = (output.stream, output.clock.opening_mark_ms()), output.mark_source
+            values = (output.stream, output.clock.opening_mark_ms())
+            source = output.mark_source
             for target in output.targets:
                 if not target.is_local:
-                    yield from self._writer.rows(target.task, source.task, source.channel, [(values, 0, source)])
+                    yield from self._writer.rows(
+                        target.task, source.task, source.channel, [(values, 0, source)]
+                    )
 
     def _chunks_of(self, edge: OutEdge) -> Iterator[Chunk]:
         try:
@@ -381,7 +479,9 @@ class _Partition:
         except CodecError as error:
             raise edge.unpackable(self._codec, error) from error
         if edge.combiner is not None:
-            yield from self._writer.rows(edge.target, edge.source.task, COMBINED_STREAM, edge.combiner.take())
+            yield from self._writer.rows(
+                edge.target, edge.source.task, COMBINED_STREAM, edge.combiner.take()
+            )
 
     def _end(self) -> Iterator[Chunk]:
         """End every task, flush all output and the final states, and report."""
@@ -420,7 +520,9 @@ class _Partition:
             ) from error
 
     def _evidence(self) -> Evidence:
-        """Return what the tasks did, and the times of the rows that they and the data sent to bolts by event time."""
+        """Return what the tasks did, and the times of the rows that they and the data sent to bolts
+        by event time.
+        """
         evidence = Evidence()
         for run in self._runs.values():
             evidence.add_counts(run.component, self._number, run.counts.as_dict())
@@ -434,11 +536,15 @@ class _Partition:
         return evidence
 
     def _clocks(self) -> Iterator[tuple[int, OutputClock, SourceClock]]:
-        """Yield the outputs to tasks that use event time, with their senders and clocks, if rows were sent."""
+        """Yield the outputs to tasks that use event time, with their senders and clocks, if rows
+        were sent.
+        """
         for task, timed_outputs in self._edges.timed_outputs.items():
             for output in timed_outputs:
                 if output.clock is not None and output.clock.newest_ms != NEVER:
                     yield task, output, output.clock
 
-    def _sources_of(self, clocks: PartitionClocks, chunk: Chunk, values: Sequence[tuple[Any, ...]]) -> Iterable[Source]:
+    def _sources_of(
+        self, clocks: PartitionClocks, chunk: Chunk, values: Sequence[tuple[Any, ...]]
+    ) -> Iterable[Source]:
         return clocks.sources(self.source(chunk.sender, chunk.stream), chunk.source, values)

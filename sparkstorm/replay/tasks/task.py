@@ -1,10 +1,10 @@
 """One bolt task in a replay: the live runner and state around user code, under virtual time.
 
-A row has its virtual time where a live row has its roots. So emitted rows inherit the time of their input, and
-`context.now_ms` reads the same field.
+A row has its virtual time where a live row has its roots. So emitted rows inherit the time of their
+input, and `context.now_ms` reads the same field.
 
-Ticks come at whole multiples of their period, in virtual time (live ticks come by the wall clock). Without an event time no
-time passes, and there are no ticks.
+Ticks come at whole multiples of their period, in virtual time (live ticks come by the wall clock).
+Without an event time no time passes, and there are no ticks.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ from sparkstorm.tasks.task_parts import Outputs, TaskParts
 from sparkstorm.windowing.watermarks import NEVER
 
 AnyBolt = Bolt | BasicBolt | WindowedBolt | TimedBolt
-_AT, _SOURCE = itemgetter(1), itemgetter(2)
+_AT = itemgetter(1)
+_SOURCE = itemgetter(2)
 # Characters of a record in an error: Spark repeats the sentence in the logs of every attempt, and a
 # record may have megabytes. Half shows less of a wide record, double makes a page of a sentence.
 _SHOWN_RECORD = 500
@@ -77,7 +78,8 @@ class Counts:
     changed: int = 0  # 1 for a task whose bolt's attributes changed while it ran
     mixed: int = 0  # 1 for a task that got rows of several senders or streams
     failures: int = 0  # tries that failed
-    ties: int = 0  # 1 for a task with rows of the same event time in one window, or next to each other
+    # 1 for a task with rows of the same event time in one window, or next to each other
+    ties: int = 0
     order_matters: int = 0  # 1 for a task whose fold gave another result for two tuples exchanged
     scanned: int = 0  # keys of the state that `scan` has read
     recovered: int = 0  # inputs that succeeded after a failed try
@@ -144,11 +146,14 @@ class ReplayTask(Task):
         self._woken = threading.Event()
         self._threads_before = threading.active_count()
         self._attributes = Attributes(bolt)
-        self._reached_ms = 0  # time of the newest input: a failed one that is tried again sets `now_ms` back
+        # time of the newest input: a failed one that is tried again sets `now_ms` back
+        self._reached_ms = 0
         self._senders: set[tuple[int, str]] = set()
 
     def begin(self, begun: Begun, parts: TaskParts, tasks: Collection[int]) -> None:
-        """Continue from a state and clocks, and call the bolt's prepare and init_state, as one of these tasks of the host."""
+        """Continue from a state and clocks, and call the bolt's prepare and init_state, as one of
+        these tasks of the host.
+        """
         if self.state is not None:
             self.state.load(begun.state)
         self.stored_version = begun.version
@@ -157,7 +162,9 @@ class ReplayTask(Task):
         self.prepare(parts.context(self.task, tasks, self.now_ms, effect_key=self.effect_key))
 
     def prepare(self, context: TopologyContext) -> None:
-        """Make the runner and call the bolt's prepare and init_state; ReplayFailedError when they raise."""
+        """Make the runner and call the bolt's prepare and init_state; ReplayFailedError when they
+        raise.
+        """
         self.counts.prepared += 1
         self.metrics = context.metrics
         self.metrics.bind(self.emitter.note)
@@ -172,14 +179,18 @@ class ReplayTask(Task):
 
     def _make_runner(self) -> Runner:
         columns = ReplayColumns if self._mode.columns else None
-        return make_runner(self.task, self.bolt, self.emitter, self.state, self._report, self._woken.set, columns)
+        return make_runner(
+            self.task, self.bolt, self.emitter, self.state, self._report, self._woken.set, columns
+        )
 
     def now_ms(self) -> int:
         """Return the virtual time: that of the input or tick being executed."""
         return int(self.emitter.roots) if not isinstance(self.emitter.roots, tuple) else 0
 
     def effect_key(self) -> str:
-        """Return a name of the input being executed, the same in every run and retry; ReplayFailedError unless they are counted."""
+        """Return a name of the input being executed, the same in every run and retry;
+        ReplayFailedError unless they are counted.
+        """
         # Not known from the bolt alone: only inputs that are executed one by one have a
         # place that is the same in every run, and that costs, so a bolt must ask for it.
         if not self._mode.is_keyed:
@@ -199,8 +210,11 @@ class ReplayTask(Task):
         return self.bolt.types if isinstance(self.bolt, ColumnBolt) else {}
 
     def execute(self, rows: Sequence[Any]) -> None:
-        """Execute rows, and pieces if it takes them, in this order, and the ticks that are due between them."""
-        start, count = 0, len(rows)
+        """Execute rows, and pieces if it takes them, in this order, and the ticks that are due
+        between them.
+        """
+        start = 0
+        count = len(rows)
         while start < count:
             self._ticks.begin(rows[start][1])
             due_ms = self._ticks.due_ms
@@ -236,7 +250,9 @@ class ReplayTask(Task):
             self._report(failure_of(error))
 
     def release(self) -> None:
-        """Free the state after `end`. The task is in reference cycles: a collection that found it would visit every key."""
+        """Free the state after `end`. The task is in reference cycles: a collection that found it
+        would visit every key.
+        """
         # The task is in reference cycles. The collection at the end of a partition,
         # which would find it, visited every key: 40 to 90 ms of a task of 1 M rows.
         if self.state is not None:
@@ -250,16 +266,21 @@ class ReplayTask(Task):
 
     def take_dead(self) -> list[bytes]:
         """Return the records put aside since the last call."""
-        taken, self._dead = self._dead, []
+        taken = self._dead
+        self._dead = []
         return taken
 
     @property
     def low_ms(self) -> int:
-        """Return the time up to which windows and timers have fired; NEVER for a bolt without any."""
+        """Return the time up to which windows and timers have fired; NEVER for a bolt without
+        any.
+        """
         return NEVER
 
     def behind_mark_ms(self, output: OutputClock) -> int:
-        """Return how far a row was behind a watermark that this task can have announced: a bolt without windows announces none."""
+        """Return how far a row was behind a watermark that this task can have announced: a bolt
+        without windows announces none.
+        """
         return 0
 
     def kept_time(self) -> list[list[Any]]:
@@ -273,18 +294,28 @@ class ReplayTask(Task):
     def put_marks(self, has_ended: bool = False) -> None:
         """Send watermarks to receivers by event time, behind the rows sent so far."""
         for output in self.emitter.timed_outputs:
-            if output.clock is not None and output.put_marks(self.low_ms, has_ended, lambda target: True):
+            if output.clock is not None and output.put_marks(
+                self.low_ms, has_ended, lambda target: True
+            ):
                 for target in output.marks.values():
                     # A failed input that was tried again has set the time back. A
                     # mark with that time would come before rows that it follows,
                     # and they would be late for windows that it fires.
                     now_ms = max(self._reached_ms, self.now_ms())
-                    target.rows[:] = [(values, at_ms or now_ms, source) for values, at_ms, source in target.rows]
+                    target.rows[:] = [
+                        (values, at_ms or now_ms, source) for values, at_ms, source in target.rows
+                    ]
 
     def run_values(self, values: Iterator[tuple[Any, ...]], count: int, source: Source) -> None:
         """Execute the next `count` values of one source, in a replay without times."""
-        some, mode = islice(values, count), self._mode
-        if mode.is_timed or mode.skip_bad or mode.is_keyed or not isinstance(self.runner, BasicRunner):
+        some = islice(values, count)
+        mode = self._mode
+        if (
+            mode.is_timed
+            or mode.skip_bad
+            or mode.is_keyed
+            or not isinstance(self.runner, BasicRunner)
+        ):
             while part := list(zip(islice(some, AT_ONCE), repeat(0), repeat(source), strict=False)):
                 self.execute(part)
             return
@@ -302,7 +333,8 @@ class ReplayTask(Task):
             return
         for source, group in groupby(rows, key=_SOURCE):
             part = list(group)
-            size, failed = count_rows(part), 0
+            size = count_rows(part)
+            failed = 0
             # Pairs of a combiner are no batch: their fields are
             # a key and a value, not those of the stream.
             for singles in [part] if source.stream == COMBINED_STREAM else columns.left_over(part):
@@ -312,7 +344,9 @@ class ReplayTask(Task):
             self._attributes.look(size - failed)
 
     def _execute_rows(self, rows: Sequence[Any]) -> None:
-        """Execute rows in parts: short ones, so that what undoes them stays in the processor's caches."""
+        """Execute rows in parts: short ones, so that what undoes them stays in the processor's
+        caches.
+        """
         most = 1 if self._one_by_one else _STRICT_ROWS if self._mode.skip_bad else AT_ONCE
         for start in range(0, len(rows), most):
             part = rows[start : start + most]
@@ -331,7 +365,9 @@ class ReplayTask(Task):
 
     def _run_part(self, part: Sequence[Any]) -> Iterable[FailedInput]:
         if isinstance(self.runner, BasicRunner):
-            return [(Tuple(*part[place]), failure) for place, failure in self.runner.execute_rows(part)]
+            return [
+                (Tuple(*part[place]), failure) for place, failure in self.runner.execute_rows(part)
+            ]
         failed: Iterable[FailedInput] = self.runner.execute_tuples(tuples_of(part))
         return failed
 
@@ -342,7 +378,9 @@ class ReplayTask(Task):
             self._report(failure)
 
     def _try_again(self, failed_input: FailedInput) -> None:
-        """Try a failed input again, as live but at once: virtual time does not pass between two tries."""
+        """Try a failed input again, as live but at once: virtual time does not pass between two
+        tries.
+        """
         tup, failure = failed_input
         self.counts.failures += 1
         tries = 1
@@ -368,7 +406,9 @@ class ReplayTask(Task):
     def _park(self, tup: Tuple, tries: int, failure: Failure) -> None:
         self.counts.parked += 1
         failure = replace(failure, component=self.component, task=self.task, time_ms=self.now_ms())
-        self._dead.append(DeadLetter.of(self.runner.parked_as(tup), failure, tries).encode(self._codec))
+        self._dead.append(
+            DeadLetter.of(self.runner.parked_as(tup), failure, tries).encode(self._codec)
+        )
 
     def _take_late(self, runner: ManualRunner) -> None:
         runner.take_posts()
@@ -390,4 +430,8 @@ class ReplayTask(Task):
 
 
 def _state(codec: Codec, mode: TaskMode) -> MemoryState:
-    return ColumnState(codec) if mode.columns and not mode.skip_bad else MemoryState(codec, mode.skip_bad)
+    return (
+        ColumnState(codec)
+        if mode.columns and not mode.skip_bad
+        else MemoryState(codec, mode.skip_bad)
+    )

@@ -1,7 +1,8 @@
-"""One task of a windowed or timed bolt in a replay: the live runner, driven by watermarks and row times.
+"""One task of a windowed or timed bolt in a replay: the live runner, driven by watermarks and row
+times.
 
-Senders decide which rows are late, as live. Windows fire when the watermarks of all sending tasks allow it; for data, the
-times of its rows replace the watermarks of a spout.
+Senders decide which rows are late, as live. Windows fire when the watermarks of all sending tasks
+allow it; for data, the times of its rows replace the watermarks of a spout.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ from sparkstorm.windowing.watermarks import END, NEVER, Channel, Watermarks
 
 @dataclass(frozen=True, slots=True)
 class TimeInputs:
-    """Time inputs of a task: its settings, its sending channels, and those of them that are data with a known time."""
+    """Time inputs of a task: its settings, its sending channels, and those of them that are data
+    with a known time.
+    """
 
     settings: TimeSettings
     channels: Sequence[Channel]
@@ -59,11 +62,17 @@ class WindowTask(ReplayTask):
         self._marks = Watermarks(times.channels)
         self._probe: FoldProbe | None = None
         # A bolt that declares order_insensitive has answered what the probe would ask, at no cost.
-        if isinstance(bolt, FoldingBolt) and times.settings.is_event_time and not getattr(bolt, "order_insensitive", False):
+        if (
+            isinstance(bolt, FoldingBolt)
+            and times.settings.is_event_time
+            and not getattr(bolt, "order_insensitive", False)
+        ):
             self._probe = FoldProbe(bolt, codec)
         # Timers, and windows by the clock, may be due between two rows of a list.
         # Windows by event time wait for a watermark, which comes behind the list.
-        self._one_by_one = mode.is_timed and (isinstance(bolt, TimedBolt) or not times.settings.is_event_time)
+        self._one_by_one = mode.is_timed and (
+            isinstance(bolt, TimedBolt) or not times.settings.is_event_time
+        )
 
     def begin(self, begun: Begun, parts: TaskParts, tasks: Collection[int]) -> None:
         """Continue windows and timers too."""
@@ -103,11 +112,15 @@ class WindowTask(ReplayTask):
         self._store.release()
 
     def behind_mark_ms(self, output: OutputClock) -> int:
-        """Return how far a row was behind a watermark that this task can have announced before it."""
+        """Return how far a row was behind a watermark that this task can have announced before
+        it.
+        """
         return self._timed.behind_ms(output)
 
     def step(self, what: Tuple, due: Due, at_ms: int, watermark_ms: int) -> None:
-        """Execute one window, timer or tuple by itself at that time of the clock; a failed one is put aside as `what`."""
+        """Execute one window, timer or tuple by itself at that time of the clock; a failed one is
+        put aside as `what`.
+        """
         self._set_clock(at_ms)
         failure = self._timed.fire(due, watermark_ms)
         if failure is not None:
@@ -135,7 +148,9 @@ class WindowTask(ReplayTask):
 
     def _execute(self, rows: Sequence[Any]) -> None:
         # Sources are few objects, so their set is cheaper than a look at every row's stream.
-        has_marks = any(source.stream == WATERMARK_STREAM for source in set(map(itemgetter(2), rows)))
+        has_marks = any(
+            source.stream == WATERMARK_STREAM for source in set(map(itemgetter(2), rows))
+        )
         for are_marks, group in groupby(rows, key=_is_mark) if has_marks else [(False, rows)]:
             part = list(group) if has_marks else rows
             if not are_marks:
@@ -163,7 +178,9 @@ class WindowTask(ReplayTask):
         return self._timed.run_rows(part)
 
     def _hear_data(self, at_ms: int) -> None:
-        """Advance the watermarks of data: rows come in the order of times, so later ones are at most the lag older."""
+        """Advance the watermarks of data: rows come in the order of times, so later ones are at
+        most the lag older.
+        """
         if self._mode.is_timed:
             for channel in self._times.data:
                 # The history of a back-fill ends here, not at the newest row of all sources: a

@@ -1,4 +1,6 @@
-"""JSON of scheduling problems: strict parsing, the kinds of their fields, and the configuration keys that schedulers read."""
+"""JSON of scheduling problems: strict parsing, the kinds of their fields, and the configuration
+keys that schedulers read.
+"""
 
 import json
 import math
@@ -7,10 +9,18 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from sparkstorm.errors import InvalidConfigError, show
-from sparkstorm.model.strict import UnfitValueError, expected, named_errors, one_of, reader_of, whole
+from sparkstorm.model.strict import (
+    UnfitValueError,
+    expected,
+    named_errors,
+    one_of,
+    reader_of,
+    whole,
+)
 from sparkstorm.scheduling.records import InputView
 
-MOST_DIGITS = 300  # of an integer; a float holds no more, and Python refuses to read more than 4,300
+# of an integer; a float holds no more, and Python refuses to read more than 4,300
+MOST_DIGITS = 300
 MOST_LEVELS = 60  # of nested lists and objects: readers and writers recurse
 
 
@@ -22,13 +32,20 @@ class _NoNumber:
 
 
 def parse(text: str | bytes) -> object:
-    """Return the value of a JSON text; NaN, infinities, repeated names, huge numbers and deep nesting are errors.
+    """Return the value of a JSON text; NaN, infinities, repeated names, huge numbers and deep
+    nesting are errors.
 
     InvalidConfigError names the field, or the position in the text.
     """
     try:
         decoded = text.decode("utf-8") if isinstance(text, bytes) else text
-        value = json.loads(decoded, object_pairs_hook=_unique, parse_constant=_constant, parse_int=_integer, parse_float=_float)
+        value = json.loads(
+            decoded,
+            object_pairs_hook=_unique,
+            parse_constant=_constant,
+            parse_int=_integer,
+            parse_float=_float,
+        )
     except UnicodeDecodeError as error:
         raise InvalidConfigError(f"not UTF-8: {error.reason} at byte {error.start}") from None
     except RecursionError:
@@ -45,7 +62,11 @@ def _constant(word: str) -> _NoNumber:
 
 
 def _integer(digits: str) -> object:
-    return int(digits) if len(digits) <= MOST_DIGITS else _NoNumber(f"an integer of {len(digits):,} digits is too large")
+    return (
+        int(digits)
+        if len(digits) <= MOST_DIGITS
+        else _NoNumber(f"an integer of {len(digits):,} digits is too large")
+    )
 
 
 def _float(digits: str) -> object:
@@ -54,7 +75,9 @@ def _float(digits: str) -> object:
 
 
 def _check(value: object, level: int) -> None:
-    """Raise UnfitValueError for the first number that is not allowed, and for nesting that is too deep."""
+    """Raise UnfitValueError for the first number that is not allowed, and for nesting that is too
+    deep.
+    """
     if isinstance(value, _NoNumber):
         raise UnfitValueError(value.words)
     if not isinstance(value, (dict, list)):
@@ -78,7 +101,8 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-# ---- kinds of fields -----------------------------------------------------------------------------------------------
+# ---- kinds of fields
+# -----------------------------------------------------------------------------------------------
 
 
 def _text(value: object) -> str:
@@ -125,7 +149,8 @@ def no_duplicates(names: Iterable[str], *path: str) -> None:
         seen.add(name)
 
 
-# ---- configuration -------------------------------------------------------------------------------------------------
+# ---- configuration
+# -------------------------------------------------------------------------------------------------
 
 
 def _hosts_or_machines(value: object) -> object:
@@ -207,4 +232,5 @@ def _settings(value: object) -> Mapping[str, Any]:
     return found
 
 
-Settings = Annotated[Mapping[str, Any], _settings]  # the configuration keys that no scheduler reads pass unread
+# the configuration keys that no scheduler reads pass unread
+Settings = Annotated[Mapping[str, Any], _settings]

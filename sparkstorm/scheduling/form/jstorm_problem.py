@@ -6,7 +6,17 @@ from typing import Any
 
 from sparkstorm.errors import FailedAssignTopologyError, InvalidConfigError, show
 from sparkstorm.model.strict import UnfitValueError, expected, named_errors, read_as
-from sparkstorm.scheduling.form.fields import ABSENT, Bytes, Count, Input, Kind, Port, Settings, Text, no_duplicates
+from sparkstorm.scheduling.form.fields import (
+    ABSENT,
+    Bytes,
+    Count,
+    Input,
+    Kind,
+    Port,
+    Settings,
+    Text,
+    no_duplicates,
+)
 from sparkstorm.scheduling.jstorm.records import (
     MASTER,
     AssignContext,
@@ -60,7 +70,9 @@ class _Supervisor:
 
     def view(self) -> SupervisorPorts:
         available = self.ports if self.available is None else self.available
-        return SupervisorPorts(self.id, self.host, tuple(sorted({*self.ports})), tuple(sorted({*available})))
+        return SupervisorPorts(
+            self.id, self.host, tuple(sorted({*self.ports})), tuple(sorted({*available}))
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +107,13 @@ class _Problem:
         if self.tasks is not None and topology.tasks is not None:
             raise UnfitValueError("given twice: here and in topology.tasks", "tasks")
         components = tuple(
-            JStormComponent(each.id, each.kind, each.parallelism, each.conf, tuple(one.view() for one in each.inputs))
+            JStormComponent(
+                each.id,
+                each.kind,
+                each.parallelism,
+                each.conf,
+                tuple(one.view() for one in each.inputs),
+            )
             for each in topology.components
         )
         conf = {**self.conf, **topology.conf}
@@ -108,7 +126,15 @@ class _Problem:
             conf,
             self.reassign,
             tuple(
-                WorkerPlan(each.node, each.host, each.port, frozenset(each.tasks), each.memory_bytes, each.cpu, each.jvm)
+                WorkerPlan(
+                    each.node,
+                    each.host,
+                    each.port,
+                    frozenset(each.tasks),
+                    each.memory_bytes,
+                    each.cpu,
+                    each.jvm,
+                )
                 for each in self.old_workers
             ),
             frozenset(self.dead_tasks),
@@ -124,15 +150,28 @@ def context_from(value: object) -> AssignContext:
     return found
 
 
-def _as_counted(components: tuple[JStormComponent, ...], conf: Mapping[str, Any]) -> tuple[JStormComponent, ...]:
-    """Return the components by which JStorm counts workers: ackers as the conf says, and a master, whether listed or not."""
+def _as_counted(
+    components: tuple[JStormComponent, ...], conf: Mapping[str, Any]
+) -> tuple[JStormComponent, ...]:
+    """Return the components by which JStorm counts workers: ackers as the conf says, and a master,
+    whether listed or not.
+    """
     counts = {ACKER: int(conf.get(ACKERS_KEY, 0)), MASTER: 1}
     listed = {each.id for each in components}
-    implied = [JStormComponent(name, "system", count) for name, count in counts.items() if name not in listed]
-    return (*(replace(each, parallelism=counts.get(each.id, each.parallelism)) for each in components), *implied)
+    implied = [
+        JStormComponent(name, "system", count)
+        for name, count in counts.items()
+        if name not in listed
+    ]
+    return (
+        *(replace(each, parallelism=counts.get(each.id, each.parallelism)) for each in components),
+        *implied,
+    )
 
 
-def _task_ids(components: tuple[JStormComponent, ...], named: Mapping[str, str] | None) -> dict[int, str]:
+def _task_ids(
+    components: tuple[JStormComponent, ...], named: Mapping[str, str] | None
+) -> dict[int, str]:
     if named is None:
         if sum(each.parallelism for each in components) > MAX_TASKS:
             raise UnfitValueError(f"more than {MAX_TASKS} tasks", "topology", "components")
@@ -147,7 +186,9 @@ def _task_ids(components: tuple[JStormComponent, ...], named: Mapping[str, str] 
 
 
 def answer(context: AssignContext, explains: bool = False) -> dict[str, Any]:
-    """Return the workers, sorted by (host, port), or the scheduler's refusal; with `explains` the reason of each task's place."""
+    """Return the workers, sorted by (host, port), or the scheduler's refusal; with `explains` the
+    reason of each task's place.
+    """
     reasons: dict[int, str] = {}
     try:
         plans = assign_tasks(replace(context, reason_by_task=reasons) if explains else context)

@@ -1,4 +1,6 @@
-"""Problems for Storm's schedulers: the JSON form, single rounds and sequences of them, and the answers."""
+"""Problems for Storm's schedulers: the JSON form, single rounds and sequences of them, and the
+answers.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -8,10 +10,27 @@ from sparkstorm.errors import InvalidConfigError, InvalidTopologyError, show
 from sparkstorm.model.assignment import ExecutorId, WorkerSlot
 from sparkstorm.model.names import counted
 from sparkstorm.model.shared_memory import check_regions
-from sparkstorm.model.strict import UnfitValueError, expected, named_errors, one_of, read_as, reader_of
+from sparkstorm.model.strict import (
+    UnfitValueError,
+    expected,
+    named_errors,
+    one_of,
+    read_as,
+    reader_of,
+)
 from sparkstorm.scheduling.blacklist import BlacklistScheduler
 from sparkstorm.scheduling.catalogue import BLACKLIST, BUILT_IN, scheduler_by_name
-from sparkstorm.scheduling.form.fields import ABSENT, Count, Input, Kind, Number, Port, Settings, Text, no_duplicates
+from sparkstorm.scheduling.form.fields import (
+    ABSENT,
+    Count,
+    Input,
+    Kind,
+    Number,
+    Port,
+    Settings,
+    Text,
+    no_duplicates,
+)
 from sparkstorm.scheduling.multitenant.scheduler import MultitenantScheduler
 from sparkstorm.scheduling.reasons import Reasons
 from sparkstorm.scheduling.records import ComponentView, Conf, SupervisorView, TopologyView
@@ -34,10 +53,19 @@ class Round:
         """Return a new cluster view without dead ports."""
         dead = self.dead_ports or {}
         living = [
-            replace(each, ports=tuple(port for port in each.ports if port not in dead[each.id])) if each.id in dead else each
+            replace(each, ports=tuple(port for port in each.ports if port not in dead[each.id]))
+            if each.id in dead
+            else each
             for each in self.supervisors
         ]
-        return ClusterView(living, self.topologies, self.assignments, cluster_conf, self.blacklisted_hosts, self.greylisted_hosts)
+        return ClusterView(
+            living,
+            self.topologies,
+            self.assignments,
+            cluster_conf,
+            self.blacklisted_hosts,
+            self.greylisted_hosts,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +79,8 @@ class Problem:
     rounds: tuple[Round, ...] = ()
 
 
-# ---- the JSON form -------------------------------------------------------------------------------------------------
+# ---- the JSON form
+# -------------------------------------------------------------------------------------------------
 
 
 def _executor(value: object) -> ExecutorId:
@@ -96,7 +125,9 @@ class _Supervisor:
 
     def view(self) -> SupervisorView:
         uptime_ms = None if self.uptime_secs is None else self.uptime_secs * 1000
-        return SupervisorView(self.id, self.host, tuple(sorted({*self.ports})), self.rack, uptime_ms, self.resources)
+        return SupervisorView(
+            self.id, self.host, tuple(sorted({*self.ports})), self.rack, uptime_ms, self.resources
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +153,9 @@ class _Topology:
         last = None
         for executor in sorted(executor for each in self.components for executor in each.executors):
             if last is not None and executor.first_task <= last:
-                raise UnfitValueError(f"task {executor.first_task} is in two executors", "components")
+                raise UnfitValueError(
+                    f"task {executor.first_task} is in two executors", "components"
+                )
             last = executor.last_task
         try:
             check_regions(((each.id, each.conf) for each in self.components), "")
@@ -132,11 +165,19 @@ class _Topology:
     def view(self, cluster_conf: Conf) -> TopologyView:
         conf = {**cluster_conf, **self.conf}
         components = tuple(
-            ComponentView(each.id, each.kind, each.executors, each.conf, tuple(one.view() for one in each.inputs))
+            ComponentView(
+                each.id,
+                each.kind,
+                each.executors,
+                each.conf,
+                tuple(one.view() for one in each.inputs),
+            )
             for each in self.components
         )
         num_workers = conf.get("topology.workers", 1)
-        return TopologyView(self.id, self.name, components, num_workers, self.owner, self.uptime_secs * 1000, conf)
+        return TopologyView(
+            self.id, self.name, components, num_workers, self.owner, self.uptime_secs * 1000, conf
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,12 +255,14 @@ class _Problem(_Round):
 def problem_from(value: object) -> Problem:
     """Read a problem; InvalidConfigError names the field that is wrong."""
     with named_errors(InvalidConfigError, "problem"):
-        if isinstance(value, dict) and "scheduler" in value:  # named first: other fields depend on it
+        # named first: other fields depend on it
+        if isinstance(value, dict) and "scheduler" in value:
             read_as(_Named, {"scheduler": value["scheduler"]})
         return read_as(_Problem, value).problem()
 
 
-# ---- the answer ----------------------------------------------------------------------------------------------------
+# ---- the answer
+# ----------------------------------------------------------------------------------------------------
 
 
 def answer(problem: Problem, explains: bool = False) -> dict[str, Any]:
@@ -233,7 +276,8 @@ def answer(problem: Problem, explains: bool = False) -> dict[str, Any]:
         cluster = now.view(problem.conf)
         if not explains:
             return _solve(scheduler, cluster)
-        before, cluster.reasons = cluster.assignments(), Reasons()
+        before = cluster.assignments()
+        cluster.reasons = Reasons()
         found = _solve(scheduler, cluster)
         return found | {"why": _why(cluster, before, cluster.reasons, problem.scheduler)}
 
@@ -242,12 +286,18 @@ def answer(problem: Problem, explains: bool = False) -> dict[str, Any]:
     return solved(problem.first)
 
 
-def _why(cluster: ClusterView, before: Assignments, reasons: Reasons, scheduler: str) -> dict[str, list[dict[str, Any]]]:
+def _why(
+    cluster: ClusterView, before: Assignments, reasons: Reasons, scheduler: str
+) -> dict[str, list[dict[str, Any]]]:
     found = {}
     for name, slots in cluster.assignments().items():
-        was, status = before[name], cluster.refused.get(name) or cluster.status.get(name, "")
+        was = before[name]
+        status = cluster.refused.get(name) or cluster.status.get(name, "")
         found[name] = [
-            {"executor": list(each), "reason": reasons.of(name, each, slots.get(each), was.get(each), scheduler, status)}
+            {
+                "executor": list(each),
+                "reason": reasons.of(name, each, slots.get(each), was.get(each), scheduler, status),
+            }
             for each in cluster.topologies[name].executors
         ]
     return found
@@ -257,23 +307,34 @@ def _solve(scheduler: Scheduler, cluster: ClusterView) -> dict[str, Any]:
     scheduler.schedule(cluster.topologies, cluster)
     found: dict[str, Any] = {
         "assignments": {name: rows_of(placed) for name, placed in cluster.assignments().items()},
-        "status": {name: cluster.status.get(name) or _status(cluster, name) for name in cluster.topologies},
+        "status": {
+            name: cluster.status.get(name) or _status(cluster, name) for name in cluster.topologies
+        },
     }
     if isinstance(scheduler, BlacklistScheduler):
         found["blacklisted_hosts"] = list(scheduler.blacklisted_hosts)
         scheduler = scheduler.inner
     if isinstance(scheduler, ResourceAwareScheduler):
         # A topology that was placed again in the same round has only moved.
-        found["evicted"] = sorted({name for name in cluster.evicted if not cluster.placement(name).num_workers})
+        found["evicted"] = sorted(
+            {name for name in cluster.evicted if not cluster.placement(name).num_workers}
+        )
     if isinstance(scheduler, MultitenantScheduler) and scheduler.pool_sizes is not None:
         sizes = scheduler.pool_sizes
-        found["pools"] = {"free": sizes.free, "default": sizes.default, "isolated": dict(sizes.isolated)}
+        found["pools"] = {
+            "free": sizes.free,
+            "default": sizes.default,
+            "isolated": dict(sizes.isolated),
+        }
     return found
 
 
 def rows_of(placed: Mapping[ExecutorId, WorkerSlot]) -> list[dict[str, Any]]:
     """Return a placement as sorted rows."""
-    return [{"executor": list(at), "node": slot.node, "port": slot.port} for at, slot in sorted(placed.items())]
+    return [
+        {"executor": list(at), "node": slot.node, "port": slot.port}
+        for at, slot in sorted(placed.items())
+    ]
 
 
 def _status(cluster: ClusterView, topology_id: str) -> str:

@@ -1,1 +1,3 @@
-"""JStorm's topology scheduler: places workers on supervisors first, then tasks on workers (S0.81)."""
+"""JStorm's topology scheduler: places workers on supervisors first, then tasks on workers
+(S0.81).
+"""

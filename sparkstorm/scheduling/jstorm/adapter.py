@@ -1,7 +1,9 @@
-"""JStorm's topology scheduler as a Scheduler: topologies one by one, each placed as a whole or refused.
+"""JStorm's topology scheduler as a Scheduler: topologies one by one, each placed as a whole or
+refused.
 
-A JStorm task is one of our executors, numbered by its first task. JStorm asks for workers only when a task is dead, a
-topology is new or a rebalance was wanted: a topology that runs on fewer workers than it wished for is left alone.
+A JStorm task is one of our executors, numbered by its first task. JStorm asks for workers only when
+a task is dead, a topology is new or a rebalance was wanted: a topology that runs on fewer workers
+than it wished for is left alone.
 """
 
 from dataclasses import replace
@@ -32,7 +34,9 @@ _TYPE_BY_REASON = {
 
 
 class JStormScheduler:
-    """JStorm's DefaultTopologyScheduler over a cluster; a topology that cannot be placed is refused with JStorm's message."""
+    """JStorm's DefaultTopologyScheduler over a cluster; a topology that cannot be placed is refused
+    with JStorm's message.
+    """
 
     def prepare(self, conf: Conf) -> None:
         """Nothing to read: a topology's conf holds the cluster's."""
@@ -41,7 +45,10 @@ class JStormScheduler:
         """Place every topology that is new, lacks executors or is being rebalanced, by id."""
         for _, topology in sorted(topologies.items()):
             previous = cluster.previous.get(topology.id) or _present_placement(topology, cluster)
-            is_rebalanced = previous is not None and previous.reason in (ScheduleReason.REBALANCE, ScheduleReason.REASSIGN)
+            is_rebalanced = previous is not None and previous.reason in (
+                ScheduleReason.REBALANCE,
+                ScheduleReason.REASSIGN,
+            )
             if not is_rebalanced and not cluster.placement(topology.id).num_missing:
                 continue
             try:
@@ -52,14 +59,20 @@ class JStormScheduler:
                 cluster.set_assignment(topology.id, placed)
 
 
-def _place(topology: TopologyView, previous: PreviousPlacement | None, cluster: ClusterView) -> dict[ExecutorId, WorkerSlot]:
+def _place(
+    topology: TopologyView, previous: PreviousPlacement | None, cluster: ClusterView
+) -> dict[ExecutorId, WorkerSlot]:
     executor_by_task = {each.first_task: each for each in topology.executors}
     context = context_of(topology, previous, cluster)
     if cluster.reasons is not None:
         context = replace(context, reason_by_task={})
     _refuse_surplus(context)
     plans = assign_tasks(context)
-    placed = {executor_by_task[task]: WorkerSlot(plan.node, plan.port) for plan in plans for task in plan.tasks}
+    placed = {
+        executor_by_task[task]: WorkerSlot(plan.node, plan.port)
+        for plan in plans
+        for task in plan.tasks
+    }
     if cluster.reasons is not None:
         for executor, slot in placed.items():
             words = (context.reason_by_task or {}).get(executor.first_task, "")
@@ -74,23 +87,33 @@ def _present_placement(topology: TopologyView, cluster: ClusterView) -> Previous
 
 
 def _refuse_surplus(context: AssignContext) -> None:
-    """Refuse more user-defined workers than wanted (S0.87); JStorm's code silently ignores all definitions instead."""
-    wanted, defined = num_workers(context), len(defined_slots(context, (), is_new=True))
+    """Refuse more user-defined workers than wanted (S0.87); JStorm's code silently ignores all
+    definitions instead.
+    """
+    wanted = num_workers(context)
+    defined = len(defined_slots(context, (), is_new=True))
     if context.assign_type is AssignType.NEW and defined > wanted:
         raise FailedAssignTopologyError(
             f"Too many workers are required for user define or old assignments. workersNum={wanted}, assignedWorkersNum={defined}"
         )
 
 
-def context_of(topology: TopologyView, previous: PreviousPlacement | None, cluster: ClusterView) -> AssignContext:
+def context_of(
+    topology: TopologyView, previous: PreviousPlacement | None, cluster: ClusterView
+) -> AssignContext:
     """Return the input of JStorm's scheduler for a topology (S0.74-S0.80)."""
     reason = previous.reason if previous else ScheduleReason.SUBMISSION
     placement = cluster.placement(topology.id)
-    dead = [each.first_task for each in topology.executors if each not in placement.slot_by_executor]
+    dead = [
+        each.first_task for each in topology.executors if each not in placement.slot_by_executor
+    ]
     return AssignContext(
         topology.id,
         _TYPE_BY_REASON[reason],
-        tuple(JStormComponent(e.id, e.kind, len(e.executors), e.conf, e.inputs) for e in topology.components),
+        tuple(
+            JStormComponent(e.id, e.kind, len(e.executors), e.conf, e.inputs)
+            for e in topology.components
+        ),
         _supervisors(cluster),
         {each.first_task: component for each, component in topology.component_by_executor.items()},
         {**topology.conf, WORKERS_KEY: topology.num_workers},
@@ -110,19 +133,29 @@ def _supervisors(cluster: ClusterView) -> tuple[SupervisorPorts, ...]:
 
 
 def _unstopped(previous: PreviousPlacement | None, cluster: ClusterView) -> list[int]:
-    """Return living tasks whose supervisor is lost or blacklisted; nothing would stop them, so they stay."""
+    """Return living tasks whose supervisor is lost or blacklisted; nothing would stop them, so they
+    stay.
+    """
     if previous is None or previous.reason is ScheduleReason.SUBMISSION:
         return []
     placed = previous.slot_by_executor.items()
-    return [each.first_task for each, slot in placed if each in previous.alive and not _is_offered(slot.node, cluster)]
+    return [
+        each.first_task
+        for each, slot in placed
+        if each in previous.alive and not _is_offered(slot.node, cluster)
+    ]
 
 
 def _is_offered(node: str, cluster: ClusterView) -> bool:
     return node in cluster.supervisors and not cluster.is_blacklisted(node)
 
 
-def _old_workers(topology: TopologyView, previous: PreviousPlacement | None, cluster: ClusterView) -> tuple[WorkerPlan, ...]:
-    if previous is None or (previous.reason is ScheduleReason.SUBMISSION and not flag(topology.conf, USE_OLD_KEY)):
+def _old_workers(
+    topology: TopologyView, previous: PreviousPlacement | None, cluster: ClusterView
+) -> tuple[WorkerPlan, ...]:
+    if previous is None or (
+        previous.reason is ScheduleReason.SUBMISSION and not flag(topology.conf, USE_OLD_KEY)
+    ):
         return ()
     tasks_by_slot: dict[WorkerSlot, set[int]] = {}
     for executor, slot in previous.slot_by_executor.items():
@@ -130,7 +163,12 @@ def _old_workers(topology: TopologyView, previous: PreviousPlacement | None, clu
             tasks_by_slot.setdefault(slot, set()).add(executor.first_task)
     hosts = previous.host_by_node
     return tuple(
-        WorkerPlan(slot.node, cluster.host_of(slot.node) or hosts.get(slot.node, ""), slot.port, frozenset(tasks))
+        WorkerPlan(
+            slot.node,
+            cluster.host_of(slot.node) or hosts.get(slot.node, ""),
+            slot.port,
+            frozenset(tasks),
+        )
         for slot, tasks in sorted(tasks_by_slot.items())
     )
 

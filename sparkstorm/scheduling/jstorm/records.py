@@ -72,17 +72,22 @@ class AssignContext:
     old_workers: tuple[WorkerPlan, ...] = ()
     dead_tasks: frozenset[int] = frozenset()
     unstopped_tasks: frozenset[int] = frozenset()
-    reason_by_task: dict[int, str] | None = field(default=None, compare=False)  # filled with the reasons, if set
+    # filled with the reasons, if set
+    reason_by_task: dict[int, str] | None = field(default=None, compare=False)
 
 
 def flag(conf: Conf, key: str) -> bool | None:
-    """Return a boolean setting, which JStorm's files also write as text; None when it is not set."""
+    """Return a boolean setting, which JStorm's files also write as text; None when it is not
+    set.
+    """
     value = conf.get(key)
     return None if value is None else str(value).lower() == "true"
 
 
 def give_task_ids(components: tuple[JStormComponent, ...]) -> dict[int, str]:
-    """Return components by task id from 1: bolts, then spouts, each in the order listed; system components are bolts."""
+    """Return components by task id from 1: bolts, then spouts, each in the order listed; system
+    components are bolts.
+    """
     bolts = [part for part in components if part.kind != "spout"]
     spouts = [part for part in components if part.kind == "spout"]
     names = [part.id for part in [*bolts, *spouts] for _ in range(part.parallelism)]

@@ -16,7 +16,9 @@ SINGLE_MASTER_FROM = 10
 
 
 def has_single_master(context: AssignContext) -> bool:
-    """Return whether the topology master has a worker of its own: by the conf, else from 10 workers on (defect 8)."""
+    """Return whether the topology master has a worker of its own: by the conf, else from 10 workers
+    on (defect 8).
+    """
     wanted = flag(context.conf, SINGLE_MASTER_KEY)
     return wanted if wanted is not None else _wanted_workers(context) >= SINGLE_MASTER_FROM
 
@@ -34,7 +36,8 @@ def num_workers(context: AssignContext) -> int:
 
 
 def assign_tasks(context: AssignContext) -> list[WorkerPlan]:
-    """Return the topology's workers by (host, port), kept ones included; a plan without side effects (S0.106).
+    """Return the topology's workers by (host, port), kept ones included; a plan without side
+    effects (S0.106).
 
     FailedAssignTopologyError says what was missing.
     """
@@ -57,7 +60,9 @@ def assign_tasks(context: AssignContext) -> list[WorkerPlan]:
     _set_master_memory(context, made, master)
     if context.reason_by_task is not None:
         lost = {task for worker in unstopped for task in worker.tasks}
-        context.reason_by_task.update(dict.fromkeys(lost, "its supervisor is lost, and nothing can stop it there"))
+        context.reason_by_task.update(
+            dict.fromkeys(lost, "its supervisor is lost, and nothing can stop it there")
+        )
         alive = {task for worker in kept for task in worker.tasks}
         context.reason_by_task.update(dict.fromkeys(alive, "its worker lives and is kept"))
     plans = {(plan.node, plan.port): plan for plan in (slot.plan() for slot in made)}
@@ -66,7 +71,9 @@ def assign_tasks(context: AssignContext) -> list[WorkerPlan]:
 
 
 def _without_unknown_tasks(context: AssignContext) -> AssignContext:
-    """Return the context without tasks of no component: a rebalance removed them, and old workers still list them."""
+    """Return the context without tasks of no component: a rebalance removed them, and old workers
+    still list them.
+    """
     known = context.component_by_task.keys()
     if all(worker.tasks <= known for worker in context.old_workers):
         return context
@@ -75,13 +82,20 @@ def _without_unknown_tasks(context: AssignContext) -> AssignContext:
 
 
 def _unstopped_workers(context: AssignContext) -> list[WorkerPlan]:
-    """Return workers on lost supervisors with the tasks that still run there; their other tasks need a place."""
-    running = [replace(worker, tasks=worker.tasks & context.unstopped_tasks) for worker in context.old_workers]
+    """Return workers on lost supervisors with the tasks that still run there; their other tasks
+    need a place.
+    """
+    running = [
+        replace(worker, tasks=worker.tasks & context.unstopped_tasks)
+        for worker in context.old_workers
+    ]
     return [worker for worker in running if worker.tasks]
 
 
 def _lost_beside_unstopped(context: AssignContext) -> set[int]:
-    """Return dead tasks of workers whose other tasks cannot be stopped; they get a worker beyond the wanted number."""
+    """Return dead tasks of workers whose other tasks cannot be stopped; they get a worker beyond
+    the wanted number.
+    """
     mixed = [worker for worker in context.old_workers if worker.tasks & context.unstopped_tasks]
     return {task for worker in mixed for task in worker.tasks - context.unstopped_tasks}
 
@@ -90,7 +104,9 @@ def _free_used(context: AssignContext, supervisors: Iterable[Ports]) -> None:
     """Add the ports of the workers that a rebalance moves to the free ones."""
     ports_by_id = {each.id: each for each in supervisors}
     for worker in context.old_workers:
-        if worker.node in ports_by_id and worker.tasks & (context.component_by_task.keys() - context.unstopped_tasks):
+        if worker.node in ports_by_id and worker.tasks & (
+            context.component_by_task.keys() - context.unstopped_tasks
+        ):
             ports_by_id[worker.node].give(worker.port)
 
 

@@ -1,4 +1,6 @@
-"""Choice of a worker for a task: JStorm's chain of selectors as one sort key; the smallest wins (S0.102)."""
+"""Choice of a worker for a task: JStorm's chain of selectors as one sort key; the smallest wins
+(S0.102).
+"""
 
 import heapq
 from collections.abc import Iterable, Mapping
@@ -26,7 +28,12 @@ def relationship(components: Iterable[JStormComponent]) -> dict[str, set[str]]:
 class PlacedTasks:
     """Tasks per worker and per supervisor, by component (JStorm's TaskAssignContext)."""
 
-    def __init__(self, slots: Iterable[Slot], near: Mapping[str, set[str]], component_by_task: Mapping[int, str]) -> None:
+    def __init__(
+        self,
+        slots: Iterable[Slot],
+        near: Mapping[str, set[str]],
+        component_by_task: Mapping[int, str],
+    ) -> None:
         self._near = near
         self.slots_by_node: dict[str | None, list[Slot]] = {}
         self._on_worker: dict[Slot, dict[str, int]] = {}
@@ -38,7 +45,10 @@ class PlacedTasks:
 
     def count(self, component: str, slot: Slot) -> None:
         """Count one more task of a component on a worker."""
-        for counts in (self._on_worker.setdefault(slot, {}), self._on_node.setdefault(slot.node, {})):
+        for counts in (
+            self._on_worker.setdefault(slot, {}),
+            self._on_node.setdefault(slot.node, {}),
+        ):
             counts[component] = counts.get(component, 0) + 1
 
     def on_node(self, node: str | None, component: str) -> int:
@@ -46,7 +56,9 @@ class PlacedTasks:
         return self._on_node.get(node, {}).get(component, 0)
 
     def key(self, slot: Slot, component: str, is_system: bool) -> Key:
-        """Return the sort key: fewest of the component, fewest tasks, most neighbours (users' components); worker before node."""
+        """Return the sort key: fewest of the component, fewest tasks, most neighbours (users'
+        components); worker before node.
+        """
         own = self._on_worker.get(slot, {})
         node = self._on_node.get(slot.node, {})
         near = () if is_system else self._near.get(component, ())
@@ -62,9 +74,13 @@ class PlacedTasks:
 
 
 class Chooser:
-    """Chooser of workers for the tasks of one component; keys of a changed supervisor's workers are computed again."""
+    """Chooser of workers for the tasks of one component; keys of a changed supervisor's workers are
+    computed again.
+    """
 
-    def __init__(self, placed: PlacedTasks, pool: Mapping[Slot, int], component: str, is_system: bool) -> None:
+    def __init__(
+        self, placed: PlacedTasks, pool: Mapping[Slot, int], component: str, is_system: bool
+    ) -> None:
         self.component = component
         self._placed = placed
         self._pool = pool

@@ -9,7 +9,10 @@ from sparkstorm.errors import FailedAssignTopologyError, InvalidConfigError, sho
 from sparkstorm.scheduling.jstorm.records import AssignContext, WorkerPlan
 
 USER_DEFINED_KEY = "use.userdefine.assignment"
-MOST_PORT, MOST_CPU, MOST_TASKS, MOST_BYTES = 65_535, 2**31 - 1, 2**31 - 1, 2**62
+MOST_PORT = 65_535
+MOST_CPU = 2**31 - 1
+MOST_TASKS = 2**31 - 1
+MOST_BYTES = 2**62
 MOST_DIGITS = 30
 
 
@@ -29,11 +32,15 @@ class Slot:
     @classmethod
     def of(cls, plan: WorkerPlan) -> "Slot":
         """Return a slot like an old worker, tasks included."""
-        return cls(plan.node, plan.host, plan.port, set(plan.tasks), plan.memory_bytes, plan.cpu, plan.jvm)
+        return cls(
+            plan.node, plan.host, plan.port, set(plan.tasks), plan.memory_bytes, plan.cpu, plan.jvm
+        )
 
     @property
     def order(self) -> tuple[str, int, str]:
-        """Sort key among equal workers: host, port, then node (two supervisors of a host may have the same port)."""
+        """Sort key among equal workers: host, port, then node (two supervisors of a host may have
+        the same port).
+        """
         return (self.host or "", self.port, self.node or "")
 
     @property
@@ -45,7 +52,15 @@ class Slot:
         """Return the finished worker; FailedAssignTopologyError when it was never placed."""
         if self.node is None or self.host is None:
             raise FailedAssignTopologyError("a worker was left without a supervisor")
-        return WorkerPlan(self.node, self.host, self.port, frozenset(self.tasks or ()), self.memory_bytes, self.cpu, self.jvm)
+        return WorkerPlan(
+            self.node,
+            self.host,
+            self.port,
+            frozenset(self.tasks or ()),
+            self.memory_bytes,
+            self.cpu,
+            self.jvm,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +95,9 @@ def definitions(context: AssignContext) -> list[Definition]:
     """Return the conf's definitions; InvalidConfigError names a malformed one and its field."""
     wanted = context.conf.get(USER_DEFINED_KEY) or ()
     if not isinstance(wanted, (list, tuple)):
-        raise InvalidConfigError(f"{USER_DEFINED_KEY}: expected a list of workers, got {show(wanted)}")
+        raise InvalidConfigError(
+            f"{USER_DEFINED_KEY}: expected a list of workers, got {show(wanted)}"
+        )
     return [_definition(each, f"{USER_DEFINED_KEY}[{at}]") for at, each in enumerate(wanted)]
 
 
@@ -111,10 +128,17 @@ def _whole(fields: Mapping[str, Any], name: str, most: int, where: str) -> int:
     value = fields.get(name)
     if value is None or value == "":
         return 0
-    is_text = isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) <= MOST_DIGITS
+    is_text = (
+        isinstance(value, str)
+        and value.isascii()
+        and value.isdecimal()
+        and len(value) <= MOST_DIGITS
+    )
     number = int(value) if is_text else value
     if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= most:
-        raise InvalidConfigError(f"{where}.{name:.60}: expected an integer from 0 to {most}, got {show(value)}")
+        raise InvalidConfigError(
+            f"{where}.{name:.60}: expected an integer from 0 to {most}, got {show(value)}"
+        )
     return number
 
 
@@ -132,12 +156,20 @@ def _definition(value: object, where: str) -> Definition:
     )
 
 
-def defined_slots(context: AssignContext, unstopped: Iterable[WorkerPlan], is_new: bool) -> list[Slot]:
-    """Return slots for the user's definitions with tasks in order; definitions without tasks are left out (S0.83)."""
+def defined_slots(
+    context: AssignContext, unstopped: Iterable[WorkerPlan], is_new: bool
+) -> list[Slot]:
+    """Return slots for the user's definitions with tasks in order; definitions without tasks are
+    left out (S0.83).
+    """
     wanted = definitions(context)
     if not is_new:
         running = list(unstopped)
-        wanted = [each for each in wanted if not any(each.describes(w, context.component_by_task) for w in running)]
+        wanted = [
+            each
+            for each in wanted
+            if not any(each.describes(w, context.component_by_task) for w in running)
+        ]
     unused: dict[str, list[int]] = {}
     for task in sorted(context.component_by_task):
         unused.setdefault(context.component_by_task[task], []).append(task)
@@ -149,5 +181,7 @@ def defined_slots(context: AssignContext, unstopped: Iterable[WorkerPlan], is_ne
             tasks.update(left[: max(count, 0)])
             unused[component] = left[max(count, 0) :]
         if tasks:
-            slots.append(Slot(each.node, each.host, each.port, tasks, each.memory_bytes, each.cpu, each.jvm))
+            slots.append(
+                Slot(each.node, each.host, each.port, tasks, each.memory_bytes, each.cpu, each.jvm)
+            )
     return slots

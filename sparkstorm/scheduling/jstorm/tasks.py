@@ -1,9 +1,18 @@
-"""JStorm's TaskScheduler, the second half of its scheduler: assigns tasks to workers (S0.97-S0.106)."""
+"""JStorm's TaskScheduler, the second half of its scheduler: assigns tasks to workers
+(S0.97-S0.106).
+"""
 
 from collections.abc import Callable, Iterable
 
 from sparkstorm.errors import FailedAssignTopologyError
-from sparkstorm.scheduling.jstorm.records import MASTER, SYSTEM, AssignContext, AssignType, WorkerPlan, flag
+from sparkstorm.scheduling.jstorm.records import (
+    MASTER,
+    SYSTEM,
+    AssignContext,
+    AssignType,
+    WorkerPlan,
+    flag,
+)
 from sparkstorm.scheduling.jstorm.selectors import Chooser, PlacedTasks, relationship
 from sparkstorm.scheduling.jstorm.slots import Slot
 
@@ -11,19 +20,30 @@ DIFFER_NODE_KEY = "task.on.differ.node"
 
 
 class TaskScheduler:
-    """JStorm's TaskScheduler: a pool of workers with room; a worker with a full quota leaves the pool.
+    """JStorm's TaskScheduler: a pool of workers with room; a worker with a full quota leaves the
+    pool.
 
-    The quota is the average number of tasks per worker, plus one for as many workers as tasks remain.
+    The quota is the average number of tasks per worker, plus one for as many workers as tasks
+    remain.
     """
 
-    def __init__(self, context: AssignContext, tasks: set[int], slots: list[Slot], single_master: bool, master: int | None) -> None:
+    def __init__(
+        self,
+        context: AssignContext,
+        tasks: set[int],
+        slots: list[Slot],
+        single_master: bool,
+        master: int | None,
+    ) -> None:
         self._context = context
         self._tasks = tasks
         self._single_master = single_master
         self._master = master
         self._parts = {part.id: part for part in context.components}
         ordered = sorted(slots, key=lambda slot: slot.order)
-        self._placed = PlacedTasks(slots, relationship(context.components), context.component_by_task)
+        self._placed = PlacedTasks(
+            slots, relationship(context.components), context.component_by_task
+        )
         self._slot_at = {(slot.host, slot.port): slot for slot in slots}
         self._pool: dict[Slot, int] = {slot: slot.num_tasks for slot in ordered}
         self._done: list[Slot] = []
@@ -33,7 +53,7 @@ class TaskScheduler:
         if tasks:
             self._prepare()
 
-    # -- before the first task -----------------------------------------------------------------------------------
+    # -- before the first task ---------------------------------------------------------------------
 
     @property
     def _keeps_placement(self) -> bool:
@@ -61,9 +81,13 @@ class TaskScheduler:
             self._average, self._left_over = divmod(num_tasks, self._num_workers)
 
     def _place_master(self, chosen: Slot | None) -> None:
-        """Give the topology master an empty worker of its own; FailedAssignTopologyError if there is none."""
+        """Give the topology master an empty worker of its own; FailedAssignTopologyError if there
+        is none.
+        """
         if chosen is None or self._master is None:
-            raise FailedAssignTopologyError("there's no enough workers for the assignment of topology master")
+            raise FailedAssignTopologyError(
+                "there's no enough workers for the assignment of topology master"
+            )
         self._give_master(chosen, self._master)
         self._num_workers -= 1
 
@@ -73,37 +97,56 @@ class TaskScheduler:
         most = 0
         for slot in self._pool:
             mates = self._placed.slots_by_node[slot.node]
-            empties = (mate for mate in mates if not mate.tasks and is_allowed(mate)) if len(mates) > most else iter(())
+            empties = (
+                (mate for mate in mates if not mate.tasks and is_allowed(mate))
+                if len(mates) > most
+                else iter(())
+            )
             empty = next(empties, None)
             if empty is not None:
-                chosen, most = empty, len(mates)
+                chosen = empty
+                most = len(mates)
         return chosen
 
     def _move_displaced_master(self) -> None:
-        """Give the master another worker if a defined worker got its old port; preferably one that no old worker keeps."""
+        """Give the master another worker if a defined worker got its old port; preferably one that
+        no old worker keeps.
+        """
         old = self._context.old_workers
-        slots = [self._slot_at.get((worker.host, worker.port)) for worker in old if self._master in worker.tasks]
+        slots = [
+            self._slot_at.get((worker.host, worker.port))
+            for worker in old
+            if self._master in worker.tasks
+        ]
         if not any(slot is not None and self._is_taken(slot) for slot in slots):
             return
         kept = {(worker.host, worker.port) for worker in old}
-        empty = self._empty_slot(lambda slot: (slot.host, slot.port) not in kept) or self._empty_slot(lambda slot: True)
+        empty = self._empty_slot(
+            lambda slot: (slot.host, slot.port) not in kept
+        ) or self._empty_slot(lambda slot: True)
         if empty is not None:  # otherwise the selectors place it beside other tasks
             self._place_master(empty)
 
     def _is_taken(self, slot: Slot) -> bool:
-        """Return whether a worker has tasks, which the master must not replace (defect 18 of the comparison)."""
+        """Return whether a worker has tasks, which the master must not replace (defect 18 of the
+        comparison).
+        """
         return bool(slot.tasks)
 
     def _give_master(self, slot: Slot, master: int) -> None:
         if self._context.reason_by_task is not None:
-            self._context.reason_by_task[master] = f"the topology master has a worker of its own; {slot.placed_by}"
+            self._context.reason_by_task[master] = (
+                f"the topology master has a worker of its own; {slot.placed_by}"
+            )
         slot.tasks = {master}
         del self._pool[slot]
         self._done.append(slot)
         self._tasks.discard(master)
 
     def _keep(self, num_tasks: int) -> None:
-        """Put tasks back on their old workers (rebalance without reassign); full workers leave the pool."""
+        """Put tasks back on their old workers (rebalance without reassign); full workers leave the
+        pool.
+        """
         old = sorted(self._context.old_workers, key=lambda worker: (worker.host, worker.port))
         kept: set[int] = set()
         for worker in old:
@@ -113,11 +156,14 @@ class TaskScheduler:
             if self._single_master and self._master in worker.tasks:
                 if self._master in self._tasks and not self._is_taken(slot):
                     self._give_master(slot, self._master)
-                    num_tasks, self._num_workers = num_tasks - 1, self._num_workers - 1
+                    num_tasks = num_tasks - 1
+                    self._num_workers = self._num_workers - 1
                 continue
             for task in sorted(worker.tasks & self._tasks):
                 if self._context.reason_by_task is not None:
-                    self._context.reason_by_task[task] = f"a rebalance keeps it with its worker; {slot.placed_by}"
+                    self._context.reason_by_task[task] = (
+                        f"a rebalance keeps it with its worker; {slot.placed_by}"
+                    )
                 self._add(task, slot)
                 kept.add(task)
         with_master = [worker for worker in old if self._master in worker.tasks]
@@ -144,10 +190,12 @@ class TaskScheduler:
         quota = self._average if self._left_over <= 0 else self._average + 1
         return slot.tasks is not None and len(slot.tasks) >= quota
 
-    # -- task by task --------------------------------------------------------------------------------------------
+    # -- task by task ------------------------------------------------------------------------------
 
     def assign(self) -> list[Slot]:
-        """Assign every task: differ-node components first, then users' components, then system components."""
+        """Assign every task: differ-node components first, then users' components, then system
+        components.
+        """
         for group in self._groups():
             for task in group:
                 self._place(task)
@@ -170,7 +218,9 @@ class TaskScheduler:
         if self._chooser is None or self._chooser.component != part.id:
             self._chooser = Chooser(self._placed, self._pool, part.id, part.is_system)
         slot = self._chooser.best()
-        if flag(part.conf, DIFFER_NODE_KEY) and (slot is None or self._placed.on_node(slot.node, part.id)):
+        if flag(part.conf, DIFFER_NODE_KEY) and (
+            slot is None or self._placed.on_node(slot.node, part.id)
+        ):
             raise FailedAssignTopologyError(
                 f"there's no enough supervisor for making component: {part.id} 's tasks on different node"
             )
@@ -184,7 +234,9 @@ class TaskScheduler:
 
     def _chosen_words(self, component: str, slot: Slot) -> str:
         """Return the reason for a chosen worker: the numbers that the selectors compared."""
-        own, own_on_node, tasks, tasks_on_node, near, near_on_node, *_ = self._placed.key(slot, component, component in SYSTEM)
+        own, own_on_node, tasks, tasks_on_node, near, near_on_node, *_ = self._placed.key(
+            slot, component, component in SYSTEM
+        )
         return (
             f"best of the {len(self._pool)} workers with room: {own} tasks of {component} in it and {own_on_node} on its node, "
             f"{tasks} tasks in it and {tasks_on_node} on its node, {-near} neighbours in it and {-near_on_node} on its node; "
@@ -198,7 +250,9 @@ class TaskScheduler:
         self._placed.count(self._context.component_by_task[task], slot)
 
     def _retire_if_full(self, slot: Slot) -> list[Slot]:
-        """Remove full workers from the pool and return them: this one by its quota, average ones if no task is left over."""
+        """Remove full workers from the pool and return them: this one by its quota, average ones if
+        no task is left over.
+        """
         retired: list[Slot] = []
         if self._left_over <= 0:
             if self._pool[slot] >= self._average:
@@ -208,7 +262,11 @@ class TaskScheduler:
                 self._left_over -= self._pool[slot] - self._average
                 retired.append(slot)
             if self._left_over <= 0 and self._average:
-                retired += [each for each, n in self._pool.items() if n == self._average and each is not slot]
+                retired += [
+                    each
+                    for each, n in self._pool.items()
+                    if n == self._average and each is not slot
+                ]
         for each in retired:
             del self._pool[each]
         self._done += retired
@@ -217,4 +275,6 @@ class TaskScheduler:
 
 def master_task(context: AssignContext) -> int | None:
     """Return the task of the topology master, if there is one."""
-    return next((task for task, name in sorted(context.component_by_task.items()) if name == MASTER), None)
+    return next(
+        (task for task, name in sorted(context.component_by_task.items()) if name == MASTER), None
+    )

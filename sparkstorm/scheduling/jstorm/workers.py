@@ -1,11 +1,19 @@
-"""JStorm's WorkerScheduler, the first half of its scheduler: makes workers and places them on supervisors."""
+"""JStorm's WorkerScheduler, the first half of its scheduler: makes workers and places them on
+supervisors.
+"""
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from sparkstorm.errors import FailedAssignTopologyError
-from sparkstorm.scheduling.jstorm.records import AssignContext, AssignType, SupervisorPorts, WorkerPlan, flag
+from sparkstorm.scheduling.jstorm.records import (
+    AssignContext,
+    AssignType,
+    SupervisorPorts,
+    WorkerPlan,
+    flag,
+)
 from sparkstorm.scheduling.jstorm.slots import Slot, defined_slots
 
 ISOLATION_KEY = "isolation.scheduler.machines"
@@ -28,7 +36,9 @@ class Ports:
     @classmethod
     def of(cls, supervisor: SupervisorPorts) -> "Ports":
         """Return the ports of a supervisor, ascending."""
-        return cls(supervisor.id, supervisor.host, len(supervisor.ports), sorted(supervisor.available))
+        return cls(
+            supervisor.id, supervisor.host, len(supervisor.ports), sorted(supervisor.available)
+        )
 
     @property
     def num_used(self) -> int:
@@ -50,16 +60,22 @@ class Ports:
 class WorkerScheduler:
     """JStorm's WorkerScheduler for one topology."""
 
-    def __init__(self, context: AssignContext, supervisors: Sequence[Ports], unstopped: Iterable[WorkerPlan]) -> None:
+    def __init__(
+        self, context: AssignContext, supervisors: Sequence[Ports], unstopped: Iterable[WorkerPlan]
+    ) -> None:
         self._context = context
         self._unstopped = list(unstopped)
         isolated = context.conf.get(ISOLATION_KEY)
         hosts = set(isolated) if isinstance(isolated, (list, tuple)) else set()
         # If any isolation supervisor is named and alive, only those are used (S0.88).
-        self._supervisors = [each for each in supervisors if each.host in hosts] or list(supervisors)
+        self._supervisors = [each for each in supervisors if each.host in hosts] or list(
+            supervisors
+        )
 
     def available_workers(self, need: set[int], count: int) -> list[Slot]:
-        """Return `count` placed workers; tasks that are already assigned to them are removed from `need` (S0.82-S0.90)."""
+        """Return `count` placed workers; tasks that are already assigned to them are removed from
+        `need` (S0.82-S0.90).
+        """
         reserve = int(self._context.conf.get(RESERVE_KEY) or 0)
         free = sum(len(each.free) for each in self._supervisors)
         if free - reserve < count:
@@ -106,7 +122,9 @@ class WorkerScheduler:
 
 
 def _accept(candidates: Iterable[Slot], need: set[int], slots: list[Slot], count: int) -> set[int]:
-    """Add candidates whose tasks all need a place, or none if there are too many; return their tasks."""
+    """Add candidates whose tasks all need a place, or none if there are too many; return their
+    tasks.
+    """
     taken: set[int] = set()
     accepted = []
     for slot in candidates:
@@ -122,22 +140,30 @@ def _accept(candidates: Iterable[Slot], need: set[int], slots: list[Slot], count
 
 
 def place(slots: Sequence[Slot], supervisors: Sequence[Ports]) -> None:
-    """Place workers with a named host, then the others by load; FailedAssignTopologyError if ports run out (S0.91-S0.96)."""
+    """Place workers with a named host, then the others by load; FailedAssignTopologyError if ports
+    run out (S0.91-S0.96).
+    """
     with_room = [each for each in supervisors if each.free]
     _place_on_hosts(slots, with_room)
     left = sorted((each for each in with_room if each.free), key=lambda each: -len(each.free))
     homeless = [slot for slot in slots if slot.node is None]
     if homeless and not left:
-        raise FailedAssignTopologyError(f"no supervisor has a free port for {len(homeless)} of {len(slots)} workers")
+        raise FailedAssignTopologyError(
+            f"no supervisor has a free port for {len(homeless)} of {len(slots)} workers"
+        )
     if homeless:
         _place_by_load(slots, left)
     unplaced = sum(slot.node is None for slot in slots)
     if unplaced:
-        raise FailedAssignTopologyError(f"no supervisor has a free port for {unplaced} of {len(slots)} workers")
+        raise FailedAssignTopologyError(
+            f"no supervisor has a free port for {unplaced} of {len(slots)} workers"
+        )
 
 
 def _place_on_hosts(slots: Iterable[Slot], supervisors: Iterable[Ports]) -> None:
-    """Place workers on their named host if a port is free there; otherwise they are placed by load."""
+    """Place workers on their named host if a port is free there; otherwise they are placed by
+    load.
+    """
     by_host: dict[str, list[Ports]] = {}
     by_id: dict[str, Ports] = {}
     for each in supervisors:
@@ -149,27 +175,35 @@ def _place_on_hosts(slots: Iterable[Slot], supervisors: Iterable[Ports]) -> None
             wanted = [by_id[slot.node]]
         home = next((each for each in wanted if each.free), None)
         if home is None:
-            # Its node is gone or full: with the node kept, it would stay on a dead supervisor (defect 2).
+            # Its node is gone or full: with the node kept, it would stay on a dead supervisor
+            # (defect 2).
             slot.node = None
         else:
-            slot.port, slot.node, slot.host = home.take(slot.port), home.id, home.host
+            slot.port = home.take(slot.port)
+            slot.node = home.id
+            slot.host = home.host
             slot.placed_by = "the worker is on the host that it names"
 
 
 def _settle(slot: Slot, home: Ports) -> None:
     slot.host, slot.node, slot.port = home.host, home.id, home.take(home.free[0])
-    slot.placed_by = "the worker went to the supervisor whose turn it was, those with most free ports first"
+    slot.placed_by = (
+        "the worker went to the supervisor whose turn it was, those with most free ports first"
+    )
 
 
 def _place_by_load(slots: Sequence[Slot], supervisors: list[Ports]) -> None:
-    """Place workers round robin on supervisors below the expected average; the overloaded ones take the rest.
+    """Place workers round robin on supervisors below the expected average; the overloaded ones take
+    the rest.
 
-    The average counts every worker of this round, those placed by host included, as the original does.
+    The average counts every worker of this round, those placed by host included, as the original
+    does.
     """
     waiting = iter(slots)
     average = (sum(each.num_used for each in supervisors) + len(slots)) // len(supervisors) + 1
     overloaded: list[Ports] = []
-    at, slot = 0, _next_homeless(waiting)
+    at = 0
+    slot = _next_homeless(waiting)
     while slot is not None and supervisors:
         at = at if at < len(supervisors) else 0
         home = supervisors[at]
@@ -180,7 +214,8 @@ def _place_by_load(slots: Sequence[Slot], supervisors: list[Ports]) -> None:
         _settle(slot, home)
         if not home.free:
             del supervisors[at]
-        at, slot = at + 1, _next_homeless(waiting)
+        at = at + 1
+        slot = _next_homeless(waiting)
     overloaded.sort(key=lambda each: -len(each.free))
     _place_in_turn(slot, waiting, overloaded)
 
@@ -192,7 +227,8 @@ def _place_in_turn(slot: Slot | None, waiting: Iterator[Slot], supervisors: list
         _settle(slot, supervisors[at])
         if not supervisors[at].free:
             del supervisors[at]
-        at, slot = at + 1, _next_homeless(waiting)
+        at = at + 1
+        slot = _next_homeless(waiting)
 
 
 def _next_homeless(waiting: Iterator[Slot]) -> Slot | None:

@@ -1,1 +1,3 @@
-"""Storm's MultitenantScheduler: pools of nodes for listed users, and a default pool for all others."""
+"""Storm's MultitenantScheduler: pools of nodes for listed users, and a default pool for all
+others.
+"""

@@ -5,14 +5,21 @@ from collections.abc import Mapping, Sequence
 
 from sparkstorm.scheduling.multitenant.node import Node, free_on, used_on
 from sparkstorm.scheduling.multitenant.round_robin import RoundRobinWorkers
-from sparkstorm.scheduling.multitenant.shared_pools import LendingPool, count_for_slots, take_nodes, take_slots
+from sparkstorm.scheduling.multitenant.shared_pools import (
+    LendingPool,
+    count_for_slots,
+    take_nodes,
+    take_slots,
+)
 from sparkstorm.scheduling.records import TopologyView
 from sparkstorm.scheduling.settings import MachineSettings
 from sparkstorm.scheduling.view import ClusterView
 
 
 class IsolatedPool:
-    """Nodes of one user; topologies with `topology.isolate.machines` keep theirs and may take nodes from the user's others."""
+    """Nodes of one user; topologies with `topology.isolate.machines` keep theirs and may take nodes
+    from the user's others.
+    """
 
     def __init__(self, max_nodes: int, cluster: ClusterView, nodes: Mapping[str, Node]) -> None:
         self._max_nodes = max_nodes
@@ -25,7 +32,9 @@ class IsolatedPool:
     @property
     def nodes(self) -> dict[str, Node]:
         """Return every node of the pool, by id."""
-        return {node_id: node for nodes in self._nodes_of.values() for node_id, node in nodes.items()}
+        return {
+            node_id: node for nodes in self._nodes_of.values() for node_id, node in nodes.items()
+        }
 
     def _assigned_nodes(self, topology: TopologyView) -> dict[str, Node]:
         used = {slot.node for slot in self._cluster.placement(topology.id).executors_by_slot}
@@ -52,14 +61,18 @@ class IsolatedPool:
                     self._cluster.status[topology_id] = to_use
                     continue
                 self._fill(RoundRobinWorkers(topology, to_use, self._cluster), topology_id)
-            self._cluster.status[topology_id] = f"Scheduled Isolated on {len(self._nodes_of[topology_id])} Nodes"
+            self._cluster.status[topology_id] = (
+                f"Scheduled Isolated on {len(self._nodes_of[topology_id])} Nodes"
+            )
 
     def _machines(self, topology: TopologyView) -> int | None:
         wanted = MachineSettings.of_partial(topology.conf).machines
         return None if wanted is None else min(len(topology.executors), wanted)
 
     def _fill(self, workers: RoundRobinWorkers, topology_id: str) -> None:
-        """Place each worker on the node with fewest used slots, then most free slots, then by id."""
+        """Place each worker on the node with fewest used slots, then most free slots, then by
+        id.
+        """
         heap = [_rank(node) for node in self._nodes_of[topology_id].values() if node.num_free]
         heapq.heapify(heap)
         more = True
@@ -74,14 +87,25 @@ class IsolatedPool:
     def _limit_text(self, more: int) -> str:
         return f"Max Nodes({self._max_nodes}) for this user would be exceeded. {more} more nodes needed to run topology."
 
-    def _slots_to_use(self, topology: TopologyView, machines: int | None, lenders: Sequence[LendingPool]) -> int | str:
-        """Take the nodes that a topology needs; return how many more slots it may use, or the reason for none."""
+    def _slots_to_use(
+        self, topology: TopologyView, machines: int | None, lenders: Sequence[LendingPool]
+    ) -> int | str:
+        """Take the nodes that a topology needs; return how many more slots it may use, or the
+        reason for none.
+        """
         if machines is None:
             return self._share(topology, lenders)
         return self._isolate(topology, machines, lenders)
 
-    def _isolate(self, topology: TopologyView, machines: int, lenders: Sequence[LendingPool]) -> int | str:
-        own = [node for key, lent in self._nodes_of.items() if self._is_open(key) for node in lent.values()]
+    def _isolate(
+        self, topology: TopologyView, machines: int, lenders: Sequence[LendingPool]
+    ) -> int | str:
+        own = [
+            node
+            for key, lent in self._nodes_of.items()
+            if self._is_open(key)
+            for node in lent.values()
+        ]
         needed = machines - len(self._nodes_of[topology.id])
         room = self._max_nodes - self._used_nodes
         if needed - len(own) > room:
@@ -95,7 +119,8 @@ class IsolatedPool:
 
     def _slots_on_own_nodes(self, topology: TopologyView) -> int | str:
         nodes = self._nodes_of[topology.id].values()
-        used, free = sum(node.num_used for node in nodes), free_on(nodes)
+        used = sum(node.num_used for node in nodes)
+        free = free_on(nodes)
         to_use = min(min(len(topology.executors), topology.num_workers) - used, free)
         if to_use > 0:
             return to_use

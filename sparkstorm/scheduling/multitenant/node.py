@@ -49,19 +49,31 @@ class Node:
             self.free_topology(topology_id, cluster)
 
     def free_topology(self, topology_id: str, cluster: ClusterView) -> None:
-        """Free one topology's workers on this node; even a port that was hidden as dead may be used again."""
+        """Free one topology's workers on this node; even a port that was hidden as dead may be used
+        again.
+        """
         ports = self._used.pop(topology_id, set())
         cluster.free_slots(WorkerSlot(self.id, port) for port in ports)
         if self.is_alive:
             self._free |= ports
 
-    def assign(self, topology_id: str, executors: Iterable[ExecutorId], cluster: ClusterView, words: str = "") -> None:
-        """Place executors on the lowest free port; no port is used without executors. `words` is the reason for this node."""
+    def assign(
+        self,
+        topology_id: str,
+        executors: Iterable[ExecutorId],
+        cluster: ClusterView,
+        words: str = "",
+    ) -> None:
+        """Place executors on the lowest free port; no port is used without executors. `words` is
+        the reason for this node.
+        """
         chosen = sorted(executors)
         if chosen:
             port = min(self._free)
             if cluster.reasons is not None:
-                cluster.reasons.placed(topology_id, chosen, WorkerSlot(self.id, port), f"{words}, lowest port")
+                cluster.reasons.placed(
+                    topology_id, chosen, WorkerSlot(self.id, port), f"{words}, lowest port"
+                )
             cluster.assign(WorkerSlot(self.id, port), topology_id, chosen)
             self.occupy(topology_id, port)
 
@@ -69,7 +81,8 @@ class Node:
 def nodes_of(cluster: ClusterView) -> dict[str, Node]:
     """Return every node, by id; a node that is known from an assignment only is dead."""
     nodes = {
-        node: Node(node, supervisor.ports, not cluster.is_blacklisted(node)) for node, supervisor in cluster.supervisors.items()
+        node: Node(node, supervisor.ports, not cluster.is_blacklisted(node))
+        for node, supervisor in cluster.supervisors.items()
     }
     for slot, topology_id in cluster.used_slots().items():
         nodes.setdefault(slot.node, Node(slot.node, (), alive=False)).occupy(topology_id, slot.port)

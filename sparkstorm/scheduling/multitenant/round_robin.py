@@ -1,4 +1,6 @@
-"""Distribution of a topology's missing executors over its new workers; `topology.spread.components` go to different nodes."""
+"""Distribution of a topology's missing executors over its new workers; `topology.spread.components`
+go to different nodes.
+"""
 
 from sparkstorm.model.assignment import ExecutorId
 from sparkstorm.scheduling.multitenant.node import Node
@@ -8,12 +10,16 @@ from sparkstorm.scheduling.view import ClusterView
 
 
 class RoundRobinWorkers:
-    """Queue of new workers; spread components add one executor per node, the last worker takes the rest."""
+    """Queue of new workers; spread components add one executor per node, the last worker takes the
+    rest.
+    """
 
     def __init__(self, topology: TopologyView, num_workers: int, cluster: ClusterView) -> None:
         self._topology = topology
         self._cluster = cluster
-        self._spread: dict[str, list[ExecutorId]] = {name: [] for name in MachineSettings.of_partial(topology.conf).spread or ()}
+        self._spread: dict[str, list[ExecutorId]] = {
+            name: [] for name in MachineSettings.of_partial(topology.conf).spread or ()
+        }
         self._workers: list[list[ExecutorId]] = [[] for _ in range(num_workers)]
         self._next = 0
         self._components_by_node: dict[str, set[str]] = {}
@@ -27,7 +33,9 @@ class RoundRobinWorkers:
     def _deal(self, missing: set[ExecutorId]) -> None:
         turn = 0
         for component in self._topology.components:
-            executors = [executor for executor in sorted(component.executors) if executor in missing]
+            executors = [
+                executor for executor in sorted(component.executors) if executor in missing
+            ]
             if component.id in self._spread:
                 self._spread[component.id] += executors
                 continue

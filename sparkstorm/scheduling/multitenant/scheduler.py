@@ -24,7 +24,9 @@ class PoolSizes:
 
 
 class MultitenantScheduler:
-    """Users named in `multitenant.scheduler.user.pools` ({user: nodes}) get nodes of their own, up to that many."""
+    """Users named in `multitenant.scheduler.user.pools` ({user: nodes}) get nodes of their own, up
+    to that many.
+    """
 
     def __init__(self) -> None:
         self._max_nodes_by_user: dict[str, int] = {}
@@ -37,18 +39,30 @@ class MultitenantScheduler:
             raise InvalidConfigError(f"{POOLS_KEY}: expected a map of user to nodes, got {pools!r}")
         for user, nodes in pools.items():
             if isinstance(nodes, bool) or not isinstance(nodes, int) or nodes < 0:
-                raise InvalidConfigError(f"{POOLS_KEY}: {user}: expected a count of nodes, got {nodes!r}")
+                raise InvalidConfigError(
+                    f"{POOLS_KEY}: {user}: expected a count of nodes, got {nodes!r}"
+                )
         self._max_nodes_by_user = dict(sorted(pools.items()))
 
     def schedule(self, topologies: Topologies, cluster: ClusterView) -> None:
-        """User pools first, by user, borrowing from the free pool and then the default one; the default pool last."""
+        """User pools first, by user, borrowing from the free pool and then the default one; the
+        default pool last.
+        """
         nodes = nodes_of(cluster)
-        free, default = FreePool(nodes), DefaultPool(cluster, nodes)
-        by_user = {user: IsolatedPool(limit, cluster, nodes) for user, limit in self._max_nodes_by_user.items()}
+        free = FreePool(nodes)
+        default = DefaultPool(cluster, nodes)
+        by_user = {
+            user: IsolatedPool(limit, cluster, nodes)
+            for user, limit in self._max_nodes_by_user.items()
+        }
         for _, topology in sorted(topologies.items()):
             own = by_user.get(topology.owner)
             (own if own is not None and own.can_add(topology) else default).add_topology(topology)
         for pool in by_user.values():
             pool.schedule((free, default))
         default.schedule((free,))
-        self.pool_sizes = PoolSizes(len(free.nodes), len(default.nodes), {user: len(pool.nodes) for user, pool in by_user.items()})
+        self.pool_sizes = PoolSizes(
+            len(free.nodes),
+            len(default.nodes),
+            {user: len(pool.nodes) for user, pool in by_user.items()},
+        )

@@ -75,7 +75,9 @@ class FreePool:
     """Living nodes without workers."""
 
     def __init__(self, nodes: Mapping[str, Node]) -> None:
-        self.nodes = {node.id: node for node in nodes.values() if node.is_alive and not node.topologies()}
+        self.nodes = {
+            node.id: node for node in nodes.values() if node.is_alive and not node.topologies()
+        }
 
     def num_slots(self) -> int:
         """Slots that could be taken."""
@@ -172,14 +174,18 @@ class DefaultPool:
             while more and node.num_free:
                 more = workers.assign_next(node)
         if more:
-            raise FailedAssignTopologyError("the default pool counted more free slots than its nodes have")
+            raise FailedAssignTopologyError(
+                "the default pool counted more free slots than its nodes have"
+            )
 
     def _no_room(self, topology: TopologyView, requested: int, used: int, missing: int) -> str:
         if missing > 0:
             return f"Not fully scheduled (No free slots in default pool) {missing} executors not scheduled"
         if used < requested:
             return f"Running with fewer slots than requested ({used}/{topology.num_workers})"
-        return f"Fully Scheduled (requested {topology.num_workers} slots, but could only use {used})"
+        return (
+            f"Fully Scheduled (requested {topology.num_workers} slots, but could only use {used})"
+        )
 
     def _outcome(self, topology: TopologyView, requested: int) -> str:
         used = used_on(self.nodes.values(), topology.id)

@@ -1,4 +1,6 @@
-"""One attempt to place a topology: tentative workers, checked against the ledger and undone on failure."""
+"""One attempt to place a topology: tentative workers, checked against the ledger and undone on
+failure.
+"""
 
 import math
 
@@ -9,12 +11,22 @@ from sparkstorm.scheduling.records import TopologyView
 from sparkstorm.scheduling.resource.constraints import Constraints
 from sparkstorm.scheduling.resource.ledger import ResourceLedger
 from sparkstorm.scheduling.resource.node_order import Ints
-from sparkstorm.scheduling.resource.resources import ACKER, CPU, FIRST_GENERIC, MEMORY, Load, SharedRegions, Vector
+from sparkstorm.scheduling.resource.resources import (
+    ACKER,
+    CPU,
+    FIRST_GENERIC,
+    MEMORY,
+    Load,
+    SharedRegions,
+    Vector,
+)
 from sparkstorm.scheduling.settings import WorkerLimits
 
 
 def fits(left: Vector, asked: Vector, min_cpu: float) -> bool:
-    """Return whether a node's free resources suffice for an executor; the minimum CPU of a worker counts as taken already."""
+    """Return whether a node's free resources suffice for an executor; the minimum CPU of a worker
+    counts as taken already.
+    """
     cpu = asked[CPU] if min_cpu < 0.001 else max(asked[CPU] - min_cpu, 0.0)
     if left[CPU] < cpu or left[MEMORY] < asked[MEMORY]:
         return False
@@ -24,17 +36,22 @@ def fits(left: Vector, asked: Vector, min_cpu: float) -> bool:
 class Attempt:
     """Tentative workers of one topology; the scheduler commits them, `undo` removes them."""
 
-    def __init__(self, topology: TopologyView, ledger: ResourceLedger, constraints: Constraints | None) -> None:
+    def __init__(
+        self, topology: TopologyView, ledger: ResourceLedger, constraints: Constraints | None
+    ) -> None:
         self.topology = topology
         self.ledger = ledger
         self._requests = ledger.requests(topology)
         self._shared = self._requests.shared if self._requests.shared else None
         self._shares_on_nodes = self._requests.shared.is_on_nodes
-        self._executors_by_node: dict[str, set[ExecutorId]] = {}  # used only if memory is shared within nodes
+        # used only if memory is shared within nodes
+        self._executors_by_node: dict[str, set[ExecutorId]] = {}
         self._constraints = constraints
         limits = WorkerLimits.of_partial(topology.conf)
-        self._max_heap, self._ackers_per_worker = limits.max_heap_mb, limits.ackers
-        self._one_executor, self._one_component = limits.one_executor, limits.one_component
+        self._max_heap = limits.max_heap_mb
+        self._ackers_per_worker = limits.ackers
+        self._one_executor = limits.one_executor
+        self._one_component = limits.one_component
         self.executors_by_slot: dict[WorkerSlot, list[ExecutorId]] = {}
         self._load_by_slot: dict[WorkerSlot, Load] = {}  # of what this attempt put there
         self.slot_by_executor: dict[ExecutorId, WorkerSlot] = {}
@@ -45,18 +62,28 @@ class Attempt:
         placement = ledger.cluster.placement(topology.id)
         for executor, slot in placement.slot_by_executor.items():
             self._count(executor, slot, 1)
-        missing = [executor for executor in topology.executors if executor not in placement.slot_by_executor]
-        self.free_ackers = [each for each in missing if topology.component_by_executor[each] == ACKER]
+        missing = [
+            executor
+            for executor in topology.executors
+            if executor not in placement.slot_by_executor
+        ]
+        self.free_ackers = [
+            each for each in missing if topology.component_by_executor[each] == ACKER
+        ]
         self.missing = set(missing)
         self._ports: dict[str, list[int]] = {}
         self._shut: dict[str, set[str]] = {part.id: set() for part in topology.components}
 
     def shut_nodes(self, executor: ExecutorId) -> set[str]:
-        """Return nodes without a port for executors of this component; a node leaves the set when anything changes on it."""
+        """Return nodes without a port for executors of this component; a node leaves the set when
+        anything changes on it.
+        """
         return self._shut[self.topology.component_by_executor[executor]]
 
     def open_ports(self, node: str) -> list[int]:
-        """Return the ports that were free when this attempt began; ports of running workers are not used."""
+        """Return the ports that were free when this attempt began; ports of running workers are not
+        used.
+        """
         if node not in self._ports:
             self._ports[node] = self.ledger.free_ports(node)
         return self._ports[node]
@@ -64,32 +91,43 @@ class Attempt:
     def could_ever_fit(self, executor: ExecutorId, node: str) -> bool:
         """Return whether the node is alive and has the executor's own request left."""
         asked = self._requests.of(executor).vector
-        return node in self.ledger.alive and fits(self.ledger.available(node), asked, self.ledger.min_cpu)
+        return node in self.ledger.alive and fits(
+            self.ledger.available(node), asked, self.ledger.min_cpu
+        )
 
     def may_put(self, executor: ExecutorId, slot: WorkerSlot) -> bool:
-        """Return whether resources, heap, worker rules and constraints hold with the executor on the slot."""
+        """Return whether resources, heap, worker rules and constraints hold with the executor on
+        the slot.
+        """
         if not self._resources_hold(executor, slot):
             return False
         if not self._worker_rules_hold(executor, self.executors_by_slot.get(slot)):
             return False
-        return self._constraints is None or self._constraints_hold(executor, slot, self._constraints)
+        return self._constraints is None or self._constraints_hold(
+            executor, slot, self._constraints
+        )
 
     def _worker_rules_hold(self, executor: ExecutorId, here: list[ExecutorId] | None) -> bool:
         if not here or not (self._one_executor or self._one_component):
             return True
         component_of = self.topology.component_by_executor
-        return not self._one_executor and {component_of[each] for each in here} == {component_of[executor]}
+        return not self._one_executor and {component_of[each] for each in here} == {
+            component_of[executor]
+        }
 
     def _resources_hold(self, executor: ExecutorId, slot: WorkerSlot) -> bool:
         left = self.ledger.available(slot.node)
-        request, min_cpu = self._requests.of(executor), self.ledger.min_cpu
+        request = self._requests.of(executor)
+        min_cpu = self.ledger.min_cpu
         if not fits(left, request.vector, min_cpu):
             return False
         if self._shared is not None:
             return self._shared_memory_holds(executor, slot, self._shared)
         load = self._load_by_slot.get(slot)
         if load is None:
-            cpu, memory, heap = max(request.vector[CPU], min_cpu), request.vector[MEMORY], request.on_heap
+            cpu = max(request.vector[CPU], min_cpu)
+            memory = request.vector[MEMORY]
+            heap = request.on_heap
         else:
             total = load.vector
             cpu = max(total[CPU] + request.vector[CPU], min_cpu) - max(total[CPU], min_cpu)
@@ -97,10 +135,14 @@ class Attempt:
             heap = load.heap + request.on_heap
         return cpu <= left[CPU] and memory <= left[MEMORY] and heap <= self._max_heap
 
-    def _shared_memory_holds(self, executor: ExecutorId, slot: WorkerSlot, shared: SharedRegions) -> bool:
+    def _shared_memory_holds(
+        self, executor: ExecutorId, slot: WorkerSlot, shared: SharedRegions
+    ) -> bool:
         """Return `_resources_hold` for shared memory: regions that the executor adds count too."""
-        left, min_cpu = self.ledger.available(slot.node), self.ledger.min_cpu
-        here, on_node = self.executors_by_slot.get(slot, []), self._executors_by_node.get(slot.node, set())
+        left = self.ledger.available(slot.node)
+        min_cpu = self.ledger.min_cpu
+        here = self.executors_by_slot.get(slot, [])
+        on_node = self._executors_by_node.get(slot.node, set())
         before = self._requests.worker(here)
         after = self._requests.worker([*here, executor])
         taken = before.at_least(min_cpu) if here else self.ledger.shape.zero
@@ -109,7 +151,9 @@ class Attempt:
         cpu = after.at_least(min_cpu)[CPU] - taken[CPU]
         return cpu <= left[CPU] and memory <= left[MEMORY] and after.heap <= self._max_heap
 
-    def _constraints_hold(self, executor: ExecutorId, slot: WorkerSlot, constraints: Constraints) -> bool:
+    def _constraints_hold(
+        self, executor: ExecutorId, slot: WorkerSlot, constraints: Constraints
+    ) -> bool:
         component = self.topology.component_by_executor[executor]
         barred = constraints.incompatible[component]
         here = self.executors_by_slot.get(slot, ())
@@ -120,7 +164,8 @@ class Attempt:
 
     def refusal(self, executor: ExecutorId, node: str) -> str:
         """Return the reason why a node takes an executor on none of its ports."""
-        left, asked = self.ledger.available(node), self._requests.of(executor).vector
+        left = self.ledger.available(node)
+        asked = self._requests.of(executor).vector
         names = ("MB", "% CPU", *self.ledger.shape.generic)
         for name, have, wanted in zip(names, left, asked, strict=True):
             if have < wanted:
@@ -155,7 +200,8 @@ class Attempt:
             # Added up again, not subtracted: floating point would not give the same sum.
             self._book(slot, self._requests.load(here))
         else:
-            # As in Storm, the topology's shared memory on the node stays booked until it places an executor there again.
+            # As in Storm, the topology's shared memory on the node stays booked until it places an
+            # executor there again.
             del self.executors_by_slot[slot], self._load_by_slot[slot]
             self._reopen(slot.node)
             self.ledger.clear([slot])
@@ -189,7 +235,7 @@ class Attempt:
         self.executors_by_slot.clear()
         self._load_by_slot.clear()
 
-    # -- ackers bound to workers ---------------------------------------------------------------------------------
+    # -- ackers bound to workers -------------------------------------------------------------------
 
     def bind_ackers(self, executor: ExecutorId, slot: WorkerSlot) -> None:
         """Place ackers on a worker with its first executor, as far as heap and resources allow."""

@@ -1,4 +1,6 @@
-"""`topology.ras.constraints`: components that may not share a worker, and limits of executors per node."""
+"""`topology.ras.constraints`: components that may not share a worker, and limits of executors per
+node.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,13 +13,16 @@ CONSTRAINTS_KEY = "topology.ras.constraints"
 
 
 class Constraints:
-    """Constraints of a topology's conf; rules for unknown components are ignored (Storm's ConstraintSolverConfig).
+    """Constraints of a topology's conf; rules for unknown components are ignored (Storm's
+    ConstraintSolverConfig).
 
     InvalidTopologyError when the conf is neither {component: rules} nor a list of pairs.
     """
 
     def __init__(self, topology: TopologyView) -> None:
-        self.incompatible: dict[str, set[str]] = {part.id: set() for part in topology.components if part.executors}
+        self.incompatible: dict[str, set[str]] = {
+            part.id: set() for part in topology.components if part.executors
+        }
         self.max_on_node: dict[str, int] = {}
         wanted = StrategySettings.of_partial(topology.conf).constraints
         if isinstance(wanted, Mapping):
@@ -27,7 +32,9 @@ class Constraints:
             for first, second in wanted:
                 self._add_pair(first, second)
         elif wanted is not None:
-            raise InvalidTopologyError(f"{CONSTRAINTS_KEY}: expected {{component: rules}} or pairs, got {wanted!r:.100}")
+            raise InvalidTopologyError(
+                f"{CONSTRAINTS_KEY}: expected {{component: rules}} or pairs, got {wanted!r:.100}"
+            )
         for component in MachineSettings.of_partial(topology.conf).spread or ():
             if component in self.incompatible:
                 self.max_on_node.setdefault(component, 1)
@@ -41,11 +48,17 @@ class Constraints:
         if component not in self.incompatible:
             return
         if not isinstance(rules, Mapping):
-            raise InvalidTopologyError(f"{CONSTRAINTS_KEY}: {component}: expected a map of rules, got {rules!r:.100}")
+            raise InvalidTopologyError(
+                f"{CONSTRAINTS_KEY}: {component}: expected a map of rules, got {rules!r:.100}"
+            )
         others = rules.get("incompatibleComponents") or ()
         others = [others] if isinstance(others, str) else others
-        if not isinstance(others, (list, tuple)) or not all(isinstance(each, str) for each in others):
-            raise InvalidTopologyError(f"{CONSTRAINTS_KEY}: {component}: expected incompatible components, got {others!r:.100}")
+        if not isinstance(others, (list, tuple)) or not all(
+            isinstance(each, str) for each in others
+        ):
+            raise InvalidTopologyError(
+                f"{CONSTRAINTS_KEY}: {component}: expected incompatible components, got {others!r:.100}"
+            )
         for other in others:
             self._add_pair(component, other)
         limit = str(rules.get("maxNodeCoLocationCnt", ""))
@@ -54,4 +67,8 @@ class Constraints:
 
 
 def _is_pair(value: object) -> bool:
-    return isinstance(value, (list, tuple)) and len(value) == 2 and all(isinstance(each, str) for each in value)
+    return (
+        isinstance(value, (list, tuple))
+        and len(value) == 2
+        and all(isinstance(each, str) for each in value)
+    )

@@ -50,14 +50,21 @@ def _with_the_rest(ordered: Iterable[ExecutorId], unassigned: set[ExecutorId]) -
 
 
 def by_connection_count(topology: TopologyView, unassigned: set[ExecutorId]) -> list[ExecutorId]:
-    """Return the most connected components first, one executor of each neighbour in turn (Storm's ExecSorterByConnectionCount)."""
+    """Return the most connected components first, one executor of each neighbour in turn (Storm's
+    ExecSorterByConnectionCount).
+    """
     graph = Graph(topology)
     queues = _queues(topology, unassigned)
-    links = {name: graph.size[name] * sum(graph.size[each] for each in graph.neighbours(name)) for name in graph.size}
+    links = {
+        name: graph.size[name] * sum(graph.size[each] for each in graph.neighbours(name))
+        for name in graph.size
+    }
     ordered: list[ExecutorId] = []
     for component in sorted(graph.size, key=lambda name: (-links[name], name)):
         own_size = graph.size[component]
-        near = sorted(graph.neighbours(component), key=lambda name: (graph.size[name] * own_size, name))
+        near = sorted(
+            graph.neighbours(component), key=lambda name: (graph.size[name] * own_size, name)
+        )
         ring = [queues[component], *(queues[name] for name in near)]
         while any(ring):
             ordered += [queue.popleft() for queue in ring if queue]
@@ -65,7 +72,9 @@ def by_connection_count(topology: TopologyView, unassigned: set[ExecutorId]) -> 
 
 
 def by_proximity(topology: TopologyView, unassigned: set[ExecutorId]) -> list[ExecutorId]:
-    """Return each executor followed by its share of downstream executors (Storm's ExecSorterByProximity)."""
+    """Return each executor followed by its share of downstream executors (Storm's
+    ExecSorterByProximity).
+    """
     graph = Graph(topology)
     queues = _queues(topology, unassigned)
     ordered: list[ExecutorId] = []
@@ -89,7 +98,9 @@ def _topological(graph: Graph) -> list[str]:
             waiting[child] -= 1
 
 
-def _take(component: str, graph: Graph, queues: Mapping[str, deque[ExecutorId]]) -> list[ExecutorId]:
+def _take(
+    component: str, graph: Graph, queues: Mapping[str, deque[ExecutorId]]
+) -> list[ExecutorId]:
     queue = queues[component]
     left = len(queue)
     if not left:
@@ -97,7 +108,8 @@ def _take(component: str, graph: Graph, queues: Mapping[str, deque[ExecutorId]])
     taken = [queue.popleft()]
     by_id = sorted(graph.children[component])
     shuffled = [child for child in by_id if graph.is_shuffled(component, child)]
-    # Storm's comparator calls two children without shuffle grouping "less" both ways, which sorts them last id first.
+    # Storm's comparator calls two children without shuffle grouping "less" both ways, which sorts
+    # them last id first.
     for child in [child for child in reversed(by_id) if child not in shuffled] + shuffled:
         waiting = len(queues[child])
         share = max(1, waiting // left) if graph.is_shuffled(component, child) else 1
@@ -106,8 +118,12 @@ def _take(component: str, graph: Graph, queues: Mapping[str, deque[ExecutorId]])
     return taken
 
 
-def by_constraint_severity(topology: TopologyView, unassigned: set[ExecutorId], constraints: Constraints) -> list[ExecutorId]:
-    """Return executors of the most constrained components first (Storm's ExecSorterByConstraintSeverity)."""
+def by_constraint_severity(
+    topology: TopologyView, unassigned: set[ExecutorId], constraints: Constraints
+) -> list[ExecutorId]:
+    """Return executors of the most constrained components first (Storm's
+    ExecSorterByConstraintSeverity).
+    """
     parts = {part.id: part for part in topology.components if part.executors}
 
     def severity(name: str) -> int:
@@ -115,4 +131,9 @@ def by_constraint_severity(topology: TopologyView, unassigned: set[ExecutorId], 
         return len(constraints.incompatible[name]) + (len(parts) // limit if limit else 0)
 
     names = sorted(sorted(parts, reverse=True), key=severity, reverse=True)
-    return [executor for name in names for executor in sorted(parts[name].executors) if executor in unassigned]
+    return [
+        executor
+        for name in names
+        for executor in sorted(parts[name].executors)
+        if executor in unassigned
+    ]

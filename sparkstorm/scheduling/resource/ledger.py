@@ -7,7 +7,15 @@ import numpy.typing as npt
 
 from sparkstorm.model.assignment import ExecutorId, WorkerSlot
 from sparkstorm.scheduling.records import TopologyView
-from sparkstorm.scheduling.resource.resources import CPU, MEMORY, Requests, Shape, Vector, minus, plus
+from sparkstorm.scheduling.resource.resources import (
+    CPU,
+    MEMORY,
+    Requests,
+    Shape,
+    Vector,
+    minus,
+    plus,
+)
 from sparkstorm.scheduling.settings import ResourceAwareSettings
 from sparkstorm.scheduling.view import ClusterView
 from sparkstorm.settings import RequestSettings
@@ -23,13 +31,16 @@ class ResourceLedger:
         self.shares_memory = any(RequestSettings.of_partial(part.conf).shared for part in parts)
         self.min_cpu = float(ResourceAwareSettings.of_partial(cluster.conf).min_cpu)
         self._requests: dict[str, Requests] = {}
-        self.node_ids = sorted({*cluster.supervisors, *(slot.node for slot in cluster.used_slots())})
+        self.node_ids = sorted(
+            {*cluster.supervisors, *(slot.node for slot in cluster.used_slots())}
+        )
         self.index_by_node = {node: index for index, node in enumerate(self.node_ids)}
         self._offers = {node: self.shape.offer(each) for node, each in cluster.supervisors.items()}
         self.alive = {node for node in cluster.supervisors if not cluster.is_blacklisted(node)}
         self._taken: dict[str, dict[int, Vector]] = {node: {} for node in self.node_ids}
         self._owner_by_slot: dict[WorkerSlot, str] = dict(cluster.used_slots())
-        self._shared: dict[str, dict[str, float]] = {}  # off-heap memory shared within nodes, by node and topology
+        # off-heap memory shared within nodes, by node and topology
+        self._shared: dict[str, dict[str, float]] = {}
         for slot, topology_id in self._owner_by_slot.items():
             executors = cluster.placement(topology_id).executors_by_slot[slot]
             taken, _ = self.worker(cluster.topologies[topology_id], executors)
@@ -38,7 +49,8 @@ class ResourceLedger:
             self._book_shared(topology)
         self._available: dict[str, Vector] = {}
         self.matrix: npt.NDArray[np.float64] = np.zeros((len(self.node_ids), len(self.shape.zero)))
-        # Plus each node's offer, minus its taken resources: the running sum is what the cluster has left.
+        # Plus each node's offer, minus its taken resources: the running sum is what the cluster has
+        # left.
         self._ebb: npt.NDArray[np.float64] = np.zeros((len(self.node_ids), 2, len(self.shape.zero)))
         self._living_rows = [self.index_by_node[node] for node in sorted(self.alive)]
         for node in self.node_ids:
@@ -72,9 +84,14 @@ class ResourceLedger:
             return (memory, *total[CPU:])
         return total
 
-    def memory_of(self, topology: TopologyView, slot_by_executor: Mapping[ExecutorId, WorkerSlot]) -> float:
-        """Return the memory in MB that a topology takes with its executors on these slots, shared memory included."""
-        requests, total = self.requests(topology), 0.0
+    def memory_of(
+        self, topology: TopologyView, slot_by_executor: Mapping[ExecutorId, WorkerSlot]
+    ) -> float:
+        """Return the memory in MB that a topology takes with its executors on these slots, shared
+        memory included.
+        """
+        requests = self.requests(topology)
+        total = 0.0
         by_node, by_slot = _grouped(slot_by_executor)
         for node in sorted(by_node):
             total += requests.shared.on_node(by_node[node])
@@ -83,8 +100,12 @@ class ResourceLedger:
         return total
 
     def count_nodes(self) -> int:
-        """Return the number of living nodes, and of lost ones with booked workers: an eviction may free the last of those."""
-        return len(self._offers) + sum(bool(workers) for node, workers in self._taken.items() if node not in self._offers)
+        """Return the number of living nodes, and of lost ones with booked workers: an eviction may
+        free the last of those.
+        """
+        return len(self._offers) + sum(
+            bool(workers) for node, workers in self._taken.items() if node not in self._offers
+        )
 
     def topologies_on(self, node: str) -> set[str]:
         """Return the topologies with workers on a node."""
@@ -94,10 +115,16 @@ class ResourceLedger:
         """Return the free ports of a living node, ascending."""
         if node not in self.alive:
             return []
-        return [port for port in sorted(self.cluster.supervisors[node].ports) if port not in self._taken[node]]
+        return [
+            port
+            for port in sorted(self.cluster.supervisors[node].ports)
+            if port not in self._taken[node]
+        ]
 
     def put(self, slot: WorkerSlot, topology_id: str, taken: Vector, shared: float = 0.0) -> None:
-        """Book the resources of a worker on a slot, and the memory that its topology shares on the node."""
+        """Book the resources of a worker on a slot, and the memory that its topology shares on the
+        node.
+        """
         self._taken[slot.node][slot.port] = taken
         self._owner_by_slot[slot] = topology_id
         if shared or slot.node in self._shared:
@@ -105,7 +132,9 @@ class ResourceLedger:
         self._refresh(slot.node)
 
     def clear(self, slots: Iterable[WorkerSlot]) -> None:
-        """Free these slots; memory that their topology shares on the nodes stays booked (see `settle`)."""
+        """Free these slots; memory that their topology shares on the nodes stays booked (see
+        `settle`).
+        """
         for slot in slots:
             self._taken[slot.node].pop(slot.port, None)
             self._owner_by_slot.pop(slot, None)
@@ -145,15 +174,20 @@ class ResourceLedger:
             self._refresh(node)
         return nodes
 
-    def worker(self, topology: TopologyView, executors: Sequence[ExecutorId]) -> tuple[Vector, float]:
+    def worker(
+        self, topology: TopologyView, executors: Sequence[ExecutorId]
+    ) -> tuple[Vector, float]:
         """Return the resources of a worker with these executors, and its heap in MB."""
         load = self.requests(topology).worker(executors)
         return load.at_least(self.min_cpu), load.heap
 
     def left_in_cluster(self) -> Vector:
-        """Return the free resources of all living nodes, added up node after node, at least zero."""
+        """Return the free resources of all living nodes, added up node after node, at least
+        zero.
+        """
         steps = self._ebb[self._living_rows].reshape(-1, len(self.shape.zero))
-        sums = np.cumsum(steps, axis=0)  # in the order of the nodes: a sum in any other order may round differently
+        # in the order of the nodes: a sum in any other order may round differently
+        sums = np.cumsum(steps, axis=0)
         if sums.size and sums.min() >= 0.0:
             return tuple(sums[-1].tolist())
         left = self.shape.zero
@@ -162,7 +196,8 @@ class ResourceLedger:
         return left
 
     def _refresh(self, node: str) -> None:
-        at, taken = self.index_by_node[node], self.taken(node)
+        at = self.index_by_node[node]
+        taken = self.taken(node)
         self._available[node], _ = minus(self.offer(node), taken)
         self.matrix[at] = self._available[node]
         self._ebb[at, 1] = taken

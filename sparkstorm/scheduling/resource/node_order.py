@@ -1,4 +1,6 @@
-"""Order in which nodes are tried: racks, hosts and nodes with most of the topology first, then the emptiest."""
+"""Order in which nodes are tried: racks, hosts and nodes with most of the topology first, then the
+emptiest.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
@@ -25,7 +27,9 @@ class NodeSort(Enum):
     DEFAULT = "scarcest share left, then the average"
 
 
-def ranked(names: Sequence[str], available: Floats, held: Ints, request: Request | None, sort: NodeSort) -> list[str]:
+def ranked(
+    names: Sequence[str], available: Floats, held: Ints, request: Request | None, sort: NodeSort
+) -> list[str]:
     """Return the names by executors held, then by share of the free resources.
 
     Generic resources that the executor did not request lower the rank, so that rare ones stay free.
@@ -35,7 +39,9 @@ def ranked(names: Sequence[str], available: Floats, held: Ints, request: Request
     overall = available.sum(axis=0)
     shares = available.copy()
     if request is not None and sort is not NodeSort.DEFAULT:
-        unasked = [at for at in range(FIRST_GENERIC, len(request.vector)) if request.vector[at] == 0.0]
+        unasked = [
+            at for at in range(FIRST_GENERIC, len(request.vector)) if request.vector[at] == 0.0
+        ]
         shares[:, unasked] *= -1.0
     average = np.zeros(len(names))
     scarcest = np.ones(len(names))
@@ -69,9 +75,12 @@ class NodeMap:
             self.hosts_by_rack.setdefault(rack_by_host[host], []).append(host)
         self.hosts_by_rack = dict(sorted(self.hosts_by_rack.items()))
         index = ledger.index_by_node
-        self.rows_by_host = {host: [index[node] for node in nodes] for host, nodes in self.nodes_by_host.items()}
+        self.rows_by_host = {
+            host: [index[node] for node in nodes] for host, nodes in self.nodes_by_host.items()
+        }
         self._rows_by_rack = {
-            rack: [row for host in hosts for row in self.rows_by_host[host]] for rack, hosts in self.hosts_by_rack.items()
+            rack: [row for host in hosts for row in self.rows_by_host[host]]
+            for rack, hosts in self.hosts_by_rack.items()
         }
         self._starts_by_rack = {
             rack: np.cumsum([0, *(len(self.rows_by_host[host]) for host in hosts[:-1])])
@@ -86,10 +95,13 @@ class NodeMap:
 
     def host_sums(self, rack: str, held: Ints) -> tuple[Floats, Ints]:
         """Return free resources and held executors by host of a rack."""
-        rows, starts = self._rows_by_rack[rack], self._starts_by_rack[rack]
+        rows = self._rows_by_rack[rack]
+        starts = self._starts_by_rack[rack]
         if len(rows) == len(starts):
             return self.ledger.matrix[rows], held[rows]
-        return np.add.reduceat(self.ledger.matrix[rows], starts, axis=0), np.add.reduceat(held[rows], starts)
+        return np.add.reduceat(self.ledger.matrix[rows], starts, axis=0), np.add.reduceat(
+            held[rows], starts
+        )
 
 
 class Preferences:
@@ -101,7 +113,9 @@ class Preferences:
         favored = _nodes_on(settings.favored, nodes.nodes_by_host)
         self.favored = [node for node in favored if node not in self.grey]
         kept = {*self.grey, *self.favored}
-        self.unfavored = [node for node in _nodes_on(settings.unfavored, nodes.nodes_by_host) if node not in kept]
+        self.unfavored = [
+            node for node in _nodes_on(settings.unfavored, nodes.nodes_by_host) if node not in kept
+        ]
         self.special = frozenset([*self.favored, *self.unfavored, *self.grey])
 
 
@@ -112,10 +126,18 @@ def _nodes_on(hosts: Sequence[str] | None, nodes_by_host: Mapping[str, Sequence[
 class NodeOrder:
     """Lazy order of all nodes; racks are ranked at once.
 
-    Hosts and nodes are ranked when first reached, and then cached, as in Storm's NodeSorterHostProximity.
+    Hosts and nodes are ranked when first reached, and then cached, as in Storm's
+    NodeSorterHostProximity.
     """
 
-    def __init__(self, nodes: NodeMap, preferences: Preferences, held: Ints, request: Request | None, sort: NodeSort) -> None:
+    def __init__(
+        self,
+        nodes: NodeMap,
+        preferences: Preferences,
+        held: Ints,
+        request: Request | None,
+        sort: NodeSort,
+    ) -> None:
         self._nodes = nodes
         self._preferences = preferences
         self._held = held.copy()
@@ -124,12 +146,16 @@ class NodeOrder:
         self._hosts: dict[str, list[str]] = {}
         self._members: dict[str, list[str]] = {}
         racks = list(nodes.hosts_by_rack)
-        self._racks = ranked(racks, *nodes.rack_sums(self._held), request, sort) if len(racks) > 1 else racks
+        self._racks = (
+            ranked(racks, *nodes.rack_sums(self._held), request, sort) if len(racks) > 1 else racks
+        )
         self._reached: list[str] = []
         self._further = self._walk()
 
     def __iter__(self) -> Iterator[str]:
-        """Iterate from the start: favored nodes, then rack by rack, then unfavored and greylisted ones."""
+        """Iterate from the start: favored nodes, then rack by rack, then unfavored and greylisted
+        ones.
+        """
         yield from self._reached
         for node in self._further:
             self._reached.append(node)
@@ -162,5 +188,7 @@ class NodeOrder:
         if host not in self._members:
             rows = self._nodes.rows_by_host[host]
             available = self._nodes.ledger.matrix[rows]
-            self._members[host] = ranked(members, available, self._held[rows], self._request, self._sort)
+            self._members[host] = ranked(
+                members, available, self._held[rows], self._request, self._sort
+            )
         return self._members[host]

@@ -17,7 +17,9 @@ LAST = math.inf
 
 @dataclass(slots=True)
 class Claimant:
-    """A user's topologies that are still to be ordered, and the requests of those already ordered."""
+    """A user's topologies that are still to be ordered, and the requests of those already
+    ordered.
+    """
 
     guaranteed: Vector
     waiting: list[TopologyView]
@@ -31,7 +33,9 @@ def _by_priority(topology: TopologyView) -> tuple[int, int, str]:
 class PriorityOrder:
     """Storm's scheduling priority strategies, by the cluster's total resources."""
 
-    def __init__(self, ledger: ResourceLedger, counts_generic: bool, first_in_first_out: bool) -> None:
+    def __init__(
+        self, ledger: ResourceLedger, counts_generic: bool, first_in_first_out: bool
+    ) -> None:
         self._ledger = ledger
         self._counts_generic = counts_generic
         self._fifo = first_in_first_out
@@ -41,7 +45,9 @@ class PriorityOrder:
         # A declared resource counts, even if its amount is zero.
         declared = {name for each in ledger.cluster.supervisors.values() for name in each.resources}
         names = ledger.shape.generic
-        self._offered_generic = [FIRST_GENERIC + at for at, name in enumerate(names) if name in declared]
+        self._offered_generic = [
+            FIRST_GENERIC + at for at, name in enumerate(names) if name in declared
+        ]
 
     def order(self, guarantees: Mapping[str, Mapping[str, float]]) -> list[TopologyView]:
         """Return every topology with an owner in scheduling order; equal users by name."""
@@ -72,7 +78,11 @@ class PriorityOrder:
                 by_owner.setdefault(topology.owner, []).append(topology)
         zero = self._ledger.shape.zero
         return [
-            Claimant(self._guarantee(guarantees.get(owner, {})), sorted(by_owner[owner], key=_by_priority), zero)
+            Claimant(
+                self._guarantee(guarantees.get(owner, {})),
+                sorted(by_owner[owner], key=_by_priority),
+                zero,
+            )
             for owner in sorted(by_owner)
         ]
 
@@ -81,7 +91,9 @@ class PriorityOrder:
         return (float(pool.get("memory", 0.0)), float(pool.get("cpu", 0.0)), *generic)
 
     def _score(self, claimant: Claimant) -> float:
-        """Return how far the next topology brings its owner over the guarantee, as a share of the free resources."""
+        """Return how far the next topology brings its owner over the guarantee, as a share of the
+        free resources.
+        """
         score = self._share(claimant)
         if not self._fifo or score < 0:
             return score
@@ -101,7 +113,9 @@ class PriorityOrder:
 _STRATEGIES: dict[str, Callable[[ResourceLedger], PriorityOrder]] = {
     "DefaultSchedulingPriorityStrategy": lambda ledger: PriorityOrder(ledger, False, False),
     "FIFOSchedulingPriorityStrategy": lambda ledger: PriorityOrder(ledger, False, True),
-    "GenericResourceAwareSchedulingPriorityStrategy": lambda ledger: PriorityOrder(ledger, True, False),
+    "GenericResourceAwareSchedulingPriorityStrategy": lambda ledger: PriorityOrder(
+        ledger, True, False
+    ),
 }
 _SHORT = {
     "default": "DefaultSchedulingPriorityStrategy",
@@ -111,8 +125,12 @@ _SHORT = {
 
 
 def priority_order(name: str) -> Callable[[ResourceLedger], PriorityOrder]:
-    """Return the strategy of that name (Storm's class name, with or without package, or a short name)."""
+    """Return the strategy of that name (Storm's class name, with or without package, or a short
+    name).
+    """
     known = _STRATEGIES.get(_SHORT.get(name, name.rpartition(".")[2]))
     if known is None:
-        raise InvalidConfigError(f"{STRATEGY_KEY}: expected one of {', '.join(_SHORT)}, got {name!r}")
+        raise InvalidConfigError(
+            f"{STRATEGY_KEY}: expected one of {', '.join(_SHORT)}, got {name!r}"
+        )
     return known

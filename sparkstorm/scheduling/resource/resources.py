@@ -10,8 +10,11 @@ from sparkstorm.model.shared_memory import SharedMemory, regions_of
 from sparkstorm.scheduling.records import ComponentView, Conf, SupervisorView, TopologyView
 from sparkstorm.settings import RequestSettings
 
-MEMORY, CPU, FIRST_GENERIC = 0, 1, 2
-Vector: TypeAlias = tuple[float, ...]  # memory in MB, CPU in percent of a core, then the generic resources by name
+MEMORY = 0
+CPU = 1
+FIRST_GENERIC = 2
+# memory in MB, CPU in percent of a core, then the generic resources by name
+Vector: TypeAlias = tuple[float, ...]
 
 ACKER = "__acker"
 METRICS_PREFIX = "__metrics_"
@@ -53,13 +56,17 @@ def _default_requests(topology_conf: Conf, component_id: str) -> dict[str, float
         wanted |= _system_requests(topology_conf, "acker")
     elif component_id.startswith(METRICS_PREFIX):
         wanted |= _system_requests(topology_conf, "metrics.consumer")
-    for key, value in zip(_COMPONENT_KEYS, (settings.on_heap_mb, settings.off_heap_mb, settings.cpu), strict=True):
+    for key, value in zip(
+        _COMPONENT_KEYS, (settings.on_heap_mb, settings.off_heap_mb, settings.cpu), strict=True
+    ):
         wanted.setdefault(_WORDS[key], float(value))
     return wanted
 
 
 def _system_requests(conf: Conf, kind: str) -> dict[str, float]:
-    """Return the topology's settings for its ackers or metrics consumers; without them the settings of all components apply."""
+    """Return the topology's settings for its ackers or metrics consumers; without them the settings
+    of all components apply.
+    """
     values = {name: conf.get(key.format(kind)) for name, key in _SYSTEM_KEYS.items()}
     return {name: float(value) for name, value in values.items() if value is not None}
 
@@ -97,7 +104,9 @@ class Load:
 class Shape:
     """Names of the generic resources of a round, which give every vector its length."""
 
-    def __init__(self, supervisors: Iterable[SupervisorView], topologies: Iterable[TopologyView]) -> None:
+    def __init__(
+        self, supervisors: Iterable[SupervisorView], topologies: Iterable[TopologyView]
+    ) -> None:
         names: set[str] = set()
         for supervisor in supervisors:
             names |= normalised(supervisor.resources).keys()
@@ -116,27 +125,37 @@ class Shape:
         return (*plain, *(offered.get(name, 0.0) for name in self.generic))
 
     def request(self, topology: TopologyView, component: ComponentView) -> Request:
-        """Return the request of one executor of a component; system components use the topology's defaults."""
+        """Return the request of one executor of a component; system components use the topology's
+        defaults.
+        """
         wanted = _default_requests(topology.conf, component.id)
         if not component.is_system:
             wanted |= _own_requests(component.conf)
-        on_heap, off_heap = wanted.get("onheap.memory.mb", 0.0), wanted.get("offheap.memory.mb", 0.0)
+        on_heap = wanted.get("onheap.memory.mb", 0.0)
+        off_heap = wanted.get("offheap.memory.mb", 0.0)
         generic = (wanted.get(name, 0.0) for name in self.generic)
-        return Request(on_heap, off_heap, (on_heap + off_heap, wanted.get("cpu.pcore.percent", 0.0), *generic))
+        return Request(
+            on_heap, off_heap, (on_heap + off_heap, wanted.get("cpu.pcore.percent", 0.0), *generic)
+        )
 
 
 class SharedRegions:
-    """Shared memory of one topology (Storm's TopologyDetails.getSharedMemoryRequests), amounts in MB.
+    """Shared memory of one topology (Storm's TopologyDetails.getSharedMemoryRequests), amounts in
+    MB.
 
     A region counts once per worker or node, whichever of its components' executors are there.
     """
 
     def __init__(self, topology: TopologyView) -> None:
         self._regions_by_component = {
-            part.id: regions for part in topology.components if (regions := regions_of(part.conf, f"component '{part.id}'"))
+            part.id: regions
+            for part in topology.components
+            if (regions := regions_of(part.conf, f"component '{part.id}'"))
         }
         self._component_of = topology.component_by_executor
-        named = {each.name: each for regions in self._regions_by_component.values() for each in regions}
+        named = {
+            each.name: each for regions in self._regions_by_component.values() for each in regions
+        }
         every = [named[name] for name in sorted(named)]
         self.is_on_nodes = any(each.off_heap_node > 0.0 for each in every)
         off_heap = _total(each.off_heap_worker + each.off_heap_node for each in every)
@@ -147,7 +166,11 @@ class SharedRegions:
 
     def _used_by(self, executors: Iterable[ExecutorId]) -> list[SharedMemory]:
         components = {self._component_of.get(each, "") for each in executors}
-        found = {each.name: each for name in components for each in self._regions_by_component.get(name, ())}
+        found = {
+            each.name: each
+            for name in components
+            for each in self._regions_by_component.get(name, ())
+        }
         return [found[name] for name in sorted(found)]
 
     def on_worker(self, executors: Iterable[ExecutorId]) -> tuple[float, float]:
@@ -156,8 +179,14 @@ class SharedRegions:
         return _total(each.on_heap for each in used), _total(each.off_heap_worker for each in used)
 
     def on_node(self, executors: Iterable[ExecutorId]) -> float:
-        """Return the off-heap memory in MB that a node shares among the workers of a topology with these executors."""
-        return _total(each.off_heap_node for each in self._used_by(executors)) if self.is_on_nodes else 0.0
+        """Return the off-heap memory in MB that a node shares among the workers of a topology with
+        these executors.
+        """
+        return (
+            _total(each.off_heap_node for each in self._used_by(executors))
+            if self.is_on_nodes
+            else 0.0
+        )
 
 
 def _total(amounts: Iterable[float]) -> float:
@@ -188,15 +217,21 @@ class Requests:
         return self.load(executors).vector
 
     def worker(self, executors: Sequence[ExecutorId], load: Load | None = None) -> Load:
-        """Return the resources of a worker with these executors, shared memory included; `load`: their sum without it, if known."""
+        """Return the resources of a worker with these executors, shared memory included; `load`:
+        their sum without it, if known.
+        """
         load = self.load(executors) if load is None else load
         if not self.shared:
             return load
         on_heap, off_heap = self.shared.on_worker(executors)
-        return Load((load.vector[MEMORY] + on_heap + off_heap, *load.vector[CPU:]), load.heap + on_heap)
+        return Load(
+            (load.vector[MEMORY] + on_heap + off_heap, *load.vector[CPU:]), load.heap + on_heap
+        )
 
     def load(self, executors: Iterable[ExecutorId]) -> Load:
-        """Return the sum of the executors' own requests; executors of other topologies request nothing."""
+        """Return the sum of the executors' own requests; executors of other topologies request
+        nothing.
+        """
         load = self._shape.no_load
         for executor in executors:
             request = self._by_executor.get(executor)

@@ -1,4 +1,6 @@
-"""Storm's ResourceAwareScheduler: topologies in order of priority; lower ones are evicted if one does not fit."""
+"""Storm's ResourceAwareScheduler: topologies in order of priority; lower ones are evicted if one
+does not fit.
+"""
 
 from collections.abc import Mapping, Sequence
 
@@ -16,7 +18,9 @@ from sparkstorm.scheduling.view import ClusterView
 
 
 class _Need:
-    """A topology's remaining request and the cluster's free resources (Storm's TopologySchedulingResources)."""
+    """A topology's remaining request and the cluster's free resources (Storm's
+    TopologySchedulingResources).
+    """
 
     def __init__(self, topology: TopologyView, ledger: ResourceLedger) -> None:
         self._topology = topology
@@ -32,7 +36,9 @@ class _Need:
         self._memory_scheduled = 0.0
         self._memory_remaining = 0.0
         if self._counts_shared:
-            self._memory_scheduled = ledger.memory_of(topology, ledger.cluster.placement(topology.id).slot_by_executor)
+            self._memory_scheduled = ledger.memory_of(
+                topology, ledger.cluster.placement(topology.id).slot_by_executor
+            )
 
     def begin(self) -> None:
         """Start an attempt: only the cluster's free resources count."""
@@ -51,7 +57,10 @@ class _Need:
 
     def failed(self, attempt: Attempt) -> None:
         """Record the resources that a failed attempt still needs from evictions."""
-        placed = {**self._ledger.cluster.placement(self._topology.id).slot_by_executor, **attempt.slot_by_executor}
+        placed = {
+            **self._ledger.cluster.placement(self._topology.id).slot_by_executor,
+            **attempt.slot_by_executor,
+        }
         self._scheduled = self._requests.sum(placed)
         self._remaining, _ = minus(self._requests.total, self._scheduled)
         if self._counts_shared:
@@ -73,16 +82,23 @@ class _Need:
     def words(self, ledger: ResourceLedger) -> str:
         """Return the missing resources as text."""
         names = ("memory MB", "CPU %", *ledger.shape.generic)
-        missing, left = list(self._remaining or self._requests.total), list(self._left)
+        missing = list(self._remaining or self._requests.total)
+        left = list(self._left)
         if self._counts_shared:
-            missing[MEMORY] = self._least_memory if self._remaining is None else self._memory_remaining
+            missing[MEMORY] = (
+                self._least_memory if self._remaining is None else self._memory_remaining
+            )
             left[MEMORY] = self._memory_left
         pairs = zip(names, missing, left, strict=True)
-        return "; ".join(f"{name}: {more:g} required, {have:g} left" for name, more, have in pairs if more > 0)
+        return "; ".join(
+            f"{name}: {more:g} required, {have:g} left" for name, more, have in pairs if more > 0
+        )
 
 
 class ResourceAwareScheduler:
-    """Storm's ResourceAwareScheduler: resources determine the number of workers; `topology.workers` is ignored."""
+    """Storm's ResourceAwareScheduler: resources determine the number of workers; `topology.workers`
+    is ignored.
+    """
 
     def __init__(self) -> None:
         self._guarantees: Mapping[str, Mapping[str, float]] = {}
@@ -93,8 +109,12 @@ class ResourceAwareScheduler:
         """Read the priority strategy, the users' guarantees and the number of attempts."""
         settings = ResourceAwareSettings.of_partial(conf)
         guarantees = settings.guarantees or {}
-        if not isinstance(guarantees, Mapping) or not all(isinstance(each, Mapping) for each in guarantees.values()):
-            raise InvalidConfigError(f"{POOLS_KEY}: expected {{user: {{resource: amount}}}}, got {guarantees!r:.100}")
+        if not isinstance(guarantees, Mapping) or not all(
+            isinstance(each, Mapping) for each in guarantees.values()
+        ):
+            raise InvalidConfigError(
+                f"{POOLS_KEY}: expected {{user: {{resource: amount}}}}, got {guarantees!r:.100}"
+            )
         self._guarantees = guarantees
         self._attempts = settings.attempts
         self._order_by = priority_order(settings.strategy)
@@ -115,7 +135,13 @@ class ResourceAwareScheduler:
 class _Placing:
     """Scheduling of one topology: attempts, evictions between them, then commit or restore."""
 
-    def __init__(self, topology: TopologyView, lesser: Sequence[TopologyView], ledger: ResourceLedger, nodes: NodeMap) -> None:
+    def __init__(
+        self,
+        topology: TopologyView,
+        lesser: Sequence[TopologyView],
+        ledger: ResourceLedger,
+        nodes: NodeMap,
+    ) -> None:
         self._topology = topology
         self._lesser = lesser  # lowest priority first
         self._ledger = ledger
@@ -139,7 +165,11 @@ class _Placing:
         for _ in range(attempts):
             need.begin()
             strategy = Strategy(self._topology, self._ledger, self._nodes, options)
-            result = strategy.search() if need.can_schedule() else Result(Outcome.NOT_ENOUGH_RESOURCES, "")
+            result = (
+                strategy.search()
+                if need.can_schedule()
+                else Result(Outcome.NOT_ENOUGH_RESOURCES, "")
+            )
             if result.outcome is Outcome.SUCCESS:
                 self._commit(strategy.attempt)
                 return f"Running - {result.text}"
@@ -158,7 +188,9 @@ class _Placing:
         )
 
     def _evict(self, need: _Need) -> bool:
-        """Evict topologies of lower priority, the lowest first, until the resources suffice; return whether any was evicted."""
+        """Evict topologies of lower priority, the lowest first, until the resources suffice; return
+        whether any was evicted.
+        """
         before = len(self._evicted)
         for topology in self._lesser:
             workers = self._cluster.placement(topology.id).executors_by_slot
@@ -175,7 +207,9 @@ class _Placing:
         for topology in self._evicted:
             if self._cluster.reasons is not None:
                 slots = list(self._cluster.placement(topology.id).executors_by_slot)
-                self._cluster.reasons.freed(topology.id, slots, f"evicted for {self._topology.id}, which goes first")
+                self._cluster.reasons.freed(
+                    topology.id, slots, f"evicted for {self._topology.id}, which goes first"
+                )
             self._cluster.unassign(topology.id)
             self._cluster.evicted.append(topology.id)
         self._evicted = []

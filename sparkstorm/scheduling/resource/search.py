@@ -44,7 +44,9 @@ class SearchOptions:
 class Search:
     """Storm's scheduleExecutorsOnNodes: limits count states, never time."""
 
-    def __init__(self, attempt: Attempt, nodes: NodeMap, options: SearchOptions, max_states: int) -> None:
+    def __init__(
+        self, attempt: Attempt, nodes: NodeMap, options: SearchOptions, max_states: int
+    ) -> None:
         self._attempt = attempt
         self._nodes = nodes
         self._options = options
@@ -58,15 +60,21 @@ class Search:
     def order_for(self, executor: ExecutorId | None) -> NodeOrder:
         """Return the nodes, ranked for an executor or without one."""
         attempt = self._attempt
-        request = None if executor is None else attempt.ledger.requests(attempt.topology).of(executor)
+        request = (
+            None if executor is None else attempt.ledger.requests(attempt.topology).of(executor)
+        )
         return NodeOrder(self._nodes, self._preferences, attempt.held, request, self._options.sort)
 
     def _is_same_component(self, executors: list[ExecutorId], at: int) -> bool:
-        """Return whether to rank the nodes again: Storm does if the component is the *same* as the one before."""
+        """Return whether to rank the nodes again: Storm does if the component is the *same* as the
+        one before.
+        """
         return at == 0 or self._component_of[executors[at]] == self._component_of[executors[at - 1]]
 
     def _place_one(self, executor: ExecutorId, slot: WorkerSlot) -> bool:
-        """Place an executor and the ackers bound to its worker; return whether ackers were placed."""
+        """Place an executor and the ackers bound to its worker; return whether ackers were
+        placed.
+        """
         self._states += 1
         bound = len(self._attempt.bound_ackers)
         self._attempt.put(executor, slot)
@@ -81,20 +89,29 @@ class Search:
 
     def _go_deep(self, executors: list[ExecutorId]) -> Result:
         attempt = self._attempt
-        tried = [-1] * len(executors)  # number of slots tried by each executor since the search last reached it
+        # number of slots tried by each executor since the search last reached it
+        tried = [-1] * len(executors)
         with_ackers: set[ExecutorId] = set()
         order: Iterable[str] | None = None if self._options.sorts_again else self.order_for(None)
-        seen, at = -1, 0
+        seen = -1
+        at = 0
         while self._states <= self._max_states:
             executor = executors[at]
             if executor not in attempt.bound_ackers:
-                if order is None or (self._options.sorts_again and self._is_same_component(executors, at)):
-                    order, seen = self.order_for(executor), -1
+                if order is None or (
+                    self._options.sorts_again and self._is_same_component(executors, at)
+                ):
+                    order = self.order_for(executor)
+                    seen = -1
                 slot, seen, tried[at] = self._next_slot(executor, order, seen, tried[at])
                 if slot is None:
                     order = None
                     if at == 0:
-                        return self._last_left_out() if len(executors) == 1 else self._short(0, len(executors))
+                        return (
+                            self._last_left_out()
+                            if len(executors) == 1
+                            else self._short(0, len(executors))
+                        )
                     tried[at] = -1
                     at = self._back(executors, at, with_ackers)
                     continue
@@ -107,7 +124,9 @@ class Search:
             at += 1
         return self._short(at, len(executors))
 
-    def _next_slot(self, executor: ExecutorId, order: Iterable[str], seen: int, tried: int) -> tuple[WorkerSlot | None, int, int]:
+    def _next_slot(
+        self, executor: ExecutorId, order: Iterable[str], seen: int, tried: int
+    ) -> tuple[WorkerSlot | None, int, int]:
         attempt = self._attempt
         shut = attempt.shut_nodes(executor)
         for node in order:
@@ -146,7 +165,9 @@ class Search:
         return at
 
     def _go_round(self, executors: list[ExecutorId]) -> Result:
-        """Place executors round robin on nodes that no other topology uses, without backtracking."""
+        """Place executors round robin on nodes that no other topology uses, without
+        backtracking.
+        """
         attempt = self._attempt
         nodes = self._own_nodes()
         turn = iter(nodes)
@@ -157,7 +178,8 @@ class Search:
             if executor in attempt.bound_ackers:
                 continue
             if left == 0 or self._is_same_component(executors, at):
-                turn, left = iter(nodes), len(nodes)
+                turn = iter(nodes)
+                left = len(nodes)
             slot: WorkerSlot | None = None
             for node in turn:
                 left -= 1
@@ -176,7 +198,11 @@ class Search:
     def _own_nodes(self) -> list[str]:
         attempt = self._attempt
         wanted = MachineSettings.of_partial(attempt.topology.conf).machines
-        alone = [node for node in self.order_for(None) if attempt.ledger.topologies_on(node) <= {attempt.topology.id}]
+        alone = [
+            node
+            for node in self.order_for(None)
+            if attempt.ledger.topologies_on(node) <= {attempt.topology.id}
+        ]
         return alone if wanted is None else alone[:wanted]
 
     def _first_slot(self, executor: ExecutorId, node: str) -> WorkerSlot | None:
@@ -185,9 +211,12 @@ class Search:
         slots = (WorkerSlot(node, port) for port in self._attempt.open_ports(node))
         return next((slot for slot in slots if self._attempt.may_put(executor, slot)), None)
 
-    def _explain(self, executor: ExecutorId, slot: WorkerSlot, order: Iterable[str], reasons: Reasons) -> None:
+    def _explain(
+        self, executor: ExecutorId, slot: WorkerSlot, order: Iterable[str], reasons: Reasons
+    ) -> None:
         """Record the node's rank, why the nodes before it were refused, and its free resources."""
-        attempt, refused = self._attempt, []
+        attempt = self._attempt
+        refused = []
         for node in order:
             if node == slot.node:
                 break
@@ -196,11 +225,15 @@ class Search:
         left = attempt.ledger.available(slot.node)
         words = f"{slot.node} is number {len(refused) + 1} in the order of nodes (most executors of the topology first, "
         words += f"then {self._options.sort.value}): "
-        words += f"{held} of its executors there, {left[MEMORY]:,.0f} MB and {left[CPU]:,.0f} % CPU left"
+        words += (
+            f"{held} of its executors there, {left[MEMORY]:,.0f} MB and {left[CPU]:,.0f} % CPU left"
+        )
         if refused:
             more = f" and {len(refused) - 3} more" if len(refused) > 3 else ""
             words += f"; refused by {', '.join(refused[:3])}{more}"
-        words += f"; {slot.port} is the first port that takes it ({attempt.heap_words(executor, slot)})"
+        words += (
+            f"; {slot.port} is the first port that takes it ({attempt.heap_words(executor, slot)})"
+        )
         reasons.placed(attempt.topology.id, [executor], slot, words)
 
     def _done(self) -> Result:
@@ -208,10 +241,13 @@ class Search:
         return Result(Outcome.SUCCESS, f"{words}backtracked {self._steps_back} times)")
 
     def _last_left_out(self) -> Result:
-        # Storm takes reaching the last executor for success: placed executors stay, and no topology is evicted for it.
+        # Storm takes reaching the last executor for success: placed executors stay, and no topology
+        # is evicted for it.
         return Result(Outcome.SUCCESS, f"{self._done().text}; its last executor has no place")
 
     def _short(self, at: int, total: int) -> Result:
         words = f"Cannot schedule by {self._options.title} ({self._states} states traversed, "
-        words += f"backtracked {counted(self._steps_back, 'time')}, {at} of {total} executors scheduled)"
+        words += (
+            f"backtracked {counted(self._steps_back, 'time')}, {at} of {total} executors scheduled)"
+        )
         return Result(Outcome.NOT_ENOUGH_RESOURCES, words)

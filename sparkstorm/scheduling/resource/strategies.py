@@ -5,7 +5,11 @@ from sparkstorm.model.assignment import ExecutorId
 from sparkstorm.scheduling.records import TopologyView
 from sparkstorm.scheduling.resource.attempt import Attempt
 from sparkstorm.scheduling.resource.constraints import Constraints
-from sparkstorm.scheduling.resource.executor_order import by_connection_count, by_constraint_severity, by_proximity
+from sparkstorm.scheduling.resource.executor_order import (
+    by_connection_count,
+    by_constraint_severity,
+    by_proximity,
+)
 from sparkstorm.scheduling.resource.ledger import ResourceLedger
 from sparkstorm.scheduling.resource.node_order import NodeMap, NodeSort
 from sparkstorm.scheduling.resource.resources import ACKER
@@ -34,18 +38,24 @@ _SHORT = {
 
 
 def strategy_of(topology: TopologyView) -> SearchOptions:
-    """Return the topology's strategy, by Storm's class name (any package) or a short name; InvalidTopologyError if unknown."""
+    """Return the topology's strategy, by Storm's class name (any package) or a short name;
+    InvalidTopologyError if unknown.
+    """
     name = StrategySettings.of_partial(topology.conf).strategy
     options = _BY_NAME.get(_SHORT.get(name, name.rpartition(".")[2]))
     if options is None:
-        raise InvalidTopologyError(f"{STRATEGY_KEY}: no strategy is called {name!r}; expected one of {', '.join(_SHORT)}")
+        raise InvalidTopologyError(
+            f"{STRATEGY_KEY}: no strategy is called {name!r}; expected one of {', '.join(_SHORT)}"
+        )
     return options
 
 
 class Strategy:
     """Search for one topology: `search` fills the attempt; the caller undoes it on failure."""
 
-    def __init__(self, topology: TopologyView, ledger: ResourceLedger, nodes: NodeMap, options: SearchOptions) -> None:
+    def __init__(
+        self, topology: TopologyView, ledger: ResourceLedger, nodes: NodeMap, options: SearchOptions
+    ) -> None:
         self._topology = topology
         self._ledger = ledger
         self._nodes = nodes
@@ -56,7 +66,10 @@ class Strategy:
     def search(self) -> Result:
         """Search, unless a preliminary check fails."""
         settings = StrategySettings.of_partial(self._topology.conf)
-        max_states = min(settings.max_states, ResourceAwareSettings.of_partial(self._ledger.cluster.conf).max_states)
+        max_states = min(
+            settings.max_states,
+            ResourceAwareSettings.of_partial(self._ledger.cluster.conf).max_states,
+        )
         hopeless = self._hopeless(max_states)
         if hopeless is not None:
             return hopeless
@@ -78,12 +91,20 @@ class Strategy:
         missing = len(self.attempt.missing)
         if not self._ledger.count_nodes():
             return Result(Outcome.NOT_ENOUGH_RESOURCES, "No available nodes to schedule tasks on!")
-        if not any(part.kind == "spout" and not part.is_system for part in self._topology.components):
+        if not any(
+            part.kind == "spout" and not part.is_system for part in self._topology.components
+        ):
             return Result(Outcome.INVALID_TOPOLOGY, "Cannot find a Spout!")
         if missing >= max_states:
-            return Result(Outcome.OTHER, f"{missing} unassigned executors are more than {max_states} states can be searched for")
+            return Result(
+                Outcome.OTHER,
+                f"{missing} unassigned executors are more than {max_states} states can be searched for",
+            )
         if self._constraints is not None and not self._is_feasible(self._constraints):
-            return Result(Outcome.OTHER, "Scheduling not feasible: more executors than their nodes may hold together")
+            return Result(
+                Outcome.OTHER,
+                "Scheduling not feasible: more executors than their nodes may hold together",
+            )
         return None
 
     def _is_feasible(self, constraints: Constraints) -> bool:

@@ -1,7 +1,9 @@
-"""Judgement of upgraded workers against the others: failed tries, parked tuples, deaths, latencies. PURE.
+"""Judgement of upgraded workers against the others: failed tries, parked tuples, deaths, latencies.
+PURE.
 
-Counts in heartbeats are totals since the topology began. A sighting is the first total that was seen of a worker under its
-present code, so only what the worker did since is compared. A judge that begins afresh sees later and judges later.
+Counts in heartbeats are totals since the topology began. A sighting is the first total that was
+seen of a worker under its present code, so only what the worker did since is compared. A judge that
+begins afresh sees later and judges later.
 """
 
 from __future__ import annotations
@@ -14,33 +16,47 @@ from sparkstorm.model.upgrade import GrayUpgrade
 
 _FAILED = "FAILED"
 _SUMMED = ("executed", "failed", "parked", "retried", "busy_us")
-_LEAST_US = 100  # below that a latency says more about the machine, and the start of a process, than about the code
+# below that a latency says more about the machine, and the start of a process, than about the code
+_LEAST_US = 100
 Counts = Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
 class Sightings:
-    """First counts of each worker's executors since an upgrade's workers run as they do now, by slot and launch.
+    """First counts of each worker's executors since an upgrade's workers run as they do now, by
+    slot and launch.
 
-    They belong to one upgrade: a slot's process outlives many, and the restarts of one are no deaths in the next.
+    They belong to one upgrade: a slot's process outlives many, and the restarts of one are no
+    deaths in the next.
     """
 
     upgrade: tuple[int, WorkerCode] | None = None  # its beginning and its code
-    first: Mapping[tuple[WorkerSlot, int], Mapping[ExecutorId, Counts]] = field(default_factory=dict)
-    deaths: Mapping[WorkerSlot, tuple[int, int]] = field(default_factory=dict)  # of upgraded workers: launch seen last, deaths
+    first: Mapping[tuple[WorkerSlot, int], Mapping[ExecutorId, Counts]] = field(
+        default_factory=dict
+    )
+    # of upgraded workers: launch seen last, deaths
+    deaths: Mapping[WorkerSlot, tuple[int, int]] = field(default_factory=dict)
 
-    def with_beats(self, beats: Iterable[WorkerBeat], assignment: Assignment, upgrade: GrayUpgrade) -> Sightings:
+    def with_beats(
+        self, beats: Iterable[WorkerBeat], assignment: Assignment, upgrade: GrayUpgrade
+    ) -> Sightings:
         """Return the sightings with what these heartbeats show for the first time."""
         known = (upgrade.started_ms, upgrade.code)
         own = self if self.upgrade == known else Sightings(known)
-        first, deaths = dict(own.first), dict(own.deaths)
+        first = dict(own.first)
+        deaths = dict(own.deaths)
         for beat in beats:
             slot = WorkerSlot(beat.node, beat.port)
-            is_of_now = beat.assignment_version >= assignment.version  # not of the process before, which was asked to end
+            # not of the process before, which was asked to end
+            is_of_now = beat.assignment_version >= assignment.version
             if is_of_now and is_upgraded(slot, assignment, upgrade) and beat.launch:
                 launch, died = deaths.get(slot, (beat.launch, 0))
                 deaths[slot] = (beat.launch, died + (beat.launch != launch))
-            if beat.state == "RUNNING" and beat.stats_by_executor and (slot, beat.launch) not in first:
+            if (
+                beat.state == "RUNNING"
+                and beat.stats_by_executor
+                and (slot, beat.launch) not in first
+            ):
                 first[slot, beat.launch] = counts_of(beat)
         return Sightings(known, first, deaths)
 
@@ -50,13 +66,18 @@ def counts_of(beat: WorkerBeat) -> dict[ExecutorId, Counts]:
     found: dict[ExecutorId, Counts] = {}
     for executor, stats in beat.stats_by_executor.items():
         if isinstance(stats, Mapping):
-            found[executor] = {name: n for name in _SUMMED if isinstance(n := stats.get(name), int | float)}
+            found[executor] = {
+                name: n for name in _SUMMED if isinstance(n := stats.get(name), int | float)
+            }
     return found
 
 
 def is_upgraded(slot: WorkerSlot, assignment: Assignment, upgrade: GrayUpgrade) -> bool:
     """Return whether a slot's worker runs, or is starting with, the new code of the upgrade."""
-    return assignment.code_at(slot) == upgrade.code and upgrade.former_by_slot.get(slot, upgrade.former) != upgrade.code
+    return (
+        assignment.code_at(slot) == upgrade.code
+        and upgrade.former_by_slot.get(slot, upgrade.former) != upgrade.code
+    )
 
 
 def judge(
@@ -77,7 +98,9 @@ def judge(
             return f"the upgraded worker {slot} does not start: {sentence[:500]}"
         for executor, counts in counts_of(beat).items() if beat.state == "RUNNING" else ():
             before = seen.first.get((slot, beat.launch), {}).get(executor, {})
-            total = totals.setdefault((is_new, component_by_task.get(executor.first_task, "")), dict.fromkeys(_SUMMED, 0))
+            total = totals.setdefault(
+                (is_new, component_by_task.get(executor.first_task, "")), dict.fromkeys(_SUMMED, 0)
+            )
             for name, value in counts.items():
                 total[name] += max(0, value - before.get(name, 0))
     for slot, (_, died) in sorted(seen.deaths.items()):
@@ -87,9 +110,11 @@ def judge(
 
 
 def _compared(upgrade: GrayUpgrade, totals: Mapping[tuple[bool, str], Mapping[str, float]]) -> str:
-    bounds, none = upgrade.bounds, dict.fromkeys(_SUMMED, 0)
+    bounds = upgrade.bounds
+    none = dict.fromkeys(_SUMMED, 0)
     for component in sorted(name for is_new, name in totals if is_new):
-        new, old = totals[True, component], totals.get((False, component), none)
+        new = totals[True, component]
+        old = totals.get((False, component), none)
         if new["executed"] < bounds.least_executed:
             continue
         shares = [_share(each) for each in (new, old)]

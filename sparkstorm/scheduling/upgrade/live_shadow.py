@@ -1,7 +1,9 @@
-"""Live shadow of a gray upgrade: which task is shadowed, and what its worker's heartbeats say about the new code. PURE.
+"""Live shadow of a gray upgrade: which task is shadowed, and what its worker's heartbeats say about
+the new code. PURE.
 
-Laws: a worker is upgraded only after one process has compared as many tuples as the bar asks for and found no difference;
-the first difference, or new code that cannot run, takes the upgrade back before any worker was touched.
+Laws: a worker is upgraded only after one process has compared as many tuples as the bar asks for
+and found no difference; the first difference, or new code that cannot run, takes the upgrade back
+before any worker was touched.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ _MOST_TEXT = 2_000
 
 @dataclass(frozen=True, slots=True)
 class ShadowFigures:
-    """Figures of a live shadow; `skipped` tuples were not compared because it fell behind. `problem`: why it cannot go on."""
+    """Figures of a live shadow; `skipped` tuples were not compared because it fell behind.
+    `problem`: why it cannot go on.
+    """
 
     component: str
     task: int
@@ -39,20 +43,37 @@ class ShadowFigures:
 
 
 def shadowed_task(component: str, component_by_task: Mapping[int, str]) -> int | None:
-    """Return the task beside which the new code runs: the first of the component; None when it has none."""
-    return min((task for task, name in component_by_task.items() if name == component), default=None)
+    """Return the task beside which the new code runs: the first of the component; None when it has
+    none.
+    """
+    return min(
+        (task for task, name in component_by_task.items() if name == component), default=None
+    )
 
 
 def shadow_figures(upgrade: GrayUpgrade, beats: Iterable[WorkerBeat]) -> ShadowFigures | None:
-    """Return the newest figures about the new code of an upgrade; None when no worker has told any."""
-    found = [(beat.time_ms, figures) for beat in beats if (figures := _read(beat.stats.get(STATS))) is not None]
-    own = [(ms, each) for ms, each in found if upgrade.shadow and each.code_key == upgrade.code.code_key]
+    """Return the newest figures about the new code of an upgrade; None when no worker has told
+    any.
+    """
+    found = [
+        (beat.time_ms, figures)
+        for beat in beats
+        if (figures := _read(beat.stats.get(STATS))) is not None
+    ]
+    own = [
+        (ms, each)
+        for ms, each in found
+        if upgrade.shadow and each.code_key == upgrade.code.code_key
+    ]
     return max(own, key=lambda pair: pair[0])[1] if own else None
 
 
 def judge_shadow(upgrade: GrayUpgrade, beats: Iterable[WorkerBeat]) -> tuple[bool, str]:
-    """Return whether the bar is passed, and why the upgrade is to be taken back (a sentence, then the first differences)."""
-    bar, figures = upgrade.open_bar, shadow_figures(upgrade, beats)
+    """Return whether the bar is passed, and why the upgrade is to be taken back (a sentence, then
+    the first differences).
+    """
+    bar = upgrade.open_bar
+    figures = shadow_figures(upgrade, beats)
     if bar is None or figures is None:
         return False, ""
     if figures.different:
@@ -62,7 +83,10 @@ def judge_shadow(upgrade: GrayUpgrade, beats: Iterable[WorkerBeat]) -> tuple[boo
         )
         return False, "\n".join([words, *figures.first])[:_MOST_TEXT]
     if figures.problem:
-        return False, f"the shadow of {figures.component}#{figures.task} ended: {figures.problem[:_MOST_TEXT]}"
+        return (
+            False,
+            f"the shadow of {figures.component}#{figures.task} ended: {figures.problem[:_MOST_TEXT]}",
+        )
     return figures.compared >= bar.tuples, ""
 
 
@@ -73,9 +97,16 @@ def _read(found: object) -> ShadowFigures | None:
     texts = [found.get(name) for name in ("component", "code_key", "problem")]
     numbers = [found.get(name) for name in ("task", "compared", "different", "skipped")]
     first = found.get("first")
-    if not all(isinstance(text, str) for text in texts) or not all(type(n) is int and n >= 0 for n in numbers):
+    if not all(isinstance(text, str) for text in texts) or not all(
+        type(n) is int and n >= 0 for n in numbers
+    ):
         return None
     if not isinstance(first, list | tuple) or not all(isinstance(each, str) for each in first):
         return None
-    (component, code_key, problem), (task, compared, different, skipped) = map(str, texts), map(int, numbers)  # type: ignore[arg-type]
-    return ShadowFigures(component, task, code_key, compared, different, skipped, tuple(first), problem)
+    (component, code_key, problem), (task, compared, different, skipped) = (
+        map(str, texts),
+        map(int, numbers),  # type: ignore[arg-type]
+    )
+    return ShadowFigures(
+        component, task, code_key, compared, different, skipped, tuple(first), problem
+    )

@@ -1,1 +1,3 @@
-"""Chaos kit: topologies under faults drawn from a seed, simulated or in real processes, with recovery times and exactness."""
+"""Chaos kit: topologies under faults drawn from a seed, simulated or in real processes, with
+recovery times and exactness.
+"""

@@ -1,6 +1,8 @@
-"""Cluster of a chaos run in real processes: Redis and ZooKeeper behind proxies, a driver with its slots, four topologies.
+"""Cluster of a chaos run in real processes: Redis and ZooKeeper behind proxies, a driver with its
+slots, four topologies.
 
-A topology works when each of its tasks has worked off some more tuples: spouts emitted them, bolts executed them.
+A topology works when each of its tasks has worked off some more tuples: spouts emitted them, bolts
+executed them.
 """
 
 from __future__ import annotations
@@ -42,10 +44,14 @@ _READY = "Ctrl-C stops the cluster"
 
 
 class ChaosCluster:
-    """The servers behind their proxies, the driver's process, and a client; all below one folder."""
+    """The servers behind their proxies, the driver's process, and a client; all below one
+    folder.
+    """
 
     def __init__(self, folder: Path, master: str, guarantee: str) -> None:
-        self.folder, self._master, self._guarantee = folder, master, guarantee
+        self.folder = folder
+        self._master = master
+        self._guarantee = guarantee
         self._open = ExitStack()
         self.has_own_disk = self._mount(folder / "redis")
         self.redis = start_redis(folder / "redis", password="chaos")
@@ -57,7 +63,11 @@ class ChaosCluster:
         self.zookeeper_proxy = TcpProxy(self.zookeeper.host, self.zookeeper.port)
         self._open.callback(self.zookeeper_proxy.close)
         self.clock = HostClock(folder)
-        self.pair = StandalonePair(folder / STANDALONE, self.clock.environ) if master == STANDALONE else None
+        self.pair = (
+            StandalonePair(folder / STANDALONE, self.clock.environ)
+            if master == STANDALONE
+            else None
+        )
         if self.pair is not None:
             self._open.callback(self.pair.close)
         self.driver: subprocess.Popen[bytes] | None = None
@@ -66,13 +76,18 @@ class ChaosCluster:
 
     @property
     def is_local(self) -> bool:
-        """Return whether slots are children of the driver's own JVM, so that there is no executor to kill."""
+        """Return whether slots are children of the driver's own JVM, so that there is no executor
+        to kill.
+        """
         return self._master.startswith("local[")
 
     def _mount(self, folder: Path) -> bool:
-        """Give Redis a small file system of its own, which a fault can fill; False where that is not permitted."""
+        """Give Redis a small file system of its own, which a fault can fill; False where that is
+        not permitted.
+        """
         folder.mkdir(mode=0o700, parents=True)
-        mount, umount = shutil.which("mount"), shutil.which("umount")
+        mount = shutil.which("mount")
+        umount = shutil.which("umount")
         if mount is None or umount is None:
             return False
         command = [mount, "-t", "tmpfs", "-o", "size=1g,mode=0700", "sparkstorm-chaos", str(folder)]
@@ -90,19 +105,33 @@ class ChaosCluster:
             "storm.zookeeper.session.timeout": 6000,
             "storm.local.dir": str(self.folder / "driver"),
             "sparkstorm.supervisors": _SUPERVISORS,
-            "sparkstorm.slots.per.supervisor": (_SLOTS if self.is_local else _SLOTS_WITH_EXECUTORS) // _SUPERVISORS,
+            "sparkstorm.slots.per.supervisor": (_SLOTS if self.is_local else _SLOTS_WITH_EXECUTORS)
+            // _SUPERVISORS,
             "nimbus.monitor.freq.secs": 3,
         }
         (self.folder / "cluster.yaml").write_text(json.dumps(conf))
         secrets = {"SPARKSTORM_REDIS_PASSWORD": "chaos", "SPARKSTORM_ZOOKEEPER_PASSWORD": "chaos"}
         ready_before = self.output().count(_READY)
         master = self._master if self.pair is None else self.pair.url
-        command = [sys.executable, "-m", "sparkstorm.cli", "cluster", str(self.folder / "cluster.yaml"), "--master", master]
+        command = [
+            sys.executable,
+            "-m",
+            "sparkstorm.cli",
+            "cluster",
+            str(self.folder / "cluster.yaml"),
+            "--master",
+            master,
+        ]
         environ = {**os.environ, **secrets, **self.clock.environ}
         if self.pair is not None:
-            environ |= {"SPARK_CONF_DIR": str(self.pair.spark_conf), "PYSPARK_PYTHON": sys.executable}
+            environ |= {
+                "SPARK_CONF_DIR": str(self.pair.spark_conf),
+                "PYSPARK_PYTHON": sys.executable,
+            }
         with (self.folder / "driver.log").open("ab") as log:
-            self.driver = subprocess.Popen(command, cwd=self.folder, stdout=log, stderr=log, env=environ)
+            self.driver = subprocess.Popen(
+                command, cwd=self.folder, stdout=log, stderr=log, env=environ
+            )
         self.wait(lambda: self.output().count(_READY) > ready_before, "the cluster")
 
     def output(self) -> str:
@@ -120,7 +149,11 @@ class ChaosCluster:
         client = self.connect()
         for chaos in TOPOLOGIES:
             topology = chaos.build(str(self.gate(chaos.name)), _PER_SECOND)
-            conf = {**_CONF, "topology.workers": chaos.workers, "topology.delivery.guarantee": self._guarantee}
+            conf = {
+                **_CONF,
+                "topology.workers": chaos.workers,
+                "topology.delivery.guarantee": self._guarantee,
+            }
             self.handles.append(client.submit(chaos.name, topology, conf))
         self.wait_at_work()
 
@@ -129,18 +162,22 @@ class ChaosCluster:
         return self.folder / f"gate-{name}"
 
     def done(self) -> Counter[tuple[str, int]]:
-        """Return how many tuples each task of the topologies has emitted (spouts) or executed (bolts), as committed.
+        """Return how many tuples each task of the topologies has emitted (spouts) or executed
+        (bolts), as committed.
 
         SparkStormError while that cannot be read.
         """
         found = Counter[tuple[str, int]]()
         for handle in self.handles:
-            counts, tasks = handle.counts(), handle.tasks()
+            counts = handle.counts()
+            tasks = handle.tasks()
             for task, info in tasks.items():
                 if not info.component_id.startswith("__"):
                     one = counts.get(task)
                     is_spout = info.kind == "spout"
-                    found[handle.topology_id, task] = 0 if one is None else one.emitted if is_spout else one.executed
+                    found[handle.topology_id, task] = (
+                        0 if one is None else one.emitted if is_spout else one.executed
+                    )
         return found
 
     def wait(self, condition: Callable[[], object], what: str, limit_s: float = _LIMIT_S) -> None:
@@ -150,7 +187,9 @@ class ChaosCluster:
         """
         until = time.monotonic() + limit_s
         while not _holds(condition):
-            if time.monotonic() > until or (self.driver is not None and self.driver.poll() not in (None, -signal.SIGKILL)):
+            if time.monotonic() > until or (
+                self.driver is not None and self.driver.poll() not in (None, -signal.SIGKILL)
+            ):
                 raise AssertionError(f"{what}: not within {limit_s:.0f} s\n{self.output()[-4000:]}")
             time.sleep(0.02)
 
@@ -168,14 +207,24 @@ class ChaosCluster:
 
     def workers(self) -> list[int]:
         """Return the process ids of the running workers."""
-        found = [beat.pid for handle in self.handles for beat in handle.beats() if beat.state == "RUNNING"]
+        found = [
+            beat.pid
+            for handle in self.handles
+            for beat in handle.beats()
+            if beat.state == "RUNNING"
+        ]
         return sorted({pid for pid in found if not is_gone(pid)})
 
     def finish(self, report: ChaosReport) -> None:
-        """Open the gates, wait for the end of all sources and compare what was counted with what must be."""
+        """Open the gates, wait for the end of all sources and compare what was counted with what
+        must be.
+        """
         for chaos, handle in zip(TOPOLOGIES, self.handles, strict=True):
             self.gate(chaos.name).touch()
-            self.wait(lambda handle=handle: handle.progress().is_drained, f"the end of {handle.name}")  # type: ignore[misc]
+            self.wait(
+                lambda handle=handle: handle.progress().is_drained,  # type: ignore[misc]
+                f"the end of {handle.name}",
+            )
             found = Counter[str]()
             for key, value in handle.key_values(chaos.component):
                 found[key] += value

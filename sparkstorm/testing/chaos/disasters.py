@@ -1,8 +1,10 @@
-"""Disasters of a chaos run: Redis or ZooKeeper emptied, or put back to an older copy, under a log, a state and a sink.
+"""Disasters of a chaos run: Redis or ZooKeeper emptied, or put back to an older copy, under a log,
+a state and a sink.
 
-The topology reads a log from any position, counts words (the state) and writes each number to files (the target), with
-`topology.store.loss=continue`. The state must be exact. The target must lack no number, and may have one number as many times as
-losses were said before, and once more. A loss that is not said within three minutes ends the run.
+The topology reads a log from any position, counts words (the state) and writes each number to files
+(the target), with `topology.store.loss=continue`. The state must be exact. The target must lack no
+number, and may have one number as many times as losses were said before, and once more. A loss that
+is not said within three minutes ends the run.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ from sparkstorm.testing.chaos.report import GUARANTEES, ChaosReport
 from sparkstorm.testing.chaos.topologies import END, Numbers, Sum, Words, counted_words
 from sparkstorm.transport.store_loss import LOST
 
-NAME, STATE, TARGET = "log", "log: state", "log: target"
+NAME = "log"
+STATE = "log: state"
+TARGET = "log: target"
 _PER_SECOND = 200  # numbers of the log; a reader that is behind reads on without a pause
 _TAIL_S = 1.0
 _MARGIN = 200  # numbers between the last one of the target and the end of the log
@@ -45,7 +49,8 @@ _ZOOKEEPER_DATA = ("zookeeper-data",)
 
 
 class Log(Numbers):
-    """Numbers of a log that has grown since `began_ms`: number n is there n / per_second seconds later, for whoever reads it.
+    """Numbers of a log that has grown since `began_ms`: number n is there n / per_second seconds
+    later, for whoever reads it.
 
     The gate's text is the number at which it ends.
     """
@@ -67,7 +72,9 @@ def log_to_files(gate: str, began_ms: int, target: str, per_second: int = _PER_S
     builder.set_spout("log", Log(gate, per_second, began_ms))
     builder.set_bolt("words", Words(), parallelism=2).shuffle_grouping("log")
     builder.set_bolt("count", Sum(), parallelism=2).fields_grouping("words", "word")
-    builder.set_bolt("files", FileSink(target, "json", flush_secs=0.2), parallelism=2).shuffle_grouping("log")
+    builder.set_bolt(
+        "files", FileSink(target, "json", flush_secs=0.2), parallelism=2
+    ).shuffle_grouping("log")
     return builder.build()
 
 
@@ -80,10 +87,12 @@ def numbers_of(target: Path) -> Counter[int]:
 
 
 def step_since(mark: StoreMark | None, since_ms: int) -> int | None:
-    """Return the newest write that a mark knows of; None for a mark without a write since that time.
+    """Return the newest write that a mark knows of; None for a mark without a write since that
+    time.
 
-    A mark is a second old or more; one from before a disaster of ZooKeeper lacks all that a copy of Redis has. Its step is then
-    below the copy's, and putting back the copy takes less than the tail away.
+    A mark is a second old or more; one from before a disaster of ZooKeeper lacks all that a copy of
+    Redis has. Its step is then below the copy's, and putting back the copy takes less than the tail
+    away.
     """
     return None if mark is None or mark.time_ms < since_ms else mark.step
 
@@ -115,7 +124,9 @@ class DisasterRun:
         self.cluster.wait_at_work()
 
     def age(self) -> None:
-        """Wait until what is written now is no tail of the store any more, as its mark in ZooKeeper says."""
+        """Wait until what is written now is no tail of the store any more, as its mark in ZooKeeper
+        says.
+        """
         step = self._known_step()
         self.cluster.wait(lambda: self._known_floor() > step, "writes beyond the tail")
 
@@ -141,7 +152,9 @@ class DisasterRun:
         return set(self.handle.losses()), errors
 
     def lose(self, strike: Callable[[], None]) -> None:
-        """Let Redis lose data, and wait until that is said in the topology's losses and errors and all tasks work."""
+        """Let Redis lose data, and wait until that is said in the topology's losses and errors and
+        all tasks work.
+        """
         losses, errors = self.reported()
         strike()
 
@@ -165,7 +178,9 @@ class DisasterRun:
 
     def finish(self, report: ChaosReport) -> None:
         """End the log behind all that was ever read, and compare state and target with it."""
-        cluster, handle, gate = self.cluster, self.handle, self.cluster.gate(NAME)
+        cluster = self.cluster
+        handle = self.handle
+        gate = self.cluster.gate(NAME)
         end = max(numbers_of(self._target), default=0) + _MARGIN
         fresh = gate.with_suffix(".new")
         fresh.write_text(str(end))
@@ -178,17 +193,21 @@ class DisasterRun:
         assert total >= end, f"the log has {end} numbers, {total} were read"
         report.of(STATE, GUARANTEES[0]).compare(counted_words(total), found)
         expected = dict.fromkeys((END, *range(total)), 1)
-        report.of(TARGET, GUARANTEES[0]).compare(expected, numbers_of(self._target), most_said=self.losses)
+        report.of(TARGET, GUARANTEES[0]).compare(
+            expected, numbers_of(self._target), most_said=self.losses
+        )
 
 
-# -- copies of servers ---------------------------------------------------------------------------------------------------
+# -- copies of servers -----------------------------------------------------------------------------
 
 
 class ServerCopy:
     """Copy of a server's data, made while it is stopped."""
 
     def __init__(self, server: EmbeddedServer, names: tuple[str, ...], folder: Path) -> None:
-        self._server, self._names, self._folder = server, names, folder
+        self._server = server
+        self._names = names
+        self._folder = folder
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
         server.kill()
@@ -227,7 +246,7 @@ def _copy(paths: Iterator[Path], folder: Path) -> None:
             shutil.copy2(path, folder)
 
 
-# -- the disasters -------------------------------------------------------------------------------------------------------
+# -- the disasters ---------------------------------------------------------------------------------
 
 
 def empty_redis(run: DisasterRun, dice: random.Random) -> Callable[[], None]:
@@ -255,7 +274,9 @@ def older_redis(run: DisasterRun, dice: random.Random) -> Callable[[], None]:
 
 
 def older_redis_twice(run: DisasterRun, dice: random.Random) -> Callable[[], None]:
-    """Put Redis back to the same copy a second time: the incarnation that followed the copy is lost with it."""
+    """Put Redis back to the same copy a second time: the incarnation that followed the copy is lost
+    with it.
+    """
     copy = _redis_copy(run)
     run.lose(copy.put_back)
     run.age()
@@ -263,18 +284,25 @@ def older_redis_twice(run: DisasterRun, dice: random.Random) -> Callable[[], Non
 
 
 def empty_zookeeper(run: DisasterRun, dice: random.Random) -> Callable[[], None]:
-    """Empty ZooKeeper: the topology is forgotten and named among the problems; it is submitted anew and the old one killed."""
-    zookeeper, forgotten = run.cluster.zookeeper, run.handle.topology_id
+    """Empty ZooKeeper: the topology is forgotten and named among the problems; it is submitted anew
+    and the old one killed.
+    """
+    zookeeper = run.cluster.zookeeper
+    forgotten = run.handle.topology_id
 
     def strike() -> None:
         zookeeper.kill()
         remove_data(zookeeper, _ZOOKEEPER_DATA)
         zookeeper.restart()
-        run.cluster.wait(lambda: forgotten in run.client.problems(), "the forgotten topology among the problems")
+        run.cluster.wait(
+            lambda: forgotten in run.client.problems(), "the forgotten topology among the problems"
+        )
         run.losses += 1
         run.submit()
         run.client.kill(forgotten, 0)
-        run.cluster.wait(lambda: forgotten not in run.client.problems(), "the end of the forgotten topology")
+        run.cluster.wait(
+            lambda: forgotten not in run.client.problems(), "the end of the forgotten topology"
+        )
 
     return strike
 

@@ -1,4 +1,6 @@
-"""Faults of a chaos run in real processes: kills, pauses, cuts and full stores, each a function of the cluster and the dice."""
+"""Faults of a chaos run in real processes: kills, pauses, cuts and full stores, each a function of
+the cluster and the dice.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ _SLOW_S = 0.05  # of each chunk, either way
 _REQUESTS = 200  # within so many a cut strikes
 _GARBAGE_BYTES = 4096
 _JUMP_S = 86_400.0
-_JUMP_WITH_EXECUTORS_S = 50.0  # Spark's driver gives all executors up when its time of day jumps over spark.network.timeout (120 s)
+# Spark's driver gives all executors up when its time of day jumps over spark.network.timeout (120
+# s)
+_JUMP_WITH_EXECUTORS_S = 50.0
 
 Strike = Callable[[ChaosCluster, random.Random], None]
 
@@ -69,7 +73,8 @@ def kill_worker(cluster: ChaosCluster, dice: random.Random) -> None:
 
 def kill_two_workers(cluster: ChaosCluster, dice: random.Random) -> None:
     """Kill two workers at once, if there are two."""
-    first, second = _worker(cluster, dice), _worker(cluster, dice)
+    first = _worker(cluster, dice)
+    second = _worker(cluster, dice)
     _kill(first)
     _kill(second)
 
@@ -100,13 +105,17 @@ def kill_executor(cluster: ChaosCluster, dice: random.Random) -> None:
 
 
 def kill_standalone_worker(cluster: ChaosCluster, dice: random.Random) -> None:
-    """Kill a worker of Spark's standalone mode, with which its executor ends, and start it again."""
+    """Kill a worker of Spark's standalone mode, with which its executor ends, and start it
+    again.
+    """
     assert cluster.pair is not None
     cluster.pair.kill_worker(dice.randrange(2))
 
 
 def jump_clock(cluster: ChaosCluster, dice: random.Random) -> None:
-    """Set the time of the driver's machine forward or back, and kill a worker: the next one begins with that time."""
+    """Set the time of the driver's machine forward or back, and kill a worker: the next one begins
+    with that time.
+    """
     most_s = _JUMP_S if cluster.is_local else _JUMP_WITH_EXECUTORS_S
     cluster.clock.set(dice.uniform(-most_s, most_s))
     kill_worker(cluster, dice)
@@ -166,7 +175,9 @@ def cut_zookeeper(cluster: ChaosCluster, dice: random.Random) -> None:
 
 
 def _cut_request(cut: Cut, cluster: ChaosCluster, dice: random.Random) -> None:
-    """Break one connection to Redis at a drawn request; one that was to come late reaches Redis afterwards."""
+    """Break one connection to Redis at a drawn request; one that was to come late reaches Redis
+    afterwards.
+    """
     fault = cluster.redis_proxy.add_fault(cut, dice.randint(1, _REQUESTS))
     cluster.wait(lambda: fault.is_done, "a request to cut")
     if cut is Cut.LATE_REQUEST:
@@ -230,7 +241,8 @@ def full_disk(cluster: ChaosCluster, dice: random.Random) -> None:
                 file.write(bytes(1 << 20))
         until = time.monotonic() + _PAUSE_S
         while time.monotonic() < until:
-            with filler.open("ab", buffering=0) as file, suppress(OSError):  # what Redis gives back by a rewrite
+            # what Redis gives back by a rewrite
+            with filler.open("ab", buffering=0) as file, suppress(OSError):
                 file.write(bytes(4096))
             time.sleep(0.05)
     finally:
@@ -243,7 +255,9 @@ def _append_only_file(cluster: ChaosCluster) -> Path:
 
 
 def torn_log(cluster: ChaosCluster, dice: random.Random) -> None:
-    """Kill Redis, cut the end off its append-only file in the middle of a command, and start it again."""
+    """Kill Redis, cut the end off its append-only file in the middle of a command, and start it
+    again.
+    """
     cluster.redis.kill()
     with _append_only_file(cluster).open("r+b") as file:
         file.truncate(max(0, file.seek(0, os.SEEK_END) - dice.randint(1, 200)))
@@ -251,9 +265,11 @@ def torn_log(cluster: ChaosCluster, dice: random.Random) -> None:
 
 
 def corrupt_log(cluster: ChaosCluster, dice: random.Random) -> None:
-    """Kill Redis, overwrite the end of its append-only file with garbage, mend it as an operator does, and start it again.
+    """Kill Redis, overwrite the end of its append-only file with garbage, mend it as an operator
+    does, and start it again.
 
-    A file system that loses power leaves such an end; Redis refuses it until redis-check-aof has cut it off.
+    A file system that loses power leaves such an end; Redis refuses it until redis-check-aof has
+    cut it off.
     """
     cluster.redis.kill()
     path = _append_only_file(cluster)
@@ -264,7 +280,9 @@ def corrupt_log(cluster: ChaosCluster, dice: random.Random) -> None:
         cluster.redis.restart()
     except EmbeddedServerError:
         check = ["redis-check-aof", "--fix", str(path)]
-        mended = subprocess.run(check, executable=find_redis_binary(), input=b"y\n", capture_output=True, check=False)
+        mended = subprocess.run(
+            check, executable=find_redis_binary(), input=b"y\n", capture_output=True, check=False
+        )
         assert mended.returncode == 0, mended.stdout[-500:]
         cluster.redis.restart()
 
@@ -310,11 +328,21 @@ STANDALONE_FAULTS: Mapping[str, Strike] = {"kill standalone worker": kill_standa
 """Only on a master and workers of Spark's standalone mode."""
 CLOCK_FAULTS: Mapping[str, Strike] = {"clock jump and worker": jump_clock}
 """Only where a C compiler makes the library that changes the time of a driver's processes."""
-FAULTS: Mapping[str, Strike] = {**LOCAL_FAULTS, **DISK_FAULTS, **EXECUTOR_FAULTS, **STANDALONE_FAULTS, **CLOCK_FAULTS}
+FAULTS: Mapping[str, Strike] = {
+    **LOCAL_FAULTS,
+    **DISK_FAULTS,
+    **EXECUTOR_FAULTS,
+    **STANDALONE_FAULTS,
+    **CLOCK_FAULTS,
+}
 ENDURED = frozenset(
     {
         *(f"pause {part}" for part in ("worker", "slot", "driver", "Redis", "ZooKeeper")),
-        *(f"{state} {server}" for state in ("half-open", "slow") for server in ("Redis", "ZooKeeper")),
+        *(
+            f"{state} {server}"
+            for state in ("half-open", "slow")
+            for server in ("Redis", "ZooKeeper")
+        ),
         *("full memory of Redis", "full disk of Redis", "late request to Redis"),
     }
 )

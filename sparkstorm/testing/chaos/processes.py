@@ -1,7 +1,8 @@
-"""Chaos in real processes: a standing cluster of four topologies on Spark, whose parts are killed, paused, cut and filled up.
+"""Chaos in real processes: a standing cluster of four topologies on Spark, whose parts are killed,
+paused, cut and filled up.
 
-Last comes a cluster of its own whose stores forget (`disasters.py`). A recovery lasts from the fault (from its end, where it
-lasts a while) until every task has worked off some more tuples.
+Last comes a cluster of its own whose stores forget (`disasters.py`). A recovery lasts from the
+fault (from its end, where it lasts a while) until every task has worked off some more tuples.
 """
 
 from __future__ import annotations
@@ -26,8 +27,13 @@ from sparkstorm.testing.chaos.faults import (
 from sparkstorm.testing.chaos.report import GUARANTEES, ChaosReport
 from sparkstorm.testing.chaos.standalone import STANDALONE
 
-LOCAL, WITH_EXECUTORS = "local[9]", "local-cluster[2,6,1024]"
-MASTERS: Mapping[str, str] = {"exactly-once": WITH_EXECUTORS, "at-least-once": LOCAL, "at-most-once": STANDALONE}
+LOCAL = "local[9]"
+WITH_EXECUTORS = "local-cluster[2,6,1024]"
+MASTERS: Mapping[str, str] = {
+    "exactly-once": WITH_EXECUTORS,
+    "at-least-once": LOCAL,
+    "at-most-once": STANDALONE,
+}
 """Spark's master for each guarantee, where none is asked for."""
 
 
@@ -48,12 +54,20 @@ def run_processes(
     guarantees: Sequence[str] = GUARANTEES,
     say: Callable[[str], None] = print,
 ) -> ChaosReport:
-    """Strike for so many seconds in all, an equal part for each guarantee and for disasters, each on a cluster of its own."""
-    disasters = [name for name in DISASTERS if name in names or not names] if GUARANTEES[0] in guarantees else []
+    """Strike for so many seconds in all, an equal part for each guarantee and for disasters, each
+    on a cluster of its own.
+    """
+    disasters = (
+        [name for name in DISASTERS if name in names or not names]
+        if GUARANTEES[0] in guarantees
+        else []
+    )
     phases = guarantees if not names or set(names) - DISASTERS.keys() else ()
     share = seconds / (len(phases) + bool(disasters))
     for number, guarantee in enumerate(phases):
-        phase = _Phase(folder / guarantee, master or MASTERS[guarantee], guarantee, seed + number, say)
+        phase = _Phase(
+            folder / guarantee, master or MASTERS[guarantee], guarantee, seed + number, say
+        )
         phase.run(share, names, report)
     if disasters:
         _lose_stores(folder / "disasters", share, seed, disasters, report, say)
@@ -61,11 +75,19 @@ def run_processes(
 
 
 def _lose_stores(
-    folder: Path, seconds: float, seed: int, names: Sequence[str], report: ChaosReport, say: Callable[[str], None]
+    folder: Path,
+    seconds: float,
+    seed: int,
+    names: Sequence[str],
+    report: ChaosReport,
+    say: Callable[[str], None],
 ) -> None:
-    """Strike each kind of disaster once, and more for so many seconds, and compare state and target at the end."""
+    """Strike each kind of disaster once, and more for so many seconds, and compare state and target
+    at the end.
+    """
     say(f"-- {GUARANTEES[0]} with stores that forget on {LOCAL}, seed {seed}")
-    cluster, dice = ChaosCluster(folder, LOCAL, GUARANTEES[0]), random.Random(seed)
+    cluster = ChaosCluster(folder, LOCAL, GUARANTEES[0])
+    dice = random.Random(seed)
     try:
         cluster.start_driver()
         cluster.connect()
@@ -88,12 +110,20 @@ def _lose_stores(
 class _Phase:
     """The faults under one guarantee, and the comparison at their end."""
 
-    def __init__(self, folder: Path, master: str, guarantee: str, seed: int, say: Callable[[str], None]) -> None:
-        self._folder, self._master, self._guarantee, self._seed, self._say = folder, master, guarantee, seed, say
+    def __init__(
+        self, folder: Path, master: str, guarantee: str, seed: int, say: Callable[[str], None]
+    ) -> None:
+        self._folder = folder
+        self._master = master
+        self._guarantee = guarantee
+        self._seed = seed
+        self._say = say
         self._dice = random.Random(seed)
 
     def run(self, seconds: float, names: Sequence[str], report: ChaosReport) -> None:
-        """Strike for so many seconds, let all recover each time, and compare the counts at the end."""
+        """Strike for so many seconds, let all recover each time, and compare the counts at the
+        end.
+        """
         self._say(f"-- {self._guarantee} on {self._master}, seed {self._seed}")
         cluster = ChaosCluster(self._folder, self._master, self._guarantee)
         try:

@@ -1,4 +1,6 @@
-"""Report of a chaos run: faults by kind with their recoveries, and what each topology lost or doubled under each guarantee."""
+"""Report of a chaos run: faults by kind with their recoveries, and what each topology lost or
+doubled under each guarantee.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,11 @@ DRIVER_DEATH = "kill driver"
 
 @dataclass(slots=True)
 class Exactness:
-    """Differences between a topology's state, or the target of its sink, and the expected one, under one guarantee.
+    """Differences between a topology's state, or the target of its sink, and the expected one,
+    under one guarantee.
 
-    `said` counts what is there again after a loss of the stores that was said; it is not in `doubled`.
+    `said` counts what is there again after a loss of the stores that was said; it is not in
+    `doubled`.
     """
 
     guarantee: str = GUARANTEES[0]
@@ -25,8 +29,12 @@ class Exactness:
     doubled: int = 0
     said: int = 0
 
-    def compare(self, expected: Mapping[Any, int], found: Mapping[Any, int], most_said: int = 0) -> None:
-        """Take in one run's state; each key may be there `most_said` times more, because so many losses were said."""
+    def compare(
+        self, expected: Mapping[Any, int], found: Mapping[Any, int], most_said: int = 0
+    ) -> None:
+        """Take in one run's state; each key may be there `most_said` times more, because so many
+        losses were said.
+        """
         self.runs += 1
         self.expected += sum(expected.values())
         for key in {*expected, *found}:
@@ -38,7 +46,9 @@ class Exactness:
 
     @property
     def is_kept(self) -> bool:
-        """Return whether the guarantee was kept: at-least-once loses nothing, at-most-once doubles nothing."""
+        """Return whether the guarantee was kept: at-least-once loses nothing, at-most-once doubles
+        nothing.
+        """
         is_lossless = not self.lost or self.guarantee == "at-most-once"
         return is_lossless and (not self.doubled or self.guarantee == "at-least-once")
 
@@ -69,22 +79,37 @@ class ChaosReport:
         lines = [f"{self.backend}: {len(times)} faults of {len(self.seconds_by_kind)} kinds", ""]
         lines += ["| fault | times | recovery p50 (s) | max (s) |", "| --- | --- | --- | --- |"]
         lines += [_row(kind, seconds) for kind, seconds in sorted(self.seconds_by_kind.items())]
-        rest = [s for kind, seconds in self.seconds_by_kind.items() if kind != DRIVER_DEATH for s in seconds]
+        rest = [
+            s
+            for kind, seconds in self.seconds_by_kind.items()
+            if kind != DRIVER_DEATH
+            for s in seconds
+        ]
         lines += [_row("all but a driver's death", rest)] if rest else []
         lines += ["", "| topology | guarantee | runs | counted | lost | doubled | again, as said |"]
         lines.append("| --- | --- | --- | --- | --- | --- | --- |")
         for (name, guarantee), each in sorted(self.exactness.items()):
-            lines.append(f"| {name} | {guarantee} | {each.runs} | {each.expected} | {each.lost} | {each.doubled} | {each.said} |")
+            lines.append(
+                f"| {name} | {guarantee} | {each.runs} | {each.expected} | {each.lost} | {each.doubled} | {each.said} |"
+            )
         return "\n".join(lines)
 
     def as_json(self) -> dict[str, Any]:
         """Return the report for programs."""
         fields = ("runs", "expected", "lost", "doubled", "said")
         exact = [
-            {"topology": name, "guarantee": guarantee, **{each: getattr(found, each) for each in fields}}
+            {
+                "topology": name,
+                "guarantee": guarantee,
+                **{each: getattr(found, each) for each in fields},
+            }
             for (name, guarantee), found in self.exactness.items()
         ]
-        return {"backend": self.backend, "seconds_by_kind": self.seconds_by_kind, "topologies": exact}
+        return {
+            "backend": self.backend,
+            "seconds_by_kind": self.seconds_by_kind,
+            "topologies": exact,
+        }
 
 
 def _row(kind: str, seconds: Iterable[float]) -> str:

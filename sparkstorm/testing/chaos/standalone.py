@@ -1,4 +1,6 @@
-"""Spark's standalone mode on this machine: a master and two workers from PySpark's jars, for a driver with executors of its own."""
+"""Spark's standalone mode on this machine: a master and two workers from PySpark's jars, for a
+driver with executors of its own.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +25,20 @@ _URL = re.compile(r"Starting Spark master at (spark://\S+)")
 
 
 class StandalonePair:
-    """A master and two workers, which end with this process; `spark_conf` is the folder for a driver's SPARK_CONF_DIR.
+    """A master and two workers, which end with this process; `spark_conf` is the folder for a
+    driver's SPARK_CONF_DIR.
 
-    `environ` is added to their environment, which executors inherit. `hosts`: the workers' addresses; Spark starts a speculative
-    copy of a task on another host only, for which 127.0.0.2 is one.
+    `environ` is added to their environment, which executors inherit. `hosts`: the workers'
+    addresses; Spark starts a speculative copy of a task on another host only, for which 127.0.0.2
+    is one.
     """
 
-    def __init__(self, folder: Path, environ: Mapping[str, str], hosts: Sequence[str] = (_HOST, _HOST)) -> None:
-        self._folder, self._environ, self._open = folder, environ, ExitStack()
+    def __init__(
+        self, folder: Path, environ: Mapping[str, str], hosts: Sequence[str] = (_HOST, _HOST)
+    ) -> None:
+        self._folder = folder
+        self._environ = environ
+        self._open = ExitStack()
         self._hosts = hosts
         self.spark_conf = folder / "conf"
         self.spark_conf.mkdir(mode=0o700, parents=True)
@@ -39,7 +47,8 @@ class StandalonePair:
             "spark.authenticate.secret": secrets.token_hex(32),
             "spark.network.crypto.enabled": "true",
             "spark.pyspark.python": sys.executable,
-            "spark.python.daemon.module": "sparkstorm.app.spark_daemon",  # the package is on this machine
+            # the package is on this machine
+            "spark.python.daemon.module": "sparkstorm.app.spark_daemon",
             "spark.executor.memory": "512m",
             "spark.executor.extraJavaOptions": QUICK_JAVA,
             "spark.ui.enabled": "false",
@@ -59,7 +68,8 @@ class StandalonePair:
         assert spec is not None and spec.origin is not None
         home = Path(spec.origin).parent
         scala = next(home.glob("jars/spark-core_*.jar")).name.split("_")[1].split("-")[0]
-        environ = {"SPARK_HOME": home, "SPARK_SCALA_VERSION": scala, **self._environ}  # the former for commands of executors
+        # the former for commands of executors
+        environ = {"SPARK_HOME": home, "SPARK_SCALA_VERSION": scala, **self._environ}
         variables = [f"{key}={value}" for key, value in environ.items()]
         java = [
             "/usr/bin/env",
@@ -72,7 +82,9 @@ class StandalonePair:
             f"{home}/jars/*",
         ]
         own = ["--host", host, "--webui-port", "0", "--properties-file", str(self._conf)]
-        return start_tethered(name, [*java, f"{_PACKAGE}.{main}", *own, *arguments], self._folder / "master")
+        return start_tethered(
+            name, [*java, f"{_PACKAGE}.{main}", *own, *arguments], self._folder / "master"
+        )
 
     def _start_worker(self, number: int) -> TetheredProcess:
         name = f"worker-{number}"
@@ -80,7 +92,9 @@ class StandalonePair:
         return self._run(name, "worker.Worker", self._hosts[number], *options, self.url)
 
     def kill_worker(self, number: int) -> None:
-        """Kill one of the two workers, with which its executor ends, and start it again as an operator's supervisor does."""
+        """Kill one of the two workers, with which its executor ends, and start it again as an
+        operator's supervisor does.
+        """
         number %= len(self._workers)
         self._workers[number].kill()
         self._workers[number] = self._start_worker(number)

@@ -1,7 +1,8 @@
-"""Four topologies that chaos runs harm, over numbers without an end, and what each must have counted in the end.
+"""Four topologies that chaos runs harm, over numbers without an end, and what each must have
+counted in the end.
 
-A source of numbers emits one number after the other until the file `gate` exists, then a row that says how many there were: the
-expected states follow from it, independently of the engine.
+A source of numbers emits one number after the other until the file `gate` exists, then a row that
+says how many there were: the expected states follow from it, independently of the engine.
 """
 
 from __future__ import annotations
@@ -38,15 +39,18 @@ _BURST_MS = 100  # what a source that was kept waiting may catch up with
 
 
 class Numbers(ReplayableSpout):
-    """Emits 0, 1, 2, ... until the gate is open, then how many there were; a number's event time follows from it.
+    """Emits 0, 1, 2, ... until the gate is open, then how many there were; a number's event time
+    follows from it.
 
-    `per_second` bounds the numbers of a second, 0 does not: recoveries are measured on a machine that has processor time left.
+    `per_second` bounds the numbers of a second, 0 does not: recoveries are measured on a machine
+    that has processor time left.
     """
 
     outputs = ("n", "at_ms", "total")
 
     def __init__(self, gate: str, per_second: int = 0) -> None:
-        self._gate, self._per_second = gate, per_second
+        self._gate = gate
+        self._per_second = per_second
         self._next = 0
         self._is_over = False
         self._again: list[int] = []  # numbers whose trees failed (at-least-once)
@@ -54,7 +58,8 @@ class Numbers(ReplayableSpout):
 
     def open(self, conf: Conf, context: TopologyContext, collector: SpoutOutputCollector) -> None:
         """Keep the collector and the clock."""
-        self._collector, self._context = collector, context
+        self._collector = collector
+        self._context = context
 
     def next_tuple(self) -> None:
         """Emit a number that failed once more, the next number, or the last row."""
@@ -193,7 +198,9 @@ class Both(FoldingBolt):
 
 
 class Keyed(BasicBolt):
-    """Gives numbers their key, for one side of the windowed join; the last row goes to the left alone."""
+    """Gives numbers their key, for one side of the windowed join; the last row goes to the left
+    alone.
+    """
 
     outputs = ("key", "at_ms", "side", "total")
 
@@ -207,7 +214,9 @@ class Keyed(BasicBolt):
 
 
 class Sink(StatefulBolt):
-    """Blocks for a millisecond, as a call of another system does, and refuses each fiftieth number at the first try."""
+    """Blocks for a millisecond, as a call of another system does, and refuses each fiftieth number
+    at the first try.
+    """
 
     blocking = True
     order_insensitive = True
@@ -229,7 +238,9 @@ class Sink(StatefulBolt):
 
 @dataclass(frozen=True)
 class ChaosTopology:
-    """A topology of chaos runs: its maker, the bolts whose states hold the result, and what they must hold for so many numbers."""
+    """A topology of chaos runs: its maker, the bolts whose states hold the result, and what they
+    must hold for so many numbers.
+    """
 
     name: str
     build: Callable[..., Topology]
@@ -271,7 +282,9 @@ def diamond(gate: str, per_second: int = 0) -> Topology:
     builder.set_spout("numbers", Numbers(gate, per_second))
     for side in ("left", "right"):
         builder.set_bolt(side, Side(side), parallelism=2).shuffle_grouping("numbers")
-    builder.set_bolt("pair", Pair(), parallelism=2).fields_grouping("left", "n").fields_grouping("right", "n")
+    builder.set_bolt("pair", Pair(), parallelism=2).fields_grouping("left", "n").fields_grouping(
+        "right", "n"
+    )
     builder.set_bolt("count", Sum(), parallelism=2).fields_grouping("pair", "word")
     return builder.build()
 
@@ -295,7 +308,14 @@ counted_words = _counted(words_of)
 
 TOPOLOGIES = (
     ChaosTopology("word-count", word_count, "count", counted_words, 2),
-    ChaosTopology("windowed-join", windowed_join, "count", _counted(lambda n: (f"left {n % 20}", f"right {n % 20}"))),
+    ChaosTopology(
+        "windowed-join",
+        windowed_join,
+        "count",
+        _counted(lambda n: (f"left {n % 20}", f"right {n % 20}")),
+    ),
     ChaosTopology("diamond", diamond, "count", _counted(lambda n: (f"pair {n % 50}",)), 2),
-    ChaosTopology("blocking-sink", blocking_sink, "count", _counted(lambda n: (f"stored {n % 50}",))),
+    ChaosTopology(
+        "blocking-sink", blocking_sink, "count", _counted(lambda n: (f"stored {n % 50}",))
+    ),
 )

@@ -17,7 +17,11 @@ from sparkstorm.errors import EmbeddedServerError
 from sparkstorm.testing.servers.server import OwnServer
 
 VERSION = "4.1.2"
-_CACHE = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "sparkstorm" / f"kafka-{VERSION}"
+_CACHE = (
+    Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser()
+    / "sparkstorm"
+    / f"kafka-{VERSION}"
+)
 _HEAP = ("-Xmx256m", "-Xms128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 _PROPERTIES = """
 process.roles=broker,controller
@@ -46,13 +50,15 @@ transaction.abort.timed.out.transaction.cleanup.interval.ms=1000
 """
 
 
-USER, PASSWORD = "test", "of-the-tests"
+USER = "test"
+PASSWORD = "of-the-tests"
 
 
 class KafkaServer(OwnServer):
     """One broker that is its own controller; its topics outlive `kill` and `start`.
 
-    `address` is for clients without a password; at `guarded` it asks for USER and PASSWORD (SASL PLAIN).
+    `address` is for clients without a password; at `guarded` it asks for USER and PASSWORD (SASL
+    PLAIN).
     """
 
     name = "kafka"
@@ -65,13 +71,26 @@ class KafkaServer(OwnServer):
         self.address = f"127.0.0.1:{self.port}"
         self._conf = self.folder / "server.properties"
         ports = {"port": self.port, "guarded": guarded, "controller": controller}
-        self._conf.write_text(_PROPERTIES.format(**ports, folder=self.folder, user=USER, password=PASSWORD))
+        self._conf.write_text(
+            _PROPERTIES.format(**ports, folder=self.folder, user=USER, password=PASSWORD)
+        )
         cluster = uuid.uuid4().hex[:22]
-        command = self._java("kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(self._conf))
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=180, check=False)
+        command = self._java(
+            "kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(self._conf)
+        )
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=180,
+            check=False,
+        )
         if done.returncode:
             self.stop()
-            raise EmbeddedServerError(f"Kafka could not begin in {self.folder}: {(done.stdout + done.stderr)[-1000:].strip()}")
+            raise EmbeddedServerError(
+                f"Kafka could not begin in {self.folder}: {(done.stdout + done.stderr)[-1000:].strip()}"
+            )
 
     def create_topic(self, name: str, partitions: int = 1) -> None:
         """Make a topic; KafkaException when there is one."""
@@ -80,17 +99,26 @@ class KafkaServer(OwnServer):
         admin = AdminClient({"bootstrap.servers": self.address})
         admin.create_topics([NewTopic(name, partitions, 1)])[name].result(60)
 
-    def send(self, topic: str, records: Iterable[Mapping[str, Any]], key: str | None = None) -> None:
-        """Write records as JSON objects, and return when the broker has them; `key` names the field that chooses the partition."""
+    def send(
+        self, topic: str, records: Iterable[Mapping[str, Any]], key: str | None = None
+    ) -> None:
+        """Write records as JSON objects, and return when the broker has them; `key` names the field
+        that chooses the partition.
+        """
         from confluent_kafka import Producer
 
-        # a broker that has just started is asked twice for the producer's number, which librdkafka would warn of
-        producer = Producer({"bootstrap.servers": self.address, "enable.idempotence": True, "log_level": 3})
+        # a broker that has just started is asked twice for the producer's number, which librdkafka
+        # would warn of
+        producer = Producer(
+            {"bootstrap.servers": self.address, "enable.idempotence": True, "log_level": 3}
+        )
         for record in records:
             producer.produce(topic, json.dumps(record), None if key is None else str(record[key]))
             producer.poll(0)
         if producer.flush(60):
-            raise EmbeddedServerError(f"Kafka at {self.address} did not take all records of {topic} within 60 s")
+            raise EmbeddedServerError(
+                f"Kafka at {self.address} did not take all records of {topic} within 60 s"
+            )
 
     def answers(self) -> bool:
         """Return whether it lists its brokers."""
@@ -98,7 +126,11 @@ class KafkaServer(OwnServer):
         from confluent_kafka.admin import AdminClient
 
         try:
-            return bool(AdminClient({"bootstrap.servers": self.address, "log_level": 0}).list_topics(timeout=0.5).brokers)
+            return bool(
+                AdminClient({"bootstrap.servers": self.address, "log_level": 0})
+                .list_topics(timeout=0.5)
+                .brokers
+            )
         except KafkaException:
             return False
 
@@ -106,23 +138,53 @@ class KafkaServer(OwnServer):
         return self._java("kafka.Kafka", str(self._conf))
 
     def _java(self, main: str, *arguments: str) -> list[str]:
-        return [str(find_java()), *_HEAP, "-Dlog4j2.level=WARN", "-cp", f"{self._jars}/*", main, *arguments]
+        return [
+            str(find_java()),
+            *_HEAP,
+            "-Dlog4j2.level=WARN",
+            "-cp",
+            f"{self._jars}/*",
+            main,
+            *arguments,
+        ]
 
 
 def install_kafka() -> Path:
-    """Return the folder with Kafka's jars; fetched once, by the Ivy that PySpark brings; EmbeddedServerError if that fails."""
+    """Return the folder with Kafka's jars; fetched once, by the Ivy that PySpark brings;
+    EmbeddedServerError if that fails.
+    """
     if importlib.util.find_spec("confluent_kafka") is None:
-        raise EmbeddedServerError("Kafka needs the package confluent-kafka: pip install 'sparkstorm[servers]'")
+        raise EmbeddedServerError(
+            "Kafka needs the package confluent-kafka: pip install 'sparkstorm[servers]'"
+        )
     if (_CACHE / "complete").exists():
         return _CACHE
     _CACHE.mkdir(parents=True, exist_ok=True)
     spec = importlib.util.find_spec("pyspark")
     assert spec is not None and spec.origin is not None
     [ivy] = (Path(spec.origin).parent / "jars").glob("ivy-*.jar")
-    command = [str(find_java()), "-jar", str(ivy), "-cache", str(_CACHE / "ivy"), "-m2compatible", "-confs", "default,runtime"]
-    command += ["-dependency", "org.apache.kafka", "kafka_2.13", VERSION, "-retrieve", f"{_CACHE}/[artifact]-[revision].[ext]"]
+    command = [
+        str(find_java()),
+        "-jar",
+        str(ivy),
+        "-cache",
+        str(_CACHE / "ivy"),
+        "-m2compatible",
+        "-confs",
+        "default,runtime",
+    ]
+    command += [
+        "-dependency",
+        "org.apache.kafka",
+        "kafka_2.13",
+        VERSION,
+        "-retrieve",
+        f"{_CACHE}/[artifact]-[revision].[ext]",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     if done.returncode or not list(_CACHE.glob("kafka_2.13-*.jar")):
-        raise EmbeddedServerError(f"Kafka's jars cannot be fetched from Maven Central: {done.stdout[-500:]}{done.stderr[-500:]}")
+        raise EmbeddedServerError(
+            f"Kafka's jars cannot be fetched from Maven Central: {done.stdout[-500:]}{done.stderr[-500:]}"
+        )
     (_CACHE / "complete").touch()
     return _CACHE

@@ -34,7 +34,9 @@ class ObjectStore(OwnServer):
 
     def __init__(self, folder: Path | str | None = None) -> None:
         if importlib.util.find_spec("moto") is None:
-            raise EmbeddedServerError("the object store needs the package moto: pip install 'sparkstorm[servers]'")
+            raise EmbeddedServerError(
+                "the object store needs the package moto: pip install 'sparkstorm[servers]'"
+            )
         super().__init__(folder)
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
@@ -66,7 +68,13 @@ class ObjectStore(OwnServer):
             return probe.connect_ex(("127.0.0.1", self.port)) == 0
 
     def _command(self) -> list[str]:
-        return [sys.executable, "-c", f"import {__name__} as this; this.serve()", str(self.folder), str(self.port)]
+        return [
+            sys.executable,
+            "-c",
+            f"import {__name__} as this; this.serve()",
+            str(self.folder),
+            str(self.port),
+        ]
 
 
 class _Recorded:
@@ -76,25 +84,46 @@ class _Recorded:
     """
 
     def __init__(self, app: Any, record: Path) -> None:
-        self._app, self._lock = app, threading.Lock()
+        self._app = app
+        self._lock = threading.Lock()
         whole = record.read_bytes() if record.exists() else b""
-        whole = whole[: whole.rfind(b"\n") + 1]  # a kill may have cut the last line, whose request was not carried out
+        # a kill may have cut the last line, whose request was not carried out
+        whole = whole[: whole.rfind(b"\n") + 1]
         record.write_bytes(whole)
         for line in whole.splitlines():
             environ, body = json.loads(line)
-            list(app({**environ, "wsgi.input": io.BytesIO(base64.b64decode(body)), "wsgi.errors": sys.stderr}, lambda *_: None))
+            list(
+                app(
+                    {
+                        **environ,
+                        "wsgi.input": io.BytesIO(base64.b64decode(body)),
+                        "wsgi.errors": sys.stderr,
+                    },
+                    lambda *_: None,
+                )
+            )
         self._file = os.open(record, os.O_WRONLY | os.O_APPEND)
 
     def __call__(self, environ: dict[str, Any], start: Any) -> Any:
         if environ["REQUEST_METHOD"] not in ("PUT", "POST", "DELETE"):
             return self._app(environ, start)
         size = int(environ.get("CONTENT_LENGTH") or 0)
-        body = environ["wsgi.input"].read() if environ.get("wsgi.input_terminated") else environ["wsgi.input"].read(size)
+        body = (
+            environ["wsgi.input"].read()
+            if environ.get("wsgi.input_terminated")
+            else environ["wsgi.input"].read(size)
+        )
         environ |= {"wsgi.input": io.BytesIO(body), "CONTENT_LENGTH": str(len(body))}
         environ.pop("HTTP_TRANSFER_ENCODING", None)
-        plain = {key: value for key, value in environ.items() if isinstance(value, str | bool | int | list)}
+        plain = {
+            key: value
+            for key, value in environ.items()
+            if isinstance(value, str | bool | int | list)
+        }
         with self._lock:
-            os.write(self._file, json.dumps([plain, base64.b64encode(body).decode()]).encode() + b"\n")
+            os.write(
+                self._file, json.dumps([plain, base64.b64encode(body).decode()]).encode() + b"\n"
+            )
             return [b"".join(self._app(environ, start))]
 
 
@@ -104,7 +133,8 @@ def serve() -> None:
     from moto.s3.models import FakeMultipart
     from werkzeug.serving import run_simple
 
-    make, numbers = FakeMultipart.__init__, itertools.count()
+    make = FakeMultipart.__init__
+    numbers = itertools.count()
 
     def make_numbered(upload: Any, *arguments: Any, **options: Any) -> None:
         make(upload, *arguments, **options)

@@ -25,10 +25,12 @@ _SETPRIV = "/usr/bin/setpriv"  # of util-linux, which every Debian has
 
 
 class PostgresServer(OwnServer):
-    """One server with a database `postgres` and the user `postgres`; its data outlive `kill` and `start`.
+    """One server with a database `postgres` and the user `postgres`; its data outlive `kill` and
+    `start`.
 
-    `url` is SQLAlchemy's, without the password, as `SqlSource` and `SqlSink` take it. The data are in a temporary folder: as root
-    the server runs as the user `postgres`, which cannot go into folders of root's.
+    `url` is SQLAlchemy's, without the password, as `SqlSource` and `SqlSink` take it. The data are
+    in a temporary folder: as root the server runs as the user `postgres`, which cannot go into
+    folders of root's.
     """
 
     name = "postgres"
@@ -43,8 +45,14 @@ class PostgresServer(OwnServer):
             owner = pwd.getpwnam(_USER)
             os.chown(self.folder, owner.pw_uid, owner.pw_gid)
             as_user = {"user": owner.pw_uid, "group": owner.pw_gid, "extra_groups": []}
-            # the kernel forgets the signal of a parent's death when the user changes: it is set anew
-            ids = [f"--reuid={owner.pw_uid}", f"--regid={owner.pw_gid}", "--clear-groups", "--pdeathsig=KILL"]
+            # the kernel forgets the signal of a parent's death when the user changes: it is set
+            # anew
+            ids = [
+                f"--reuid={owner.pw_uid}",
+                f"--regid={owner.pw_gid}",
+                "--clear-groups",
+                "--pdeathsig=KILL",
+            ]
             self._as_user = [_SETPRIV, *ids]
         secret = self.folder / "password"
         secret.write_text(password)
@@ -54,14 +62,19 @@ class PostgresServer(OwnServer):
         command = [str(self._bin / "initdb"), "-D", str(self.folder / "data"), "-U", _USER]
         command += ["--auth=scram-sha-256", f"--pwfile={secret}", "--no-sync"]
         pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
-        done = subprocess.run(command, cwd=self.folder, timeout=180, check=False, **pipes, **as_user)
+        done = subprocess.run(
+            command, cwd=self.folder, timeout=180, check=False, **pipes, **as_user
+        )
         if done.returncode:
             self.stop()
-            raise EmbeddedServerError(f"PostgreSQL could not begin: {(done.stdout + done.stderr)[-1000:].strip()}")
+            raise EmbeddedServerError(
+                f"PostgreSQL could not begin: {(done.stdout + done.stderr)[-1000:].strip()}"
+            )
 
     def run(self, *statements: str) -> list[Any]:
         """Run statements; the rows of the last one that has any."""
-        import psycopg  # of the extra `servers`: this module is in the wheel, which does not ask for it
+        # of the extra `servers`: this module is in the wheel, which does not ask for it
+        import psycopg
 
         rows: list[Any] = []
         with psycopg.connect(self.address, autocommit=True) as connection:
@@ -73,13 +86,15 @@ class PostgresServer(OwnServer):
     def kill(self) -> None:
         """End it and its children as kill -9 does; return when all of them are gone.
 
-        Each child leads a process group of its own, and the shared memory of one that lives on keeps the next server from starting.
+        Each child leads a process group of its own, and the shared memory of one that lives on
+        keeps the next server from starting.
         """
         if self._process is None:
             return
         children: set[int] = set()
         with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGSTOP)  # it forks no child between the look at /proc and its end
+            # it forks no child between the look at /proc and its end
+            os.kill(self.pid, signal.SIGSTOP)
             children = descendants(self.pid)
         for pid in children:
             with contextlib.suppress(ProcessLookupError):
@@ -88,13 +103,17 @@ class PostgresServer(OwnServer):
         deadline = time.monotonic() + 30.0
         while not all(is_gone(pid) for pid in children):
             if time.monotonic() > deadline:
-                raise EmbeddedServerError(f"PostgreSQL's processes {sorted(children)} are not gone 30 s after SIGKILL")
+                raise EmbeddedServerError(
+                    f"PostgreSQL's processes {sorted(children)} are not gone 30 s after SIGKILL"
+                )
             time.sleep(0.01)
 
     @property
     def address(self) -> str:
         """The address with the password, for psycopg."""
-        return f"postgresql://{_USER}:{quote(self._password, safe='')}@127.0.0.1:{self.port}/postgres"
+        return (
+            f"postgresql://{_USER}:{quote(self._password, safe='')}@127.0.0.1:{self.port}/postgres"
+        )
 
     def answers(self) -> bool:
         """Return whether it answers a query."""
@@ -106,20 +125,38 @@ class PostgresServer(OwnServer):
             return False
 
     def _command(self) -> list[str]:
-        settings = ["-c", f"unix_socket_directories={self.folder}", "-c", "listen_addresses=127.0.0.1"]
-        return [*self._as_user, str(self._bin / "postgres"), "-D", str(self.folder / "data"), "-p", str(self.port), *settings]
+        settings = [
+            "-c",
+            f"unix_socket_directories={self.folder}",
+            "-c",
+            "listen_addresses=127.0.0.1",
+        ]
+        return [
+            *self._as_user,
+            str(self._bin / "postgres"),
+            "-D",
+            str(self.folder / "data"),
+            "-p",
+            str(self.port),
+            *settings,
+        ]
 
 
 def install_postgres() -> Path:
-    """Return the folder of PostgreSQL's programs; root installs Debian's package where there is none.
+    """Return the folder of PostgreSQL's programs; root installs Debian's package where there is
+    none.
 
     EmbeddedServerError where neither is possible.
     """
     if importlib.util.find_spec("psycopg") is None:
-        raise EmbeddedServerError("PostgreSQL needs the package psycopg: pip install 'sparkstorm[servers]'")
+        raise EmbeddedServerError(
+            "PostgreSQL needs the package psycopg: pip install 'sparkstorm[servers]'"
+        )
     if not (found := _programs()) and os.geteuid() == 0 and shutil.which("apt-get"):
         subprocess.run(["apt-get", "update", "-qq"], check=False, capture_output=True)
-        subprocess.run(["apt-get", "install", "-y", "-qq", "postgresql"], check=False, capture_output=True)
+        subprocess.run(
+            ["apt-get", "install", "-y", "-qq", "postgresql"], check=False, capture_output=True
+        )
         found = _programs()
     if not found:
         raise EmbeddedServerError("PostgreSQL is not installed: apt-get install postgresql")

@@ -1,4 +1,6 @@
-"""Start and end of a server of one's own: a child on loopback, under a life line to the process that started it."""
+"""Start and end of a server of one's own: a child on loopback, under a life line to the process
+that started it.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +15,16 @@ from typing import ClassVar, Self
 
 from sparkstorm.embedded.process import TetheredProcess, start_tethered
 
-_PATIENCE_S = 180.0  # a JVM on a machine that is busy with other tests; the servers need 1 to 6 s on a quiet one
+# a JVM on a machine that is busy with other tests; the servers need 1 to 6 s on a quiet one
+_PATIENCE_S = 180.0
 
 
 class OwnServer(ABC):
-    """A server on loopback that ends with the process that started it, also when that one is killed.
+    """A server on loopback that ends with the process that started it, also when that one is
+    killed.
 
-    `folder` has data and log, which outlive `kill` and `start`. Without it a temporary folder is made, and deleted by `stop`.
-    As a context manager it is started and stopped.
+    `folder` has data and log, which outlive `kill` and `start`. Without it a temporary folder is
+    made, and deleted by `stop`. As a context manager it is started and stopped.
     """
 
     name: ClassVar[str]
@@ -46,9 +50,13 @@ class OwnServer(ABC):
         return self._process.pid if self._process else 0
 
     def start(self, patience_s: float = _PATIENCE_S) -> None:
-        """Start it, and wait until it answers; EmbeddedServerError with the end of its log when it does not."""
+        """Start it, and wait until it answers; EmbeddedServerError with the end of its log when it
+        does not.
+        """
         if self._process is None:
-            self._process = start_tethered(self.name, self._command(), self.folder, self._environment)
+            self._process = start_tethered(
+                self.name, self._command(), self.folder, self._environment
+            )
             try:
                 self._process.wait_ready(self.answers, patience_s)
             except BaseException:  # Ctrl-C too

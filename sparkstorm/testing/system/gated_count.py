@@ -1,7 +1,8 @@
 """Word count without an end of its own: its source repeats the files until a gate opens.
 
-A fault can be injected at any time, because work is left until the gate opens. The input is still known exactly: the
-source emits a marker line at the end of each file, so that the marker's count says how often that file was read.
+A fault can be injected at any time, because work is left until the gate opens. The input is still
+known exactly: the source emits a marker line at the end of each file, so that the marker's count
+says how often that file was read.
 """
 
 from __future__ import annotations
@@ -19,14 +20,18 @@ _MARKER = "end-of-file:"
 
 
 class GatedLines(FileLines):
-    """FileLines that begins again after its last file, until the file `gate` exists; then the pass under way is the last."""
+    """FileLines that begins again after its last file, until the file `gate` exists; then the pass
+    under way is the last.
+    """
 
     def __init__(self, files: Sequence[tuple[str, int]], gate: str) -> None:
         super().__init__(files)
         self._gate = gate
 
     def next_tuple(self) -> None:
-        """Emit a line, and a marker for each file that ended before it; begin again after the last file."""
+        """Emit a line, and a marker for each file that ended before it; begin again after the last
+        file.
+        """
         ended_from = self._at
         super().next_tuple()
         for number in range(ended_from, self._at):
@@ -60,7 +65,9 @@ class Count(StatefulBolt):
 
 
 def marker(path: str) -> str:
-    """Return the marker line of a file: one word, because the path of a test's file has no spaces."""
+    """Return the marker line of a file: one word, because the path of a test's file has no
+    spaces.
+    """
     return f"{_MARKER}{path}"
 
 

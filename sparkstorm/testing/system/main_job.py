@@ -1,4 +1,6 @@
-"""MainJob: a job run by spark-submit in processes of its own, observed through processes, stores and results."""
+"""MainJob: a job run by spark-submit in processes of its own, observed through processes, stores
+and results.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ _POLL_S = 0.005
 
 
 class MainJob:
-    """One folder in which runs of a job follow each other; each is `spark-submit jobs/run_topology.py`."""
+    """One folder in which runs of a job follow each other; each is
+    `spark-submit jobs/run_topology.py`.
+    """
 
     def __init__(
         self,
@@ -38,14 +42,21 @@ class MainJob:
         master: str = "local[3]",
         settings: Mapping[str, Any] | None = None,
     ) -> None:
-        self.folder, self._job_file, self._inputs, self._master = folder, job_file, inputs, master
-        self._settings = {"sparkstorm.progress.interval.ms": 250, "storm.local.dir": "storm-local", **(settings or {})}
+        self.folder = folder
+        self._job_file = job_file
+        self._inputs = inputs
+        self._master = master
+        self._settings = {
+            "sparkstorm.progress.interval.ms": 250,
+            "storm.local.dir": "storm-local",
+            **(settings or {}),
+        }
         self._process: subprocess.Popen[bytes] | None = None
         self._seen: set[int] = set()
         self._former = 0  # what earlier runs have said, in characters
         self.log = folder / "output.log"
 
-    # -- the process ---------------------------------------------------------------------------------------------
+    # -- the process -------------------------------------------------------------------------------
 
     def start(self, *more: str) -> None:
         """Start a run; what it says is appended to `log`."""
@@ -92,13 +103,17 @@ class MainJob:
         return next(pid for pid in self.below("run_topology.py") if pid != self.pid)
 
     def wait(self, seconds: float = 900.0) -> int:
-        """The run's exit status, with every process of it gone; AssertionError when it does not end in time."""
+        """The run's exit status, with every process of it gone; AssertionError when it does not end
+        in time.
+        """
         assert self._process is not None
         deadline = time.monotonic() + seconds
         while self._process.poll() is None:
             self.tree()
             if time.monotonic() > deadline:
-                raise AssertionError(f"the run did not end within {seconds} s; it said:\n{self.output()}")
+                raise AssertionError(
+                    f"the run did not end within {seconds} s; it said:\n{self.output()}"
+                )
             time.sleep(0.05)
         self.wait_for(lambda: not self.tree(), "the end of every process")
         return self._process.returncode
@@ -135,19 +150,25 @@ class MainJob:
         return self.log.read_text(errors="replace") if self.log.exists() else ""
 
     def wait_for(self, condition: Callable[[], object], what: str, seconds: float = 600.0) -> float:
-        """Poll until something holds; the seconds it took. AssertionError with the run's words when it never does."""
+        """Poll until something holds; the seconds it took. AssertionError with the run's words when
+        it never does.
+        """
         began = time.monotonic()
         while not condition():
             if time.monotonic() - began > seconds:
-                raise AssertionError(f"{what}: not within {seconds} s; the run said:\n{self.output()}")
+                raise AssertionError(
+                    f"{what}: not within {seconds} s; the run said:\n{self.output()}"
+                )
             time.sleep(_POLL_S)
         return time.monotonic() - began
 
-    # -- results -------------------------------------------------------------------------------------------------
+    # -- results -----------------------------------------------------------------------------------
 
     def counts(self) -> Counter[str]:
         """The words of the newest results."""
-        newest = max(self.folder.glob("results/*/count.jsonl"), key=lambda path: path.stat().st_mtime_ns)
+        newest = max(
+            self.folder.glob("results/*/count.jsonl"), key=lambda path: path.stat().st_mtime_ns
+        )
         with newest.open(encoding="utf-8") as lines:
             return Counter(dict(json.loads(line) for line in lines))
 
@@ -155,7 +176,11 @@ class MainJob:
         """Eyes on the running topology."""
         assert self._process is not None
         process = self._process
-        self.wait_for(lambda: "is assigned" in self.output()[self._former :] or process.poll() is not None, "assignment", 600)
+        self.wait_for(
+            lambda: "is assigned" in self.output()[self._former :] or process.poll() is not None,
+            "assignment",
+            600,
+        )
         if process.poll() is not None:
             raise AssertionError(f"the run has ended; it said:\n{self.output()}")
         return Sight(self.folder)
@@ -167,7 +192,11 @@ class Sight:
     def __init__(self, folder: Path) -> None:
         at = load_connection(folder / "storm-local" / "connection.json")
         keeper = at.zookeeper
-        store = ZooKeeperStateStore(ZooKeeperAddress(keeper.hosts, keeper.root, keeper.user, keeper.password, tls=keeper.tls))
+        store = ZooKeeperStateStore(
+            ZooKeeperAddress(
+                keeper.hosts, keeper.root, keeper.user, keeper.password, tls=keeper.tls
+            )
+        )
         self.state = StormState(store, signing_key(at.secret))
         self.topology_id = next(iter(self.state.topology_ids()))
         self._reader = RedisReader(at.redis, self.topology_id, patience_s=0.0)
@@ -182,7 +211,11 @@ class Sight:
     def tokens(self) -> dict[int, int]:
         """The token under which each task has committed last; empty while Redis is away."""
         progress = self.progress()
-        return {} if progress is None else {t: c.token for t, c in progress.counts_by_task.items() if c.token}
+        return (
+            {}
+            if progress is None
+            else {t: c.token for t, c in progress.counts_by_task.items() if c.token}
+        )
 
     def done(self) -> tuple[int, int]:
         """Units done by the sources, and in all."""
@@ -202,14 +235,23 @@ class Sight:
             beats = [self.state.read_worker_beat(self.topology_id, slot) for slot in slots]
         except SparkStormError:
             return []
-        return [beat for beat in beats if beat is not None and beat.state == "RUNNING" and not is_gone(beat.pid)]
+        return [
+            beat
+            for beat in beats
+            if beat is not None and beat.state == "RUNNING" and not is_gone(beat.pid)
+        ]
 
     def tasks_of(self, beats: Sequence[WorkerBeat]) -> set[int]:
         """Tasks that are assigned to these workers and have committed."""
         assignment = self.state.read_assignment(self.topology_id)
         assert assignment is not None
         places = {(beat.node, beat.port) for beat in beats}
-        tasks = {t for e, s in assignment.slot_by_executor.items() if (s.node, s.port) in places for t in e.tasks}
+        tasks = {
+            t
+            for e, s in assignment.slot_by_executor.items()
+            if (s.node, s.port) in places
+            for t in e.tasks
+        }
         return tasks & self.tokens().keys()
 
     def close(self) -> None:

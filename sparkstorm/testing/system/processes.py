@@ -14,7 +14,9 @@ def parent_of(pid: int) -> int:
 
 
 def slot_of(worker_pid: int) -> int:
-    """Return the slot process of a worker: the parent of its fork server, or its own where it was exec'ed; 0 when it is gone."""
+    """Return the slot process of a worker: the parent of its fork server, or its own where it was
+    exec'ed; 0 when it is gone.
+    """
     parent = parent_of(worker_pid)
     return parent_of(parent) if name_of(parent) == FORK_SERVER else parent
 
@@ -35,7 +37,11 @@ def is_gone(pid: int) -> bool:
 
 def descendants(pid: int) -> set[int]:
     """All processes below one."""
-    parent_by_pid = {int(entry.name): parent_of(int(entry.name)) for entry in Path("/proc").iterdir() if entry.name.isdigit()}
+    parent_by_pid = {
+        int(entry.name): parent_of(int(entry.name))
+        for entry in Path("/proc").iterdir()
+        if entry.name.isdigit()
+    }
     found = {pid}
     while more := {child for child, parent in parent_by_pid.items() if parent in found} - found:
         found |= more
@@ -45,7 +51,13 @@ def descendants(pid: int) -> set[int]:
 def command_of(pid: int) -> str:
     """The command line; empty when the process is gone."""
     try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+        return (
+            Path(f"/proc/{pid}/cmdline")
+            .read_bytes()
+            .replace(b"\0", b" ")
+            .decode(errors="replace")
+            .strip()
+        )
     except OSError:
         return ""
 

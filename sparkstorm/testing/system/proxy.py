@@ -1,7 +1,8 @@
 """TCP proxy that breaks connections: before a request, within it, or between it and its reply.
 
-For tests and chaos runs; threads and sockets, nothing else. A `Framing` says where a request ends, so that faults hit
-requests and not packets; `redis_request` is the one of Redis, without any each chunk received counts as a request.
+For tests and chaos runs; threads and sockets, nothing else. A `Framing` says where a request ends,
+so that faults hit requests and not packets; `redis_request` is the one of Redis, without any each
+chunk received counts as a request.
 """
 
 from __future__ import annotations
@@ -30,12 +31,16 @@ class Cut(Enum):
     WITHIN_REQUEST = "the server sees half of the request"
     BEFORE_REPLY = "the server has answered the request, the client never hears it"
     WITHIN_REPLY = "the client hears half of the reply"
-    LATE_REQUEST = "the client loses its connection, the server gets the request when `deliver_late` is called"
+    LATE_REQUEST = (
+        "the client loses its connection, the server gets the request when `deliver_late` is called"
+    )
 
 
 @dataclass(slots=True)
 class Fault:
-    """A cut at the nth request (from 1, counted over all connections) that contains the given bytes."""
+    """A cut at the nth request (from 1, counted over all connections) that contains the given
+    bytes.
+    """
 
     cut: Cut
     nth: int = 1
@@ -53,7 +58,9 @@ class Fault:
 
 
 class TcpProxy:
-    """Listens on loopback and forwards to one server; `host` and `port` are where clients should connect."""
+    """Listens on loopback and forwards to one server; `host` and `port` are where clients should
+    connect.
+    """
 
     def __init__(self, target_host: str, target_port: int, framing: Framing | None = None) -> None:
         self._target = (target_host, target_port)
@@ -93,14 +100,18 @@ class TcpProxy:
     def cut_all(self) -> None:
         """Break every connection there is."""
         with self._lock:
-            pairs, self._pairs = self._pairs, []
+            pairs = self._pairs
+            self._pairs = []
         for pair in pairs:
             pair.close()
 
     def deliver_late(self) -> None:
-        """Hand the requests of broken connections (Cut.LATE_REQUEST) to the server, each followed until its reply."""
+        """Hand the requests of broken connections (Cut.LATE_REQUEST) to the server, each followed
+        until its reply.
+        """
         with self._lock:
-            late, self._late = self._late, []
+            late = self._late
+            self._late = []
         for pair in late:
             pair.deliver()
 
@@ -117,7 +128,8 @@ class TcpProxy:
         self._listener.close()
         self._acceptor.join(_JOIN_TIMEOUT_S)
         with self._lock:
-            late, self._late = self._late, []
+            late = self._late
+            self._late = []
         self.cut_all()
         for pair in late:
             pair.close()
@@ -152,7 +164,11 @@ class TcpProxy:
             except OSError:
                 return
             try:
-                server = None if self._is_refusing else socket.create_connection(self._target, _CONNECT_TIMEOUT_S)
+                server = (
+                    None
+                    if self._is_refusing
+                    else socket.create_connection(self._target, _CONNECT_TIMEOUT_S)
+                )
             except OSError:
                 server = None
             if server is None:
@@ -170,7 +186,9 @@ class TcpProxy:
 class _Pair:
     """One client connection and its counterpart at the server, with a thread for each direction."""
 
-    def __init__(self, proxy: TcpProxy, client: socket.socket, server: socket.socket, framing: Framing) -> None:
+    def __init__(
+        self, proxy: TcpProxy, client: socket.socket, server: socket.socket, framing: Framing
+    ) -> None:
         self._proxy = proxy
         self.client = client
         self.server = server
@@ -180,7 +198,9 @@ class _Pair:
         self._is_late = False
         self._ending = threading.Lock()
         self._ended = 0
-        self._threads = [threading.Thread(target=run, daemon=True) for run in (self._to_server, self._to_client)]
+        self._threads = [
+            threading.Thread(target=run, daemon=True) for run in (self._to_server, self._to_client)
+        ]
 
     def start(self) -> None:
         """Begin to forward."""
@@ -222,7 +242,8 @@ class _Pair:
 
     def _forward_requests(self, buffer: bytes) -> bytes:
         while length := self._framing(buffer):
-            request, buffer = buffer[:length], buffer[length:]
+            request = buffer[:length]
+            buffer = buffer[length:]
             cut = self._proxy.strikes(request)
             if cut in (Cut.BEFORE_REPLY, Cut.WITHIN_REPLY):
                 self._reply_cut = cut
@@ -238,7 +259,8 @@ class _Pair:
         return buffer
 
     def _withhold(self, request: bytes) -> None:
-        self.withheld, self._is_late = request, True
+        self.withheld = request
+        self._is_late = True
         self._proxy.forget(self)
         self._proxy.keep_late(self)
         _shut(self.client)  # ends the reading loop as well
@@ -255,7 +277,9 @@ class _Pair:
         self._end()
 
     def _receive_reply(self) -> bytes:
-        """A chunk from the server; looks up now and then whether the connection became one for a late request."""
+        """A chunk from the server; looks up now and then whether the connection became one for a
+        late request.
+        """
         while not self._is_late:
             if select.select([self.server], [], [], _LOOK_UP_S)[0]:
                 return self.server.recv(_CHUNK)

@@ -1,7 +1,9 @@
-"""Table of recovery times: `python -m sparkstorm.testing.system.recovery` kills each part of a running word count.
+"""Table of recovery times: `python -m sparkstorm.testing.system.recovery` kills each part of a
+running word count.
 
-A recovery lasts from the kill to the first commit of the new owner. The source has no end until every fault was injected, so a
-fault always meets work. The counts at the end must be exact every time.
+A recovery lasts from the kill to the first commit of the new owner. The source has no end until
+every fault was injected, so a fault always meets work. The counts at the end must be exact every
+time.
 """
 
 from __future__ import annotations
@@ -71,7 +73,9 @@ def kill_slot(stage: Stage) -> float:
 
 
 def kill_executor(stage: Stage) -> float:
-    """The executor JVM of a random slot: above the slot and its Python daemon; needs a master with executors."""
+    """The executor JVM of a random slot: above the slot and its Python daemon; needs a master with
+    executors.
+    """
     beats = stage.workers()
     executor = _executor_of(stage.dice.choice(beats).pid)
     lost = [beat for beat in beats if _executor_of(beat.pid) == executor]
@@ -84,11 +88,15 @@ def kill_redis(stage: Stage) -> float:
 
 
 def kill_zookeeper(stage: Stage) -> float:
-    """The embedded ZooKeeper; the data plane does not need it, so this is the time to the next reading of the tree."""
+    """The embedded ZooKeeper; the data plane does not need it, so this is the time to the next
+    reading of the tree.
+    """
     pid = _server(stage, "zookeeper")
     stage.job.kill(pid)
     began = time.monotonic()
-    stage.job.wait_for(lambda: is_gone(pid) and "zookeeper is back" in stage.job.output(), "a new ZooKeeper")
+    stage.job.wait_for(
+        lambda: is_gone(pid) and "zookeeper is back" in stage.job.output(), "a new ZooKeeper"
+    )
     stage.job.wait_for(stage.sight.workers, "heartbeats in the new ZooKeeper")
     return time.monotonic() - began
 
@@ -117,7 +125,9 @@ CLUSTER_FAULTS: dict[str, Fault] = {"executor JVM": kill_executor}
 
 
 def make_corpus(folder: Path) -> Path:
-    """Make a folder of links to the top modules of Python's standard library (some 5 MB) and return it."""
+    """Make a folder of links to the top modules of Python's standard library (some 5 MB) and return
+    it.
+    """
     folder.mkdir()
     for module in Path(sysconfig.get_paths()["stdlib"]).glob("*.py"):
         Path(folder, module.name).symlink_to(module)
@@ -125,14 +135,21 @@ def make_corpus(folder: Path) -> Path:
 
 
 def run_with_faults(
-    folder: Path, corpus: Path, faults: Sequence[tuple[str, Fault]], master: str, settings: Mapping[str, Any]
+    folder: Path,
+    corpus: Path,
+    faults: Sequence[tuple[str, Fault]],
+    master: str,
+    settings: Mapping[str, Any],
 ) -> list[tuple[str, float]]:
-    """Run the gated word count in `folder` over the files of `corpus`, inject the faults one after the other.
+    """Run the gated word count in `folder` over the files of `corpus`, inject the faults one after
+    the other.
 
     Return (name, seconds) of each recovery. AssertionError unless the counts are exact.
     """
     folder.mkdir(parents=True)
-    gate, job_path, taken = folder / "gate", folder / "gated-count.yaml", []
+    gate = folder / "gate"
+    job_path = folder / "gated-count.yaml"
+    taken = []
     job_path.write_text(json.dumps(job_file(corpus, gate)))
     job = MainJob(folder, job_path, master=master, settings=settings)
     job.start()
@@ -146,7 +163,9 @@ def run_with_faults(
         status = job.wait(600)
         assert status == 0, f"exit status {status}; the run said:\n{job.output()}"
         counts = job.counts()
-        assert counts == expected_counts(sorted(corpus.iterdir()), counts), "the counts differ from an independent count"
+        assert counts == expected_counts(sorted(corpus.iterdir()), counts), (
+            "the counts differ from an independent count"
+        )
     finally:
         job.close()
     return taken
@@ -159,7 +178,12 @@ def main(arguments: Sequence[str]) -> int:
         description="Kill each part of a main job at work, and print how long each took to recover.",
     )
     parser.add_argument("--repeat", type=int, default=5, help="how often each fault strikes")
-    parser.add_argument("--pending", type=int, default=1000, help="topology.max.spout.pending: the fewer, the slower")
+    parser.add_argument(
+        "--pending",
+        type=int,
+        default=1000,
+        help="topology.max.spout.pending: the fewer, the slower",
+    )
     options = parser.parse_args(arguments)
     seconds_by_fault: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -167,7 +191,9 @@ def main(arguments: Sequence[str]) -> int:
         plans = [("local[3]", FAULTS), ("local-cluster[2,2,1024]", CLUSTER_FAULTS)]
         for number, (master, faults) in enumerate(plans * options.repeat):
             settings = {"topology.max.spout.pending": options.pending}
-            for name, seconds in run_with_faults(Path(folder, str(number)), corpus, list(faults.items()), master, settings):
+            for name, seconds in run_with_faults(
+                Path(folder, str(number)), corpus, list(faults.items()), master, settings
+            ):
                 print(f"{master:<24}{name:<24}{seconds:8.3f} s", flush=True)
                 seconds_by_fault.setdefault(name, []).append(seconds)
     _print_table(seconds_by_fault)
@@ -175,9 +201,13 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _print_table(seconds_by_fault: dict[str, list[float]]) -> None:
-    print(f"\nSIGKILL to the first commit after it, counts exact every time\n{'':<24}   median    least     most  runs")
+    print(
+        f"\nSIGKILL to the first commit after it, counts exact every time\n{'':<24}   median    least     most  runs"
+    )
     for name, seconds in seconds_by_fault.items():
-        print(f"{name:<24}{statistics.median(seconds):8.3f}s{min(seconds):8.3f}s{max(seconds):8.3f}s{len(seconds):6}")
+        print(
+            f"{name:<24}{statistics.median(seconds):8.3f}s{min(seconds):8.3f}s{max(seconds):8.3f}s{len(seconds):6}"
+        )
 
 
 def _until_taken_over(stage: Stage, pid: int, tasks: set[int]) -> float:

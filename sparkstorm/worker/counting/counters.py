@@ -30,7 +30,9 @@ _CONTAINERS = frozenset({list, dict, set, deque, defaultdict, OrderedDict, Count
 class Counters:
     """Brings a Progress up to date from the tasks."""
 
-    def __init__(self, plan: WorkerPlan, task_set: TaskSet, progress: Progress, meters: Meters) -> None:
+    def __init__(
+        self, plan: WorkerPlan, task_set: TaskSet, progress: Progress, meters: Meters
+    ) -> None:
         self._meters = meters
         self._plan = plan
         self._task_set = task_set
@@ -51,7 +53,9 @@ class Counters:
         """One task's counts."""
         counts = self._progress.counts_by_task.get(task)
         if counts is None:
-            counts = self._progress.counts_by_task[task] = TaskCounts(self._plan.component_by_task[task])
+            counts = self._progress.counts_by_task[task] = TaskCounts(
+                self._plan.component_by_task[task]
+            )
         return counts
 
     def edge(self, component: str, stream: str, receiver: str) -> EdgeCounts:
@@ -99,16 +103,21 @@ class Counters:
         return found
 
     def gauges(self) -> Any:
-        """Return the counts that alone are worth a commit: trees that began and ended inside one epoch, and user metrics."""
+        """Return the counts that alone are worth a commit: trees that began and ended inside one
+        epoch, and user metrics.
+        """
         # Sums that only grow: comparing them is enough to see that something has changed.
         metrics = self._sampled + sum(emitter.changed for emitter in self._emitters)
         counts = [
-            (c.executed, c.emitted, c.pending, c.is_exhausted, c.is_waiting, c.done) for c in self._progress.counts_by_task.values()
+            (c.executed, c.emitted, c.pending, c.is_exhausted, c.is_waiting, c.done)
+            for c in self._progress.counts_by_task.values()
         ]
         return metrics, counts
 
     def by_executor(self) -> dict[str, dict[str, Any]]:
-        """Return counts and statistics of each executor ("1-3") for the heartbeat (S3.38), by task too if it has several."""
+        """Return counts and statistics of each executor ("1-3") for the heartbeat (S3.38), by task
+        too if it has several.
+        """
         found = {}
         for executor in self._plan.executors:
             shown = found[str(executor)] = self._shown(list(executor.tasks))
@@ -119,16 +128,24 @@ class Counters:
         return found
 
     def _shown(self, tasks: list[int]) -> dict[str, Any]:
-        counts = [counts for task in tasks if (counts := self._progress.counts_by_task.get(task)) is not None]
+        counts = [
+            counts
+            for task in tasks
+            if (counts := self._progress.counts_by_task.get(task)) is not None
+        ]
         meters = self._meters.shown(tasks, {**self._task_set.bolts, **self._task_set.spouts})
         return {**asdict(added(counts)), "pending": sum(each.pending for each in counts), **meters}
 
     def keeps(self) -> list[str]:
-        """Return the largest of what tasks keep in memory, a phrase each: state, inputs, messages, attributes of user code."""
+        """Return the largest of what tasks keep in memory, a phrase each: state, inputs, messages,
+        attributes of user code.
+        """
         found: list[tuple[int, str]] = []
         for task, bolt in self._task_set.bolts.items():
             where = f"{bolt.component}#{task}"
-            found.append((len(bolt.state) if bolt.state is not None else 0, f"keys of state in {where}"))
+            found.append(
+                (len(bolt.state) if bolt.state is not None else 0, f"keys of state in {where}")
+            )
             found.append((len(bolt.held), f"inputs that {where} has not acked"))
             found += _attributes(bolt.runner.bolt, where)
         for task, spout in self._task_set.spouts.items():
@@ -160,6 +177,12 @@ def _note_bolt(counts: TaskCounts, bolt: BoltTask) -> None:
 
 
 def _attributes(instance: Any, where: str) -> list[tuple[int, str]]:
-    """Return the sizes of an instance's containers; a threaded component's own are behind its wrapper and left out."""
+    """Return the sizes of an instance's containers; a threaded component's own are behind its
+    wrapper and left out.
+    """
     values = dict(getattr(instance, "__dict__", {}))
-    return [(len(v), f"items in '{name}' of {where}") for name, v in values.items() if type(v) in _CONTAINERS]
+    return [
+        (len(v), f"items in '{name}' of {where}")
+        for name, v in values.items()
+        if type(v) in _CONTAINERS
+    ]

@@ -1,8 +1,10 @@
-"""Time of a worker's loop by state, and of each of its tasks: in its code, and held back by cause. PURE.
+"""Time of a worker's loop by state, and of each of its tasks: in its code, and held back by cause.
+PURE.
 
-A lap gives all time since the last one to one state, so that the states of a loop sum to the time that has passed. Laps are
-taken at the steps of the loop and at the turns of a task, never per tuple: one clock read per tuple would cost more than most
-bolts. Microseconds, differences of absolute readings: fractions that one lap loses, the next one has.
+A lap gives all time since the last one to one state, so that the states of a loop sum to the time
+that has passed. Laps are taken at the steps of the loop and at the turns of a task, never per
+tuple: one clock read per tuple would cost more than most bolts. Microseconds, differences of
+absolute readings: fractions that one lap loses, the next one has.
 """
 
 from __future__ import annotations
@@ -46,8 +48,11 @@ class TaskTime:
         """Begin a pause, end one (None), or go on with another cause."""
         # A pause that changes its cause is cut here: each cause has its own time.
         if self.pause is not None:
-            self._paused_us[self.pause] = self._paused_us.get(self.pause, 0) + now_us - self._since_us
-        self.pause, self._since_us = cause, now_us
+            self._paused_us[self.pause] = (
+                self._paused_us.get(self.pause, 0) + now_us - self._since_us
+            )
+        self.pause = cause
+        self._since_us = now_us
 
     @property
     def has_news(self) -> bool:
@@ -60,6 +65,8 @@ class TaskTime:
             # Else a pause that lasts would be counted only when it is over, and `status` shows none
             # meanwhile.
             self.hold(self.pause, now_us)
-        busy_us, self.busy_us = self.busy_us, 0
-        paused_us, self._paused_us = self._paused_us, {}
+        busy_us = self.busy_us
+        self.busy_us = 0
+        paused_us = self._paused_us
+        self._paused_us = {}
         return busy_us, paused_us

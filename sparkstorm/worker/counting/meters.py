@@ -1,4 +1,5 @@
-"""Meters of a worker's tasks since its start: execute and process latencies, time spent, waiting rows, the last error.
+"""Meters of a worker's tasks since its start: execute and process latencies, time spent, waiting
+rows, the last error.
 
 Statistics, not counts: they are in heartbeats only and begin afresh with every process. Latencies
 are in buckets 9 % wide; the rows of one call of a bolt share its duration evenly. Left out:
@@ -17,7 +18,8 @@ from sparkstorm.worker.tasks.bolt_task import BoltTask
 from sparkstorm.worker.tasks.spout_task import SpoutTask
 
 _SHARES = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
-# The whole text is in the error's own record; heartbeats of 1,500 tasks share one node of ZooKeeper.
+# The whole text is in the error's own record; heartbeats of 1,500 tasks share one node of
+# ZooKeeper.
 _ERROR_CHARS = 300
 
 
@@ -48,7 +50,9 @@ class TaskMeter:
         self.last_error_ms = 0
 
     def add(self, rows: int, took_us: int, kept: int) -> None:
-        """Count a call that executed `rows` inputs and left `kept` of them for a later ack or another try."""
+        """Count a call that executed `rows` inputs and left `kept` of them for a later ack or
+        another try.
+        """
         self.busy_us += took_us
         self.executed += rows
         # One look at the clock per call and not per row, which would cost more than most bolts.
@@ -82,11 +86,17 @@ class Meters:
 
     def note_failure(self, failure: Failure) -> None:
         """Keep it as the last one of its task."""
-        meter, lines = self.of(failure.task), failure.text.strip().splitlines()
-        meter.last_error, meter.last_error_ms = lines[0][:_ERROR_CHARS] if lines else "", self._now_ms()
+        meter = self.of(failure.task)
+        lines = failure.text.strip().splitlines()
+        meter.last_error, meter.last_error_ms = (
+            lines[0][:_ERROR_CHARS] if lines else "",
+            self._now_ms(),
+        )
 
     def note_done(self, bolt: BoltTask, now_us: int) -> None:
-        """Count the inputs of a bolt that were acked after their execute, or done by another try."""
+        """Count the inputs of a bolt that were acked after their execute, or done by another
+        try.
+        """
         meter = self.of(bolt.task)
         for began_us in bolt.take_done():
             # Nothing is known of the first execute of an input that was restored.
@@ -94,28 +104,42 @@ class Meters:
                 meter.add_process(now_us - began_us)
 
     def shown(self, tasks: list[int], runners: dict[int, BoltTask | SpoutTask]) -> dict[str, Any]:
-        """Return the statistics of some tasks together, for a heartbeat; latencies are absent before the first input."""
+        """Return the statistics of some tasks together, for a heartbeat; latencies are absent
+        before the first input.
+        """
         meters = [self.of(task) for task in tasks]
         now_ms = self._now_ms()
-        found: dict[str, Any] = {"uptime_ms": now_ms - self._started_ms, "busy_us": sum(each.busy_us for each in meters)}
+        found: dict[str, Any] = {
+            "uptime_ms": now_ms - self._started_ms,
+            "busy_us": sum(each.busy_us for each in meters),
+        }
         for name in ("execute", "process"):
             merged: dict[int, int] = {}
             for meter in meters:
                 for bucket, count in getattr(meter, name).items():
                     merged[bucket] = merged.get(bucket, 0) + count
             if merged:
-                found[f"{name}_us"] = {word: round(percentile_ms(merged, share) or 0, 1) for word, share in _SHARES.items()}
+                found[f"{name}_us"] = {
+                    word: round(percentile_ms(merged, share) or 0, 1)
+                    for word, share in _SHARES.items()
+                }
         bolts = [each for task in tasks if isinstance(each := runners.get(task), BoltTask)]
         if bolts:
             found["queued"] = sum(_queued(bolt) for bolt in bolts)
             found["queued_ms"] = max(_waited_ms(bolt, now_ms) for bolt in bolts)
-        if last := max((each for each in meters if each.last_error), key=lambda each: each.last_error_ms, default=None):
+        if last := max(
+            (each for each in meters if each.last_error),
+            key=lambda each: each.last_error_ms,
+            default=None,
+        ):
             found["last_error"], found["last_error_ms"] = last.last_error, last.last_error_ms
         return found
 
 
 def _queued(bolt: BoltTask) -> int:
-    """Rows that were read or handed over and not executed yet, and inputs that wait for their ack or next try."""
+    """Rows that were read or handed over and not executed yet, and inputs that wait for their ack
+    or next try.
+    """
     read = sum(chunk.total - chunk.done for chunk in bolt.inbox.chunks)
     return read + sum(len(block.rows) for block in bolt.feed.data) + len(bolt.held)
 
@@ -123,5 +147,7 @@ def _queued(bolt: BoltTask) -> int:
 def _waited_ms(bolt: BoltTask, now_ms: int) -> int:
     """Age of the oldest tree of which a row waits to be executed."""
     births = [chunk.oldest_ms for chunk in bolt.inbox.chunks if chunk.oldest_ms]
-    births += [block.births.oldest_ms for block in bolt.feed.data if block.rows and block.births.oldest_ms]
+    births += [
+        block.births.oldest_ms for block in bolt.feed.data if block.rows and block.births.oldest_ms
+    ]
     return max(0, now_ms - min(births)) if births else 0

@@ -1,1 +1,3 @@
-"""Tasks of one worker: spout tasks, bolt tasks, acker tasks, their inboxes and the factory that makes them."""
+"""Tasks of one worker: spout tasks, bolt tasks, acker tasks, their inboxes and the factory that
+makes them.
+"""

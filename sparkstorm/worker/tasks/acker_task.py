@@ -13,7 +13,9 @@ from sparkstorm.transport.base import START, entry_order
 from sparkstorm.transport.frames import AckerMessages, SettledRoots
 from sparkstorm.worker.tasks.inbox import Inbox
 
-UNKNOWN = Failure(FailureKind.FAILED, "failed; its acker was started again since, and does not know why")
+UNKNOWN = Failure(
+    FailureKind.FAILED, "failed; its acker was started again since, and does not know why"
+)
 # Longer than a store may be away (60 s of tries, docs/guarantees.md): half of it could end workers
 # in an outage that they would survive; double leaves a topology of a store that has lost frames
 # standing for three minutes.
@@ -23,7 +25,9 @@ _PATIENCE_MS = 90_000
 class AckerTask:
     """One `__acker` task, after Storm's Acker."""
 
-    def __init__(self, task: int, ledger: TreeBatches, inbox: Inbox, last_entry: str = START.entry) -> None:
+    def __init__(
+        self, task: int, ledger: TreeBatches, inbox: Inbox, last_entry: str = START.entry
+    ) -> None:
         """`last_entry`: the newest frame in its stream when it was claimed."""
         self.task = task
         self.ledger = ledger
@@ -46,7 +50,11 @@ class AckerTask:
         # In memory only: a reason that is lost with the acker is replaced by UNKNOWN, the fail
         # itself is in the ledger.
         self._failure_by_root.update(m.failures)
-        settled = self.ledger.apply((m.init_roots, m.init_values, m.init_tasks), (m.ack_roots, m.ack_values), list(m.failures))
+        settled = self.ledger.apply(
+            (m.init_roots, m.init_values, m.init_tasks),
+            (m.ack_roots, m.ack_values),
+            list(m.failures),
+        )
         oldest_ms = min(m.oldest_ms for m in messages)
         verdicts = self._verdicts(settled, oldest_ms) if settled else {}
         if len(m.renewed):
@@ -61,26 +69,38 @@ class AckerTask:
         if keeps_begun:
             self.ledger.renew_begun()
         self.ledger.rotate()
-        self._failure_by_root = {r: why for r, why in self._failure_by_root.items() if r in self.ledger}
+        self._failure_by_root = {
+            r: why for r, why in self._failure_by_root.items() if r in self.ledger
+        }
 
     def _verdicts(self, settled: Settled, oldest_ms: int) -> dict[int, SettledRoots]:
         acked: defaultdict[int, list[int]] = defaultdict(list)
-        for root, task in zip(settled.acked_roots.tolist(), settled.acked_tasks.tolist(), strict=True):
+        for root, task in zip(
+            settled.acked_roots.tolist(), settled.acked_tasks.tolist(), strict=True
+        ):
             acked[task].append(root)
         verdicts = {task: SettledRoots(roots, {}, oldest_ms) for task, roots in acked.items()}
-        for root, task in zip(settled.failed_roots.tolist(), settled.failed_tasks.tolist(), strict=True):
-            verdicts.setdefault(task, SettledRoots([], {}, oldest_ms)).failed[root] = self._failure_by_root.pop(root, UNKNOWN)
-        for root, task in zip(settled.kept_roots.tolist(), settled.kept_tasks.tolist(), strict=True):
+        for root, task in zip(
+            settled.failed_roots.tolist(), settled.failed_tasks.tolist(), strict=True
+        ):
+            verdicts.setdefault(task, SettledRoots([], {}, oldest_ms)).failed[root] = (
+                self._failure_by_root.pop(root, UNKNOWN)
+            )
+        for root, task in zip(
+            settled.kept_roots.tolist(), settled.kept_tasks.tolist(), strict=True
+        ):
             verdicts[task].kept.append(root)
         return verdicts
 
 
 class CatchUp:
-    """A worker's ackers that have yet to read the frames that lay in their streams at the claim; true while there are any.
+    """A worker's ackers that have yet to read the frames that lay in their streams at the claim;
+    true while there are any.
 
-    Tasks run only after that: such a frame may be that of a former owner of a task that is here now. The worker's own messages
-    are applied with its commit. If they came first, the rest of an entry would be taken out of a tree's value before the rows
-    that its first part has sent on were put in, and the tree could be acked while they wait.
+    Tasks run only after that: such a frame may be that of a former owner of a task that is here
+    now. The worker's own messages are applied with its commit. If they came first, the rest of an
+    entry would be taken out of a tree's value before the rows that its first part has sent on were
+    put in, and the tree could be acked while they wait.
     """
 
     def __init__(self, ackers: Iterable[AckerTask], now_ms: int) -> None:
@@ -91,13 +111,17 @@ class CatchUp:
         return bool(self._behind)
 
     def is_over(self, now_ms: int) -> bool:
-        """Look once more; StoreRolledBackError when nothing has come for long: only another claim knows which frames are left."""
+        """Look once more; StoreRolledBackError when nothing has come for long: only another claim
+        knows which frames are left.
+        """
         behind = [acker for acker in self._behind if acker.is_behind]
         if len(behind) < len(self._behind) or any(acker.inbox.chunks for acker in behind):
             self._since_ms = now_ms
         self._behind = behind
         if behind and now_ms - self._since_ms > _PATIENCE_MS:
-            raise StoreRolledBackError(f"the stream of acker task {behind[0].task} has lost frames since it was claimed")
+            raise StoreRolledBackError(
+                f"the stream of acker task {behind[0].task} has lost frames since it was claimed"
+            )
         return not behind
 
 

@@ -1,4 +1,5 @@
-"""Thread of a bolt that declared itself blocking: rows go in, whole outcomes come back to the worker's loop.
+"""Thread of a bolt that declared itself blocking: rows go in, whole outcomes come back to the
+worker's loop.
 
 The thread never touches the epoch: per input it posts what was emitted, put, acked and failed as
 one call, which the loop makes inside one epoch. Until then the input is held, so a crash gives it
@@ -40,7 +41,8 @@ class ThreadedBolt(Bolt):
         self._queue: queue.SimpleQueue[Tuple | None] = queue.SimpleQueue()
         self._open: dict[int, Tuple] = {}  # handed to the thread, outcome not taken in yet
         self.since_ms: int | None = None  # when the call that the thread is in began
-        self._busy_ms = self._taken_ms = 0  # in calls that have ended; only the thread writes the former, the loop the latter
+        # in calls that have ended; only the thread writes the former, the loop the latter
+        self._busy_ms = self._taken_ms = 0
         # A daemon: a call that never returns must not keep the process alive after its last commit.
         self._thread = threading.Thread(target=self._run, name="blocking-bolt", daemon=True)
 
@@ -61,12 +63,16 @@ class ThreadedBolt(Bolt):
 
     @property
     def queued(self) -> Collection[int]:
-        """Python ids of the rows that wait for the thread or are with it: they are not done, and not forgotten either."""
+        """Python ids of the rows that wait for the thread or are with it: they are not done, and
+        not forgotten either.
+        """
         return self._open.keys()
 
     def prepare(self, conf: Conf, context: TopologyContext, collector: Any) -> None:
         """Prepare the user's bolt, then start its thread."""
-        self._runner, self._now_ms, self._metrics = collector, context.now_ms, context.metrics
+        self._runner = collector
+        self._now_ms = context.now_ms
+        self._metrics = context.metrics
         self._recorder = _Recorder(collector)
         self._basic_recorder = _BasicRecorder(self._recorder)
         if isinstance(self._bolt, BasicBolt):
@@ -81,7 +87,9 @@ class ThreadedBolt(Bolt):
         self._queue.put(tup)
 
     def cleanup(self) -> None:
-        """Let the thread finish the row it is at, then clean up. Rows that wait for it are in no commit as done."""
+        """Let the thread finish the row it is at, then clean up. Rows that wait for it are in no
+        commit as done.
+        """
         self.abandon()
         # Less than the slot waits (supervisor.worker.shutdown.sleep.secs, 3 s) before it kills the
         # process.
@@ -89,7 +97,9 @@ class ThreadedBolt(Bolt):
         self._bolt.cleanup()
 
     def abandon(self) -> None:
-        """End the thread after the row it is at, without cleanup: rows that wait for it are dropped, as when a process dies."""
+        """End the thread after the row it is at, without cleanup: rows that wait for it are
+        dropped, as when a process dies.
+        """
         with contextlib.suppress(queue.Empty):
             while True:
                 self._queue.get_nowait()
@@ -97,7 +107,8 @@ class ThreadedBolt(Bolt):
 
     def take_busy_ms(self) -> int:
         """Return the time in calls that have ended since it was asked last."""
-        taken_ms, self._taken_ms = self._taken_ms, self._busy_ms
+        taken_ms = self._taken_ms
+        self._taken_ms = self._busy_ms
         return self._taken_ms - taken_ms
 
     def _run(self) -> None:
@@ -113,7 +124,9 @@ class ThreadedBolt(Bolt):
                 self.state.roll_back(0)
             calls = self._recorder.take(None if failure is None else tup)
             changes = self.state.take_changes() if self.state is not None else None
-            self._runner.post(lambda t=tup, f=failure, c=calls, s=changes: self._take_in(t, f, c, s))
+            self._runner.post(
+                lambda t=tup, f=failure, c=calls, s=changes: self._take_in(t, f, c, s)
+            )
 
     def _execute(self, tup: Tuple) -> Failure | None:
         self._recorder.current = tup
@@ -132,7 +145,9 @@ class ThreadedBolt(Bolt):
         except BaseException as error:
             return failure_of(error)
 
-    def _take_in(self, tup: Tuple, failure: Failure | None, calls: Calls, changes: Changes | None) -> None:
+    def _take_in(
+        self, tup: Tuple, failure: Failure | None, calls: Calls, changes: Changes | None
+    ) -> None:
         self._open.pop(id(tup), None)
         # Emissions and state in one step of the loop, so no commit can fall between them.
         self._runner.take_outcome(tup, calls, changes)
@@ -141,7 +156,9 @@ class ThreadedBolt(Bolt):
 
 
 class _Recorder:
-    """Collector of a Bolt: writes down what user code asks for on the bolt's thread, and passes on what others ask for."""
+    """Collector of a Bolt: writes down what user code asks for on the bolt's thread, and passes on
+    what others ask for.
+    """
 
     def __init__(self, collector: Any) -> None:
         self._collector = collector
@@ -150,22 +167,38 @@ class _Recorder:
         self._calls: list[tuple[str, tuple[Any, ...]]] = []
 
     def take(self, failed: Tuple | None) -> Calls:
-        """The calls since the last time; of an execute that failed, what does not depend on its success."""
-        calls, self._calls = self._calls, []
+        """The calls since the last time; of an execute that failed, what does not depend on its
+        success.
+        """
+        calls = self._calls
+        self._calls = []
         if failed is None:
             return calls
         # Its emissions and acks are undone with it; a report, and the fail of another input, stand.
-        return [c for c in calls if c[0] == "report_error" or (c[0] == "fail" and c[1][0] is not failed)]
+        return [
+            c for c in calls if c[0] == "report_error" or (c[0] == "fail" and c[1][0] is not failed)
+        ]
 
     def failure_of(self, tup: Tuple) -> Failure | None:
         """Return the bolt's verdict of failure on this input, or nothing."""
-        return next((verdict(args[1]) for method, args in self._calls if method == "fail" and args[0] is tup), None)
+        return next(
+            (
+                verdict(args[1])
+                for method, args in self._calls
+                if method == "fail" and args[0] is tup
+            ),
+            None,
+        )
 
     def emit(self, values: Any, anchors: Any = None, stream: str = "default") -> None:
         self._call("emit", self._collector.check(values, stream), anchors, stream)
 
-    def emit_direct(self, task: int, values: Any, anchors: Any = None, stream: str = "default") -> None:
-        self._call("emit_direct", task, self._collector.check(values, stream, task), anchors, stream)
+    def emit_direct(
+        self, task: int, values: Any, anchors: Any = None, stream: str = "default"
+    ) -> None:
+        self._call(
+            "emit_direct", task, self._collector.check(values, stream, task), anchors, stream
+        )
 
     def ack(self, tup: Tuple) -> None:
         self._call("ack", tup)

@@ -1,4 +1,5 @@
-"""Thread of a spout that declares itself blocking: the thread polls the source, the worker's loop emits.
+"""Thread of a spout that declares itself blocking: the thread polls the source, the worker's loop
+emits.
 
 The thread never touches the epoch. What one `next_tuple` emitted, and the position behind it, is
 one batch, which the loop takes whole; a batch that no commit has taken is asked for again after a
@@ -42,7 +43,9 @@ class _Batch:
 
 
 class ThreadedSpout(Spout):
-    """A Spout for the loop around user code that runs on a thread of its own, from its first activation on."""
+    """A Spout for the loop around user code that runs on a thread of its own, from its first
+    activation on.
+    """
 
     def __init__(self, spout: Spout, wake: Callable[[], None]) -> None:
         self.inner = spout
@@ -60,10 +63,12 @@ class ThreadedSpout(Spout):
         self._fault: WorkerFailedError | None = None
         self._thread = threading.Thread(target=self._run, name="blocking-spout", daemon=True)
 
-    # -- what the loop calls ---------------------------------------------------------------------------------------
+    # -- what the loop calls -----------------------------------------------------------------------
 
     def open(self, conf: Conf, context: TopologyContext, collector: Any) -> None:
-        self._collector, self._component, self._metrics = collector, context.component_id, context.metrics
+        self._collector = collector
+        self._component = context.component_id
+        self._metrics = context.metrics
         self._recorder = _Recorder(collector)
         self.inner.open(conf, context, self._recorder)
         # A spout that is never activated must still know where a successor would begin.
@@ -77,7 +82,8 @@ class ThreadedSpout(Spout):
         self._ring.set()
         for method, arguments in batch.calls:
             getattr(self._collector, method)(*arguments)
-        self._position, self._handed = batch.position, batch.handed
+        self._position = batch.position
+        self._handed = batch.handed
         if batch.error is not None:
             raise batch.error
 
@@ -126,14 +132,18 @@ class ThreadedSpout(Spout):
         """Return the outcomes passed to the source since the last call."""
         return [self._called.popleft() for _ in range(len(self._called))]
 
-    # -- the thread ------------------------------------------------------------------------------------------------
+    # -- the thread --------------------------------------------------------------------------------
 
     def _run(self) -> None:
         self._metrics.bind(self._recorder.count)
         try:
             self._poll()
-        except BaseException as error:  # of is_exhausted, extent, snapshot, hand_over: raised where the loop asks next
-            self._fault = WorkerFailedError(f"spout '{self._component}': its thread ended: {describe_error(error)}")
+        except (
+            BaseException
+        ) as error:  # of is_exhausted, extent, snapshot, hand_over: raised where the loop asks next
+            self._fault = WorkerFailedError(
+                f"spout '{self._component}': its thread ended: {describe_error(error)}"
+            )
             self._wake()
 
     def _poll(self) -> None:
@@ -146,14 +156,20 @@ class ThreadedSpout(Spout):
             if not self._is_active or self._is_exhausted or len(self._batches) >= MAX_AHEAD:
                 rest_s = _LONGEST_REST_S
             else:
-                rest_s = 0.0 if self._guarded(self.inner.next_tuple) else min(max(0.001, rest_s * 2), _LONGEST_REST_S)
+                rest_s = (
+                    0.0
+                    if self._guarded(self.inner.next_tuple)
+                    else min(max(0.001, rest_s * 2), _LONGEST_REST_S)
+                )
                 self._note_end()
             if rest_s:
                 self._ring.wait(rest_s)
                 self._ring.clear()
 
     def _guarded(self, call: Callable[[], None]) -> bool:
-        """Call user code and hand over what it asked for, whole or, when it raised, only the error."""
+        """Call user code and hand over what it asked for, whole or, when it raised, only the
+        error.
+        """
         error: BaseException | None = None
         try:
             call()
@@ -174,16 +190,23 @@ class ThreadedSpout(Spout):
         return self.inner.snapshot() if isinstance(self.inner, ReplayableSpout) else None
 
     def _hand_over(self, position: Any) -> Any:
-        """Return what the source would hand over behind this batch: by the time the loop emits it, the source is further on."""
-        is_own = isinstance(self.inner, ReplayableSpout) and type(self.inner).hand_over is not ReplayableSpout.hand_over
+        """Return what the source would hand over behind this batch: by the time the loop emits it,
+        the source is further on.
+        """
+        is_own = (
+            isinstance(self.inner, ReplayableSpout)
+            and type(self.inner).hand_over is not ReplayableSpout.hand_over
+        )
         return self.inner.hand_over() if is_own else position  # type: ignore[attr-defined]
 
     def _note_end(self) -> None:
         self._extent = self.inner.extent()
-        is_exhausted, has_ended = self.inner.is_exhausted(), self.inner.has_ended()
+        is_exhausted = self.inner.is_exhausted()
+        has_ended = self.inner.has_ended()
         # The loop may be asleep: the end of the last source would not be seen before its next step.
         if (is_exhausted, has_ended) != (self._is_exhausted, self._has_ended):
-            self._is_exhausted, self._has_ended = is_exhausted, has_ended
+            self._is_exhausted = is_exhausted
+            self._has_ended = has_ended
             self._wake()
 
     def _tell(self, outcome: Outcome) -> None:
@@ -217,11 +240,15 @@ class ThreadedReplayableSpout(ThreadedSpout, ReplayableSpout):
 
 def threaded(spout: Spout, wake: Callable[[], None]) -> ThreadedSpout:
     """The right wrapper for a blocking spout."""
-    return (ThreadedReplayableSpout if isinstance(spout, ReplayableSpout) else ThreadedSpout)(spout, wake)
+    return (ThreadedReplayableSpout if isinstance(spout, ReplayableSpout) else ThreadedSpout)(
+        spout, wake
+    )
 
 
 def teller(spout: Spout) -> Callable[[Outcome], None]:
-    """Return the call of a spout's `ack` or `fail`; `fail` gets the failure where it takes a second argument."""
+    """Return the call of a spout's `ack` or `fail`; `fail` gets the failure where it takes a second
+    argument.
+    """
     takes_failure = accepts(spout.fail, "message_id", "failure")
 
     def tell(outcome: Outcome) -> None:
@@ -243,7 +270,8 @@ class _Recorder:
         self._calls: list[Call] = []
 
     def take(self) -> list[Call]:
-        calls, self._calls = self._calls, []
+        calls = self._calls
+        self._calls = []
         return calls
 
     def emit(self, values: Any, message_id: Any = None, stream: str = "default") -> None:
@@ -254,7 +282,9 @@ class _Recorder:
         check_batch(batch)
         self._calls.append(("emit_batch", (batch, message_id, stream)))
 
-    def emit_direct(self, task: int, values: Any, message_id: Any = None, stream: str = "default") -> None:
+    def emit_direct(
+        self, task: int, values: Any, message_id: Any = None, stream: str = "default"
+    ) -> None:
         values, message_id = self._collector.check(values, message_id, stream, task)
         self._calls.append(("emit_direct", (task, values, message_id, stream)))
 

@@ -1,7 +1,8 @@
 """One bolt task: calls user code row by row, undoes failed calls, keeps pending inputs.
 
-A pending input was executed and waits for an ack, or failed and waits for its next try. It leaves the stream, whose cursor moves
-on, and lives under {topology}:held:<task>, one field each, until it is acked or parked.
+A pending input was executed and waits for an ack, or failed and waits for its next try. It leaves
+the stream, whose cursor moves on, and lives under {topology}:held:<task>, one field each, until it
+is acked or parked.
 
 Law: an input is in exactly one place: in the stream behind the cursor, in an open block, or held.
 What moves it writes both ends in one commit. Left out: leaving a pending input in the stream and
@@ -43,9 +44,21 @@ from sparkstorm.worker.tasks.states import Expect
 
 
 class PendingInput:
-    """One input, its edge id (0: not drawn yet), tries so far, and when it is due again (None: user code has it)."""
+    """One input, its edge id (0: not drawn yet), tries so far, and when it is due again (None: user
+    code has it).
+    """
 
-    __slots__ = ("tuple", "edge", "attempts", "due_ms", "born_ms", "failure", "key", "is_stored", "since_us")
+    __slots__ = (
+        "tuple",
+        "edge",
+        "attempts",
+        "due_ms",
+        "born_ms",
+        "failure",
+        "key",
+        "is_stored",
+        "since_us",
+    )
 
     def __init__(self, tup: Tuple, edge: int, born_ms: int, key: str) -> None:
         self.tuple = tup
@@ -56,14 +69,17 @@ class PendingInput:
         self.failure: Failure | None = None  # of its last try
         self.key = key
         self.is_stored = False
-        self.since_us = 0  # when its first execute in this process began; 0 for one that was restored
+        # when its first execute in this process began; 0 for one that was restored
+        self.since_us = 0
 
     def encode(self, codec: Codec) -> bytes:
         """The record that brings this input back after a crash."""
         return pack_held(codec, self.tuple, self.edge, self.attempts, self.born_ms, self.failure)
 
 
-def decode_held(codec: Codec, key: str, data: bytes, find_source: FindSource, now_ms: int) -> PendingInput:
+def decode_held(
+    codec: Codec, key: str, data: bytes, find_source: FindSource, now_ms: int
+) -> PendingInput:
     """A stored input; it is due at once, in the order of the keys."""
     found = unpack_held(codec, key, data)
     try:
@@ -73,13 +89,17 @@ def decode_held(codec: Codec, key: str, data: bytes, find_source: FindSource, no
     except (TypeError, ValueError, MalformedFrameError) as error:
         raise not_ours(key, error) from error
     held = PendingInput(Tuple(found.values, found.roots, source), found.edge, found.born_ms, key)
-    held.attempts, held.failure = found.attempts, found.failure
-    held.due_ms, held.is_stored = now_ms, True
+    held.attempts = found.attempts
+    held.failure = found.failure
+    held.due_ms = now_ms
+    held.is_stored = True
     return held
 
 
 class BoltTask(Task):
-    """One task of a bolt: its inbox, the open blocks that feed it, its held inputs and its runner."""
+    """One task of a bolt: its inbox, the open blocks that feed it, its held inputs and its
+    runner.
+    """
 
     def __init__(
         self,
@@ -127,7 +147,9 @@ class BoltTask(Task):
         self.watch: CallWatch | None = None
         self.expect: Expect | None = None  # of a lazy state
         self._all_births = births
-        self._thread = runner.bolt if isinstance(getattr(runner, "bolt", None), ThreadedBolt) else None
+        self._thread = (
+            runner.bolt if isinstance(getattr(runner, "bolt", None), ThreadedBolt) else None
+        )
         self._rows_runner = runner if isinstance(runner, BasicRunner) else None
         self._columns_runner = runner if isinstance(runner, ColumnRunner) else None
         self.began_us = 0  # when the call under way began
@@ -137,7 +159,9 @@ class BoltTask(Task):
         # heap over held inputs; those let go of are dropped when they surface
         self._births: list[tuple[int, str]] = []
 
-    def execute(self, epoch: Epoch, rows: Sequence[Row], may_have_pieces: bool = False) -> list[FailedInput]:
+    def execute(
+        self, epoch: Epoch, rows: Sequence[Row], may_have_pieces: bool = False
+    ) -> list[FailedInput]:
         """Run rows of one channel, pieces of batches among them; returns failed ones.
 
         Everything else is done or waits for its ack.
@@ -176,7 +200,11 @@ class BoltTask(Task):
         """Run tuples, new ones or held ones that are tried again; returns failed ones."""
         self.executed += len(tuples)
         epoch.rows += len(tuples)
-        failures = self.runner.execute_tuples(tuples) if self.watch is None else self.watch.call(self.runner.execute_tuples, tuples)
+        failures = (
+            self.runner.execute_tuples(tuples)
+            if self.watch is None
+            else self.watch.call(self.runner.execute_tuples, tuples)
+        )
         waiting = self.runner.unfinished(tuples)
         self.acked += len(tuples) - len(failures) - len(waiting)
         for observer in self.observers:
@@ -188,7 +216,9 @@ class BoltTask(Task):
         return failures
 
     def resume(self, last_entry: str, held: Iterable[PendingInput], version: int) -> None:
-        """Go on where a former owner has stopped: newest entry in its stream, held inputs, version of its state's form."""
+        """Go on where a former owner has stopped: newest entry in its stream, held inputs, version
+        of its state's form.
+        """
         self.caught_up_at = entry_order(last_entry)
         for each in held:
             self.hold(each)
@@ -197,7 +227,9 @@ class BoltTask(Task):
             self.stored_version = version
 
     def begin(self, oldest_ms: int) -> None:
-        """Inputs with this oldest root are about to run; what they bring about may descend from held inputs as well."""
+        """Inputs with this oldest root are about to run; what they bring about may descend from
+        held inputs as well.
+        """
         if self.held:
             # Let go lazily: taking an input out of the middle of a heap would cost a search for
             # each ack.
@@ -208,7 +240,9 @@ class BoltTask(Task):
         self._all_births.note(self.oldest_ms)
 
     def begin_rows(self, oldest_ms: int, sent_ms: int | None, now_us: int) -> None:
-        """Rows with this oldest root, of an entry sent then or (None) of this worker, run from now on."""
+        """Rows with this oldest root, of an entry sent then or (None) of this worker, run from now
+        on.
+        """
         self.begin(oldest_ms)
         self.sent_ms = sent_ms
         self.began_us = now_us
@@ -225,7 +259,9 @@ class BoltTask(Task):
     @property
     def users_state(self) -> MemoryState | None:
         """Return the state that user code works on: of a bolt with a thread, a copy."""
-        return self.state if self._thread is None or self._thread.state is None else self._thread.state
+        return (
+            self.state if self._thread is None or self._thread.state is None else self._thread.state
+        )
 
     @property
     def has_thread(self) -> bool:
@@ -233,7 +269,9 @@ class BoltTask(Task):
         return self._thread is not None
 
     def take_thread_us(self) -> int:
-        """Return the time of calls on a blocking bolt's thread that have ended since it was asked last."""
+        """Return the time of calls on a blocking bolt's thread that have ended since it was asked
+        last.
+        """
         return 0 if self._thread is None else 1000 * self._thread.take_busy_ms()
 
     @property
@@ -311,14 +349,18 @@ class BoltTask(Task):
         return found
 
     def next_chunk(self) -> Chunk | None:
-        """The oldest entry of rows that is not consumed; control frames do not belong here and are stepped over."""
+        """The oldest entry of rows that is not consumed; control frames do not belong here and are
+        stepped over.
+        """
         if not self.inbox.chunks:
             return None
         self.inbox.take_controls()
         return self.inbox.chunks[0] if self.inbox.chunks else None
 
     def consume(self, chunk: Chunk, rows: int, origin: int) -> None:
-        """Mark the next rows of its oldest entry as done; `origin` names this process in the entries that it has written."""
+        """Mark the next rows of its oldest entry as done; `origin` names this process in the
+        entries that it has written.
+        """
         self.inbox.consume(chunk, rows)
         # Entries of this process alone: those of a former owner of the sender are covered by
         # `caught_up_at`.
@@ -335,18 +377,25 @@ class BoltTask(Task):
         self.oldest_ms = 0
 
     def take_counts(self) -> tuple[int, int, int]:
-        """Return the numbers of inputs executed, of those done, and of dead letters put back, since the last call."""
+        """Return the numbers of inputs executed, of those done, and of dead letters put back, since
+        the last call.
+        """
         taken = self.executed, self.acked, self.inbox.take_replayed()
         self.executed = self.acked = 0
         return taken
 
     def take_done(self) -> list[int]:
-        """Return when the first executes began of inputs that were done late, or by another try, since the last call."""
-        taken, self.done_since = self.done_since, []
+        """Return when the first executes began of inputs that were done late, or by another try,
+        since the last call.
+        """
+        taken = self.done_since
+        self.done_since = []
         return taken
 
     def take_version(self) -> dict[str, Any]:
-        """Return the journal's field of the version in which its state is written, when that has changed."""
+        """Return the journal's field of the version in which its state is written, when that has
+        changed.
+        """
         if self.stored_version == self.state_version:
             return {}
         self.stored_version = self.state_version
@@ -354,30 +403,47 @@ class BoltTask(Task):
 
     @property
     def is_behind(self) -> bool:
-        """Return whether rows of this worker's own tasks are still in the stream; newer ones must then queue after them."""
+        """Return whether rows of this worker's own tasks are still in the stream; newer ones must
+        then queue after them.
+        """
         return bool(self.spilled) or entry_order(self.inbox.cursor.entry) < self.caught_up_at
 
     @property
     def is_full(self) -> bool:
-        """Return whether this task may not run now: it is paused, or a blocking bolt's thread has enough to do."""
+        """Return whether this task may not run now: it is paused, or a blocking bolt's thread has
+        enough to do.
+        """
         return self.is_paused or (self._thread is not None and self._thread.is_full)
 
     @property
     def is_thread_busy(self) -> bool:
-        """Return whether a blocking bolt's thread has rows, or their outcomes are not taken in yet."""
+        """Return whether a blocking bolt's thread has rows, or their outcomes are not taken in
+        yet.
+        """
         return self._thread is not None and self._thread.is_busy
 
     def waiting_since_ms(self) -> int | None:
-        """Birth of the oldest root among held inputs that wait for their next try or for the thread (not for an ack)."""
+        """Birth of the oldest root among held inputs that wait for their next try or for the thread
+        (not for an ack).
+        """
         queued = () if self._thread is None else self._thread.queued
         # Inputs that user code keeps do not count: a bolt that forgets to ack would switch
         # time-outs off (decision 32).
         if not queued and not self.retries:
             return None
-        return min((h.born_ms for h in self.held.values() if h.due_ms is not None or id(h.tuple) in queued), default=None)
+        return min(
+            (
+                h.born_ms
+                for h in self.held.values()
+                if h.due_ms is not None or id(h.tuple) in queued
+            ),
+            default=None,
+        )
 
     def next_due_ms(self) -> int | None:
-        """Return when the next try is due, or a sink's epoch ends; None while a bolt's thread is busy (it wakes the loop)."""
+        """Return when the next try is due, or a sink's epoch ends; None while a bolt's thread is
+        busy (it wakes the loop).
+        """
         # A sink's epoch ends by the clock also when no row comes any more.
         if isinstance(self.runner, SinkRunner) and not self.retries:
             return self.runner.next_due_ms()
@@ -395,9 +461,20 @@ class BoltTask(Task):
     @property
     def is_unchanged(self) -> bool:
         """Return whether nothing that its journal keeps can have changed since the last commit."""
-        return self.time is None and (self.state is None or not self.state.undo) and not isinstance(self.runner, SinkRunner)
+        return (
+            self.time is None
+            and (self.state is None or not self.state.undo)
+            and not isinstance(self.runner, SinkRunner)
+        )
 
     @property
     def has_ended(self) -> bool:
-        """Return whether this task will never emit again: all senders have ended, and no input is left."""
-        return self.time is not None and self.time.nobody_sends and not self.is_waiting and not self.is_thread_busy
+        """Return whether this task will never emit again: all senders have ended, and no input is
+        left.
+        """
+        return (
+            self.time is not None
+            and self.time.nobody_sends
+            and not self.is_waiting
+            and not self.is_thread_busy
+        )

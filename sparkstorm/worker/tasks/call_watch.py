@@ -1,4 +1,5 @@
-"""Watch over calls of user code: bolts that wait inside the worker's loop, and threads that are stuck in one call.
+"""Watch over calls of user code: bolts that wait inside the worker's loop, and threads that are
+stuck in one call.
 
 Law: it names, and ends nothing: a call may be slow for good reasons, and only the slot knows
 whether the process gets on. Waiting for a CPU is not waiting (Linux counts both). Left out:
@@ -31,22 +32,28 @@ _WINDOW_S = 10.0
 _SHARE = 0.2
 # The advice does not change: every ten minutes it is found in a log that is read.
 _SILENT_S = 600.0
-# A limit is some thirty seconds: half as often it would be met a second later, twice as often it costs
-# an idle worker steps.
+# A limit is some thirty seconds: half as often it would be met a second later, twice as often it
+# costs an idle worker steps.
 _LOOK_MS = 1000
 
 
 def busy_s() -> float:
-    """Return the seconds that this thread has used or wanted a CPU: on a crowded machine, waiting for one is not idling."""
+    """Return the seconds that this thread has used or wanted a CPU: on a crowded machine, waiting
+    for one is not idling.
+    """
     try:
-        used_ns, queued_ns, _ = Path("/proc/thread-self/schedstat").read_text(encoding="ascii").split()
+        used_ns, queued_ns, _ = (
+            Path("/proc/thread-self/schedstat").read_text(encoding="ascii").split()
+        )
     except (OSError, ValueError):  # no Linux, or a kernel without these figures
         return time.thread_time()
     return (int(used_ns) + int(queued_ns)) / 1e9
 
 
 class CallWatch:
-    """Time of one bolt's calls in the loop: what they wait without wanting the CPU is found and said, with the mend."""
+    """Time of one bolt's calls in the loop: what they wait without wanting the CPU is found and
+    said, with the mend.
+    """
 
     def __init__(
         self,
@@ -56,12 +63,18 @@ class CallWatch:
         wall: Callable[[], float] = time.monotonic,
         busy: Callable[[], float] = busy_s,
     ) -> None:
-        self._component, self._task, self._report, self._wall, self._busy = component, task, report, wall, busy
+        self._component = component
+        self._task = task
+        self._report = report
+        self._wall = wall
+        self._busy = busy
         self._is_slow = False
         self._began = self._next_word = wall()
         self._waited = 0.0
 
-    def call(self, run: Callable[[Sequence[RowT]], list[FailedT]], tuples: Sequence[RowT]) -> list[FailedT]:
+    def call(
+        self, run: Callable[[Sequence[RowT]], list[FailedT]], tuples: Sequence[RowT]
+    ) -> list[FailedT]:
         """Execute tuples and measure it."""
         wall = self._wall()
         # Of the call before: a slow bolt is measured from its second slow call on, a fast one
@@ -77,8 +90,10 @@ class CallWatch:
         return failed
 
     def _end_window(self, now: float) -> None:
-        span, waited = now - self._began, self._waited
-        self._began, self._waited = now, 0.0
+        span = now - self._began
+        waited = self._waited
+        self._began = now
+        self._waited = 0.0
         if waited < _SHARE * span or now < self._next_word:
             return
         self._next_word = now + _SILENT_S
@@ -90,10 +105,16 @@ class CallWatch:
 
 
 class ThreadWatch:
-    """Calls of blocking bolts that last longer than a limit: reported once each, with the stack; nothing is ended."""
+    """Calls of blocking bolts that last longer than a limit: reported once each, with the stack;
+    nothing is ended.
+    """
 
-    def __init__(self, threads: Iterable[tuple[str, int, ThreadedBolt]], limit_ms: int, report: ReportError) -> None:
-        self._threads, self._limit_ms, self._report = list(threads), limit_ms, report
+    def __init__(
+        self, threads: Iterable[tuple[str, int, ThreadedBolt]], limit_ms: int, report: ReportError
+    ) -> None:
+        self._threads = list(threads)
+        self._limit_ms = limit_ms
+        self._report = report
         self._told: dict[int, int] = {}  # by task, the call that was reported
         self._next_ms = 0
 
@@ -104,7 +125,11 @@ class ThreadWatch:
         self._next_ms = now_ms + _LOOK_MS
         for component, task, bolt in self._threads:
             since_ms = bolt.since_ms
-            if since_ms is None or now_ms - since_ms < self._limit_ms or self._told.get(task) == since_ms:
+            if (
+                since_ms is None
+                or now_ms - since_ms < self._limit_ms
+                or self._told.get(task) == since_ms
+            ):
                 continue
             self._told[task] = since_ms
             place, stack = stack_of_thread(bolt.thread_ident)

@@ -1,4 +1,5 @@
-"""Circuit breaker of a worker: pauses the bolts of a component most of whose inputs fail, and the worker's spouts.
+"""Circuit breaker of a worker: pauses the bolts of a component most of whose inputs fail, and the
+worker's spouts.
 
 Law: a paused bolt executes nothing. Its inputs stay where they are, in its stream or held with
 their tries so far, so nothing is lost or given up by a pause. Nimbus reads the pause from the
@@ -6,9 +7,10 @@ heartbeat and deactivates the topology, so that spouts of other workers rest too
 it. The alternative, a breaker that closes by itself after a while (Hystrix's half-open state),
 would give up another `count` inputs each time, unattended.
 
-Two figures count. The share is that of first executions which fail: further tries belong to inputs that failed before, come in
-swarms, and would make a fifth of bad inputs look like all of them. The count is of inputs that were given up (parked, or
-failed without further tries), so a store that comes back before the last try opens nothing.
+Two figures count. The share is that of first executions which fail: further tries belong to inputs
+that failed before, come in swarms, and would make a fifth of bad inputs look like all of them. The
+count is of inputs that were given up (parked, or failed without further tries), so a store that
+comes back before the last try opens nothing.
 """
 
 from __future__ import annotations
@@ -25,8 +27,9 @@ from sparkstorm.transport.progress import TaskCounts
 from sparkstorm.worker.tasks.bolt_task import BoltTask
 from sparkstorm.worker.tasks.worker_plan import WorkerPlan
 
-# First executions between two verdicts on the failing share, as a multiple of the count. With 1 a run of bad inputs among good
-# ones would open the breaker; with 4 a bolt that fails from now on would give up twice as many inputs before.
+# First executions between two verdicts on the failing share, as a multiple of the count. With 1 a
+# run of bad inputs among good ones would open the breaker; with 4 a bolt that fails from now on
+# would give up twice as many inputs before.
 _WINDOW = 2
 NEVER = "never"
 # Of the last failure's text: the sentence goes through heartbeats; the whole is in its own record.
@@ -35,7 +38,9 @@ _MOST_CHARS = 240
 
 @dataclass(slots=True)
 class _Component:
-    """First executions and failures of one component's tasks in this worker since the last verdict."""
+    """First executions and failures of one component's tasks in this worker since the last
+    verdict.
+    """
 
     bolts: list[tuple[BoltTask, TaskCounts]]
     tries: int = 0  # after the first
@@ -55,15 +60,23 @@ class CircuitBreaker:
     """Breakers by component of a worker's bolts; `count` returns the counts of a task."""
 
     def __init__(
-        self, plan: WorkerPlan, bolts: Mapping[int, BoltTask], count: Callable[[int], TaskCounts], report: ReportError
+        self,
+        plan: WorkerPlan,
+        bolts: Mapping[int, BoltTask],
+        count: Callable[[int], TaskCounts],
+        report: ReportError,
     ) -> None:
         settings = BreakerSettings.of(plan.conf)
-        self._share, self._count, self._report = settings.share, settings.count, report
+        self._share = settings.share
+        self._count = settings.count
+        self._report = report
         self._name = topology_name(plan.topology_id)
         self._activations = 0
         self._by_component: dict[str, _Component] = {}
         for task, bolt in bolts.items():
-            self._by_component.setdefault(bolt.component, _Component([])).bolts.append((bolt, count(task)))
+            self._by_component.setdefault(bolt.component, _Component([])).bolts.append(
+                (bolt, count(task))
+            )
         self._reset()
 
     @property
@@ -72,7 +85,9 @@ class CircuitBreaker:
         return self._is_open
 
     def shown(self) -> dict[str, Any]:
-        """Return a sentence for each paused component and the activations seen, for the heartbeat; empty without any."""
+        """Return a sentence for each paused component and the activations seen, for the heartbeat;
+        empty without any.
+        """
         sentences = [each.sentence for each in self._by_component.values() if each.sentence]
         return {"paused": sentences, "activations": self._activations} if sentences else {}
 
@@ -85,7 +100,8 @@ class CircuitBreaker:
     def _reset(self) -> None:
         """Let all bolts go on, and count from now on.
 
-        The verdict stays until new inputs bring another: what a paused bolt has left are mostly further tries.
+        The verdict stays until new inputs bring another: what a paused bolt has left are mostly
+        further tries.
         """
         self._is_open = False
         for each in self._by_component.values():
@@ -108,7 +124,8 @@ class CircuitBreaker:
             each.is_failing = each.failed >= float(self._share) * executed
             # Inputs that were given up while most went well are no part of a new outage.
             each.given_up = each.given_up if each.is_failing else 0
-            each.since, each.failed = each.since + executed, 0
+            each.since = each.since + executed
+            each.failed = 0
 
     def note_given_up(self, failure: Failure) -> None:
         """Count an input that was given up; pause its component when it was one too many."""

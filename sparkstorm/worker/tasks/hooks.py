@@ -1,4 +1,5 @@
-"""Hooks of a worker and of its tasks: found by name, called beside user code, their errors reported.
+"""Hooks of a worker and of its tasks: found by name, called beside user code, their errors
+reported.
 
 Law: a hook sees what happens and changes nothing of it: it gets no collector, and what it raises is
 reported. Only one that cannot be made, and a worker's that cannot start, fail the worker: user code
@@ -21,12 +22,15 @@ from sparkstorm.executor.task_observer import TaskObserver
 from sparkstorm.executor.user_traceback import USER_ERRORS, describe_error, raise_out_of_memory
 from sparkstorm.model.tuples import Tuple
 
-TASK_HOOKS, WORKER_HOOKS = "topology.auto.task.hooks", "topology.worker.hooks"
+TASK_HOOKS = "topology.auto.task.hooks"
+WORKER_HOOKS = "topology.worker.hooks"
 HookT = TypeVar("HookT")
 
 
 def named_hooks(key: str, names: Any, kind: type[HookT]) -> list[HookT]:
-    """Return new hooks by their names "module:name"; WorkerFailedError names the key, the name and the mend."""
+    """Return new hooks by their names "module:name"; WorkerFailedError names the key, the name and
+    the mend.
+    """
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise WorkerFailedError(f'{key}: expected a list of "module:name", got {show(names)}')
     return [_hook(key, name, kind) for name in names]
@@ -45,9 +49,13 @@ def _hook(key: str, name: str, kind: type[HookT]) -> HookT:
             "or install it on the hosts"
         ) from None
     except USER_ERRORS as error:  # user code
-        raise WorkerFailedError(f"{key}: '{name}' cannot be made: {type(error).__name__}: {error}") from error
+        raise WorkerFailedError(
+            f"{key}: '{name}' cannot be made: {type(error).__name__}: {error}"
+        ) from error
     if not isinstance(made, kind):
-        raise WorkerFailedError(f"{key}: '{name}' makes a {type(made).__name__}, which is no {kind.__name__}")
+        raise WorkerFailedError(
+            f"{key}: '{name}' makes a {type(made).__name__}, which is no {kind.__name__}"
+        )
     return made
 
 
@@ -73,8 +81,13 @@ class TaskHooks(TaskObserver):
 
     sees_inputs = True
 
-    def __init__(self, hooks: Sequence[TaskHook], component: str, task: int, report: ReportError) -> None:
-        self._hooks, self._component, self._task, self._report = hooks, component, task, report
+    def __init__(
+        self, hooks: Sequence[TaskHook], component: str, task: int, report: ReportError
+    ) -> None:
+        self._hooks = hooks
+        self._component = component
+        self._task = task
+        self._report = report
 
     def call(self, method: str, *arguments: Any) -> None:
         """Call a method of every hook; what one raises is reported."""
@@ -86,7 +99,9 @@ class TaskHooks(TaskObserver):
                 raise_out_of_memory(error)
                 self._report(report_of(error, self._component, self._task))
 
-    def executed(self, tuples: Sequence[Tuple], failures: Sequence[FailedInput], waiting: Sequence[Tuple]) -> None:
+    def executed(
+        self, tuples: Sequence[Tuple], failures: Sequence[FailedInput], waiting: Sequence[Tuple]
+    ) -> None:
         failed = {id(tup): failure for tup, failure in failures}
         open_ids = {id(tup) for tup in waiting}
         for tup in tuples:

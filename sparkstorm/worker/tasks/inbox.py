@@ -1,4 +1,5 @@
-"""Inbox of one task: frames read from its stream and not executed yet, and the position of its cursor.
+"""Inbox of one task: frames read from its stream and not executed yet, and the position of its
+cursor.
 
 Law: the cursor points behind the last row that a commit has consumed, and only moves forward;
 whatever cannot be decoded is stepped over as if it had been consumed, so that it is met once. Rows
@@ -22,7 +23,15 @@ from sparkstorm.model.tuples import Source
 from sparkstorm.model.values.codec import Codec
 from sparkstorm.transport import frames
 from sparkstorm.transport.base import START, Commit, Cursor, Entry
-from sparkstorm.transport.frames import AckerMessages, Ends, Frame, RootRuns, Row, RowFrame, SettledRoots
+from sparkstorm.transport.frames import (
+    AckerMessages,
+    Ends,
+    Frame,
+    RootRuns,
+    Row,
+    RowFrame,
+    SettledRoots,
+)
 
 FindSource = Callable[[int, str], Source]
 
@@ -48,7 +57,15 @@ class Chunk:
         "_ended",
     )
 
-    def __init__(self, entry: str, size: int, frame: Frame, rows: list[Row], done: int = 0, sent_ms: int | None = None) -> None:
+    def __init__(
+        self,
+        entry: str,
+        size: int,
+        frame: Frame,
+        rows: list[Row],
+        done: int = 0,
+        sent_ms: int | None = None,
+    ) -> None:
         self.entry = entry
         self.sent_ms = sent_ms  # as in Entry
         self.size = size  # bytes that count as backlog; 0 for control frames
@@ -62,7 +79,8 @@ class Chunk:
         self.oldest_ms = frame.oldest_ms
         self._runs: RootRuns | None = None
         if isinstance(frame, RowFrame):
-            self.edge, self._runs = frame.edge, frame.root_runs
+            self.edge = frame.edge
+            self._runs = frame.root_runs
             self.origin = 0 if self.is_replayed else frame.origin
         # Most entries are done in one part: where roots end is found only for those that are not.
         self._ends: Ends | None = None  # found when the rows are done in several parts
@@ -83,7 +101,9 @@ class Chunk:
                 # All at once: no places are needed.
                 return self._runs.distinct()
             self._ends = self._runs.ends()
-        ends, start, stop = self._ends, self._ended, len(self._ends)
+        ends = self._ends
+        start = self._ended
+        stop = len(self._ends)
         if self.done < self.total:
             stop = bisect_left(ends, self.done, start, key=itemgetter(1))
         self._ended = stop
@@ -119,7 +139,9 @@ class Inbox:
         kind: int = frames.ROWS,
         spouts: frozenset[int] = frozenset(),
     ) -> None:
-        """`kind` of the frames that belong into this task's stream; `spouts`: tasks whose trees an acker may be told of."""
+        """`kind` of the frames that belong into this task's stream; `spouts`: tasks whose trees an
+        acker may be told of.
+        """
         self.task = task
         self.chunks: deque[Chunk] = deque()
         self.read_to = cursor.entry
@@ -127,7 +149,8 @@ class Inbox:
         self.waiting = 0  # bytes of frames read and not consumed
         self.drained = 0  # bytes of frames consumed since the last commit
         self.consumed = 0  # the same, with the share of frames that are not consumed as a whole
-        self.replayed = 0  # rows of dead letters that were put back, consumed since the counts were brought up to date
+        # rows of dead letters that were put back, consumed since the counts were brought up to date
+        self.replayed = 0
         self.moved = False
         self._codec = codec
         self._source = source
@@ -136,14 +159,17 @@ class Inbox:
         self._spouts = spouts
 
     def add(self, entry: Entry) -> None:
-        """Decode a frame; MalformedFrameError leaves the inbox as if the frame had been consumed."""
+        """Decode a frame; MalformedFrameError leaves the inbox as if the frame had been
+        consumed.
+        """
         # Before decoding: a frame that cannot be read must not be asked for again.
         self.read_to = entry.id
-        # Acker traffic is no backlog: it is taken whole with the next commit and would hold senders back
-        # for a moment.
+        # Acker traffic is no backlog: it is taken whole with the next commit and would hold senders
+        # back for a moment.
         size = len(entry.data) if self._kind == frames.ROWS else 0
         # The cursor may point into the first frame only.
-        skip, self._skip = self._skip, 0
+        skip = self._skip
+        self._skip = 0
         try:
             frame = self._checked(entry.data)
             rows = self._rows(frame) if isinstance(frame, RowFrame) else []
@@ -182,11 +208,14 @@ class Inbox:
         if self.drained:
             commit.drained_bytes[self.task] = self.drained
         commit.consumed_bytes += self.consumed
-        self.moved, self.drained, self.consumed = False, 0, 0
+        self.moved = False
+        self.drained = 0
+        self.consumed = 0
 
     def take_replayed(self) -> int:
         """Return the number of rows of dead letters consumed since the last call."""
-        replayed, self.replayed = self.replayed, 0
+        replayed = self.replayed
+        self.replayed = 0
         return replayed
 
     def take_controls(self) -> list[AckerMessages | SettledRoots]:
@@ -209,23 +238,29 @@ class Inbox:
         return frame
 
     def _step_over(self, entry: str, size: int) -> None:
-        if self.chunks:  # frames before it are still to be consumed: an empty chunk keeps its place in the order
+        # frames before it are still to be consumed: an empty chunk keeps its place in the order
+        if self.chunks:
             empty = Chunk(entry, size, SettledRoots([], {}), [])
             self.chunks.append(empty)
             self.waiting += size
         else:
-            self.cursor, self.moved = Cursor(entry, 0), True
+            self.cursor = Cursor(entry, 0)
+            self.moved = True
             self.drained += size
 
     def _rows(self, frame: RowFrame) -> list[Row]:
         # Senders before values: an unknown task makes the whole frame foreign.
-        source_by_task = {task: self._source(task, frame.stream) for task in dict.fromkeys(frame.senders)}
+        source_by_task = {
+            task: self._source(task, frame.stream) for task in dict.fromkeys(frame.senders)
+        }
         first = source_by_task[frame.senders[0]]
         for source in source_by_task.values():
             # Fields and widths are those of one component: rows of two would be read under the
             # names of the first.
             if source.component != first.component:
-                raise MalformedFrameError(f"rows of '{first.component}' and '{source.component}' in one frame")
+                raise MalformedFrameError(
+                    f"rows of '{first.component}' and '{source.component}' in one frame"
+                )
         width = len(frame.values[0]) if frame.batch is None else frame.batch.num_columns
         if width != len(first.fields):
             raise MalformedFrameError(
@@ -234,7 +269,11 @@ class Inbox:
         if frame.batch is not None:
             return _pieces(frame, source_by_task)
         # Most frames have one sender; `map` and `repeat` keep the rows of one in C.
-        sources = repeat(first) if len(frame.senders) == 1 else map(source_by_task.__getitem__, frame.senders)
+        sources = (
+            repeat(first)
+            if len(frame.senders) == 1
+            else map(source_by_task.__getitem__, frame.senders)
+        )
         return list(zip(frame.values, frame.roots, sources, strict=False))
 
 
@@ -242,7 +281,8 @@ def _pieces(frame: RowFrame, source_by_task: dict[int, Source]) -> list[Row]:
     """Pieces of a batch: neighbours with the same roots and sender."""
     fields = next(iter(source_by_task.values())).fields
     batch = frame.batch.rename_columns(list(fields))
-    senders, root_ends = frame.senders, list(accumulate(frame.lengths))
+    senders = frame.senders
+    root_ends = list(accumulate(frame.lengths))
     changes: list[int] = []
     if len(senders) > 1:
         column = np.array(senders)

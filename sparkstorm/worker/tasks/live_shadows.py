@@ -40,9 +40,16 @@ class LiveShadows:
     """The shadow of one worker process, if it has one; steps between two epochs."""
 
     def __init__(
-        self, spec: WorkerSpec, now_ms: Callable[[], int], read_code: ReadCode = read_file, is_threaded: bool = True
+        self,
+        spec: WorkerSpec,
+        now_ms: Callable[[], int],
+        read_code: ReadCode = read_file,
+        is_threaded: bool = True,
     ) -> None:
-        self._spec, self._now_ms, self._read_code, self._is_threaded = spec, now_ms, read_code, is_threaded
+        self._spec = spec
+        self._now_ms = now_ms
+        self._read_code = read_code
+        self._is_threaded = is_threaded
         self._order: SetShadow | None = None
         self._shadow: LiveShadow | None = None
         self._desk: Desk | None = None
@@ -76,14 +83,19 @@ class LiveShadows:
             return {}
         if self._shadow is None:
             component = self._spec.component_by_task.get(self._order.task, "")
-            figures = ShadowFigures(component, self._order.task, self._order.code_key, problem=self._problem)
+            figures = ShadowFigures(
+                component, self._order.task, self._order.code_key, problem=self._problem
+            )
         else:
-            figures = self._shadow.figures(self._order.code_key, self._recorder.lost if self._recorder is not None else 0)
+            figures = self._shadow.figures(
+                self._order.code_key, self._recorder.lost if self._recorder is not None else 0
+            )
         return {STATS: asdict(figures)}
 
     def _begin(self, order: SetShadow, task_set: TaskSet) -> str:
         """Begin it; an error text when that is not possible."""
-        spec, bolt = self._spec, task_set.bolts.get(order.task)
+        spec = self._spec
+        bolt = task_set.bolts.get(order.task)
         # Both now: an upgrade that ends meanwhile deletes the older blob.
         codes = [self._read_code(Path(path)) for path in (spec.code_path, order.code_path)]
         if bolt is None:
@@ -92,8 +104,11 @@ class LiveShadows:
             return "its code is gone from this machine"
         index = tasks_by_component(spec.component_by_task)[bolt.component].index(bolt.task)
         times = bolt.time.times if bolt.time is not None and bolt.time.timing is not None else None
-        task = ShadowedTask(bolt.component, bolt.task, index, bolt.state is not None, times is not None)
-        old, new = VersionSource(codes[0], spec.conf), VersionSource(codes[1], order.conf)
+        task = ShadowedTask(
+            bolt.component, bolt.task, index, bolt.state is not None, times is not None
+        )
+        old = VersionSource(codes[0], spec.conf)
+        new = VersionSource(codes[1], order.conf)
         self._shadow = LiveShadow(task, old, new, MemorySettings.of(spec.conf).limit_mb)
         self._desk = new_desk(self._is_threaded)
         limits = Limits(_UNLIMITED, _UNLIMITED, ComponentSettings.of(spec.conf).record_state_keys)

@@ -44,7 +44,9 @@ _WARM_US = 10_000
 
 
 class SpoutCollector:
-    """SpoutOutputCollector: every tracked emission is a new root, that of the next member of a batch."""
+    """SpoutOutputCollector: every tracked emission is a new root, that of the next member of a
+    batch.
+    """
 
     __slots__ = (
         "_batches",
@@ -75,11 +77,13 @@ class SpoutCollector:
         self._expect_batches = expect_batches
         self._batches: BatchEmitter | None = None
         self.trees = NewTrees(draw_root)
-        self._new_root = None if draw_root is None else self.trees.next_root  # None: nothing is tracked
+        # None: nothing is tracked
+        self._new_root = None if draw_root is None else self.trees.next_root
         self._report = report
         self.born = self.trees.ids
         self._emit = fast_emit(emitter)
-        self.immediate: list[Any] = []  # message ids of untracked emissions: acked at once, as Storm does without ackers
+        # message ids of untracked emissions: acked at once, as Storm does without ackers
+        self.immediate: list[Any] = []
 
     def emit(self, values: Any, message_id: Any = None, stream: str = "default") -> None:
         """Send values to every subscriber of a stream."""
@@ -100,7 +104,9 @@ class SpoutCollector:
             self._emit(values, stream)
             self.born.append(message_id)
 
-    def emit_direct(self, task: int, values: Any, message_id: Any = None, stream: str = "default") -> None:
+    def emit_direct(
+        self, task: int, values: Any, message_id: Any = None, stream: str = "default"
+    ) -> None:
         """Send values to one task of a direct stream's subscriber."""
         if message_id is not None:
             message_id = self._checked(message_id)
@@ -119,12 +125,15 @@ class SpoutCollector:
         try:
             self._batches.emit_batch(batch, stream)
         except BaseException:
-            self.trees.end_batch()  # some of its rows may stay, and must not be those of the next message too
+            # some of its rows may stay, and must not be those of the next message too
+            self.trees.end_batch()
             raise
         self._note(root, message_id)
 
     def keep_position(self, message_id: Any) -> None:
-        """Begin a tree without tuples: it is done with the next commit, which has the source's position."""
+        """Begin a tree without tuples: it is done with the next commit, which has the source's
+        position.
+        """
         message_id = self._checked(message_id)
         if self._new_root is None:
             self.immediate.append(message_id)
@@ -136,29 +145,43 @@ class SpoutCollector:
         """Change a metric of user code, as a blocking spout's thread has asked for it."""
         self._emitter.note(value, amount)
 
-    def check(self, values: Any, message_id: Any, stream: str, task: int | None = None) -> tuple[tuple[Any, ...], Any]:
-        """Check values in the emitting thread, so that an error names its line; return them as the loop takes them."""
-        return self._emitter.check(values, stream, task), None if message_id is None else self._checked(message_id)
+    def check(
+        self, values: Any, message_id: Any, stream: str, task: int | None = None
+    ) -> tuple[tuple[Any, ...], Any]:
+        """Check values in the emitting thread, so that an error names its line; return them as the
+        loop takes them.
+        """
+        return self._emitter.check(
+            values, stream, task
+        ), None if message_id is None else self._checked(message_id)
 
     def report_error(self, error: BaseException | str | Failure) -> None:
         """Record an error without failing anything."""
         self._report(report_of(error, self._emitter.component, self._task))
 
     def checked_position(self, position: Any, method: str = "snapshot") -> Any:
-        """A position that can be written, or WorkerFailedError: the spout could not go on from it after a crash."""
+        """A position that can be written, or WorkerFailedError: the spout could not go on from it
+        after a crash.
+        """
         try:
             return self._codec.normalise(position)
         except CodecError as error:
-            raise WorkerFailedError(f"spout '{self._emitter.component}': {method}() returned {error}") from error
+            raise WorkerFailedError(
+                f"spout '{self._emitter.component}': {method}() returned {error}"
+            ) from error
 
     def _checked(self, message_id: Any) -> Any:
-        """The id as `ack` and `fail` will be given it, also by a later owner: from the codec's closed set."""
+        """The id as `ack` and `fail` will be given it, also by a later owner: from the codec's
+        closed set.
+        """
         if type(message_id) is int and INT_MIN <= message_id <= INT_MAX:
             return message_id
         try:
             return as_message_id(self._codec.normalise(message_id))
         except CodecError as error:
-            raise CodecError(f"component '{self._emitter.component}', message id: {error}") from error
+            raise CodecError(
+                f"component '{self._emitter.component}', message id: {error}"
+            ) from error
 
     def _root(self, message_id: Any) -> int:
         return 0 if message_id is None or self._new_root is None else self._new_root()
@@ -200,7 +223,8 @@ class SpoutTask:
         self.is_active = False
         self.is_dry = False
         self.wait_until_ms = 0.0
-        self.pace = 1  # calls between two looks at the clock: few until the source has shown that it is fast
+        # calls between two looks at the clock: few until the source has shown that it is fast
+        self.pace = 1
         self.acked = self.failed = 0
         self.spent = TaskTime()
         self.time: TaskEventTime | None = None  # none: nobody behind it lives by time
@@ -220,8 +244,15 @@ class SpoutTask:
 
     @property
     def has_ended(self) -> bool:
-        """Return whether this task will never emit again, not even to replace a tuple that fails."""
-        return self.time is not None and self.is_open and self._asked("has_ended") and not len(self.pending)
+        """Return whether this task will never emit again, not even to replace a tuple that
+        fails.
+        """
+        return (
+            self.time is not None
+            and self.is_open
+            and self._asked("has_ended")
+            and not len(self.pending)
+        )
 
     @property
     def has_said_all(self) -> bool:
@@ -233,17 +264,26 @@ class SpoutTask:
         self._births.note(now_ms)
 
     def ask(self, epoch: Epoch, calls: int, now_ms: int) -> bool:
-        """Call next_tuple up to `calls` times; return False when the source had nothing. `is_dry`: so did the last one."""
-        log, born, changes = self.emitter.log, self.collector.born, self.emitter.changes
-        next_tuple, limit = self.spout.next_tuple, min(calls, self.pending.room)
-        start, immediate = self.emitter.emitted, self.collector.immediate
+        """Call next_tuple up to `calls` times; return False when the source had nothing. `is_dry`:
+        so did the last one.
+        """
+        log = self.emitter.log
+        born = self.collector.born
+        changes = self.emitter.changes
+        next_tuple = self.spout.next_tuple
+        limit = min(calls, self.pending.room)
+        start = self.emitter.emitted
+        immediate = self.collector.immediate
         had = len(immediate)
         self.collector.trees.size = self.pending.batch_size(self._batch_size)
         mark = born_mark = immediate_mark = change_mark = 0
         self.is_dry = False
         try:
             for _ in range(limit):
-                mark, born_mark, immediate_mark, change_mark = len(log), len(born), len(immediate), len(changes)
+                mark = len(log)
+                born_mark = len(born)
+                immediate_mark = len(immediate)
+                change_mark = len(changes)
                 next_tuple()
                 # A call that only counted a metric has emitted nothing.
                 if len(born) == born_mark and len(log) - len(changes) == mark - change_mark:
@@ -272,14 +312,19 @@ class SpoutTask:
             self.pending.add_batch(root, ids, now_ms)
 
     def rest(self, now_us: int, shortest_ms: int, longest_ms: int) -> None:
-        """Nothing came: wait a little, and longer each time once the source has been silent (Storm's progressive wait)."""
+        """Nothing came: wait a little, and longer each time once the source has been silent
+        (Storm's progressive wait).
+        """
         is_silent = now_us - self._emitted_us >= _WARM_US
-        self._idle_ms = min(max(shortest_ms, self._idle_ms * 2), longest_ms) if is_silent else shortest_ms / 4
+        self._idle_ms = (
+            min(max(shortest_ms, self._idle_ms * 2), longest_ms) if is_silent else shortest_ms / 4
+        )
         self.wait_until_ms = max(self.wait_until_ms, now_us / 1000 + self._idle_ms)
 
     def wake(self, now_us: int) -> None:
         """Something came: ask again at once."""
-        self._idle_ms, self._emitted_us = 0.0, now_us
+        self._idle_ms = 0.0
+        self._emitted_us = now_us
 
     def settle(self, verdict: SettledRoots, now_ms: int) -> list[int]:
         """Take in verdicts of an acker; return complete latencies in milliseconds."""
@@ -303,7 +348,9 @@ class SpoutTask:
         return taken
 
     def next_due_ms(self, now_ms: int, rested_ms: int, is_active: bool) -> float | None:
-        """Return when to tell user code of messages that have ended, or ask it for more: at `rested_ms` if its wait is over."""
+        """Return when to tell user code of messages that have ended, or ask it for more: at
+        `rested_ms` if its wait is over.
+        """
         if self.has_callbacks:
             return now_ms
         if not is_active or self.is_exhausted or not self.pending.room:
@@ -316,9 +363,14 @@ class SpoutTask:
         return bool(self.pending.has_callbacks or self.collector.immediate)
 
     def make_callbacks(self) -> bool:
-        """Tell user code what the last commit settled; whether it emitted anything on that occasion."""
+        """Tell user code what the last commit settled; whether it emitted anything on that
+        occasion.
+        """
         # Ids come back as the user gave them: what the codec made a list is a tuple again.
-        outcomes = [o._replace(message_id=as_message_id(o.message_id)) for o in self.pending.take_callbacks()]
+        outcomes = [
+            o._replace(message_id=as_message_id(o.message_id))
+            for o in self.pending.take_callbacks()
+        ]
         immediate = [Outcome(0, message_id) for message_id in self.collector.immediate]
         self.collector.immediate.clear()
         if isinstance(self.spout, ThreadedSpout):
@@ -339,11 +391,14 @@ class SpoutTask:
         """Follow the topology's status; a spout that rests says what it would hand over."""
         # A savepoint is made of resting spouts: what they hand over is written once, with the next
         # commit (decision 31).
-        self._must_hand_over, self.handed = not is_active, []
+        self._must_hand_over = not is_active
+        self.handed = []
         self._asked("activate" if is_active else "deactivate")
 
     def take_handed(self) -> list[Any]:
-        """Return what a later submission needs to go on here, in a list, once the spout rests; empty when it is known already."""
+        """Return what a later submission needs to go on here, in a list, once the spout rests;
+        empty when it is known already.
+        """
         if not self._must_hand_over or not isinstance(self.spout, ReplayableSpout):
             return []
         self._must_hand_over = False
@@ -366,13 +421,17 @@ class SpoutTask:
         return self._position
 
     def extent(self) -> tuple[int, int]:
-        """Return (total, done) of the source in its own units; zeros when it has no such figures."""
+        """Return (total, done) of the source in its own units; zeros when it has no such
+        figures.
+        """
         found = self._asked("extent")
         try:
             total, done = found
             return int(total), int(done)
         except (TypeError, ValueError):
-            raise WorkerFailedError(f"spout '{self.component}': extent() returned {found!r:.80}, not (total, done)") from None
+            raise WorkerFailedError(
+                f"spout '{self.component}': extent() returned {found!r:.80}, not (total, done)"
+            ) from None
 
     def restore(self, position: Any) -> None:
         """Go on from a stored position."""
@@ -390,7 +449,9 @@ class SpoutTask:
             observer.settled(outcomes)
 
     def _asked(self, method: str) -> Any:
-        """Return the spout's answer; WorkerFailedError when it raises, since nothing can be put in its place."""
+        """Return the spout's answer; WorkerFailedError when it raises, since nothing can be put in
+        its place.
+        """
         try:
             return getattr(self.spout, method)()
         except SparkStormError:
@@ -409,7 +470,9 @@ class SpoutTask:
             self.collector.report_error(failure_of(error))
 
     def _take_back(self, mark: int, born_mark: int, immediate_mark: int) -> None:
-        """Take back what a call emitted that raised, and its message ids: an untracked one would be acked without its row."""
+        """Take back what a call emitted that raised, and its message ids: an untracked one would be
+        acked without its row.
+        """
         self.emitter.roll_back(mark)
         self.collector.trees.roll_back(born_mark)
         del self.collector.immediate[immediate_mark:]
@@ -425,5 +488,7 @@ class SpoutTask:
 
 
 def as_message_id(value: Any) -> Any:
-    """A message id as users hand it in: what the codec made a list is a tuple again, so that it can be a key."""
+    """A message id as users hand it in: what the codec made a list is a tuple again, so that it can
+    be a key.
+    """
     return tuple(as_message_id(item) for item in value) if isinstance(value, list) else value

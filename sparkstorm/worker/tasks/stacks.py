@@ -1,13 +1,16 @@
 """Stacks of a worker process: samples of all its threads, counted by stack, while a client looks.
 
-A thread beside the loop takes the samples with `sys._current_frames`, and the loop publishes their counts once a second. A stack
-has the thread's name and its calls, the outermost first; besides the samples it has the CPU time that the thread has used
-(Linux), by which work and waiting are told apart.
+A thread beside the loop takes the samples with `sys._current_frames`, and the loop publishes their
+counts once a second. A stack has the thread's name and its calls, the outermost first; besides the
+samples it has the CPU time that the thread has used (Linux), by which work and waiting are told
+apart.
 
-Law: nothing runs while nobody looks, and no value of a variable leaves the process: names of functions, files and lines only.
-Left out: py-spy, which sees C frames and needs no help of the process, but the right to trace it: that is root's, or a
-setting of the kernel's and the container's, on every host (docs/dependencies.md). A sample is taken when the sampling thread
-gets Python's lock, so a call of C code that holds it is seen at its end, in the Python line that made it.
+Law: nothing runs while nobody looks, and no value of a variable leaves the process: names of
+functions, files and lines only. Left out: py-spy, which sees C frames and needs no help of the
+process, but the right to trace it: that is root's, or a setting of the kernel's and the
+container's, on every host (docs/dependencies.md). A sample is taken when the sampling thread gets
+Python's lock, so a call of C code that holds it is seen at its end, in the Python line that made
+it.
 """
 
 from __future__ import annotations
@@ -22,8 +25,8 @@ from types import FrameType
 from sparkstorm.model.values.tagged import to_json
 from sparkstorm.transport.keys import stacks_name
 
-# Fifty a second: some 0.1 ms each, half a percent of a core. Half as often a client waits twice as long
-# for the same picture; twice as often shows nothing that a second more does not.
+# Fifty a second: some 0.1 ms each, half a percent of a core. Half as often a client waits twice as
+# long for the same picture; twice as often shows nothing that a second more does not.
 PERIOD_S = 0.02
 _DEEPEST = 100
 _MOST_NAME = 160
@@ -36,7 +39,8 @@ Stack = tuple[str, tuple[str, ...]]
 class StackTap:
     """The tap of a worker's stacks.
 
-    `beside` runs a function on a thread of its own; without it, as in a simulation, each look takes one sample.
+    `beside` runs a function on a thread of its own; without it, as in a simulation, each look takes
+    one sample.
     """
 
     def __init__(
@@ -48,7 +52,9 @@ class StackTap:
     ) -> None:
         self._name = stacks_name(owner)
         self.names: Collection[str] = [self._name]
-        self._now_ms, self._beside, self._frames = now_ms, beside, frames
+        self._now_ms = now_ms
+        self._beside = beside
+        self._frames = frames
         self._lock = threading.Lock()
         self._is_open = self._is_running = False
         self._count = 0
@@ -67,15 +73,24 @@ class StackTap:
     def take(self) -> Mapping[str, Sequence[bytes]]:
         """Return the counts since the last call."""
         with self._lock:
-            found, count, self._found, self._count = self._found, self._count, {}, 0
+            found = self._found
+            count = self._count
+            self._found = {}
+            self._count = 0
         if not count:
             return {}
         most = sorted(found.items(), key=lambda each: -each[1][0])
         rest = most[_MOST_STACKS:]
-        stacks = [[thread, list(calls), *figures] for (thread, calls), figures in most[:_MOST_STACKS]]
+        stacks = [
+            [thread, list(calls), *figures] for (thread, calls), figures in most[:_MOST_STACKS]
+        ]
         if rest:
             stacks.append([OTHER, [], *(sum(figures[n] for _, figures in rest) for n in (0, 1))])
-        record = {"task": 0, "time_ms": self._now_ms(), "values": {"count": count, "stacks": stacks}}
+        record = {
+            "task": 0,
+            "time_ms": self._now_ms(),
+            "values": {"count": count, "stacks": stacks},
+        }
         return {self._name: [to_json(record).encode()]}
 
     def sample(self) -> None:
@@ -101,9 +116,15 @@ class StackTap:
         self._is_running = False
 
     def _cpu_us(self, ident: int, native_id: int | None) -> int:
-        """Return the microseconds of CPU that a thread has used since its last sample; 0 where the system does not say."""
+        """Return the microseconds of CPU that a thread has used since its last sample; 0 where the
+        system does not say.
+        """
         try:
-            now_ns = int(Path(f"/proc/self/task/{native_id}/schedstat").read_text(encoding="ascii").split()[0])
+            now_ns = int(
+                Path(f"/proc/self/task/{native_id}/schedstat")
+                .read_text(encoding="ascii")
+                .split()[0]
+            )
         except (OSError, ValueError, IndexError):
             return 0
         before_ns = self._cpu_ns.get(ident, now_ns)
@@ -112,7 +133,9 @@ class StackTap:
 
 
 def calls_of(frame: FrameType | None) -> tuple[str, ...]:
-    """Return the calls of a stack, outermost first: function and file, of the innermost one also the line."""
+    """Return the calls of a stack, outermost first: function and file, of the innermost one also
+    the line.
+    """
     found: list[str] = []
     while frame is not None and len(found) < _DEEPEST:
         code = frame.f_code

@@ -1,4 +1,5 @@
-"""States of a worker's bolts: of the backend that topology.state.backend names, and what to read for a block of rows.
+"""States of a worker's bolts: of the backend that topology.state.backend names, and what to read
+for a block of rows.
 
 Law: the backend changes where values lie and never a result. Left out: choosing it by the size of
 the state: an epoch that made it too large would have to move it while its worker waits, and memory
@@ -51,15 +52,22 @@ class TaskBase:
 
 
 def stored_state(
-    plan: WorkerPlan, store: Transport, task: int, fields: Sequence[dict[str, Any]], is_threaded: bool = False
+    plan: WorkerPlan,
+    store: Transport,
+    task: int,
+    fields: Sequence[dict[str, Any]],
+    is_threaded: bool = False,
 ) -> MemoryState:
-    """Return the state of a task whose journal has these entries, of the backend that its component's settings name.
+    """Return the state of a task whose journal has these entries, of the backend that its
+    component's settings name.
 
-    A state in memory becomes a lazy one at its next start under that backend. The way back is refused: a lazy state may be
-    larger than memory.
+    A state in memory becomes a lazy one at its next start under that backend. The way back is
+    refused: a lazy state may be larger than memory.
     """
-    component, marks = plan.component_by_task[task], [each["n"] for each in fields if "n" in each]
-    settings, is_strict = StateSettings.of(plan.conf, plan.topology.components[component].conf), plan.is_strict or plan.is_careful
+    component = plan.component_by_task[task]
+    marks = [each["n"] for each in fields if "n" in each]
+    settings = StateSettings.of(plan.conf, plan.topology.components[component].conf)
+    is_strict = plan.is_strict or plan.is_careful
     # A simulation draws the backend by its seed, so that both are run by the same tests.
     is_drawn = plan.lazy_keys > 0 and not is_threaded
     if settings.backend != "lazy" and not is_drawn:
@@ -75,7 +83,12 @@ def stored_state(
             f"its state, which {_BACKEND}: lazy does not have; set {_BACKEND}: memory in this component's settings"
         )
     else:
-        state = LazyState(plan.codec, TaskBase(store, plan.topology_id, task), plan.lazy_keys or settings.cache_keys, is_strict)
+        state = LazyState(
+            plan.codec,
+            TaskBase(store, plan.topology_id, task),
+            plan.lazy_keys or settings.cache_keys,
+            is_strict,
+        )
     for each in fields:
         state.load(each.get("s", ()), each.get("d", ()))
     if isinstance(state, LazyState):
@@ -84,16 +97,23 @@ def stored_state(
     return state
 
 
-def expecting(topology: Topology, component: str, bolt: Any, state: MemoryState | None) -> Expect | None:
-    """Return a function after which a lazy state reads the keys of a block's rows at once, when it misses one; else None.
+def expecting(
+    topology: Topology, component: str, bolt: Any, state: MemoryState | None
+) -> Expect | None:
+    """Return a function after which a lazy state reads the keys of a block's rows at once, when it
+    misses one; else None.
 
-    The keys are taken for the values of the bolt's `key_fields`, else of the fields by which the input is grouped: bare for one
-    field, a tuple for several. A wrong guess costs reads, never a result.
+    The keys are taken for the values of the bolt's `key_fields`, else of the fields by which the
+    input is grouped: bare for one field, a tuple for several. A wrong guess costs reads, never a
+    result.
     """
     if not isinstance(state, LazyState):
         return None
     own = tuple(getattr(bolt, "key_fields", ()))
-    names_by_input = {(each.component, each.stream): own or each.grouping.fields for each in topology.components[component].inputs}
+    names_by_input = {
+        (each.component, each.stream): own or each.grouping.fields
+        for each in topology.components[component].inputs
+    }
     pick_by_source: dict[Source, Callable[[Any], Any] | None] = {}
 
     def pick_of(source: Source) -> Callable[[Any], Any] | None:

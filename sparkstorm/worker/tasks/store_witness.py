@@ -1,4 +1,5 @@
-"""A worker's knowledge of its store's incarnation: what it expects at the claim, says of a loss, and carries in heartbeats.
+"""A worker's knowledge of its store's incarnation: what it expects at the claim, says of a loss,
+and carries in heartbeats.
 
 Law: nothing is executed on a store that has lost more than its tail, unless the operator has said
 so; and what is known only grows. Left out: asking the store alone: one that was put back to an
@@ -29,38 +30,48 @@ from sparkstorm.transport.store_loss import stop_text
 from sparkstorm.worker.epoch import IdSource
 from sparkstorm.worker.tasks.worker_plan import WorkerPlan
 
-# Tasks that are named, and characters of each: the sentence goes through heartbeats. Half of them hides
-# tasks of a usual sink; double makes a sentence that nobody reads.
+# Tasks that are named, and characters of each: the sentence goes through heartbeats. Half of them
+# hides tasks of a usual sink; double makes a sentence that nobody reads.
 _MOST = 8
 _MOST_TEXT = 160
-# For all targets together: a start that is refused should not look like one that hangs. Half of it cuts
-# targets off that answer slowly; double keeps the slot waiting for what it cannot use.
+# For all targets together: a start that is refused should not look like one that hangs. Half of it
+# cuts targets off that answer slowly; double keeps the slot waiting for what it cannot use.
 _LIMIT_S = 10.0
 
 
 class StoreWitness:
-    """Newest write of the store that this worker knows of, and the newest one that no tail may take.
+    """Newest write of the store that this worker knows of, and the newest one that no tail may
+    take.
 
-    Once a second, with a heartbeat, the newest write becomes a sample; a commit costs two assignments.
+    Once a second, with a heartbeat, the newest write becomes a sample; a commit costs two
+    assignments.
     """
 
     def __init__(self, plan: WorkerPlan, claim: Claim, now_ms: int, report: ReportError) -> None:
         known = plan.store_mark
-        self._step, self._time_ms = claim.step, now_ms
+        self._step = claim.step
+        self._time_ms = now_ms
         self._tail_ms = plan.settings.store_tail_ms
         self._mark = StoreMark(
-            claim.incarnation, claim.generation, claim.step, now_ms, known.floor if known else 0, known.losses if known else ()
+            claim.incarnation,
+            claim.generation,
+            claim.step,
+            now_ms,
+            known.floor if known else 0,
+            known.losses if known else (),
         )
         if claim.loss:
             self._mark = self._mark.with_loss(claim.loss)
             task = min(plan.tasks)
             text = f"{claim.loss}; it goes on with what is left (topology.store.loss=continue)"
             report(Failure(FailureKind.SYSTEM, text, plan.component_by_task[task], task))
-        self._samples = deque([(now_ms, claim.step)])  # (time, step), oldest first: the first is the floor once it is old enough
+        # (time, step), oldest first: the first is the floor once it is old enough
+        self._samples = deque([(now_ms, claim.step)])
 
     def note(self, step: int, now_ms: int) -> None:
         """Take in the number of a commit."""
-        self._step, self._time_ms = step, now_ms
+        self._step = step
+        self._time_ms = now_ms
 
     def mark(self) -> StoreMark:
         """Return what is known now."""
@@ -76,7 +87,9 @@ class StoreWitness:
         # stopped for it.
         floor = max(self._mark.floor, old_step) if old_ms <= bound_ms else self._mark.floor
         before = self._mark
-        self._mark = StoreMark(before.incarnation, before.generation, self._step, self._time_ms, floor, before.losses)
+        self._mark = StoreMark(
+            before.incarnation, before.generation, self._step, self._time_ms, floor, before.losses
+        )
         return self._mark
 
     def figures(self) -> dict[str, Any]:
@@ -91,7 +104,9 @@ def expected_of(plan: WorkerPlan, ids: IdSource) -> Expected:
 
 
 def claimed(plan: WorkerPlan, transport: Transport, clock: Clock, ids: IdSource) -> Claim:
-    """Claim a worker's tasks; StoreLostError, with what the targets of sinks have, where the store has lost data."""
+    """Claim a worker's tasks; StoreLostError, with what the targets of sinks have, where the store
+    has lost data.
+    """
     try:
         return transport.claim(plan.owner, plan.token_by_task, expected_of(plan, ids))
     except StoreLostError as error:
@@ -100,13 +115,18 @@ def claimed(plan: WorkerPlan, transport: Transport, clock: Clock, ids: IdSource)
 
 
 def held_by_targets(plan: WorkerPlan, now_ms: Callable[[], int], limit_s: float = _LIMIT_S) -> str:
-    """Return the last epoch that the target of each sink's task has, for a sentence; empty without sinks.
+    """Return the last epoch that the target of each sink's task has, for a sentence; empty without
+    sinks.
 
-    Tasks of other workers are asked too: whoever reads the sentence of one worker wants to know of all. A target that does
-    not answer in time is named; its thread ends with the worker.
+    Tasks of other workers are asked too: whoever reads the sentence of one worker wants to know of
+    all. A target that does not answer in time is named; its thread ends with the worker.
     """
-    parts = TaskParts(plan.topology_id, plan.topology, plan.conf, plan.component_by_task, plan.codec, LIVE_STREAMS)
-    bolts = (name for name, component in plan.topology.components.items() if component.kind != "spout")
+    parts = TaskParts(
+        plan.topology_id, plan.topology, plan.conf, plan.component_by_task, plan.codec, LIVE_STREAMS
+    )
+    bolts = (
+        name for name, component in plan.topology.components.items() if component.kind != "spout"
+    )
     sinks = [name for name in bolts if isinstance(plan.make_instance(name), TransactionalSink)]
     tasks = [(name, task) for name in sinks for task in parts.tasks.get(name, ())]
     answers: list[str] = []
@@ -121,7 +141,9 @@ def held_by_targets(plan: WorkerPlan, now_ms: Callable[[], int], limit_s: float 
     asking.join(limit_s)
     # The thread may still go on: what it adds from here on is left out.
     told = answers[:]
-    said = [f"{name} (task {task}): {answer}" for (name, task), answer in zip(tasks, told, strict=False)]
+    said = [
+        f"{name} (task {task}): {answer}" for (name, task), answer in zip(tasks, told, strict=False)
+    ]
     if len(told) < len(tasks[:_MOST]):
         name, task = tasks[len(told)]
         said.append(f"{name} (task {task}): no answer within {limit_s:g} s")
@@ -145,4 +167,8 @@ def _answer(sink: TransactionalSink, parts: TaskParts, task: int, now_ms: Callab
     if last is None:
         return "cannot tell"
     generation, epoch = generation_of(last)
-    return f"epoch {epoch:,}{f' of generation {generation}' if generation else ''}" if last else "nothing"
+    return (
+        f"epoch {epoch:,}{f' of generation {generation}' if generation else ''}"
+        if last
+        else "nothing"
+    )

@@ -1,7 +1,8 @@
-"""Taps of a worker: samples of the rows that its tasks emit, published after their commit while a client looks at a stream.
+"""Taps of a worker: samples of the rows that its tasks emit, published after their commit while a
+client looks at a stream.
 
-A client opens a tap (a key in the store that expires); the worker asks once a second whether one is open for a stream of
-its tasks. Without one, nothing else happens.
+A client opens a tap (a key in the store that expires); the worker asks once a second whether one is
+open for a stream of its tasks. Without one, nothing else happens.
 
 Law: a tap shows committed rows only, and changes nothing: samples may be lost, a row never is. Left
 out: a request to Nimbus, by which each look of a client would change the assignment (decision 30),
@@ -23,12 +24,12 @@ from sparkstorm.model.values.tagged import to_json
 from sparkstorm.transport.base import Transport
 from sparkstorm.transport.keys import tap_name
 
-# Rows of one stream that a worker publishes at a time. Nobody reads more in a tenth of a second; half
-# shows less of a burst, double doubles what a full store must take.
+# Rows of one stream that a worker publishes at a time. Nobody reads more in a tenth of a second;
+# half shows less of a burst, double doubles what a full store must take.
 MOST_ROWS = 50
 _EVERY_MS = 100
-# Of an emitter's log: of streams that share it the rarer one may lie further back. Half of it misses more
-# of those, double costs a turn twice the walk while somebody looks.
+# Of an emitter's log: of streams that share it the rarer one may lie further back. Half of it
+# misses more of those, double costs a turn twice the walk while somebody looks.
 _SCANNED = 200
 # Of one row; a screen holds less.
 _MOST_CHARACTERS = 16 * 1024
@@ -57,18 +58,28 @@ class Taps(TaskObserver):
     """Open taps on the streams of some tasks; it observes the tasks whose streams are looked at."""
 
     def __init__(
-        self, tasks: Iterable[Tapped], transport: Transport, now_ms: Callable[[], int], others: Sequence[OtherTap] = ()
+        self,
+        tasks: Iterable[Tapped],
+        transport: Transport,
+        now_ms: Callable[[], int],
+        others: Sequence[OtherTap] = (),
     ) -> None:
-        self._transport, self._now_ms, self._others = transport, now_ms, others
+        self._transport = transport
+        self._now_ms = now_ms
+        self._others = others
         self._tasks_by_name: dict[str, list[Tapped]] = {}
         for task in tasks:
             for stream in task.emitter.routes:
                 if not stream.startswith("__"):
-                    self._tasks_by_name.setdefault(tap_name(task.emitter.component, stream), []).append(task)
+                    self._tasks_by_name.setdefault(
+                        tap_name(task.emitter.component, stream), []
+                    ).append(task)
         self._tapped: list[Tapped] = []
         self._fresh: dict[str, deque[str]] = {}  # of the epoch at hand
         self._committed: dict[str, deque[str]] = {}
-        self._names = sorted({*self._tasks_by_name, *(name for other in others for name in other.names)})
+        self._names = sorted(
+            {*self._tasks_by_name, *(name for other in others for name in other.names)}
+        )
         self._due_ms = 0
 
     def look(self, now_ms: int) -> None:
@@ -132,7 +143,9 @@ class Taps(TaskObserver):
         self._committed = {name: deque(maxlen=MOST_ROWS) for name in self._fresh}
         for task in self._tapped:
             task.observers.remove(self)
-        self._tapped = list({id(task): task for name in self._fresh for task in self._tasks_by_name[name]}.values())
+        self._tapped = list(
+            {id(task): task for name in self._fresh for task in self._tasks_by_name[name]}.values()
+        )
         for task in self._tapped:
             task.observers.append(self)
 
@@ -155,7 +168,13 @@ def _text(source: Source, values: Any, now_ms: int) -> str:
     except CodecError as error:
         text = to_json({"task": source.task, "time_ms": now_ms, "problem": str(error)[:200]})
     if len(text) > _MOST_CHARACTERS:
-        text = to_json({"task": source.task, "time_ms": now_ms, "problem": f"a row of {len(text):,} characters is not shown"})
+        text = to_json(
+            {
+                "task": source.task,
+                "time_ms": now_ms,
+                "problem": f"a row of {len(text):,} characters is not shown",
+            }
+        )
     return text
 
 

@@ -1,4 +1,5 @@
-"""Factory of a worker's tasks: makes routes, runners and states from the plan, and restores them from the store.
+"""Factory of a worker's tasks: makes routes, runners and states from the plan, and restores them
+from the store.
 
 Law: a task is as of its last commit before its user code sees anything: state, windows, pending
 messages and held inputs are loaded, then `open` or `prepare` is called. All tasks of a worker come
@@ -89,12 +90,17 @@ class TaskSet:
     @property
     def emitters(self) -> list[Emitter]:
         """The emitters of its spouts and bolts."""
-        return [*(spout.emitter for spout in self.spouts.values()), *(bolt.emitter for bolt in self.bolts.values())]
+        return [
+            *(spout.emitter for spout in self.spouts.values()),
+            *(bolt.emitter for bolt in self.bolts.values()),
+        ]
 
     def load_rings(self) -> list[LoadRing]:
         """The turns of the load-aware shuffles of its tasks."""
         routes = [route for emitter in self.emitters for route in emitter.routes.values()]
-        return [each.ring for route in routes for each in route.subscriptions if each.ring is not None]
+        return [
+            each.ring for route in routes for each in route.subscriptions if each.ring is not None
+        ]
 
     def settle(self) -> None:
         """Take note of a successful commit."""
@@ -125,15 +131,22 @@ class TaskSet:
             try:
                 hook.shutdown()
             except USER_ERRORS as error:
-                component_by_task = {each.task: each.component for each in self.senders()} or dict.fromkeys(self.ackers, ACKER)
+                component_by_task = {
+                    each.task: each.component for each in self.senders()
+                } or dict.fromkeys(self.ackers, ACKER)
                 task = min(component_by_task, default=0)
                 self.report_error(report_of(error, component_by_task.get(task, ACKER), task))
         if self.recording is not None:
             self.recording.close()
 
     def abandon(self) -> None:
-        """End threads and files without cleanup, as the death of a worker process does; for simulations."""
-        for component in (*(s.spout for s in self.spouts.values()), *(b.runner.bolt for b in self.bolts.values())):
+        """End threads and files without cleanup, as the death of a worker process does; for
+        simulations.
+        """
+        for component in (
+            *(s.spout for s in self.spouts.values()),
+            *(b.runner.bolt for b in self.bolts.values()),
+        ):
             if isinstance(component, ThreadedBolt | ThreadedSpout):
                 # A simulated death must end real threads, which would outlive it and wake a worker
                 # that is gone.
@@ -152,29 +165,43 @@ class TaskFactory:
     def __init__(self, plan: WorkerPlan, around: WorkerServices) -> None:
         self._plan = plan
         self._around = around
-        self._generation, self._incarnation, self._origin = 0, "", plan.topology_id
+        self._generation = 0
+        self._incarnation = ""
+        self._origin = plan.topology_id
         self._hooks_of: dict[int, TaskHooks] = {}
         self._metrics_of: dict[int, TaskMetrics] = {}
         self._column_bolts: dict[str, bool] = {}
         where = (plan.topology_id, plan.topology, plan.conf, plan.component_by_task)
         self._parts = TaskParts(*where, plan.codec, LIVE_STREAMS)
         self._parts.resources[BLOBS_FOLDER] = plan.blobs_folder
-        self.source, self._tasks, self._time_plan = self._parts.source, self._parts.tasks, self._parts.time_plan
+        self.source = self._parts.source
+        self._tasks = self._parts.tasks
+        self._time_plan = self._parts.time_plan
         self._spout_tasks = frozenset(
             task
             for name, component in plan.topology.components.items()
             if component.kind == "spout"
             for task in self._tasks.get(name, ())
         )
-        self._blocks = OpenBlocks(frozenset(plan.tasks), self.source, plan.codec if plan.is_strict else None)
+        self._blocks = OpenBlocks(
+            frozenset(plan.tasks), self.source, plan.codec if plan.is_strict else None
+        )
 
     def build(self, claim: Claim) -> TaskSet:
-        """Every task of the plan, restored from what the claim found, with `open`/`prepare` called."""
+        """Every task of the plan, restored from what the claim found, with `open`/`prepare`
+        called.
+        """
         plan = self._plan
         own = {task: plan.component_by_task[task] for task in sorted(plan.tasks)}
         context = WorkerContext(plan.topology_id, plan.owner, own, plan.conf, self._parts.resources)
-        task_set = TaskSet(self._blocks, self._around.report_error, worker_hooks=started_hooks(plan.settings.worker_hooks, context))
-        self._generation, self._incarnation, self._origin = claim.generation, claim.incarnation, claim.origin
+        task_set = TaskSet(
+            self._blocks,
+            self._around.report_error,
+            worker_hooks=started_hooks(plan.settings.worker_hooks, context),
+        )
+        self._generation = claim.generation
+        self._incarnation = claim.incarnation
+        self._origin = claim.origin
         # In the order of the ids: `prepare` of one task may meet what another has shared, the same
         # in every run.
         for task in sorted(self._plan.tasks):
@@ -186,11 +213,20 @@ class TaskFactory:
                 self._metrics_of[task] = task_set.metrics[task] = metrics
                 self._add_hooks(task, component)
             task_set.inboxes[task] = Inbox(
-                task, self._plan.codec, self.source, record.cursor, self._kind_of_frames(component), self._spout_tasks
+                task,
+                self._plan.codec,
+                self.source,
+                record.cursor,
+                self._kind_of_frames(component),
+                self._spout_tasks,
             )
             # The beginning was written into the journal: an empty one means that the store has lost
             # it, and a task that began with nothing would look healthy.
-            if component not in (ACKER, MASTER) and self._plan.settings.from_checkpoint and not record.journal:
+            if (
+                component not in (ACKER, MASTER)
+                and self._plan.settings.from_checkpoint
+                and not record.journal
+            ):
                 raise StoreInconsistentError(
                     f"component '{component}' (task {task}) was given a part of {FROM_CHECKPOINT}, but "
                     "the store has it no more: kill the topology and submit it again"
@@ -201,7 +237,9 @@ class TaskFactory:
 
     def _add_hooks(self, task: int, component: str) -> None:
         if names := self._plan.component_settings(component).task_hooks:
-            hooks = self._hooks_of[task] = TaskHooks(task_hooks(names), component, task, self._around.report_error)
+            hooks = self._hooks_of[task] = TaskHooks(
+                task_hooks(names), component, task, self._around.report_error
+            )
             hooks.call("prepare", self._parts.conf(component), self._context(task, component))
 
     def _add(self, task_set: TaskSet, task: int, component: str, record: TaskRecord) -> None:
@@ -217,7 +255,9 @@ class TaskFactory:
                 bolt.observers.append(self._recorder(bolt, task_set))
 
     def _kind_of_frames(self, component: str) -> int:
-        """Return the kind of frame that a task of this component receives: acker messages, settled roots, or rows."""
+        """Return the kind of frame that a task of this component receives: acker messages, settled
+        roots, or rows.
+        """
         if component == ACKER:
             return MESSAGES
         if component == MASTER:
@@ -225,24 +265,40 @@ class TaskFactory:
         return SETTLED if self._plan.topology.components[component].kind == "spout" else ROWS
 
     def _recorder(self, bolt: BoltTask, task_set: TaskSet) -> Recorder:
-        plan, now_ms = self._plan, self._around.now_ms
+        plan = self._plan
+        now_ms = self._around.now_ms
         directory = plan.settings.record_directory or plan.log_dir
         if not directory:
-            raise WorkerFailedError(f"{COMPONENTS} is set, but topology.record.directory is not: nobody here has a folder for logs")
+            raise WorkerFailedError(
+                f"{COMPONENTS} is set, but topology.record.directory is not: nobody here has a folder for logs"
+            )
         if task_set.recording is None:
-            task_set.recording = Recording(str(directory), plan.topology_id, now_ms, is_threaded=bool(plan.log_dir))
+            task_set.recording = Recording(
+                str(directory), plan.topology_id, now_ms, is_threaded=bool(plan.log_dir)
+            )
         index = self._tasks[bolt.component].index(bolt.task)
         return task_set.recording.recorder(
-            bolt.component, bolt.task, index, plan.token_by_task[bolt.task], plan.component_settings(bolt.component), bolt.state
+            bolt.component,
+            bolt.task,
+            index,
+            plan.token_by_task[bolt.task],
+            plan.component_settings(bolt.component),
+            bolt.state,
         )
 
     def _emitter(self, task: int, component: str) -> Emitter:
-        _, _, routes, timed_outputs = self._parts.outputs(task, frozenset(self._plan.tasks), self._blocks.targets_of(component))
+        _, _, routes, timed_outputs = self._parts.outputs(
+            task, frozenset(self._plan.tasks), self._blocks.targets_of(component)
+        )
         is_strict = self._plan.is_strict or self._plan.is_careful
         hooks = self._hooks_of.get(task)
         # A hook sees each emission: such an emitter is strict, so that no faster way goes around
         # it.
-        emitter = Emitter(component, routes, is_strict) if hooks is None else hooked_emitter(component, routes, hooks)
+        emitter = (
+            Emitter(component, routes, is_strict)
+            if hooks is None
+            else hooked_emitter(component, routes, hooks)
+        )
         emitter.timed_outputs = timed_outputs
         self._metrics_of[task].bind(emitter.note)
         return emitter
@@ -250,20 +306,31 @@ class TaskFactory:
     def _context(self, task: int, component: str) -> TopologyContext:
         streams = self._column_streams(component)
         metrics = self._metrics_of[task]
-        return self._parts.context(task, self._plan.tasks, self._around.now_ms, streams, self._incarnation, metrics=metrics)
+        return self._parts.context(
+            task, self._plan.tasks, self._around.now_ms, streams, self._incarnation, metrics=metrics
+        )
 
     def _column_streams(self, component: str) -> frozenset[str]:
         topology = self._plan.topology
         if topology.components[component].kind != "spout":
             return frozenset()
-        by_stream = {stream: topology.subscribers(component, stream) for stream in topology.components[component].streams}
-        return frozenset(stream for stream, found in by_stream.items() if any(self._takes_batches(id) for id, _ in found))
+        by_stream = {
+            stream: topology.subscribers(component, stream)
+            for stream in topology.components[component].streams
+        }
+        return frozenset(
+            stream
+            for stream, found in by_stream.items()
+            if any(self._takes_batches(id) for id, _ in found)
+        )
 
     def _takes_batches(self, component: str) -> bool:
         # The plan's topology is bare: what a component is, only an instance shows.
         if component not in self._column_bolts:
             # One instance per component and start: it is made to be asked and dropped.
-            self._column_bolts[component] = isinstance(self._plan.make_instance(component), ColumnBolt)
+            self._column_bolts[component] = isinstance(
+                self._plan.make_instance(component), ColumnBolt
+            )
         return self._column_bolts[component]
 
     def _acker(self, task: int, task_set: TaskSet, record: TaskRecord) -> AckerTask:
@@ -277,17 +344,39 @@ class TaskFactory:
         spout: Spout = self._plan.make_instance(component)
         emitter = self._emitter(task, component)
         expect_batches = partial(self._blocks.expect_batches, component)
-        collector = SpoutCollector(emitter, task, self._root_drawer(), self._around.report_error, self._plan.codec, expect_batches)
+        collector = SpoutCollector(
+            emitter,
+            task,
+            self._root_drawer(),
+            self._around.report_error,
+            self._plan.codec,
+            expect_batches,
+        )
         hooks = self._hooks_of.get(task)
-        has_callbacks = hooks is not None or type(spout).ack is not Spout.ack or type(spout).fail is not Spout.fail
+        has_callbacks = (
+            hooks is not None
+            or type(spout).ack is not Spout.ack
+            or type(spout).fail is not Spout.fail
+        )
         limit = self._plan.component_settings(component).max_spout_pending
         pending = Pending(limit, has_callbacks, self._plan.settings.workers)
         # Only for components that wait: a computing bolt of four tasks did 18,100 tuples/s in the
         # loop, 12,400 on threads (decision 28).
         if spout.blocking or self._plan.component_settings(component).executor_threads:
             spout = threaded(spout, self._around.wake)
-        births, size = self._blocks.births(component), self._plan.settings.batch_size
-        made = SpoutTask(task, component, spout, emitter, collector, pending, task_set.inboxes[task], births, size)
+        births = self._blocks.births(component)
+        size = self._plan.settings.batch_size
+        made = SpoutTask(
+            task,
+            component,
+            spout,
+            emitter,
+            collector,
+            pending,
+            task_set.inboxes[task],
+            births,
+            size,
+        )
         made.observers += [] if hooks is None else [hooks]
         with reading(self._key("journal", task)):
             fields = list(task_set.journals[task].read(record))
@@ -305,13 +394,18 @@ class TaskFactory:
         return made
 
     def _bolt(self, task: int, component: str, task_set: TaskSet, record: TaskRecord) -> BoltTask:
-        bolt: Bolt | BasicBolt | WindowedBolt | TimedBolt | TransactionalSink = self._plan.make_instance(component)
+        bolt: Bolt | BasicBolt | WindowedBolt | TimedBolt | TransactionalSink = (
+            self._plan.make_instance(component)
+        )
         with reading(self._key("journal", task)):
             fields = list(task_set.journals[task].read(record))
             made = self._stored_bolt(task, component, bolt, task_set, fields)
         with reading(self._key("held", task)):
             now_ms = self._around.now_ms()
-            held = [decode_held(self._plan.codec, key, data, self.source, now_ms) for key, data in sorted(record.held.items())]
+            held = [
+                decode_held(self._plan.codec, key, data, self.source, now_ms)
+                for key, data in sorted(record.held.items())
+            ]
         version = next((each["v"] for each in reversed(fields) if "v" in each), 1)
         # Before `prepare`, which migrates a state of another version.
         made.resume(record.last_entry, held, version)
@@ -323,9 +417,12 @@ class TaskFactory:
         made.prepare(context)
         return made
 
-    def _stored_bolt(self, task: int, component: str, bolt: Any, task_set: TaskSet, fields: list[dict[str, Any]]) -> BoltTask:
+    def _stored_bolt(
+        self, task: int, component: str, bolt: Any, task_set: TaskSet, fields: list[dict[str, Any]]
+    ) -> BoltTask:
         """Return a bolt's task with the state, the windows and the marks that its journal has."""
-        emitter, state = self._emitter(task, component), self._state(bolt, task, fields)
+        emitter = self._emitter(task, component)
+        state = self._state(bolt, task, fields)
         times = self._stored(fields, "w", "x") if self._time_plan.is_told(component) else None
         if isinstance(bolt, TransactionalSink):
             # Rows of an epoch that outlasts commits; a sink has no state of the user's.
@@ -333,14 +430,17 @@ class TaskFactory:
             runner: Runner = self._sink_runner(bolt, component, fields, state)
         else:
             runner = self._runner(bolt, emitter, state, times, task)
-        births, feed = self._blocks.births(component), self._blocks.feeds[task]
-        inbox, new_key = task_set.inboxes[task], self._around.new_key
+        births = self._blocks.births(component)
+        feed = self._blocks.feeds[task]
+        inbox = task_set.inboxes[task]
+        new_key = self._around.new_key
         made = BoltTask(task, component, bolt, runner, emitter, state, inbox, new_key, births, feed)
         made.expect = expecting(self._plan.topology, component, bolt, state)
         task_set.journals[task].lazy = state if isinstance(state, LazyState) else None
         if task in self._hooks_of:
             made.observers.append(self._hooks_of[task])
-        if self._plan.log_dir and not isinstance(runner.bolt, ThreadedBolt):  # a simulation has no time of its own to measure
+        # a simulation has no time of its own to measure
+        if self._plan.log_dir and not isinstance(runner.bolt, ThreadedBolt):
             made.watch = CallWatch(component, task, self._around.report_error)
         self._add_time(made, times)
         return made
@@ -350,23 +450,55 @@ class TaskFactory:
         return f"{{{self._plan.topology_id}}}:{part}:{task}"
 
     def _add_time(self, made: BoltTask, times: MemoryState | None) -> None:
-        """Give a task its event time: inputs that send watermarks, and outputs that receive them."""
+        """Give a task its event time: inputs that send watermarks, and outputs that receive
+        them.
+        """
         if times is None:
             return
-        plan, component = self._time_plan, made.component
-        hearing = InputWatermarks(times, plan.inputs(component, self._tasks), plan.is_in_cycle(component))
+        plan = self._time_plan
+        component = made.component
+        hearing = InputWatermarks(
+            times, plan.inputs(component, self._tasks), plan.is_in_cycle(component)
+        )
         timing = made.runner if isinstance(made.runner, TimedRunner) else None
-        made.time = TaskEventTime(times, OutputWatermarks(times, made.emitter.timed_outputs), hearing, timing)
+        made.time = TaskEventTime(
+            times, OutputWatermarks(times, made.emitter.timed_outputs), hearing, timing
+        )
 
     def _timed_runner(
-        self, bolt: WindowedBolt | TimedBolt, emitter: Emitter, state: MemoryState, times: MemoryState, task: int
+        self,
+        bolt: WindowedBolt | TimedBolt,
+        emitter: Emitter,
+        state: MemoryState,
+        times: MemoryState,
+        task: int,
     ) -> TimedRunner:
-        plan, around = self._plan, self._around
-        settings = check_bolt(plan.topology, plan.topology.components[emitter.component], bolt, plan.conf)
+        plan = self._plan
+        around = self._around
+        settings = check_bolt(
+            plan.topology, plan.topology.components[emitter.component], bolt, plan.conf
+        )
         collector = BasicCollector(emitter, task, around.report_error)
-        return TimedRunner(bolt, settings, emitter, state, times, collector, self.source, around.now_ms, plan.retry_policy)
+        return TimedRunner(
+            bolt,
+            settings,
+            emitter,
+            state,
+            times,
+            collector,
+            self.source,
+            around.now_ms,
+            plan.retry_policy,
+        )
 
-    def _runner(self, bolt: Any, emitter: Emitter, state: MemoryState | None, times: MemoryState | None, task: int) -> Runner:
+    def _runner(
+        self,
+        bolt: Any,
+        emitter: Emitter,
+        state: MemoryState | None,
+        times: MemoryState | None,
+        task: int,
+    ) -> Runner:
         around = self._around
         if isinstance(bolt, WindowedBolt | TimedBolt):
             assert state is not None and times is not None
@@ -376,9 +508,17 @@ class TaskFactory:
         if isinstance(bolt, ColumnBolt):
             self._blocks.expect_batches(emitter.component)
         is_answering = self._plan.delivery.is_exactly_once
-        return make_runner(task, bolt, emitter, state, around.report_error, around.wake, is_answering=is_answering)
+        return make_runner(
+            task, bolt, emitter, state, around.report_error, around.wake, is_answering=is_answering
+        )
 
-    def _sink_runner(self, sink: TransactionalSink, component: str, fields: list[dict[str, Any]], kept: MemoryState) -> SinkRunner:
+    def _sink_runner(
+        self,
+        sink: TransactionalSink,
+        component: str,
+        fields: list[dict[str, Any]],
+        kept: MemoryState,
+    ) -> SinkRunner:
         last = LastEpoch(*next((each["e"] for each in reversed(fields) if "e" in each), (0, None)))
         if type(last.number) is not int or last.number < 0:
             raise ValueError(f"the last epoch of a sink is {last.number!r:.40}")
@@ -390,7 +530,9 @@ class TaskFactory:
             return None
         settings = self._plan.component_settings(self._plan.component_by_task[task])
         is_timed = isinstance(bolt, WindowedBolt | TimedBolt)
-        has_thread = not is_timed and (getattr(bolt, "blocking", False) or settings.executor_threads)
+        has_thread = not is_timed and (
+            getattr(bolt, "blocking", False) or settings.executor_threads
+        )
         return stored_state(self._plan, self._around.store, task, fields, has_thread)
 
     def _copy(self, state: MemoryState | None) -> MemoryState | None:
@@ -399,7 +541,8 @@ class TaskFactory:
             return None
         # A copy, since the loop commits while the thread changes it: the loop's state has only what
         # was taken in.
-        copy = MemoryState(self._plan.codec, is_strict=True)  # the loop takes its changes over unseen
+        # the loop takes its changes over unseen
+        copy = MemoryState(self._plan.codec, is_strict=True)
         copy.load(state.snapshot())
         return copy
 
@@ -411,8 +554,11 @@ class TaskFactory:
         return state
 
     def _root_drawer(self) -> Callable[[], int] | None:
-        """Draws numbers for roots whose acker is one of this worker's own, where there is one (topology.acker.local)."""
-        ackers, draw = self._plan.ackers, self._around.ids.root
+        """Draws numbers for roots whose acker is one of this worker's own, where there is one
+        (topology.acker.local).
+        """
+        ackers = self._plan.ackers
+        draw = self._around.ids.root
         local = [i for i, task in enumerate(ackers) if task in self._plan.token_by_task]
         if not ackers:
             return None
@@ -421,7 +567,8 @@ class TaskFactory:
         count = len(ackers)
 
         def draw_local() -> int:
-            # The draw stays random, only which acker it names is exchanged, as in every other worker.
+            # The draw stays random, only which acker it names is exchanged, as in every other
+            # worker.
             return brought_home(draw(), local, count) or draw_local()
 
         return draw_local

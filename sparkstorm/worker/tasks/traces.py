@@ -1,11 +1,14 @@
-"""Traces of a worker: what its tasks do with the rows of sampled messages, published after their commit while a client looks.
+"""Traces of a worker: what its tasks do with the rows of sampled messages, published after their
+commit while a client looks.
 
-A message is sampled by the hash of its root, so that every worker takes the same ones and no frame grows by a byte
-(`model.roots.is_sampled`). The tap's name has the share; without one nothing happens.
+A message is sampled by the hash of its root, so that every worker takes the same ones and no frame
+grows by a byte (`model.roots.is_sampled`). The tap's name has the share; without one nothing
+happens.
 
-Law: a trace has committed work only, but for calls that failed, and changes nothing; events may be lost. Left out: spans of
-OpenTelemetry in the worker, whose calls cost more than a row, and traces that are always on: a look at each row's root is
-some 150 ns. Bolts of columns are not observed: their batches would be taken apart row by row.
+Law: a trace has committed work only, but for calls that failed, and changes nothing; events may be
+lost. Left out: spans of OpenTelemetry in the worker, whose calls cost more than a row, and traces
+that are always on: a look at each row's root is some 150 ns. Bolts of columns are not observed:
+their batches would be taken apart row by row.
 """
 
 from __future__ import annotations
@@ -24,10 +27,12 @@ from sparkstorm.transport.keys import TRACE_BITS, trace_name
 from sparkstorm.worker.tasks.bolt_task import BoltTask
 from sparkstorm.worker.tasks.spout_task import SpoutTask
 
-# Events that a worker keeps for the next second. A client that asks for 50 traces a second gets some 500
-# events; half would cut those of topologies with many hops, double is more than a tap keeps.
+# Events that a worker keeps for the next second. A client that asks for 50 traces a second gets
+# some 500 events; half would cut those of topologies with many hops, double is more than a tap
+# keeps.
 _MOST_EVENTS = 1_000
-# Rows of one turn of a spout that are looked at, the newest: a spout that emits more in a turn has enough samples.
+# Rows of one turn of a spout that are looked at, the newest: a spout that emits more in a turn has
+# enough samples.
 _SCANNED = 8_192
 _MOST_TEXT = 300
 
@@ -35,28 +40,40 @@ _MOST_TEXT = 300
 class Traces:
     """The tap of a worker's traces: one observer for each of its tasks, while a client looks."""
 
-    def __init__(self, tasks: Iterable[SpoutTask | BoltTask], owner: str, now_us: Callable[[], int]) -> None:
+    def __init__(
+        self, tasks: Iterable[SpoutTask | BoltTask], owner: str, now_us: Callable[[], int]
+    ) -> None:
         self.names: Collection[str] = [trace_name(bits) for bits in TRACE_BITS]
-        self.owner, self.now_us = owner, now_us
-        self._tasks = [each for each in tasks if not (isinstance(each, BoltTask) and each.takes_batches)]
-        self._name, self._observers = "", list[_TaskTrace]()
+        self.owner = owner
+        self.now_us = now_us
+        self._tasks = [
+            each for each in tasks if not (isinstance(each, BoltTask) and each.takes_batches)
+        ]
+        self._name = ""
+        self._observers = list[_TaskTrace]()
         self._committed: deque[bytes] = deque(maxlen=_MOST_EVENTS)
 
     def follow(self, names: Collection[str]) -> None:
-        """Observe while a tap is open; of several the one with the greatest share, which has all the others'."""
+        """Observe while a tap is open; of several the one with the greatest share, which has all
+        the others'.
+        """
         bits = next((each for each in TRACE_BITS if trace_name(each) in names), None)
         name = "" if bits is None else trace_name(bits)
         if name == self._name:
             return
         for observer in self._observers:
             observer.of.observers.remove(observer)
-        self._name, self._observers = name, [] if bits is None else [_TaskTrace(self, each, bits) for each in self._tasks]
+        self._name, self._observers = (
+            name,
+            [] if bits is None else [_TaskTrace(self, each, bits) for each in self._tasks],
+        )
         for observer in self._observers:
             observer.of.observers.append(observer)
 
     def take(self) -> Mapping[str, Sequence[bytes]]:
         """Return the committed events."""
-        found, self._committed = list(self._committed), deque(maxlen=_MOST_EVENTS)
+        found = list(self._committed)
+        self._committed = deque(maxlen=_MOST_EVENTS)
         return {self._name: found} if found and self._name else {}
 
     def commit(self, events: Iterable[dict[str, object]]) -> None:
@@ -64,7 +81,11 @@ class Traces:
         now_us = self.now_us()
         for event in events:
             values = {**event, "committed_us": now_us}
-            self._committed.append(to_json({"task": values.pop("task"), "time_ms": now_us // 1000, "values": values}).encode())
+            self._committed.append(
+                to_json(
+                    {"task": values.pop("task"), "time_ms": now_us // 1000, "values": values}
+                ).encode()
+            )
 
 
 class _TaskTrace(TaskObserver):
@@ -73,10 +94,14 @@ class _TaskTrace(TaskObserver):
     sees_inputs = True
 
     def __init__(self, traces: Traces, of: SpoutTask | BoltTask, bits: int) -> None:
-        self._traces, self.of, self._bits = traces, of, bits
+        self._traces = traces
+        self.of = of
+        self._bits = bits
         self._fresh: list[dict[str, object]] = []
 
-    def executed(self, tuples: Sequence[Tuple], failures: Sequence[FailedInput], waiting: Sequence[Tuple]) -> None:
+    def executed(
+        self, tuples: Sequence[Tuple], failures: Sequence[FailedInput], waiting: Sequence[Tuple]
+    ) -> None:
         """Note the sampled inputs among these."""
         found = [(tup, root) for tup in tuples for root in self._sampled(tup.roots)]
         if not found:
@@ -129,8 +154,19 @@ class _TaskTrace(TaskObserver):
         bits = self._bits
         return (split(root) for root in each_root(roots) if root and is_sampled(root, bits))
 
-    def _note(self, root: int, what: str, text: str = "", began_us: int = 0, source: str = "") -> None:
+    def _note(
+        self, root: int, what: str, text: str = "", began_us: int = 0, source: str = ""
+    ) -> None:
         if len(self._fresh) < _MOST_EVENTS:
-            event = {"task": self.of.task, "root": root, "what": what, "component": self.of.component, "worker": self._traces.owner}
-            times = {"began_us": began_us or self._traces.now_us(), "ended_us": self._traces.now_us()}
+            event = {
+                "task": self.of.task,
+                "root": root,
+                "what": what,
+                "component": self.of.component,
+                "worker": self._traces.owner,
+            }
+            times = {
+                "began_us": began_us or self._traces.now_us(),
+                "ended_us": self._traces.now_us(),
+            }
             self._fresh.append({**event, **times, "source": source, "text": text[:_MOST_TEXT]})

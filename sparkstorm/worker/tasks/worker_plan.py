@@ -1,4 +1,5 @@
-"""WorkerPlan: the topology, tasks, fences, configuration and code of one worker, with its typed settings.
+"""WorkerPlan: the topology, tasks, fences, configuration and code of one worker, with its typed
+settings.
 
 Law: nothing here changes while the worker lives: another placement, configuration or code is
 another worker.
@@ -23,7 +24,9 @@ from sparkstorm.settings import ComponentSettings, DeliverySettings, WorkerSetti
 
 @dataclass(frozen=True)
 class WorkerPlan:
-    """Plan of a worker: `make_instance` returns a fresh copy of a component's instance for one task."""
+    """Plan of a worker: `make_instance` returns a fresh copy of a component's instance for one
+    task.
+    """
 
     topology_id: str
     topology: Topology
@@ -43,7 +46,8 @@ class WorkerPlan:
     code_key: str = ""
     store_mark: StoreMark | None = None  # what is known of the store
     blobs_folder: str = ""
-    lazy_keys: int = 0  # of a simulation: every state that can be lazy is, with so many keys in memory
+    # of a simulation: every state that can be lazy is, with so many keys in memory
+    lazy_keys: int = 0
 
     def placed(self, failure: Failure) -> Failure:
         """Return a failure with the host, the worker and the version of the code."""
@@ -66,7 +70,9 @@ class WorkerPlan:
 
     @property
     def retry_policy(self) -> RetryPolicy:
-        """Return what becomes of failed inputs under exactly-once, and of failed windows and timers."""
+        """Return what becomes of failed inputs under exactly-once, and of failed windows and
+        timers.
+        """
         return RetryPolicy(self.delivery.retries, self.delivery.back_off_ms)
 
     def component_settings(self, component: str) -> ComponentSettings:

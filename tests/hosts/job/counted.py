@@ -1,4 +1,6 @@
-"""A topology with a known answer: numbers at a steady rate until a file exists, two words of each, and the sums by word."""
+"""A topology with a known answer: numbers at a steady rate until a file exists, two words of each,
+and the sums by word.
+"""
 
 from sparkstorm.api import TopologyBuilder
 from sparkstorm.model.topology import Topology
