@@ -139,8 +139,13 @@ def letter_text(id: str, letter: DeadLetter) -> str:
     values = "".join(f"\n  {name}: {shown(repr(value))}" for name, value in pairs)
     return (
         f"{id}: {letter.component}#{letter.task} gave up after {letter.attempts} tries: {shown(letter.reason)}\n"
-        f"  from {letter.source_component}#{letter.source_task}, stream {letter.stream}{values}"
+        f"  from {letter.source_component}#{letter.source_task}, stream {letter.stream}{values}{_messages(letter)}"
     )
+
+
+def _messages(letter: DeadLetter) -> str:
+    """Return the messages from which an input descends, as `journey` takes them."""
+    return "".join(f"\n  message {root:016x}" for root in letter.roots)
 
 
 def replay(arguments: argparse.Namespace) -> int:

@@ -43,6 +43,7 @@ _MOST_CHARS = 4_000
 _MOST_LETTERS = 100
 _MOST_SHARED = 50  # records of one sample that differ by what a page looks at; more are made again
 _MOST_TRACES = 50
+_MOST_ROOTS = 20  # of one letter
 _MOST_BOXES = 5_000
 _LONGEST_LOOK_S = 60
 _BEAT_S = 4.0  # a line of comment this often: the page greys itself after 5 s without any
@@ -384,6 +385,7 @@ def _letter(letter: DeadLetter) -> dict[str, Any]:
         "traceback": "\n".join(shown(line) for line in failure.traceback.split("\n")),
         "cause": str(letter.cause),
         "values": values,
+        "roots": [f"{root:016x}" for root in letter.roots[:_MOST_ROOTS]],
         "state": None
         if letter.state is None
         else [shown(repr(pair)[:300]) for pair in letter.state[:20]],

@@ -321,6 +321,9 @@ def test_what_workers_say_cannot_command_a_terminal() -> None:
         ("\x1b[2J",),
         4,
     )
+    assert letter_text("1-1", replace(letter, roots=(255,))).endswith(
+        "\n  message 00000000000000ff"
+    )
     assert "\x1b" not in letter_text("1-1", letter) and "word: '\\x1b[2J'" in letter_text(
         "1-1", letter
     )

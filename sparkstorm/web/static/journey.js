@@ -1,18 +1,20 @@
 // One message's journey, traces of a sample, and the flame graph of a worker: each is read when it is asked for.
-import { html, useState, millis, lasted, clock, useGet, post, session } from "./lib.js";
+import { html, useState, useEffect, millis, lasted, clock, useGet, post, go, session } from "./lib.js";
 
-const open = (message, set) => (event) => { event.preventDefault(); set(message); };
-export function Journey({ topology }) {
-  const [typed, type] = useState(""), [message, look] = useState("");
+const look = (message) => go({ tab: "journey", message });
+export const Message = ({ root }) => html`<a href="#" onClick=${(event) => { event.preventDefault(); look(root); }}>${root}</a>`;
+export function Journey({ topology, message }) {
+  const [typed, type] = useState(message);
+  useEffect(() => type(message), [message]);
   const path = `/page/journey/${encodeURIComponent(topology.name)}`;
   const { found, error } = useGet(message ? `${path}?message=${encodeURIComponent(message)}` : path, 3000);
-  return html`<form class="bar" onSubmit=${(event) => { event.preventDefault(); look(typed.trim()); }}><label class="small">message or its id <input type="search" value=${typed} onInput=${(e) => type(e.target.value)} /></label><button>Look</button>${message && html`<button type="button" onClick=${() => { type(""); look(""); }}>Open messages</button>`}</form>
-    ${error ? html`<p class="alert">${error}</p>` : !found ? html`<p class="empty">Reading …</p>` : found.journey ? html`<${One} journey=${found.journey} />` : html`<${Open} messages=${found.open || []} look=${look} />`}
-    <${Traces} topology=${topology} look=${look} />`;
+  return html`<form class="bar" onSubmit=${(event) => { event.preventDefault(); look(typed.trim()); }}><label class="small">message or its id <input type="search" value=${typed} onInput=${(e) => type(e.target.value)} /></label><button>Look</button>${message && html`<button type="button" onClick=${() => look("")}>Open messages</button>`}</form>
+    ${error ? html`<p class="alert">${error}</p>` : !found ? html`<p class="empty">Reading …</p>` : found.journey ? html`<${One} journey=${found.journey} />` : html`<${Open} messages=${found.open || []} />`}
+    <${Traces} topology=${topology} />`;
 }
-function Open({ messages, look }) {
+function Open({ messages }) {
   if (!messages.length) return html`<p class="empty">No message is open. One is while its tree is neither acked nor failed; it needs an id from its spout, and ackers.</p>`;
-  return html`<div class="scroll" tabindex="0" role="region" aria-label="open messages"><table><thead><tr><th>message</th><th>spout</th><th class="n">open for</th><th>id</th></tr></thead><tbody>${messages.map((each) => html`<tr key=${each.root}><td><a href="#" onClick=${open(each.root, look)}>${each.root}</a></td><td>${each.component}#${each.task}</td><td class="n">${lasted(Date.now() - each.emit_ms)}</td><td>${each.message_id}</td></tr>`)}</tbody></table></div>`;
+  return html`<div class="scroll" tabindex="0" role="region" aria-label="open messages"><table><thead><tr><th>message</th><th>spout</th><th class="n">open for</th><th>id</th></tr></thead><tbody>${messages.map((each) => html`<tr key=${each.root}><td><${Message} root=${each.root} /></td><td>${each.component}#${each.task}</td><td class="n">${lasted(Date.now() - each.emit_ms)}</td><td>${each.message_id}</td></tr>`)}</tbody></table></div>`;
 }
 function One({ journey }) {
   return html`<p><b>${journey.sentence}</b></p>${journey.message && html`<p class="small">emitted ${clock(journey.message.emit_ms)} by ${journey.message.component}#${journey.message.task}, id ${journey.message.message_id}</p>`}
@@ -27,9 +29,9 @@ function Asked({ path, label, children }) {
   return html`<div class="bar"><button onClick=${ask} disabled=${!!state.isWaiting}>${state.isWaiting ? "Looking for 5 s …" : label}</button></div><div aria-live="polite">${state.error && html`<p class="alert">${state.error}</p>`}${state.found && children(state.found)}</div>`;
 }
 const COLOR = { emitted: "f1", executed: "f2", held: "f3", failed: "f4", "given up": "f4", acked: "f1" };
-function Traces({ topology, look }) {
+function Traces({ topology }) {
   return html`<h2>Traces</h2><${Asked} path=${`/page/traces/${encodeURIComponent(topology.name)}`} label="Follow a sample of messages for 5 s">${(found) => !found.traces.length ? html`<p class="empty">No message was traced: none was emitted meanwhile, or the topology has no ackers, so that its rows have no roots.</p>` : html`<p class="small">${found.count} messages were followed; the failed ones come first, then the slowest</p>
-    ${found.traces.map((trace) => html`<details key=${trace.root}><summary>${trace.has_failed ? "▲ " : ""}${millis(trace.took_ms)} · ${trace.events.map((each) => each.where).filter((each, n, all) => each !== all[n - 1]).join(" → ")}</summary><p class="small"><a href="#" onClick=${open(trace.root, look)}>${trace.root}</a></p>
+    ${found.traces.map((trace) => html`<details key=${trace.root}><summary>${trace.has_failed ? "▲ " : ""}${millis(trace.took_ms)} · ${trace.events.map((each) => each.where).filter((each, n, all) => each !== all[n - 1]).join(" → ")}</summary><p class="small"><${Message} root=${trace.root} /></p>
       <table><tbody>${trace.events.map((each, n) => html`<tr key=${n}><td>${each.where}</td><td>${each.what}${each.text ? ": " + each.text : ""}</td><td class="busy"><svg viewBox="0 0 100 9" preserveAspectRatio="none" aria-hidden="true" width="180" height="9"><rect class="trackfill" width="100" height="9" /><rect class=${COLOR[each.what] || "f0"} x=${100 * Math.max(0, each.began_ms) / (trace.took_ms || 1)} width=${Math.max(0.8, 100 * each.took_ms / (trace.took_ms || 1))} height="9" /></svg></td><td class="n">${millis(each.began_ms)}</td><td class="n">commit ${millis(each.committed_ms)}</td><td class="small wide">${each.worker}</td></tr>`)}</tbody></table></details>`)}`}<//>`;
 }
 const ROW = 18, WIDE = 1200;

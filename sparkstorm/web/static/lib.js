@@ -28,7 +28,7 @@ export const users = (topology) => Object.values(topology.components).filter((ea
 export function place() {
   const query = new URLSearchParams(location.search);
   const get = (name, other = "") => query.get(name) || other;
-  return { topology: get("topology"), window: get("window", "1m"), tab: get("tab", "components"), component: get("component"), worker: get("worker"), as: get("as"), at: get("at") };
+  return { topology: get("topology"), window: get("window", "1m"), tab: get("tab", "components"), component: get("component"), worker: get("worker"), as: get("as"), at: get("at"), message: get("message") };
 }
 const listeners = new Set();
 export function go(change) {
@@ -51,7 +51,7 @@ export function usePlace() {
 export function link(change) {
   const now = { topology: "", window: place().window, ...change };
   const query = new URLSearchParams(Object.entries(now).filter(([, value]) => value));
-  return { href: "/?" + query, onClick: (event) => { if (event.metaKey || event.ctrlKey) return; event.preventDefault(); go({ topology: "", tab: "", component: "", worker: "", at: "", as: "", ...change }); scrollTo(0, 0); } };
+  return { href: "/?" + query, onClick: (event) => { if (event.metaKey || event.ctrlKey) return; event.preventDefault(); go({ topology: "", tab: "", component: "", worker: "", at: "", as: "", message: "", ...change }); scrollTo(0, 0); } };
 }
 
 export let session = { csrf: "", read_only: true, name: "", windows: ["1m"] };

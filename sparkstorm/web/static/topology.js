@@ -4,7 +4,7 @@ import { Graph, held } from "./graph.js";
 import { Charts } from "./charts.js";
 import { Status } from "./cluster.js";
 import { Act } from "./dialogs.js";
-import { Journey, Stacks } from "./journey.js";
+import { Journey, Message, Stacks } from "./journey.js";
 
 const TABS = [["components", "Components"], ["workers", "Workers"], ["errors", "Errors"], ["letters", "Dead letters"], ["journey", "Journey"], ["upgrade", "Upgrade"], ["conf", "Configuration"]];
 
@@ -22,8 +22,8 @@ export function TopologyScreen({ topology, cluster, at, ask, bar }) {
     ${bar}<button class="narrow" aria-expanded=${isShown} onClick=${() => show(!isShown)}>${isShown ? "Hide graph" : "Show graph"}</button>
     ${at.as === "table" ? null : html`<section class=${"card graphcard" + (isShown ? " shown" : "")}><div class="scroll"><${Graph} topology=${topology} /></div></section>`}
     <${Charts} topology=${topology.name} time=${cluster.time_ms} />
-    <div class="bar" role="tablist" aria-label="parts of ${topology.name}" onKeyDown=${(event) => turn(event, tab)}>${TABS.map(([id, words]) => html`<button key=${id} id="tab-${id}" role="tab" tabindex=${id === tab ? 0 : -1} aria-selected=${id === tab} aria-controls="panel" onClick=${() => go({ tab: id, component: "", worker: "" })}>${words}${count[id] ? ` ${num(count[id])}` : ""}</button>`)}</div>
-    <section class="card" id="panel" role="tabpanel" aria-label=${tab}>${tab === "components" ? html`<${Components} topology=${topology} />` : tab === "workers" ? html`<${Workers} topology=${topology} at=${at} cluster=${cluster} ask=${ask} />` : tab === "errors" ? html`<${Errors} topology=${topology} />` : tab === "letters" ? html`<${Letters} topology=${topology} ask=${ask} />` : tab === "journey" ? html`<${Journey} topology=${topology} />` : tab === "upgrade" ? html`<${Upgrade} topology=${topology} ask=${ask} />` : html`<${Conf} topology=${topology} />`}</section>
+    <div class="bar" role="tablist" aria-label="parts of ${topology.name}" onKeyDown=${(event) => turn(event, tab)}>${TABS.map(([id, words]) => html`<button key=${id} id="tab-${id}" role="tab" tabindex=${id === tab ? 0 : -1} aria-selected=${id === tab} aria-controls="panel" onClick=${() => go({ tab: id, component: "", worker: "", message: "" })}>${words}${count[id] ? ` ${num(count[id])}` : ""}</button>`)}</div>
+    <section class="card" id="panel" role="tabpanel" aria-label=${tab}>${tab === "components" ? html`<${Components} topology=${topology} />` : tab === "workers" ? html`<${Workers} topology=${topology} at=${at} cluster=${cluster} ask=${ask} />` : tab === "errors" ? html`<${Errors} topology=${topology} />` : tab === "letters" ? html`<${Letters} topology=${topology} ask=${ask} />` : tab === "journey" ? html`<${Journey} topology=${topology} message=${at.message} />` : tab === "upgrade" ? html`<${Upgrade} topology=${topology} ask=${ask} />` : html`<${Conf} topology=${topology} />`}</section>
     ${at.component && topology.components[at.component] && html`<${Drawer} topology=${topology} component=${topology.components[at.component]} time=${cluster.time_ms} />`}`;
 }
 // Arrow keys turn the tabs, as in every tab list; Tab leaves them.
@@ -32,7 +32,7 @@ function turn(event, tab) {
   const next = { ArrowRight: (now + 1) % ids.length, ArrowLeft: (now + ids.length - 1) % ids.length, Home: 0, End: ids.length - 1 }[event.key];
   if (next === undefined) return;
   event.preventDefault();
-  go({ tab: ids[next], component: "", worker: "" });
+  go({ tab: ids[next], component: "", worker: "", message: "" });
   document.getElementById("tab-" + ids[next]).focus();
 }
 const COLUMNS = [["component", (c) => c.id, ""], ["tasks", (c) => c.task_count, "n wide"], ["emitted", (c) => c.window?.emitted_per_s, "n wide"], ["executed", (c) => c.window?.executed_per_s, "n"], ["busy", (c) => c.window?.busy, ""], ["execute", (c) => c.window?.execute_ms, "n wide"], ["waits", (c) => c.queued, "n"], ["failed", (c) => c.window?.counts.failed, "n"]];
@@ -83,7 +83,7 @@ function Letters({ topology, ask }) {
   if (!found.count) return html`<p class="empty">No tuple was given up. One that fails its tries is parked here, with its input, its state and the line that raised; it can be replayed when the code is mended.</p>`;
   return html`<p>${exact(found.count)} tuples parked${found.count > Object.keys(found.letters).length ? `; the oldest ${Object.keys(found.letters).length} are shown` : ""}, ${Object.keys(groups).length === 1 ? "one cause" : Object.keys(groups).length + " causes"}</p>${Object.entries(groups).map(([cause, several]) => { const ids = several.map(([id]) => id), body = { topology: topology.name, ids }; return html`<div key=${cause}><div class="bar"><h2>${cause} ×${several.length}</h2><${Act} ask=${ask} verb="replay" body=${body} label="Replay all of this cause …" /><${Act} ask=${ask} verb="drop" body=${body} label="Drop …" /></div>
     ${several.slice(0, 20).map(([id, letter]) => html`<details key=${id}><summary>${id} · ${letter.from} → ${letter.component}#${letter.task} · ${letter.attempts} tries · ${clock(letter.time_ms)}</summary><pre>${Object.entries(letter.values).map(([name, value]) => `${name} = ${value}`).join("\n")}</pre><pre>${letter.reason + "\n" + letter.traceback}</pre>${letter.state && html`<pre>${"state\n" + letter.state.join("\n")}</pre>`}
-      <div class="bar"><${Act} ask=${ask} verb="replay" body=${{ ...body, ids: [id] }} label="Replay …" /><${Act} ask=${ask} verb="drop" body=${{ ...body, ids: [id] }} label="Drop …" /><a href="/page/capsule/${encodeURIComponent(topology.name)}/${encodeURIComponent(id)}">Save as test</a></div></details>`)}</div>`; })}`;
+      <div class="bar"><${Act} ask=${ask} verb="replay" body=${{ ...body, ids: [id] }} label="Replay …" /><${Act} ask=${ask} verb="drop" body=${{ ...body, ids: [id] }} label="Drop …" /><a href="/page/capsule/${encodeURIComponent(topology.name)}/${encodeURIComponent(id)}">Save as test</a>${letter.roots.map((root) => html`<span class="small" key=${root}>journey of <${Message} root=${root} /></span>`)}</div></details>`)}</div>`; })}`;
 }
 function Upgrade({ topology, ask }) {
   const { found, error } = useGet(`/page/upgrade/${encodeURIComponent(topology.name)}`, 2000), body = { topology: topology.name };
