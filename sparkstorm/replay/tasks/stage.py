@@ -157,7 +157,10 @@ class _Partition:
         """Return the route of the data's rows, from the spout task that this partition replaces."""
         tasks = self._tasks[feed.spout]
         task = tasks[self._partition % len(tasks)]
-        route = self._edges.outputs(feed.spout, task, True).routes[feed.stream]
+        # Rows with times are no batches, and lists without any need no look at each row.
+        route = self._edges.outputs(feed.spout, task, not self._settings.is_timed).routes[
+            feed.stream
+        ]
         has_own_clock = self._settings.open_end is not None and feed not in self._job.sequence
         # One history goes on from the newest clock of all tasks of its spout; a
         # partition that is one task's rows goes on from that task's.
