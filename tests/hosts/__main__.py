@@ -213,8 +213,7 @@ def starts(lab: Lab, times: int) -> int:
             flush=True,
         )
         for driver in reversed(drivers):
-            driver.terminate()
-            driver.wait(120)
+            Host.end(driver)
     return bad
 
 

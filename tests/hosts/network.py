@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -181,6 +182,18 @@ class Host:
             )
         self._running.append(process)
         return process
+
+    @staticmethod
+    def end(process: subprocess.Popen[bytes], limit_s: float = 120.0) -> int:
+        """End a program that `start` has started by SIGTERM; return its exit status.
+
+        The signal is sent to the program itself: nsenter, which is its parent, hands none on. A
+        driver outlived its nsenter, and the next one in its folder was refused.
+        """
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        for child in children:
+            os.kill(int(child), signal.SIGTERM)
+        return process.wait(limit_s)
 
     def run(
         self,

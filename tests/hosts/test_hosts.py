@@ -46,6 +46,17 @@ def test_a_host_has_no_settings_of_whoever_made_it(
     ]
 
 
+def test_a_program_on_a_host_is_ended_by_its_own_signal(tmp_path: Path) -> None:
+    waiting = "trap 'echo ended; exit 7' TERM; echo begun; while :; do sleep 0.05; done"
+    with Network(tmp_path, {"a": []}) as network:
+        host = network.hosts["a"]
+        process = host.start("log", ["sh", "-c", waiting])
+        log = host.folder / "log"
+        wait_until(lambda: log.read_text() == "begun\n", "the program's start")
+        assert host.end(process) == 7
+        assert log.read_text() == "begun\nended\n"
+
+
 def test_hosts_have_names_and_addresses_and_lose_what_a_cut_loses(tmp_path: Path) -> None:
     with Network(tmp_path, {"a": [], "b": ["b.example"]}) as network:
         a, b = network.hosts["a"], network.hosts["b"]
