@@ -17,9 +17,9 @@ import threading
 from collections.abc import Callable, Iterable
 from itertools import pairwise
 
-from opentelemetry.exporter.otlp.proto.http import Compression  # type: ignore[import-not-found]
-from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter  # type: ignore[import-not-found]
-from opentelemetry.sdk.metrics.export import (  # type: ignore[import-not-found]
+from opentelemetry.exporter.otlp.proto.http import Compression
+from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+from opentelemetry.sdk.metrics.export import (
     AggregationTemporality,
     Gauge,
     Histogram,
@@ -32,8 +32,8 @@ from opentelemetry.sdk.metrics.export import (  # type: ignore[import-not-found]
     ScopeMetrics,
     Sum,
 )
-from opentelemetry.sdk.resources import Resource  # type: ignore[import-not-found]
-from opentelemetry.sdk.util.instrumentation import InstrumentationScope  # type: ignore[import-not-found]
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from sparkstorm import __version__
 from sparkstorm.errors import InvalidConfigError, StoreUnavailableError
