@@ -3,6 +3,7 @@
 # make chaos SECONDS=600   harm four topologies, simulated and in processes, and report (docs/testing.md)
 # make browser   a walk through the page in headless Chromium, by keyboard, with axe-core (docs/testing.md)
 # make hosts   a cluster over several hosts (network namespaces; as root), cut, slowed down and switched off (docs/testing.md)
+# make perf   whole pipelines of this tree beside another commit, in turn; fails beyond noise (benchmarks/README.md)
 # make matrix   the oldest and newest of the dependencies, and Pythons, each in an environment of its own (docs/dependencies.md)
 #               make matrix ARGS=--servers: the contracts of stores over the packaged Valkey, Redis 6.2 and Debian's 7.0
 # make wheels   this platform's wheel, repaired by auditwheel where that works, the pure one and the sdist, in dist/
@@ -33,7 +34,7 @@ WITH_JAVA = JAVA_HOME="$$($(BIN)/python -m sparkstorm.embedded --install --home)
 # Spark's workers, slots and worker children are interpreters of their own: each would compile all its modules again
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test test-fast lint types bench browser chaos asan hosts mutants matrix wheels install clean
+.PHONY: run test test-fast lint types bench perf browser chaos asan hosts mutants matrix wheels install clean
 
 run: $(VENV)/installed
 	@$(WITH_JAVA) && exec spark-submit jobs/run_topology.py $(CONF) $(ARGS)
@@ -51,8 +52,11 @@ types: $(VENV)/installed-dev
 	@$(BIN)/mypy
 
 bench: $(VENV)/installed-bench
-	@$(WITH_JAVA) && for script in $$(grep -l __main__ benchmarks/*.py); do \
+	@$(WITH_JAVA) && for script in $$(grep -l __main__ benchmarks/*.py | grep -v perf.py); do \
 		echo "== $$script"; python -m "benchmarks.$$(basename "$$script" .py)" || exit 1; done
+
+perf: $(VENV)/installed-dev
+	@$(WITH_JAVA) && exec python -m benchmarks.perf $(ARGS)
 
 chaos: $(VENV)/installed-dev
 	@$(WITH_JAVA) && exec python -m sparkstorm.testing.chaos --seconds $(SECONDS) $(ARGS)
