@@ -62,7 +62,9 @@ def compare(
     cluster: Cluster, folder: Path, name: str, lines: list[str], runs: int, with_bytewax: bool
 ) -> None:
     """Run all systems in turn so that each round sees the same machine."""
-    halves = [folder / f"{i}.txt" for i in (0, 1)]
+    texts = Path(tempfile.mkdtemp(dir=folder)) / "text"
+    texts.mkdir()
+    halves = [texts / f"{i}.txt" for i in (0, 1)]
     for i, half in enumerate(halves):
         half.write_text("\n".join(lines[i::2]))
     expected = Counter(word for line in lines for word in line.split())
@@ -142,30 +144,42 @@ def bare_loop(lines: list[str]) -> float:
 
 def bytewax(halves: list[Path]) -> float:
     """Seconds of Bytewax on two processes, their start excluded (measured on empty files)."""
-    empty = [half.with_suffix(".empty") for half in halves]
-    for file in empty:
-        file.write_text("")
-    idle = _bytewax(empty)
-    return _bytewax(halves) - idle
+    with tempfile.TemporaryDirectory() as name:
+        (Path(name) / "text").mkdir()
+        for half in halves:
+            (Path(name) / "text" / half.name).write_text("")
+        idle, _ = run_bytewax("word count", Path(name))
+    return run_bytewax("word count", halves[0].parent.parent)[0] - idle
 
 
-def _bytewax(files: list[Path]) -> float:
-    environment = {**os.environ, "BENCH_FILES": ":".join(map(str, files))}
-    started = time.perf_counter()
+def run_bytewax(case: str, folder: Path, processes: int = 2) -> tuple[float, float]:
+    """Run a case of benchmarks/peers/bytewax_field.py over the files in a folder; return wall and
+    CPU seconds.
+    """
+    (folder / "answer").mkdir(exist_ok=True)
+    environment = {**os.environ, "FIELD_CASE": case, "FIELD_FOLDER": str(folder)}
+    command = [
+        sys.executable,
+        "-m",
+        "bytewax.testing",
+        "benchmarks.peers.bytewax_field:flow",
+        "-p",
+        str(processes),
+    ]
+    began = time.perf_counter()
+    before = os.times()
     subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "bytewax.testing",
-            "benchmarks.peers.bytewax_wordcount:flow",
-            "-p",
-            "2",
-        ],
+        command,
+        cwd=Path(__file__).parent.parent,
         env=environment,
         check=True,
         stdout=subprocess.DEVNULL,
     )
-    return time.perf_counter() - started
+    after = os.times()
+    used = (
+        after.children_user + after.children_system - before.children_user - before.children_system
+    )
+    return time.perf_counter() - began, used
 
 
 def few_words(words: int) -> list[str]:

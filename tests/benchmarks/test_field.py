@@ -4,12 +4,15 @@ give the same answers.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks.field import nexmark, storm_perf, yahoo
+from benchmarks.field.__main__ import BARE, measure, table
 from benchmarks.field.case import TASKS, Case, Feed, Generator, chunks_of, difference, rows_of
+from benchmarks.field.systems import System, Took, Work, WrongAnswerError, bare_loop, make_work
 from sparkstorm.replay import EventTime, replay_locally
 from sparkstorm.testing import LocalCluster, complete_topology
 
@@ -136,3 +139,60 @@ def test_a_position_of_the_spout_is_a_chunk_and_a_place() -> None:
         while not second.is_exhausted():
             second.next_tuple()
         assert before.rows + after.rows == all_rows.rows
+
+
+@pytest.mark.parametrize("name", ["nexmark q0", "yahoo", "word count"])
+def test_files_for_peers_have_the_events_in_two_halves_and_as_a_whole(
+    name: str, tmp_path: Path
+) -> None:
+    work = make_work(name, 12_000, tmp_path)
+    stream = "bid" if name.startswith("nexmark") else "text"
+    halves = [file.read_text().splitlines() for file in sorted((tmp_path / stream).iterdir())]
+    whole = next((tmp_path / "whole" / stream).iterdir()).read_text().splitlines()
+    rows = [",".join(map(str, row)) for row in work.rows[work.case.streams[0]]]
+    assert whole == rows
+    assert sorted(halves[0] + halves[1]) == sorted(rows)
+    assert halves[0][:10] == rows[:10]
+    assert (tmp_path / "campaign").exists() is (name == "yahoo")
+
+
+def test_the_table_has_medians_ranges_and_the_ratio_to_the_bare_loop() -> None:
+    figures = {
+        ("yahoo", BARE): [Took(1.0, 1.0, {}), Took(2.0, 2.0, {}), Took(1.0, 1.0, {})],
+        ("yahoo", "ours"): [
+            Took(2.0, 3.0, {}, 5.0, 9.0),
+            Took(8.0, 3.2, {}, 6.0, 9.0),
+            Took(4.0, 2.0, {}, 7.0, 9.0),
+        ],
+    }
+    lines = table([("yahoo", 8_000)], [BARE, "ours", "absent"], figures).splitlines()
+    assert lines[2:] == [
+        "| yahoo | bare Python loop | 8 | 4-8 | 1.000 | 125.00 | - | - |",
+        "| yahoo | ours | 2 | 1-4 | 0.250 | 375.00 | 6.0 | 9.0 |",
+    ]
+
+
+def test_a_wrong_answer_of_any_system_ends_the_command(tmp_path: Path) -> None:
+    work = make_work("id bolt", 100, tmp_path)
+    right, wrong = (
+        System("right", bool, bare_loop),
+        System("Storm", bool, lambda _: Took(1.0, 1.0, {"tuples": 99})),
+    )
+    found = measure(work, [right, wrong], 1, [])
+    assert next(found)[0] == "right"
+    with pytest.raises(
+        SystemExit,
+        match="id bolt, Storm: wrong answer: 1 of 1 keys differ; 'tuples' is 99, not 100",
+    ):
+        next(found)
+
+
+def test_a_peer_that_fails_is_left_out_with_a_line_and_ours_is_not(tmp_path: Path) -> None:
+    def fail(_: Work) -> Took:
+        raise WrongAnswerError("no JVM")
+
+    work, lines = make_work("id bolt", 100, tmp_path), list[str]()
+    assert list(measure(work, [System("Storm", bool, fail)], 2, lines)) == []
+    assert lines == ["id bolt, Storm: no JVM"]
+    with pytest.raises(WrongAnswerError):
+        list(measure(work, [System("SparkStorm", bool, fail)], 2, lines))

@@ -1,13 +1,17 @@
 import java.io.FileWriter;
 import java.io.IOException;
+import java.io.Serializable;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.nio.file.StandardCopyOption;
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.locks.LockSupport;
+import java.util.function.Consumer;
+import net.minidev.json.JSONValue;
 import org.apache.storm.Config;
 import org.apache.storm.LocalCluster;
 import org.apache.storm.StormSubmitter;
@@ -18,20 +22,25 @@ import org.apache.storm.generated.GlobalStreamId;
 import org.apache.storm.task.OutputCollector;
 import org.apache.storm.task.TopologyContext;
 import org.apache.storm.task.WorkerTopologyContext;
+import org.apache.storm.topology.BasicOutputCollector;
+import org.apache.storm.topology.BoltDeclarer;
 import org.apache.storm.topology.OutputFieldsDeclarer;
 import org.apache.storm.topology.TopologyBuilder;
+import org.apache.storm.topology.base.BaseBasicBolt;
 import org.apache.storm.topology.base.BaseRichBolt;
 import org.apache.storm.topology.base.BaseRichSpout;
 import org.apache.storm.tuple.Fields;
 import org.apache.storm.tuple.Tuple;
 import org.apache.storm.tuple.Values;
+import org.apache.storm.utils.TupleUtils;
 
 /**
  * Storm's side of the comparison: the word count of benchmarks/wordcount.py with acking, and the paced chain of benchmarks/latency.py.
  *
- * <p>Arguments: words|chain|latency, local|remote, workers, folder, phases (seconds for latency), tasks of each component, and for a
- * chain the texts of a phase, bytes of each and hops. For words the folder holds texts (0.txt, 1.txt, ...); what was measured is
- * written there. A phase emits all texts and ends when every tuple is acked; all spout tasks begin a phase together.
+ * <p>Arguments: words|id|yahoo|chain|latency, local|remote, workers, folder, phases (seconds for latency), tasks of each component, and for a
+ * chain the texts of a phase, bytes of each and hops; then tuned|shipped and rich|basic. For words, id and yahoo the folder holds
+ * texts (0.txt, 1.txt, ...), for yahoo also ads.csv; what was measured and counted is written there. "shipped" leaves Storm's
+ * settings as they are but for workers, ackers and the limit of open trees; "basic" runs the bolts as BaseBasicBolts. A phase emits all texts and ends when every tuple is acked; all spout tasks begin a phase together.
  */
 public final class WordCount {
     private WordCount() {}
@@ -41,9 +50,12 @@ public final class WordCount {
         String folder = args[3];
         int amount = Integer.parseInt(args[4]);
         int tasks = Integer.parseInt(args[5]), count = Integer.parseInt(args[6]), size = Integer.parseInt(args[7]), hops = Integer.parseInt(args[8]);
+        boolean isTuned = args[9].equals("tuned"), isBasic = args[10].equals("basic");
         StormTopology topology =
                 switch (args[0]) {
-                    case "words" -> wordCount(folder, amount, tasks);
+                    case "words" -> wordCount(folder, amount, tasks, isBasic);
+                    case "id" -> through(folder, amount, tasks, isBasic);
+                    case "yahoo" -> yahoo(folder, amount, tasks, isBasic);
                     case "chain" -> chain(folder, amount, tasks, count, size, hops);
                     default -> pacedChain(folder, amount, tasks);
                 };
@@ -52,9 +64,13 @@ public final class WordCount {
         conf.setNumAckers(workers);
         conf.setMaxSpoutPending(2000);
         conf.setMessageTimeoutSecs(120);
-        conf.put(Config.TOPOLOGY_WORKER_CHILDOPTS, "-Xmx1800m -XX:+UseParallelGC");
+        if (isTuned) {
+            conf.put(Config.TOPOLOGY_WORKER_CHILDOPTS, "-Xmx1800m -XX:+UseParallelGC");
+        }
         if (args[1].equals("remote")) {
-            conf.put(Config.TOPOLOGY_PRODUCER_BATCH_SIZE, 1);
+            if (isTuned) {
+                conf.put(Config.TOPOLOGY_PRODUCER_BATCH_SIZE, 1);
+            }
             StormSubmitter.submitTopology("peer", conf, topology);
             return;
         }
@@ -66,12 +82,37 @@ public final class WordCount {
         System.exit(0);
     }
 
-    private static StormTopology wordCount(String folder, int phases, int tasks) {
+    private static StormTopology wordCount(String folder, int phases, int tasks, boolean isBasic) {
         TopologyBuilder builder = new TopologyBuilder();
         builder.setSpout("lines", new Lines(folder, phases, 0, 0), tasks);
-        builder.setBolt("split", new Split(), tasks).localOrShuffleGrouping("lines");
-        builder.setBolt("count", new Count(), tasks).fieldsGrouping("split", new Fields("word"));
+        bolt(builder, "split", new Split(), tasks, isBasic).localOrShuffleGrouping("lines");
+        bolt(builder, "count", new Count(folder), tasks, isBasic).fieldsGrouping("split", new Fields("word"));
         return builder.createTopology();
+    }
+
+    /** storm-perf's ConstSpoutIdBoltNullBolt over the lines of the texts. */
+    private static StormTopology through(String folder, int phases, int tasks, boolean isBasic) {
+        TopologyBuilder builder = new TopologyBuilder();
+        builder.setSpout("lines", new Lines(folder, phases, 0, 0), tasks);
+        bolt(builder, "id", new Pass(), tasks, isBasic).localOrShuffleGrouping("lines");
+        bolt(builder, "null", new Dropped(folder), tasks, isBasic).localOrShuffleGrouping("id");
+        return builder.createTopology();
+    }
+
+    /** The Yahoo benchmark over the lines of the texts, with the hops of benchmarks/field/yahoo.py. */
+    private static StormTopology yahoo(String folder, int phases, int tasks, boolean isBasic) {
+        TopologyBuilder builder = new TopologyBuilder();
+        builder.setSpout("ads", new Lines(folder, phases, 0, 0), tasks);
+        bolt(builder, "deserialize", new Deserialize(), tasks, isBasic).localOrShuffleGrouping("ads");
+        bolt(builder, "filter", new Views(), tasks, isBasic).localOrShuffleGrouping("deserialize");
+        bolt(builder, "projection", new Projection(), tasks, isBasic).localOrShuffleGrouping("filter");
+        bolt(builder, "join", new JoinCampaign(folder), tasks, isBasic).localOrShuffleGrouping("projection");
+        bolt(builder, "count", new CountWindows(folder), tasks, isBasic).fieldsGrouping("join", new Fields("campaign"));
+        return builder.createTopology();
+    }
+
+    private static BoltDeclarer bolt(TopologyBuilder builder, String name, Step step, int tasks, boolean isBasic) {
+        return isBasic ? builder.setBolt(name, new BasicForm(step), tasks) : builder.setBolt(name, new RichForm(step), tasks);
     }
 
     private static StormTopology chain(String folder, int phases, int tasks, int count, int size, int hops) {
@@ -199,25 +240,271 @@ public final class WordCount {
         }
     }
 
-    /** One line in, its words out. */
-    public static final class Split extends Kept {
+    /** What a bolt does with a tuple, in whichever form it runs. */
+    abstract static class Step implements Serializable {
+        abstract void run(Tuple tuple, Consumer<Values> out);
+
+        String[] fields() {
+            return new String[] {"word"};
+        }
+
+        void start(int task) {}
+
+        /** Called once a second, for what has been counted to be written. */
+        void tick() {}
+
+        boolean ticks() {
+            return false;
+        }
+    }
+
+    /** A step that counts by key; the counts are written once a second when they have changed. */
+    abstract static class Counting extends Step {
+        private final String folder;
+        private final HashMap<String, Long> counts = new HashMap<>();
+        private int task;
+        private boolean isChanged;
+
+        Counting(String folder) {
+            this.folder = folder;
+        }
+
+        void add(String key) {
+            counts.merge(key, 1L, Long::sum);
+            isChanged = true;
+        }
+
+        @Override
+        void start(int task) {
+            this.task = task;
+        }
+
+        @Override
+        boolean ticks() {
+            return true;
+        }
+
+        @Override
+        void tick() {
+            if (isChanged) {
+                isChanged = false;
+                StringBuilder text = new StringBuilder();
+                counts.forEach((key, count) -> text.append(key).append('\t').append(count).append('\n'));
+                try {
+                    Path whole = Path.of(folder, "counts-" + task + ".new");
+                    Files.writeString(whole, text);
+                    Files.move(whole, Path.of(folder, "counts-" + task + ".tsv"), StandardCopyOption.ATOMIC_MOVE);
+                } catch (IOException error) {
+                    throw new IllegalStateException(error);
+                }
+            }
+        }
+    }
+
+    /** A step as a BaseRichBolt, with acks by hand. */
+    public static final class RichForm extends BaseRichBolt {
+        private final Step step;
+        private transient OutputCollector collector;
+
+        RichForm(Step step) {
+            this.step = step;
+        }
+
+        @Override
+        public void prepare(Map<String, Object> conf, TopologyContext context, OutputCollector collector) {
+            this.collector = collector;
+            step.start(context.getThisTaskId());
+        }
+
         @Override
         public void execute(Tuple tuple) {
-            for (String word : tuple.getString(0).split(" ")) {
-                collector.emit(tuple, new Values(word));
+            if (step.ticks() && TupleUtils.isTick(tuple)) {
+                step.tick();
+            } else {
+                step.run(tuple, values -> collector.emit(tuple, values));
             }
             collector.ack(tuple);
+        }
+
+        @Override
+        public void declareOutputFields(OutputFieldsDeclarer declarer) {
+            declarer.declare(new Fields(step.fields()));
+        }
+
+        @Override
+        public Map<String, Object> getComponentConfiguration() {
+            return step.ticks() ? Map.of(Config.TOPOLOGY_TICK_TUPLE_FREQ_SECS, 1) : null;
+        }
+    }
+
+    /** A step as a BaseBasicBolt. */
+    public static final class BasicForm extends BaseBasicBolt {
+        private final Step step;
+
+        BasicForm(Step step) {
+            this.step = step;
+        }
+
+        @Override
+        public void prepare(Map<String, Object> conf, TopologyContext context) {
+            step.start(context.getThisTaskId());
+        }
+
+        @Override
+        public void execute(Tuple tuple, BasicOutputCollector collector) {
+            if (step.ticks() && TupleUtils.isTick(tuple)) {
+                step.tick();
+            } else {
+                step.run(tuple, collector::emit);
+            }
+        }
+
+        @Override
+        public void declareOutputFields(OutputFieldsDeclarer declarer) {
+            declarer.declare(new Fields(step.fields()));
+        }
+
+        @Override
+        public Map<String, Object> getComponentConfiguration() {
+            return step.ticks() ? Map.of(Config.TOPOLOGY_TICK_TUPLE_FREQ_SECS, 1) : null;
+        }
+    }
+
+    /** One line in, its words out. */
+    static final class Split extends Step {
+        @Override
+        void run(Tuple tuple, Consumer<Values> out) {
+            for (String word : tuple.getString(0).split(" ")) {
+                out.accept(new Values(word));
+            }
         }
     }
 
     /** Running count per word. */
-    public static final class Count extends Kept {
-        private final HashMap<String, Long> counts = new HashMap<>();
+    static final class Count extends Counting {
+        Count(String folder) {
+            super(folder);
+        }
 
         @Override
-        public void execute(Tuple tuple) {
-            counts.merge(tuple.getString(0), 1L, Long::sum);
-            collector.ack(tuple);
+        void run(Tuple tuple, Consumer<Values> out) {
+            add(tuple.getString(0));
+        }
+    }
+
+    /** Passes a text on. */
+    static final class Pass extends Step {
+        @Override
+        void run(Tuple tuple, Consumer<Values> out) {
+            out.accept(new Values(tuple.getValue(0)));
+        }
+    }
+
+    /** Counts what it drops. */
+    static final class Dropped extends Counting {
+        Dropped(String folder) {
+            super(folder);
+        }
+
+        @Override
+        void run(Tuple tuple, Consumer<Values> out) {
+            add("tuples");
+        }
+    }
+
+    /** Parses an event. */
+    static final class Deserialize extends Step {
+        private static final String[] FIELDS = {
+            "user_id", "page_id", "ad_id", "ad_type", "event_type", "event_time", "ip_address"
+        };
+
+        @Override
+        void run(Tuple tuple, Consumer<Values> out) {
+            Map<?, ?> event = (Map<?, ?>) JSONValue.parse(tuple.getString(0));
+            Values values = new Values();
+            for (String field : FIELDS) {
+                values.add(event.get(field));
+            }
+            out.accept(values);
+        }
+
+        @Override
+        String[] fields() {
+            return FIELDS;
+        }
+    }
+
+    /** Keeps views. */
+    static final class Views extends Step {
+        @Override
+        void run(Tuple tuple, Consumer<Values> out) {
+            if (tuple.getString(4).equals("view")) {
+                Values values = new Values();
+                values.addAll(tuple.getValues());
+                out.accept(values);
+            }
+        }
+
+        @Override
+        String[] fields() {
+            return Deserialize.FIELDS;
+        }
+    }
+
+    /** Keeps the ad and the time. */
+    static final class Projection extends Step {
+        @Override
+        void run(Tuple tuple, Consumer<Values> out) {
+            out.accept(new Values(tuple.getString(2), Long.parseLong(tuple.getString(5))));
+        }
+
+        @Override
+        String[] fields() {
+            return new String[] {"ad_id", "time"};
+        }
+    }
+
+    /** The campaign of an ad. */
+    static final class JoinCampaign extends Step {
+        private final String folder;
+        private final HashMap<String, String> campaigns = new HashMap<>();
+
+        JoinCampaign(String folder) {
+            this.folder = folder;
+        }
+
+        @Override
+        void start(int task) {
+            try {
+                for (String line : Files.readAllLines(Path.of(folder, "ads.csv"))) {
+                    String[] pair = line.split(",");
+                    campaigns.put(pair[0], pair[1]);
+                }
+            } catch (IOException error) {
+                throw new IllegalStateException(error);
+            }
+        }
+
+        @Override
+        void run(Tuple tuple, Consumer<Values> out) {
+            out.accept(new Values(campaigns.get(tuple.getString(0)), tuple.getLong(1)));
+        }
+
+        @Override
+        String[] fields() {
+            return new String[] {"campaign", "time"};
+        }
+    }
+
+    /** Views per campaign and ten seconds, as the original counts them. */
+    static final class CountWindows extends Counting {
+        CountWindows(String folder) {
+            super(folder);
+        }
+
+        @Override
+        void run(Tuple tuple, Consumer<Values> out) {
+            add(tuple.getString(0) + " " + tuple.getLong(1) / 10_000);
         }
     }
 

@@ -1,5 +1,8 @@
-"""Runs of Apache Storm 2.8.3 for comparisons: the jars from Maven, one JVM or a cluster of worker
-JVMs, the time of each phase.
+"""Runs of Apache Storm for comparisons: the jars from Maven, one JVM or a cluster of worker JVMs,
+the time of each phase.
+
+VERSION is 2.8.3. A newer one is asked for by `class_path(version)`; Storm 3 needs a JDK 21 or
+newer, by JAVA_HOME and PATH.
 """
 
 from __future__ import annotations
@@ -12,12 +15,13 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from sparkstorm.embedded.process import free_ports
 
+VERSION = "2.8.3"
 _HERE = Path(__file__).parent
 _CACHE = Path(tempfile.gettempdir()) / "sparkstorm-storm-peer"
 _OPENS = [
@@ -33,11 +37,12 @@ _ZOOKEEPER = "org.apache.storm.shade.org.apache.zookeeper.server.ZooKeeperServer
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One topology of WordCount.java: words (the texts in the folder), chain (generated texts over
-    hops) or latency.
+    """One topology of WordCount.java: words, id or yahoo (the texts in the folder), chain
+    (generated texts over hops) or latency.
 
-    `amount` is the phases, seconds for latency; `tasks` those of each component (0: one per
-    worker). A chain's phase has `count` texts of `size` bytes over `hops` hops.
+    `style` is tuned or shipped (Storm's own settings), `form` rich (BaseRichBolt) or basic
+    (BaseBasicBolt). `amount` is the phases, seconds for latency; `tasks` those of each component
+    (0: one per worker). A chain's phase has `count` texts of `size` bytes over `hops` hops.
     """
 
     kind: str
@@ -47,6 +52,8 @@ class Job:
     count: int = 0
     size: int = 0
     hops: int = 0
+    style: str = "tuned"
+    form: str = "rich"
 
     def arguments(self, mode: str, folder: Path) -> list[str]:
         """Return the arguments of WordCount's main method."""
@@ -58,19 +65,36 @@ class Job:
             str(folder),
             str(self.amount),
             *map(str, numbers),
+            self.style,
+            self.form,
         ]
 
 
-def class_path() -> str:
-    """Fetch the jars and compile the topology, once; return both as a class path."""
+def class_path(version: str = VERSION) -> str:
+    """Fetch the jars of a version and compile the topologies, once; return both as a class path.
+
+    SystemExit in one sentence when a tool is missing or Maven does not have that version.
+    """
     if missing := [tool for tool in ("mvn", "javac", "java", "jar") if shutil.which(tool) is None]:
         raise SystemExit(f"{missing[0]} is not on PATH: Maven and a JDK 17 are needed")
-    jars = _CACHE / "jars.txt"
-    classes = _CACHE / "classes"
+    cache = _CACHE / version
+    jars = cache / "jars.txt"
+    classes = cache / "classes"
     if not jars.exists():
-        _CACHE.mkdir(exist_ok=True)
-        goal = ["dependency:build-classpath", f"-Dmdep.outputFile={jars}"]
-        subprocess.run(["mvn", "-q", "-B", "-f", str(_HERE / "pom.xml"), *goal], check=True)
+        cache.mkdir(parents=True, exist_ok=True)
+        pom = cache / "pom.xml"
+        pom.write_text((_HERE / "pom.xml").read_text().replace(VERSION, version))
+        command = [
+            "mvn",
+            "-q",
+            "-B",
+            "-f",
+            str(pom),
+            "dependency:build-classpath",
+            f"-Dmdep.outputFile={jars}",
+        ]
+        if subprocess.run(command, check=False, capture_output=True).returncode:
+            raise SystemExit(f"Maven does not give org.apache.storm:storm-server:{version}")
     found = jars.read_text().strip()
     subprocess.run(
         ["javac", "-nowarn", "-d", str(classes), "-cp", found, str(_HERE / "WordCount.java")],
@@ -100,27 +124,62 @@ def phases(folder: Path) -> list[float]:
     return []
 
 
+def counted(folder: Path) -> dict[str, int]:
+    """Return what bolts have counted over all tasks and phases so far; they write it once a
+    second.
+    """
+    found: dict[str, int] = {}
+    for file in folder.glob("counts-*.tsv"):
+        for key, count in (line.split("\t") for line in file.read_text().splitlines()):
+            found[key] = found.get(key, 0) + int(count)
+    return found
+
+
+def _settled(folder: Path) -> None:
+    """Wait until the counts of the last phase are written: until they stay for two of their
+    seconds.
+    """
+    before: dict[str, int] = {}
+    for _ in range(20):
+        time.sleep(2.2)
+        if (found := counted(folder)) and found == before:
+            return
+        before = found
+
+
 def wait_for(
-    folder: Path, is_over: str | int, process: subprocess.Popen[bytes] | None = None
+    folder: Path,
+    is_over: str | int,
+    process: subprocess.Popen[bytes] | None = None,
+    watch: Callable[[int], None] | None = None,
 ) -> None:
-    """Wait for so many phases, or for a file of that name."""
+    """Wait for so many phases, or for a file of that name; `watch` is called with the number of
+    phases that have ended.
+    """
     until = time.monotonic() + _PATIENCE_S
     while (
         (len(phases(folder)) < is_over)
         if isinstance(is_over, int)
         else not (folder / is_over).exists()
     ):
+        if watch is not None:
+            watch(len(phases(folder)))
         if time.monotonic() > until or (process is not None and process.poll() is not None):
             raise SystemExit(
                 "Storm did not come to its end; its log:\n"
                 + (folder / "storm.log").read_text()[-3000:]
             )
         time.sleep(0.05)
+    if watch is not None and isinstance(is_over, int):
+        watch(is_over)
+        _settled(folder)
     (folder / "end").write_text("")
 
 
-def run_job(path: str, folder: Path, job: Job) -> None:
-    """Run a topology to its end: in one JVM for one worker, else on a cluster of worker JVMs."""
+def run_job(path: str, folder: Path, job: Job, watch: Callable[[int], None] | None = None) -> None:
+    """Run a topology to its end: in one JVM for one worker, else on a cluster of worker JVMs;
+    `watch` as of `wait_for`.
+    """
     is_over = "measured" if job.kind == "latency" else job.amount
     with (folder / "storm.log").open("wb") as log:
         if job.workers == 1:
@@ -135,7 +194,7 @@ def run_job(path: str, folder: Path, job: Job) -> None:
                 *job.arguments("local", folder),
             ]
             with started(command, log) as process:
-                wait_for(folder, is_over, process)
+                wait_for(folder, is_over, process, watch)
         else:
             with storm_cluster(path, job.workers) as submit:
                 subprocess.run(
@@ -144,7 +203,7 @@ def run_job(path: str, folder: Path, job: Job) -> None:
                     stdout=log,
                     stderr=subprocess.STDOUT,
                 )
-                wait_for(folder, is_over)
+                wait_for(folder, is_over, None, watch)
     if (folder / "failed").exists():
         raise SystemExit("Storm: tuples failed")
 

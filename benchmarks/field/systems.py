@@ -1,0 +1,420 @@
+"""How the field's benchmarks are run: SparkStorm live and replayed, a bare loop, and the peers that
+can be had on this machine.
+
+Every system gets the same events: ours by the generator within its spout, others from files that
+`write_files` fills. A run gives its wall and CPU time and its answer, and a wrong answer ends the
+benchmark. A peer that cannot run here says why, in a line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from benchmarks.field import nexmark, storm_perf, yahoo
+from benchmarks.field.case import RESULT, TASKS, Answer, Case, Generator, Row, chunks_of, rows_of
+from benchmarks.peers.sql import FLINK, SPARK, STREAMED
+from benchmarks.peers.storm.runner import Job, class_path, counted, phases, run_job
+from benchmarks.pipeline import run
+from benchmarks.wordcount import run_bytewax
+from sparkstorm.api import TopologyBuilder
+from sparkstorm.app.cluster import Cluster
+from sparkstorm.connectors import KafkaSource
+from sparkstorm.model.topology import Topology
+
+ROOT = Path(__file__).parent.parent.parent
+FLINK_HOME = ROOT / ".peers" / "flink"
+FLINK_PACKAGE = "apache-flink==2.3.0"
+# Tried in this order: 3.2.0 is the newest, but Maven does not give it everywhere; 2.8.3 is what the
+# older figures are of
+STORM_VERSIONS = ("3.2.0", "2.8.3")
+_STORM_PHASES = 3  # the first is cold and not counted
+CONF = {
+    "topology.workers": TASKS,
+    "topology.acker.executors": TASKS,
+    "topology.max.spout.pending": 5_000,
+}
+_STORM_KINDS = {"word count": "words", "id bolt": "id", "yahoo": "yahoo"}
+_IN_PYTHON = ("nexmark q0", "nexmark q1", "nexmark q2", "yahoo", "id bolt", "word count")
+CASES = {case.name: case for case in (*nexmark.CASES, *yahoo.CASES, *storm_perf.CASES)}
+
+
+class NotHereError(Exception):
+    """A peer cannot be had on this machine; the message is the line that says so."""
+
+
+class WrongAnswerError(Exception):
+    """A system's answer is not the oracle's, or it gave none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A case with its data: the generator, all rows by stream, the exact answer, and the folder of
+    the files.
+    """
+
+    case: Case
+    generator: Generator
+    rows: Mapping[str, Sequence[Row]]
+    expected: Answer
+    folder: Path
+
+    @property
+    def units(self) -> int:
+        """Events; words of the word count."""
+        return (
+            sum(self.expected.values()) if self.case.name == "word count" else self.generator.events
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Took:
+    """One run: wall and CPU seconds, complete latencies where the system knows them, and the
+    answer.
+    """
+
+    seconds: float
+    cpu: float
+    answer: Answer = field(repr=False)
+    p50_ms: float | None = None
+    p99_ms: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """A way to run cases: its name, the cases that it takes, and the run."""
+
+    name: str
+    takes: Callable[[str], bool]
+    run: Callable[[Work], Took]
+
+
+def generator_of(name: str, events: int) -> Generator:
+    """Return the events of a case: its name's first word chooses the generator."""
+    if name.startswith("nexmark"):
+        return nexmark.Nexmark(events)
+    if name == "yahoo":
+        return yahoo.Yahoo(events)
+    return storm_perf.constants(events) if name == "id bolt" else storm_perf.sentences(events)
+
+
+def make_work(name: str, events: int, folder: Path) -> Work:
+    """Generate a case's events, compute the exact answer, and write the files."""
+    case = CASES[name]
+    generator = generator_of(name, events)
+    rows = rows_of(generator)
+    write_files(generator, folder)
+    return Work(case, generator, rows, case.answer(rows), folder)
+
+
+def write_files(generator: Generator, folder: Path) -> None:
+    """Write each stream as two files, a chunk to each in turn (both are in the order of time), and
+    as a whole.
+
+    A text alone is a line; rows have commas, which no text of Nexmark has.
+    """
+    for stream in generator.streams:
+        name, suffix = (
+            (stream, "csv") if isinstance(generator, nexmark.Nexmark) else ("text", "txt")
+        )
+        for part in (name, f"whole/{name}"):
+            (folder / part).mkdir(parents=True)
+        with contextlib.ExitStack() as opened:
+            halves = [
+                opened.enter_context((folder / name / f"{n}.{suffix}").open("w")) for n in (0, 1)
+            ]
+            whole = opened.enter_context((folder / "whole" / name / f"0.{suffix}").open("w"))
+            for number in chunks_of(generator):
+                rows = generator.part(number)[stream].rows()
+                text = "".join(
+                    ",".join(map(str, row)) + "\n" if suffix == "csv" else f"{row[0]}\n"
+                    for row in rows
+                )
+                halves[number % 2].write(text)
+                whole.write(text)
+    if isinstance(generator, yahoo.Yahoo):
+        (folder / "campaign").mkdir()
+        pairs = yahoo.campaign_by_ad(generator.seed).items()
+        (folder / "campaign" / "0.csv").write_text(
+            "".join(f"{ad},{campaign}\n" for ad, campaign in pairs)
+        )
+
+
+# -- ours ------------------------------------------------------------------------------------------
+
+
+def bare_loop(work: Work) -> Took:
+    """The oracle: one thread of plain Python over rows that lie ready."""
+    began = time.perf_counter()
+    used = time.process_time()
+    answer = work.case.answer(work.rows)
+    return Took(time.perf_counter() - began, time.process_time() - used, answer)
+
+
+def live(on: Cluster, by: str) -> Callable[[Work], Took]:
+    """Return a run on a cluster: CPU is that of workers and Redis."""
+
+    def run_live(work: Work) -> Took:
+        return _on_cluster(on, work, work.case.topology(work.generator, by))
+
+    return run_live
+
+
+def _on_cluster(on: Cluster, work: Work, topology: Topology) -> Took:
+    done = run(on, topology, CONF, RESULT)
+    return Took(
+        done.seconds,
+        done.cpu["workers"] + done.cpu["redis"],
+        work.case.read(done.state),
+        done.p50_ms,
+        done.p99_ms,
+    )
+
+
+def from_kafka(on: Cluster, kafka: Any, by: str) -> Callable[[Work], Took]:
+    """Return a run of the Yahoo benchmark with its events in a topic of two partitions; Kafka's CPU
+    is not counted.
+    """
+    written: set[str] = set()
+
+    def run_kafka(work: Work) -> Took:
+        topic = f"ad-events-{by}-{work.generator.events}"
+        if topic not in written:
+            written.add(topic)
+            kafka.create_topic(topic, partitions=TASKS)
+            kafka.send(topic, (json.loads(line) for (line,) in work.rows["ad"]))
+        builder = TopologyBuilder()
+        builder.set_spout("events", KafkaSource(kafka.address, topic, follow=False), TASKS)
+        (yahoo.by_rows if by == "rows" else yahoo.by_columns)(builder, TASKS, "default")
+        return _on_cluster(on, work, builder.build())
+
+    return run_kafka
+
+
+def replayed_locally(work: Work) -> Took:
+    """A replay of rows in this process, without Spark."""
+    from sparkstorm.replay import EventTime, replay_locally
+
+    more: dict[str, Any] = (
+        {} if work.case.time is None else {"event_time": EventTime(work.case.time)}
+    )
+    began = time.perf_counter()
+    used = time.process_time()
+    found = replay_locally(
+        work.case.topology(work.generator, "rows"),
+        work.case.inputs(work.rows),
+        partitions=TASKS,
+        **more,
+    )
+    return Took(
+        time.perf_counter() - began,
+        time.process_time() - used,
+        work.case.read(found.states[RESULT]),
+    )
+
+
+def replayed(by: str) -> Callable[[Work], Took]:
+    """Return a replay on Spark, in a process of its own: the second of two runs on its session."""
+    return lambda work: _in_process([sys.executable, "-m", "benchmarks.field.replayed", by], work)
+
+
+# -- peers -----------------------------------------------------------------------------------------
+
+
+def _in_process(command: Sequence[str], work: Work, **environment: str) -> Took:
+    """Run a command on a case and the folder of its files; its last line has times and answer
+    (benchmarks/peers/clock.py).
+    """
+    whole = [*command, work.case.name, str(work.folder)]
+    done = subprocess.run(
+        whole,
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        causes = [line for line in done.stderr.splitlines() if line.startswith("Caused by: ")]
+        said = causes[-1] if causes else done.stderr[-600:]
+        raise WrongAnswerError(f"{' '.join(command[1:])} ended with {done.returncode}: {said}")
+    found = json.loads(done.stdout.splitlines()[-1])
+    return Took(found["seconds"], found["cpu"], answer_of(found["answer"]))
+
+
+def answer_of(pairs: Sequence[Sequence[Any]]) -> Answer:
+    """Return an answer from its JSON: keys that were tuples are lists there."""
+    return {tuple(key) if isinstance(key, list) else key: value for key, value in pairs}
+
+
+def spark(kind: str) -> System:
+    """Return Spark's SQL as a batch or as Structured Streaming, on two local cores."""
+    names = SPARK if kind == "batch" else STREAMED
+    command = [sys.executable, "-m", "benchmarks.peers.spark_field", kind]
+    return System(
+        f"Spark {version('pyspark')}, {kind}",
+        names.__contains__,
+        lambda work: _in_process(command, work),
+    )
+
+
+def flink(kind: str) -> System:
+    """Return Flink's SQL or its DataStream in Python, two slots; NotHereError when its environment
+    is missing.
+    """
+    python = FLINK_HOME / "bin" / "python"
+    if not python.exists():
+        raise NotHereError(
+            f"Flink, {kind}: not here; --install puts {FLINK_PACKAGE} into {FLINK_HOME.relative_to(ROOT)}"
+        )
+    names: Any = FLINK if kind == "sql" else _IN_PYTHON
+    command = [str(python), "-m", "benchmarks.peers.flink_field", kind]
+    # its JVM starts the first `python` of PATH for functions in Python
+    environment = {
+        "PYTHONPATH": str(ROOT),
+        "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}",
+    }
+    label = f"Flink {FLINK_PACKAGE.rpartition('=')[2]}, {'SQL' if kind == 'sql' else 'DataStream in Python'}"
+    return System(label, names.__contains__, lambda work: _in_process(command, work, **environment))
+
+
+def install_flink() -> None:
+    """Make Flink's environment; 0.8 GB with all that it needs."""
+    if not (FLINK_HOME / "bin" / "python").exists():
+        subprocess.run([sys.executable, "-m", "venv", str(FLINK_HOME)], check=True)
+    subprocess.run(
+        [str(FLINK_HOME / "bin" / "python"), "-m", "pip", "install", "-q", FLINK_PACKAGE],
+        check=True,
+    )
+
+
+def bytewax() -> System:
+    """Return Bytewax on two processes, their start (measured on empty files) taken away;
+    NotHereError when it is missing.
+    """
+    if find_spec("bytewax") is None:
+        raise NotHereError("Bytewax: not here; pip install -e '.[bench]' brings it")
+    return System(f"Bytewax {version('bytewax')}", _IN_PYTHON.__contains__, _run_bytewax)
+
+
+def _run_bytewax(work: Work) -> Took:
+    with tempfile.TemporaryDirectory() as name:
+        empty = Path(name)
+        for stream in ("bid", "text"):
+            (empty / stream).mkdir()
+            for part in (0, 1):
+                (empty / stream / f"{part}").write_text("")
+        if (work.folder / "campaign").exists():
+            (empty / "campaign").symlink_to(work.folder / "campaign")
+        idle = run_bytewax(work.case.name, empty)
+        whole = run_bytewax(work.case.name, work.folder)
+    parts = [
+        pair for file in (work.folder / "answer").iterdir() for pair in json.loads(file.read_text())
+    ]
+    return Took(whole[0] - idle[0], whole[1] - idle[1], _answer_of_bytewax(work.case.name, parts))
+
+
+def _answer_of_bytewax(case: str, parts: Sequence[Sequence[Any]]) -> Answer:
+    if case == "yahoo":
+        return _windows_of(dict[str, int](map(tuple, parts)))
+    found: Answer = {}
+    for key, value in parts:
+        known = tuple(key) if isinstance(key, list) else key
+        found[known] = found.get(known, 0) + value
+    return found
+
+
+def _windows_of(counts: Mapping[str, int]) -> Answer:
+    """Return the Yahoo benchmark's answer from counts by "campaign window"."""
+    split = ((key.split(), n) for key, n in counts.items())
+    return {
+        (campaign, n, (int(window) + 1) * yahoo.WINDOW_MS - 1): 1 for (campaign, window), n in split
+    }
+
+
+def storms(workers: Sequence[int]) -> tuple[list[System], list[str]]:
+    """Return the ways in which Storm runs here, and a line for each version that is not to be
+    had.
+    """
+    lines = []
+    path = ""
+    found = ""
+    for found in STORM_VERSIONS:
+        try:
+            path = class_path(found)
+            break
+        except (SystemExit, subprocess.CalledProcessError) as error:
+            lines.append(f"Storm {found}: not here; {error}")
+    if not path:
+        return [], lines
+    ways = [("tuned", "rich", n) for n in workers] + [("tuned", "basic", 1), ("shipped", "rich", 1)]
+    return [_storm(path, found, *way) for way in ways], lines
+
+
+def _storm(path: str, storm: str, style: str, form: str, workers: int) -> System:
+    words = [
+        f"Storm {storm}",
+        "as shipped" if style == "shipped" else "tuned",
+        f"{workers} JVM{'s' * (workers > 1)}",
+    ]
+    words += ["BaseBasicBolt"] if form == "basic" else []
+    takes = _STORM_KINDS.__contains__
+
+    def run_storm(work: Work) -> Took:
+        job = Job(_STORM_KINDS[work.case.name], _STORM_PHASES, workers, style=style, form=form)
+        marks: dict[int, float] = {}
+
+        def watch(ended: int) -> None:
+            if ended not in marks:
+                marks[ended] = cpu_of_storm()
+
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            for file in (work.folder / "text").iterdir():
+                (folder / file.name).symlink_to(file)
+            if (work.folder / "campaign").exists():
+                (folder / "ads.csv").symlink_to(work.folder / "campaign" / "0.csv")
+            run_job(path, folder, job, watch)
+            warm = phases(folder)[1:]
+            counts = counted(folder)
+        if uneven := [key for key, count in counts.items() if count % _STORM_PHASES]:
+            raise WrongAnswerError(
+                f"Storm: {uneven[0]!r} was counted {counts[uneven[0]]} times in {_STORM_PHASES} equal phases"
+            )
+        once = {key: count // _STORM_PHASES for key, count in counts.items()}
+        first = min(mark for mark in marks if mark)  # 1, but the end of a short phase may go unseen
+        used = (marks[_STORM_PHASES] - marks[first]) / max(1, _STORM_PHASES - first)
+        return Took(
+            sum(warm) / len(warm),
+            used,
+            _windows_of(once) if work.case.name == "yahoo" else {**once},
+        )
+
+    return System(", ".join(words), takes, run_storm)
+
+
+def cpu_of_storm() -> float:
+    """Return the CPU seconds so far of Storm's JVMs below this process."""
+    used = 0.0
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+            if (
+                "org.apache.storm" in (words := " ".join(process.cmdline()))
+                or " WordCount " in words
+            ):
+                times = process.cpu_times()
+                used += times.user + times.system
+    return used
