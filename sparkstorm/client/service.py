@@ -482,10 +482,7 @@ class NimbusService:
 
     def code_of(self, topology_id: str) -> tuple[bytes, dict[str, Any]]:
         """Return the code and the configuration of a topology; NotAliveError when it is gone."""
-        base = self._base_of(topology_id)
-        return self._blobs.get(base.code_key), conf_from_bytes(
-            self._blobs.get(base.conf_key), base.conf_key
-        )
+        return self._blobs.get(self._base_of(topology_id).code_key), self.conf_of(topology_id)
 
     def conf_of(self, topology_id: str) -> dict[str, Any]:
         """Return the configuration of a topology; NotAliveError when it is gone."""
@@ -524,8 +521,11 @@ class NimbusService:
         hosts = (
             sorted({assignment.host_by_node.get(node, node) for node in used}) if assignment else []
         )
-        is_any_away = any(about.startswith("redis ") for about in problems)
-        store = f"redis {self._store_name(topology_id)}" if is_any_away else "redis"
+        store = (
+            f"redis {self._store_name(topology_id)}"
+            if any(each.startswith("redis ") for each in problems)
+            else "redis"
+        )
         subjects = (
             "turn",
             "scheduler",
@@ -538,8 +538,7 @@ class NimbusService:
 
     def _store_name(self, topology_id: str) -> str:
         with contextlib.suppress(StoreInconsistentError):
-            base = self._read_base(topology_id)
-            return base.store if base else ""
+            return base.store if (base := self._read_base(topology_id)) else ""
         return ""
 
     def summaries(self) -> list[TopologySummary]:
@@ -549,8 +548,7 @@ class NimbusService:
         found = []
         for topology_id in self._state.topology_ids():
             with contextlib.suppress(StoreInconsistentError, TamperedBlobError):
-                base = self._state.read_base(topology_id)
-                if base:
+                if base := self._state.read_base(topology_id):
                     found.append(self._summary(base))
         return found
 
