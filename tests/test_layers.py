@@ -37,6 +37,7 @@ RANK_BY_PART = {
     "cluster": 4,
     "hosting": 4,
     "streamparse": 4,
+    "streams": 4,
     "stores": 4,
     # a guest: what puts a cluster together starts it, nothing else knows of it
     "embedded": 10,

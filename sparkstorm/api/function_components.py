@@ -186,6 +186,13 @@ def component_of(id: str, thing: Any, kinds: Sequence[str], outputs: Outputs | N
                 f"component '{id}': {_named(thing)} has no decorator; write {word}(\"field\", ...) above it"
             )
         return thing
+    return made_of(id, thing, declared, kinds, outputs)
+
+
+def made_of(
+    id: str, thing: Any, declared: Declaration, kinds: Sequence[str], outputs: Outputs | None = None
+) -> Any:
+    """Return the instance that a function stands for under a declaration."""
     where = f"component '{id}': {_named(thing)}"
     if declared.kind not in kinds:
         setter = "set_spout" if declared.kind == "spout" else "set_bolt"

@@ -1,0 +1,305 @@
+"""Chained face: a topology written as a chain of steps, which become components of a
+TopologyBuilder.
+
+    >>> from sparkstorm.api import spout
+    >>> @spout("line")
+    ... def lines():
+    ...     return ["a b a"]
+    >>> def split(tup):
+    ...     yield from tup["line"].split()
+    >>> def count(tup, state):
+    ...     yield tup["word"], state.add(tup["word"], 1)
+    >>> topology = stream(lines).flat_map(split, "word").key_by("word").update(count, "word", "count").build()
+    >>> [(each.id, each.kind) for each in topology]
+    [('lines', 'spout'), ('split', 'bolt'), ('count', 'bolt')]
+
+A step is a component of its function's name, which errors, states and the page show. Left out:
+fusing of steps into one component, which would run them in one call but take away the names of all
+but one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sparkstorm.api import (
+    BasicBolt,
+    BasicOutputCollector,
+    Grouping,
+    Topology,
+    TopologyBuilder,
+    Tuple,
+    fields,
+)
+from sparkstorm.api.function_components import component_of, made_of
+from sparkstorm.api.functions import Declaration, WindowShape, row_of
+from sparkstorm.errors import InvalidTopologyError, show
+
+Function = Callable[..., Any]
+Field = str | Mapping[str, str]
+"""Name of a field, or, alone, types by field."""
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """A component to be: its name, its instance or decorated function, and the steps that it
+    reads.
+    """
+
+    name: str
+    component: Any
+    parallelism: int = 1
+    reads: tuple[Step, ...] = ()
+    grouping: Grouping | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def fields(self) -> Any:
+        """Return the output fields of its default stream, or types by field."""
+        given = self.options.get("outputs")
+        declared = (
+            given if given is not None else component_of(self.name, self.component, _KINDS).outputs
+        )
+        return declared.get("default", declared) if isinstance(declared, Mapping) else declared
+
+
+_KINDS = ("spout", "bolt", "windowed", "fold")
+
+
+class MapBolt(BasicBolt):
+    """A function from a tuple to a row: a tuple of values, or one value."""
+
+    def __init__(self, function: Function, outputs: Any) -> None:
+        self.outputs = outputs
+        self._function = function
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        """Emit what the function returns."""
+        collector.emit(row_of(self._function(tup)))
+
+
+class FilterBolt(BasicBolt):
+    """A function that says whether a tuple goes on."""
+
+    def __init__(self, function: Function, outputs: Any) -> None:
+        self.outputs = outputs
+        self._function = function
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        """Emit the tuple's values if the function says so."""
+        if self._function(tup):
+            collector.emit(tup.values)
+
+
+@dataclass(frozen=True)
+class Stream:
+    """What one or several steps emit. Every method adds a step and returns what that emits."""
+
+    steps: tuple[Step, ...]
+
+    def map(
+        self, function: Function, *outputs: Field, name: str = "", parallelism: int = 1
+    ) -> Stream:
+        """Make a row of each tuple."""
+        return self._then(_name(function, name), MapBolt(function, _outputs(outputs)), parallelism)
+
+    def flat_map(
+        self, function: Function, *outputs: Field, name: str = "", parallelism: int = 1
+    ) -> Stream:
+        """Emit every row that a function of a tuple yields."""
+        name = _name(function, name)
+        return self._then(
+            name, made_of(name, function, Declaration("bolt", outputs), ("bolt",)), parallelism
+        )
+
+    def filter(self, function: Function, *, name: str = "", parallelism: int = 1) -> Stream:
+        """Let those tuples go on for which a function is true."""
+        return self._then(
+            _name(function, name),
+            FilterBolt(function, self._fields(_name(function, name))),
+            parallelism,
+        )
+
+    def key_by(self, *keys: str) -> KeyedStream:
+        """Bring tuples with equal values in these fields to the same task of the next step."""
+        return KeyedStream(self, keys)
+
+    def window(self, shape: WindowShape, **options: Any) -> WindowedStream:
+        """Cut the stream into windows; options are those of `api.fold`: time, lag, lateness, merge,
+        late_stream.
+        """
+        return WindowedStream(self, shape, (), options)
+
+    def merge(self, *others: Stream) -> Stream:
+        """Put streams with the same fields together."""
+        return Stream((*self.steps, *(step for each in others for step in each.steps)))
+
+    def through(self, bolt: Any, *, name: str = "", parallelism: int = 1, **options: Any) -> Stream:
+        """Send the stream through any bolt; options are those of `set_bolt`."""
+        return self._then(_name(bolt, name), bolt, parallelism, None, options)
+
+    def sink(self, bolt: Any, *, name: str = "", parallelism: int = 1, **options: Any) -> Stream:
+        """End in a sink: the same as `through`."""
+        return self.through(bolt, name=name, parallelism=parallelism, **options)
+
+    def build(self, *others: Stream) -> Topology:
+        """Return the topology that ends here, and in the other streams; InvalidTopologyError names
+        a step and its mend.
+        """
+        builder = TopologyBuilder()
+        done: dict[str, Step] = {}
+        for step in (
+            found for end in (self, *others) for last in end.steps for found in _upstream(last)
+        ):
+            if done.setdefault(step.name, step) is not step:
+                raise InvalidTopologyError(
+                    f"two steps are named '{step.name}'; give one of them another name, as in name='more'"
+                )
+        for step in done.values():
+            if not step.reads:
+                builder.set_spout(step.name, step.component, step.parallelism, **step.options)
+                continue
+            names = [each.name for each in step.reads]
+            inputs: Any = names if step.grouping is None else dict.fromkeys(names, step.grouping)
+            builder.set_bolt(
+                step.name, step.component, step.parallelism, inputs=inputs, **step.options
+            )
+        return builder.build()
+
+    def _then(
+        self,
+        name: str,
+        component: Any,
+        parallelism: int,
+        grouping: Grouping | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> Stream:
+        return Stream((Step(name, component, parallelism, self.steps, grouping, options or {}),))
+
+    def _fields(self, name: str) -> Any:
+        found = [each.fields() for each in self.steps]
+        if any(tuple(each) != tuple(found[0]) for each in found):
+            parts = " and ".join(
+                f"'{step.name}' has {', '.join(each)}"
+                for step, each in zip(self.steps, found, strict=True)
+            )
+            raise InvalidTopologyError(
+                f"component '{name}': filter needs streams with the same fields, but {parts}"
+            )
+        return found[0]
+
+
+@dataclass(frozen=True)
+class KeyedStream:
+    """A stream whose next step gets equal keys in one task."""
+
+    stream: Stream
+    keys: tuple[str, ...]
+
+    def update(
+        self,
+        function: Function,
+        *outputs: Field,
+        name: str = "",
+        parallelism: int = 1,
+        **options: Any,
+    ) -> Stream:
+        """Emit what a function of a tuple and the task's state yields; options are those of
+        `api.bolt`, such as state_type.
+        """
+        name = _name(function, name)
+        made = made_of(name, function, Declaration("bolt", outputs, self.keys, options), ("bolt",))
+        return self.stream._then(name, made, parallelism)
+
+    def window(self, shape: WindowShape, **options: Any) -> WindowedStream:
+        """Cut the stream of each key into windows; options are those of `api.fold`: time, lag,
+        lateness, merge, late_stream.
+        """
+        return WindowedStream(self.stream, shape, self.keys, options)
+
+    def through(self, bolt: Any, *, name: str = "", parallelism: int = 1, **options: Any) -> Stream:
+        """Send the stream through any bolt, by the key; options are those of `set_bolt`."""
+        return self.stream._then(_name(bolt, name), bolt, parallelism, fields(*self.keys), options)
+
+
+@dataclass(frozen=True)
+class WindowedStream:
+    """Windows of a stream, of each key if it has one."""
+
+    stream: Stream
+    shape: WindowShape
+    keys: tuple[str, ...]
+    options: Mapping[str, Any]
+
+    def fold(
+        self,
+        function: Function,
+        *outputs: Field,
+        initial: Any,
+        name: str = "",
+        parallelism: int = 1,
+    ) -> Stream:
+        """Keep one accumulator per window and key, and emit it with the key and the time when the
+        window is over.
+        """
+        options = {**self._options("merge"), "merge": self.options.get("merge"), "initial": initial}
+        return self._made("fold", function, outputs, options, name, parallelism)
+
+    def apply(
+        self, function: Function, *outputs: Field, name: str = "", parallelism: int = 1
+    ) -> Stream:
+        """Emit what a function of a Window yields."""
+        return self._made("windowed", function, outputs, self._options(), name, parallelism)
+
+    def _made(
+        self, kind: Any, function: Function, outputs: Any, options: Any, name: str, parallelism: int
+    ) -> Stream:
+        name = _name(function, name)
+        made = made_of(name, function, Declaration(kind, outputs, self.keys, options), (kind,))
+        return self.stream._then(name, made, parallelism)
+
+    def _options(self, *more: str) -> dict[str, Any]:
+        known = ("time", "lag", "lateness", "late_stream")
+        unknown = sorted(self.options.keys() - {*known, *more})
+        if unknown:
+            raise InvalidTopologyError(
+                f"window(...) has no option '{unknown[0]}' here; it has {', '.join((*known, *more))}"
+            )
+        return {"window": self.shape, **{each: self.options.get(each) for each in known}}
+
+
+def stream(spout: Any, *, name: str = "", parallelism: int = 1, **options: Any) -> Stream:
+    """Begin with a spout: an instance, or a function declared with @spout; options are those of
+    `set_spout`.
+    """
+    return Stream((Step(_name(spout, name), spout, parallelism, options=options),))
+
+
+def _name(of: Any, name: str) -> str:
+    """Return a step's name: the given one, a function's, or that of an instance's class in small
+    letters ("file_sink").
+    """
+    if name:
+        return name
+    found = (
+        getattr(of, "__name__", "")
+        or re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(of).__name__).lower()
+    )
+    if not found.isidentifier():
+        raise InvalidTopologyError(
+            f"a step has no name, since its function is {show(found)}: write a def, or give name='...'"
+        )
+    return found
+
+
+def _outputs(outputs: tuple[Field, ...]) -> Any:
+    return outputs[0] if len(outputs) == 1 and isinstance(outputs[0], Mapping) else outputs
+
+
+def _upstream(step: Step) -> Iterator[Step]:
+    """Yield a step and all that it reads, sources first."""
+    for each in step.reads:
+        yield from _upstream(each)
+    yield step
