@@ -39,8 +39,7 @@ from sparkstorm.api.functions import Declaration, WindowShape, row_of
 from sparkstorm.errors import InvalidTopologyError, show
 
 Function = Callable[..., Any]
-Field = str | Mapping[str, str]
-"""Name of a field, or, alone, types by field."""
+Field = str | Mapping[str, str]  # a name, or, alone, types by name
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +68,7 @@ _KINDS = ("spout", "bolt", "windowed", "fold")
 
 
 class MapBolt(BasicBolt):
-    """A function from a tuple to a row: a tuple of values, or one value."""
+    """A function of a tuple that makes a row: a tuple of values, or one value."""
 
     def __init__(self, function: Function, outputs: Any) -> None:
         self.outputs = outputs
@@ -80,12 +79,8 @@ class MapBolt(BasicBolt):
         collector.emit(row_of(self._function(tup)))
 
 
-class FilterBolt(BasicBolt):
+class FilterBolt(MapBolt):
     """A function that says whether a tuple goes on."""
-
-    def __init__(self, function: Function, outputs: Any) -> None:
-        self.outputs = outputs
-        self._function = function
 
     def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
         """Emit the tuple's values if the function says so."""
@@ -140,9 +135,9 @@ class Stream:
         """Send the stream through any bolt; options are those of `set_bolt`."""
         return self._then(_name(bolt, name), bolt, parallelism, None, options)
 
-    def sink(self, bolt: Any, *, name: str = "", parallelism: int = 1, **options: Any) -> Stream:
+    def sink(self, bolt: Any, **options: Any) -> Stream:
         """End in a sink: the same as `through`."""
-        return self.through(bolt, name=name, parallelism=parallelism, **options)
+        return self.through(bolt, **options)
 
     def build(self, *others: Stream) -> Topology:
         """Return the topology that ends here, and in the other streams; InvalidTopologyError names

@@ -316,8 +316,10 @@ class LocalCluster:
 
     def close(self) -> None:
         """Stop every worker."""
-        for each in (*self.slots, *(node.disk for node in self.nodes)):
-            each.close()
+        for slot in self.slots:
+            slot.close()
+        for node in self.nodes:
+            node.disk.close()
 
     def savepoint(self, folder: Path, name: str | None = None, overwrite: bool = False) -> None:
         """Write a savepoint as a handle's `savepoint` does; CheckpointError says what is still
