@@ -35,7 +35,11 @@ def is_kept_in(address: RedisAddress, topology_id: str, patience_s: float = 5.0)
     keys = Keys(topology_id)
     link = Link(address, patience_s, may_write=False)
     try:
-        return any(link.ask(*(("EXISTS", keys(each)) for each in ("dead", "ended", "fence"))))
+        # TYPE and not EXISTS, which a viewer may not ask (docs/security.md).
+        return any(
+            kind != b"none"
+            for kind in link.ask(*(("TYPE", keys(each)) for each in ("dead", "ended", "fence")))
+        )
     finally:
         link.close()
 

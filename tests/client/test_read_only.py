@@ -42,7 +42,7 @@ from sparkstorm.stores.connection import (
     zookeeper_password,
 )
 from sparkstorm.stores.redis_client import client_of
-from sparkstorm.transport.reader import RedisReader
+from sparkstorm.transport.reader import RedisReader, is_kept_in
 
 pytestmark = pytest.mark.system
 SECRET = new_secret()
@@ -312,3 +312,16 @@ def test_a_redis_of_the_users_own_needs_a_viewer_of_its_own(
         assert redis_server.password not in file.read_text()
     with open_stores(merge(own)):
         assert not file.exists()
+
+
+def test_a_viewer_finds_what_an_ended_topology_left_in_one_of_several_stores(
+    tmp_path: Path,
+) -> None:
+    server = start_redis(tmp_path / "redis", password="of-the-cluster", viewer=(VIEWER, "looks"))
+    try:
+        with server.client() as client:
+            client.xadd("{gone-1-1}:dead", {"f": b"a letter"})
+        at = RedisAddress(server.host, server.port, "looks", VIEWER)
+        assert is_kept_in(at, "gone-1-1") and not is_kept_in(at, "other-1-1")
+    finally:
+        server.stop()
