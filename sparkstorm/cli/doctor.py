@@ -297,7 +297,7 @@ def _port(port: int | None, name: str, key: str) -> Iterator[Finding]:
 
 def _redis(address: RedisAddress, is_viewer: bool = False) -> Iterator[Finding]:
     """Check version, policy and clock of a Redis; a viewer may ask it for none of them."""
-    at = f"{address.host}:{address.port}"
+    at = address.place
     with client_of(address, _WAIT_S) as client:
         if is_viewer:
             yield _found("Redis", lambda: _answers(client, at))

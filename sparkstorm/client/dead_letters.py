@@ -201,9 +201,7 @@ def stored_in(address: RedisAddress, topology: str | None = None) -> dict[str, i
                 ):
                     found[topology_id] = int(client.xlen(key))
     except redis.RedisError as error:
-        raise StoreUnavailableError(
-            f"Redis at {address.host}:{address.port} cannot be read: {error}"
-        ) from error
+        raise StoreUnavailableError(f"Redis at {address.place} cannot be read: {error}") from error
     return {topology_id: count for topology_id, count in sorted(found.items()) if count}
 
 

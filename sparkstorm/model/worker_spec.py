@@ -18,6 +18,9 @@ from sparkstorm.tls import NO_FILES, TlsFiles
 MAX_SPEC_BYTES = 16 * 1024 * 1024
 # with versions below 2**21 tokens stay below 2**53: scripts in the store compare them as doubles
 _LAUNCH_BITS = 32
+# A Sentinel answers from memory. Half would pass one over on a busy host; double adds itself to a
+# fail-over for each Sentinel that died with the primary's host.
+_SENTINEL_ANSWER_S = 1.0
 MOST_LOSSES = 5
 """Sentences about losses that a mark keeps: the newest."""
 
@@ -27,7 +30,9 @@ class RedisAddress:
     """Address and credentials of a Redis; an empty password or user means none. A repr does not
     show the password.
 
-    `name` tells the stores of a cluster apart; the only store of a cluster has none.
+    `name` tells the stores of a cluster apart; the only store of a cluster has none. With `master`
+    it is the primary of that name among the servers that the Sentinels at `sentinels` ("host:port")
+    watch; `host` and `port` are then the first Sentinel's.
     """
 
     host: str
@@ -38,6 +43,36 @@ class RedisAddress:
     tls: bool = False
     tls_files: TlsFiles = field(default=NO_FILES, metadata=ADDED_LATER)
     name: str = field(default="", metadata=ADDED_LATER)
+    master: str = field(default="", metadata=ADDED_LATER)
+    sentinels: tuple[str, ...] = field(default=(), metadata=ADDED_LATER)
+    sentinel_password: str = field(default="", repr=False, metadata=ADDED_LATER)
+
+    @property
+    def place(self) -> str:
+        """Where it is, in words for messages."""
+        return (
+            f"{self.master} of the Sentinels at {', '.join(self.sentinels)}"
+            if self.master
+            else f"{self.host}:{self.port}"
+        )
+
+    def sentinel_hosts(self) -> list[tuple[str, int]]:
+        """Return host and port of each Sentinel."""
+        parts = [each.rpartition(":") for each in self.sentinels]
+        return [(host.strip("[]"), int(port)) for host, _, port in parts]
+
+    def sentinel_options(self) -> dict[str, Any]:
+        """Return redis-py's options for connections to the Sentinels."""
+        limits = {
+            "socket_timeout": _SENTINEL_ANSWER_S,
+            "socket_connect_timeout": _SENTINEL_ANSWER_S,
+        }
+        return {
+            "password": self.sentinel_password or None,
+            "ssl": self.tls,
+            **limits,
+            **self.tls_options(),
+        }
 
     def tls_options(self) -> dict[str, Any]:
         """Return redis-py's options for `tls`; InvalidConfigError names a file that this host

@@ -16,7 +16,7 @@ from sparkstorm.errors import InvalidConfigError
 from sparkstorm.model.worker_spec import RedisAddress, RedisStores
 from sparkstorm.settings import StoreSettings
 from sparkstorm.stores.connection import parse_redis_url
-from sparkstorm.stores.passwords import REDIS, REDIS_VIEWER, ZOOKEEPER, password_of
+from sparkstorm.stores.passwords import REDIS, REDIS_SENTINEL, REDIS_VIEWER, ZOOKEEPER, password_of
 from sparkstorm.tls import NO_FILES, TlsFiles
 
 
@@ -50,25 +50,33 @@ def redis_stores(conf: Conf) -> RedisStores | None:
     settings = StoreSettings.of(conf)
     password = password_of(conf, REDIS)
     files = tls_files(conf)
+    of_sentinels = password_of(conf, REDIS_SENTINEL) or ""
     if settings.redis_url and not settings.redis_urls:
-        return RedisStores(parse_redis_url(settings.redis_url, password, files))
+        return RedisStores(
+            replace(
+                parse_redis_url(settings.redis_url, password, files), sentinel_password=of_sentinels
+            )
+        )
     found: list[RedisAddress] = []
     for number, url in enumerate(settings.own_redis(), 1):
         where = f"sparkstorm.redis.urls, number {number}"
         if not isinstance(url, str):
             raise InvalidConfigError(f"{where}: expected the URL of a Redis as a text")
-        at = parse_redis_url(url, password, files, where)
+        at = replace(parse_redis_url(url, password, files, where), sentinel_password=of_sentinels)
         at = (
             at
             if at.name
-            else replace(at, name=f"{at.host}:{at.port}{f'/{at.db}' if at.db else ''}")
+            else replace(
+                at, name=f"{at.master or f'{at.host}:{at.port}'}{f'/{at.db}' if at.db else ''}"
+            )
         )
         for earlier, other in enumerate(found, 1):
             # One server under two names would get two shares of the topologies, and Nimbus would
             # find the keys of each topology twice.
-            if at.name == other.name or (at.host, at.port, at.db) == (
+            if at.name == other.name or (at.host, at.port, at.master, at.db) == (
                 other.host,
                 other.port,
+                other.master,
                 other.db,
             ):
                 raise InvalidConfigError(
@@ -91,7 +99,7 @@ def tls_files(conf: Conf) -> TlsFiles:
             "storm.zookeeper.ssl.enable is for your own ZooKeeper: name its hosts in storm.zookeeper.servers"
         )
     is_used = settings.zookeeper_tls or any(
-        str(url).startswith("rediss:") for url in settings.own_redis()
+        str(url).startswith(("rediss:", "rediss+")) for url in settings.own_redis()
     )
     if files != NO_FILES and not is_used:
         raise InvalidConfigError(

@@ -18,7 +18,7 @@ import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from sparkstorm.errors import InvalidConfigError, StoreInconsistentError
 from sparkstorm.model.records import decode_record, encode_record
@@ -33,6 +33,7 @@ _SECRET_BYTES = 32
 # ever.
 _MAX_FILE_BYTES = 64 * 1024
 _DEFAULT_REDIS_PORT = 6379
+_DEFAULT_SENTINEL_PORT = 26379
 _URL_FORM = "expected redis://[[user]:password@]host[:port][/db][#name]"
 # short and harmless: it stands in records, messages and tables
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,60}")
@@ -130,8 +131,11 @@ def parse_redis_url(
 
     Raises InvalidConfigError, which names `where` and never quotes the URL: it may hold a password.
     """
+    scheme, is_watched, _ = url.partition("+sentinel:")
     try:
-        parts = urlsplit(url)
+        parts = urlsplit(url.replace("+sentinel:", ":", 1) if is_watched else url)
+        if is_watched:
+            return _watched(parts, scheme, password, files, where)
         port = parts.port or _DEFAULT_REDIS_PORT
         db = int(parts.path.strip("/") or 0)
     except ValueError:
@@ -155,6 +159,41 @@ def parse_redis_url(
         is_tls,
         files if is_tls else NO_FILES,
         parts.fragment,
+    )
+
+
+def _watched(
+    parts: SplitResult, scheme: str, password: str | None, files: TlsFiles, where: str
+) -> RedisAddress:
+    """Return the address of a URL with Sentinels; ValueError for a bad port or database."""
+    identity, _, hosts = parts.netloc.rpartition("@")
+    user, _, secret = identity.partition(":")
+    master, _, db = parts.path.strip("/").partition("/")
+    # One by one, since a URL has one host: `urlsplit` takes the commas for a part of a name.
+    each = [urlsplit(f"//{host}") for host in hosts.split(",")]
+    is_fit = (
+        all(one.hostname for one in each)
+        and not parts.query
+        and _NAME.fullmatch(parts.fragment or "x")
+    )
+    if scheme not in ("redis", "rediss") or not is_fit or not _NAME.fullmatch(master):
+        raise InvalidConfigError(
+            f"{where}: expected redis+sentinel://[[user]:password@]host[:port][,host[:port]]/master[/db][#name], with "
+            "rediss+sentinel:// for TLS"
+        )
+    ports = [one.port or _DEFAULT_SENTINEL_PORT for one in each]
+    names = [f"[{one.hostname}]" if ":" in str(one.hostname) else one.hostname for one in each]
+    return RedisAddress(
+        each[0].hostname or "",
+        ports[0],
+        unquote(secret) or password or "",
+        unquote(user),
+        int(db or 0),
+        tls=scheme == "rediss",
+        tls_files=files if scheme == "rediss" else NO_FILES,
+        name=parts.fragment,
+        master=master,
+        sentinels=tuple(f"{name}:{port}" for name, port in zip(names, ports, strict=True)),
     )
 
 

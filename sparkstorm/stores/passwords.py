@@ -38,6 +38,11 @@ REDIS_VIEWER: Final = Places(
     "sparkstorm.redis.viewer.password.file",
     "SPARKSTORM_REDIS_VIEWER_PASSWORD",
 )
+REDIS_SENTINEL: Final = Places(
+    "sparkstorm.redis.sentinel.password",
+    "sparkstorm.redis.sentinel.password.file",
+    "SPARKSTORM_REDIS_SENTINEL_PASSWORD",
+)
 ZOOKEEPER: Final = Places(
     "storm.zookeeper.auth.password",
     "storm.zookeeper.auth.password.file",
@@ -98,7 +103,9 @@ def exposed(overrides: Mapping[str, Any], own_conf: Mapping[str, Any], path: str
 
 
 def _advice(key: str) -> str:
-    places = next((each for each in (ZOOKEEPER, REDIS_VIEWER) if key == each.key), REDIS)
+    places = next(
+        (each for each in (ZOOKEEPER, REDIS_VIEWER, REDIS_SENTINEL) if key == each.key), REDIS
+    )
     return (
         f"put it into a file of mode 0600 that {places.file_key} names, or into {places.variable}"
     )

@@ -13,6 +13,7 @@ from typing import Any
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
+from redis.sentinel import Sentinel, SentinelConnectionPool
 
 from sparkstorm.errors import InvalidConfigError, StoreUnavailableError
 from sparkstorm.model.worker_spec import RedisAddress
@@ -23,6 +24,18 @@ OLDEST_VERSION = (6, 2)  # XTRIM MINID, which frees what a commit has consumed
 _CHECK_LIMIT_S = 5.0
 
 
+class _WatchedRedis(redis.Redis):
+    """Client of the primary that Sentinels name; `close` ends its connections to them too, which
+    redis-py leaves open.
+    """
+
+    def close(self) -> None:
+        super().close()
+        manager: Any = self.connection_pool
+        for each in manager.sentinel_manager.sentinels:
+            each.close()
+
+
 def client_of(
     at: RedisAddress,
     timeout_s: float | None = None,
@@ -31,20 +44,26 @@ def client_of(
     """A client for that Redis, which tries nothing twice by itself; `on_connect` greets in place of
     redis-py.
     """
-    return redis.Redis(
-        host=at.host,
-        port=at.port,
-        username=at.user or None,
-        password=at.password or None,
-        db=at.db,
-        ssl=at.tls,
+    settings: dict[str, Any] = {
+        "username": at.user or None,
+        "password": at.password or None,
+        "db": at.db,
+        "ssl": at.tls,
         **at.tls_options(),
         # redis-py repeats by default. A request that changes something may then be applied twice.
-        retry=Retry(NoBackoff(), 0),
-        socket_timeout=timeout_s,
-        socket_connect_timeout=timeout_s,
-        redis_connect_func=on_connect,  # type: ignore[arg-type]  # it is given the connection
-    )
+        "retry": Retry(NoBackoff(), 0),
+        "socket_timeout": timeout_s,
+        "socket_connect_timeout": timeout_s,
+        "redis_connect_func": on_connect,  # it is given the connection
+    }
+    if at.master:
+        # Its pool asks the Sentinels with each new connection, and gives up one to a server that
+        # has become a replica.
+        options = {**at.sentinel_options(), "retry": Retry(NoBackoff(), 0)}
+        watch = Sentinel(at.sentinel_hosts(), sentinel_kwargs=options)  # type: ignore[no-untyped-call]
+        watched: redis.Redis = watch.master_for(at.master, _WatchedRedis, **settings)  # type: ignore[no-untyped-call]
+        return watched
+    return redis.Redis(host=at.host, port=at.port, **settings)
 
 
 def check_redis(endpoint: RedisAddress) -> None:
@@ -62,10 +81,9 @@ def check_redis_settings(client: redis.Redis) -> None:
     Raises StoreUnavailableError (unreachable, wrong password) or InvalidConfigError (open, too old,
     evicting).
     """
-    settings = client.get_connection_kwargs()
-    host = str(settings.get("host", "?"))
-    password = settings.get("password")
-    address = f"Redis at {host}:{settings.get('port', '?')}"
+    password = client.get_connection_kwargs().get("password")
+    host, port = _server_of(client)
+    address = f"Redis at {host}:{port}"
     # On loopback alone everybody on the host gets in, which is what its owner chose; on a network,
     # everybody who reaches it.
     if not password and host not in ("localhost", "::1") and not host.startswith("127."):
@@ -81,6 +99,19 @@ def check_redis_settings(client: redis.Redis) -> None:
         )
     if tuple(int(part) for part in version.split(".")[:2]) < OLDEST_VERSION:
         raise InvalidConfigError(f"{address} is version {version}; 6.2 or newer is needed")
+
+
+def _server_of(client: redis.Redis) -> tuple[str, int]:
+    """Return host and port of a client's server; with Sentinels those of the present primary."""
+    pool = client.connection_pool
+    settings = client.get_connection_kwargs()
+    if not isinstance(pool, SentinelConnectionPool):
+        return str(settings.get("host", "?")), int(settings.get("port", 0))
+    try:
+        host, port = pool.get_master_address()  # type: ignore[no-untyped-call]
+        return str(host), int(port)
+    except redis.RedisError as error:
+        raise StoreUnavailableError(f"the Sentinels name no primary: {error}") from error
 
 
 def _read_settings(client: redis.Redis, address: str) -> tuple[str, str]:

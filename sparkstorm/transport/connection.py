@@ -26,6 +26,7 @@ from redis.backoff import NoBackoff
 from redis.connection import Connection
 from redis.exceptions import NoScriptError, OutOfMemoryError, ReadOnlyError, TryAgainError
 from redis.retry import Retry
+from redis.sentinel import Sentinel
 
 from sparkstorm.errors import StoreFullError, StoreInconsistentError, StoreUnavailableError
 from sparkstorm.model.compiled import core
@@ -39,7 +40,9 @@ Packed = Sequence[bytes]
 # trying would look as if it waited for Redis.
 _REFUSED = (redis.AuthenticationError, redis.exceptions.AuthorizationError)
 # codes of replies that a little patience may mend; inside a script's error they stand anywhere in
-# the text
+# the text codes of a server that is no primary, or not yet one again: the next try asks anew where
+# the primary is
+_ELSEWHERE = ("READONLY", "MASTERDOWN", "LOADING", "UNBLOCKED")
 _PASSING = ("LOADING", "BUSY ", "TRYAGAIN", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "NOREPLICAS")
 MISCONF = "MISCONF"  # the code of Redis for a server that cannot write its files
 _MEND_BY_CODE = {
@@ -73,9 +76,10 @@ def open_connection(address: RedisAddress, timeout_s: float = 10.0) -> Connectio
     # commit may then be applied twice without anybody knowing (decision 1).
     kind = redis.SSLConnection if address.tls else Connection
     make: Any = kind  # redis-py leaves its constructors untyped
+    host, port = _primary_of(address) if address.master else (address.host, address.port)
     connection: Connection = make(
-        host=address.host,
-        port=address.port,
+        host=host,
+        port=port,
         password=address.password or None,
         username=address.user or None,
         db=address.db,
@@ -94,15 +98,47 @@ def open_connection(address: RedisAddress, timeout_s: float = 10.0) -> Connectio
     )
     try:
         connect(connection)
+        if address.master:
+            _require_primary(connection, host, port)
     except _REFUSED as error:
         connection.disconnect()  # type: ignore[no-untyped-call]
         raise _refusal(address, error) from error
     except (*LOST, redis.RedisError) as error:
         connection.disconnect()  # type: ignore[no-untyped-call]
         raise StoreUnavailableError(
-            f"Redis at {address.host}:{address.port} cannot be reached: {error}"
+            f"Redis at {address.place} cannot be reached: {error}"
         ) from error
     return connection
+
+
+def _primary_of(address: RedisAddress) -> tuple[str, int]:
+    """Ask the Sentinels, one after the other, where the primary is; StoreUnavailableError when none
+    of them knows one.
+    """
+    options = {**address.sentinel_options(), "retry": Retry(NoBackoff(), 0)}
+    watch = Sentinel(address.sentinel_hosts(), sentinel_kwargs=options)  # type: ignore[no-untyped-call]
+    try:
+        host, port = watch.discover_master(address.master)  # type: ignore[no-untyped-call]
+        return str(host), int(port)
+    except (*LOST, redis.RedisError) as error:
+        raise StoreUnavailableError(
+            f"the Sentinels at {', '.join(address.sentinels)} name no primary: {error}"
+        ) from error
+    finally:
+        for each in watch.sentinels:
+            each.close()
+
+
+def _require_primary(connection: Connection, host: str, port: int) -> None:
+    """Refuse a server that is a replica, or will be one: a Sentinel may be behind, and a replica
+    would answer reads.
+    """
+    # HELLO and not ROLE, which a viewer may not ask.
+    connection.send_command("HELLO", 2)  # type: ignore[no-untyped-call]
+    said = connection.read_response()
+    role = dict(zip(said[::2], said[1::2], strict=False)).get(b"role")
+    if role != b"master":
+        raise redis.ConnectionError(f"the server at {host}:{port} is a {text(role)}, no primary")
 
 
 def _refusal(address: RedisAddress, error: Exception) -> AccessRefusedError:
@@ -117,7 +153,7 @@ def _refusal(address: RedisAddress, error: Exception) -> AccessRefusedError:
         if address.password
         else "wants a password and none is set (sparkstorm.redis.password)"
     )
-    return AccessRefusedError(f"Redis at {address.host}:{address.port} {fault}: {error}")
+    return AccessRefusedError(f"Redis at {address.place} {fault}: {error}")
 
 
 def connect(connection: Connection) -> None:
@@ -235,6 +271,8 @@ class Link:
                 if not passing:
                     return answers
                 problem: Exception = passing[0]
+                if is_elsewhere(problem):
+                    self.close()
             # At once: patience mends no password.
             except AccessRefusedError:
                 raise
@@ -242,7 +280,7 @@ class Link:
                 problem = error
             if time.monotonic() > deadline:
                 raise StoreUnavailableError(
-                    f"Redis at {self._address.host}:{self._address.port} did not come back in {self._patience_s:g} s: {problem}"
+                    f"Redis at {self._address.place} did not come back in {self._patience_s:g} s: {problem}"
                 ) from problem
             # From within the wait: a worker that beat only between commits was killed as hung by
             # its own slot when its Redis was away for longer than the worker time-out.
@@ -262,9 +300,14 @@ class Link:
             answers = self._exchange(lambda: packed, len(commands))
         except LOST as error:
             raise StoreUnavailableError(
-                f"Redis at {self._address.host}:{self._address.port} does not answer: {error}"
+                f"Redis at {self._address.place} does not answer: {error}"
             ) from error
         for answer in answers:
+            if _is_passing(answer):
+                self.close()
+                raise StoreUnavailableError(
+                    f"Redis at {self._address.place} cannot answer now: {answer}"
+                ) from answer
             if isinstance(answer, Exception):
                 raise translated(answer) from answer
         return answers
@@ -385,6 +428,13 @@ def _is_passing(answer: Any) -> bool:
     if isinstance(answer, ReadOnlyError | TryAgainError | redis.exceptions.ClusterDownError):
         return True
     return any(code in str(answer) for code in _PASSING)
+
+
+def is_elsewhere(answer: Exception) -> bool:
+    """Return whether a server says that it is not the primary, or has not its data yet: its
+    connection is of no more use.
+    """
+    return isinstance(answer, ReadOnlyError) or any(code in str(answer) for code in _ELSEWHERE)
 
 
 def receive(connection: Connection) -> Any:

@@ -29,6 +29,7 @@ from sparkstorm.transport.connection import (
     LOST,
     AccessRefusedError,
     Packed,
+    is_elsewhere,
     open_connection,
     pack,
     send,
@@ -340,6 +341,10 @@ class Reading:
             self._answer = self._connection.read_response()
         except redis.ResponseError as error:
             self.drop()
+            # A primary that has become a replica while it held the question: the store is
+            # elsewhere.
+            if is_elsewhere(error):
+                return
             raise translated(error) from error
         self._go(Event.ANSWER)
 

@@ -132,6 +132,13 @@ def test_no_repr_shows_a_password() -> None:
         ("redis://somewhere", RedisAddress("somewhere", 6379)),
         ("redis://:p%40ss@somewhere:7000/3", RedisAddress("somewhere", 7000, "p@ss", "", 3)),
         ("rediss://me:pw@[::1]:7000", RedisAddress("::1", 7000, "pw", "me", 0, True)),
+        ("redis+sentinel://s/m", RedisAddress("s", 26379, master="m", sentinels=("s:26379",))),
+        (
+            "rediss+sentinel://me:p%40@s:1,t/m/2#name",
+            RedisAddress(
+                "s", 1, "p@", "me", 2, True, name="name", master="m", sentinels=("s:1", "t:26379")
+            ),
+        ),
     ],
 )
 def test_a_redis_url_is_taken_apart(url: str, expected: RedisAddress) -> None:
@@ -153,6 +160,13 @@ def test_a_password_beside_the_url_counts_only_where_the_url_has_none() -> None:
         "redis://:geheim@h:x",
         "redis://:geheim@h/db",
         "redis://h?a=1",
+        "redis+sentinel://h",
+        "redis+sentinel://:geheim@/m",
+        "redis+sentinel://:geheim@h:x/m",
+        "redis+sentinel://:geheim@h/m/x",
+        "http+sentinel://:geheim@h/m",
+        "redis+sentinel://:geheim@h/m?a=1",
+        "redis+sentinel://h,,i/m",
     ],
 )
 def test_a_bad_redis_url_is_refused_without_showing_it(url: str) -> None:

@@ -1,0 +1,103 @@
+"""A simulated cluster whose workers' transports are real ones: a running count over a real
+Redis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sparkstorm.api import ReplayableSpout
+from sparkstorm.model.worker_spec import RedisAddress
+from sparkstorm.testing import LocalCluster
+from sparkstorm.testing.in_process_worker import InProcessWorker
+from sparkstorm.transport.progress import Progress, merge
+from sparkstorm.transport.reader import RedisReader
+from sparkstorm.transport.redis import RedisTransport
+from tests.topologies import Count
+from tests.worker.building import Pass, chain
+
+KEYS = 1009
+"""Number of keys that are counted; a prime, so that no period of batches hides a number that is
+lost and one that is doubled.
+"""
+
+
+class Numbers(ReplayableSpout):
+    """The numbers from 0 on, each once; the class's `most` ends them. What is counted is their rest
+    by `keys`.
+    """
+
+    outputs = ("value",)
+    most, keys = 6_000, 6_000
+
+    def open(self, conf: Any, context: Any, collector: Any) -> None:
+        self.collector, self.next = collector, 0
+
+    def next_tuple(self) -> None:
+        if self.next < Numbers.most:
+            self.next += 1
+            self.collector.emit(((self.next - 1) % Numbers.keys,), message_id=self.next)
+
+    def is_exhausted(self) -> bool:
+        return self.next >= Numbers.most
+
+    def snapshot(self) -> Any:
+        return self.next
+
+    def restore(self, position: Any) -> None:
+        self.next = position
+
+
+class OverRedis:
+    """A simulated cluster of three workers that count numbers over one Redis."""
+
+    def __init__(self, at: RedisAddress, conf: Mapping[str, Any] | None = None) -> None:
+        self.at = at
+        self.opened: list[RedisTransport] = []
+        self.cluster = LocalCluster(supervisors=3, slots=1, make_transport=self._open)
+        own = {
+            "topology.workers": 3,
+            "topology.epoch.rows": 20,
+            "topology.max.spout.pending": 200,
+            **(conf or {}),
+        }
+        self.topology_id = self.cluster.submit(chain(Numbers(), Pass(), Count(), 2), own)
+        self.reader = RedisReader(self.at, self.topology_id)
+
+    def _open(self, worker: InProcessWorker) -> RedisTransport:
+        self.opened.append(RedisTransport(self.at, worker.host.id))
+        return self.opened[-1]
+
+    def rounds(self, count: int) -> None:
+        """Let every worker run so many epochs, and simulated time pass; slots pause before they
+        start a worker again.
+        """
+        for _ in range(count):
+            while any(slot.worker is None for slot in self.cluster.topology().workers):
+                self.cluster.simulation.advance(100)
+            self.cluster.simulation.wake_all()
+            self.cluster.simulation.advance(5)
+
+    @property
+    def counted(self) -> dict[Any, Any]:
+        return self.cluster.state("capture")
+
+    @property
+    def emitted(self) -> int:
+        """Number of the next number, as committed."""
+        found = merge(Progress.decode(data) for data in self.reader.progress().values())
+        return sum(
+            each.emitted for each in found.counts_by_task.values() if each.component == "spout"
+        )
+
+    @property
+    def deaths(self) -> list[str]:
+        """Return why workers have ended so far."""
+        return [why for slot in self.cluster.slots for why in slot.deaths]
+
+    def close(self) -> None:
+        self.cluster.close()
+        self.reader.close()
+        for transport in self.opened:
+            transport.close()

@@ -1,0 +1,236 @@
+"""A Redis primary, its replica and three Sentinels, all real, whose primary can be killed, frozen
+or cut from its replica.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import redis
+
+from sparkstorm.embedded.process import free_port
+from sparkstorm.embedded.redis import find_redis_binary
+from sparkstorm.model.worker_spec import RedisAddress
+
+MASTER = "trial"
+DOWN_AFTER_MS = 500
+"""Silence after which a Sentinel takes the primary for dead; in production several seconds."""
+_LIMIT_S = 300.0
+
+
+def until(condition: Callable[[], bool], words: str, limit_s: float = _LIMIT_S) -> None:
+    """Wait until something holds; AssertionError with these words otherwise."""
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < deadline, words
+        time.sleep(0.02)
+
+
+class Server:
+    """One Redis server on a port of its own; it comes back with its data."""
+
+    def __init__(self, folder: Path, password: str, *options: str) -> None:
+        folder.mkdir()
+        self.folder, self.password, self._options = folder, password, options
+        self.port = free_port()
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self, primary_port: int | None = None) -> None:
+        """Start it, as a replica of the server on that port if one is given."""
+        settings = [
+            f"port {self.port}", "bind 127.0.0.1", f"dir {self.folder}", "save \"\"", "appendonly yes", "appendfsync no",
+            "maxmemory-policy noeviction", f"requirepass {self.password}", f"masterauth {self.password}", "logfile log",
+            "repl-diskless-sync-delay 0", *self._options,
+        ]  # fmt: skip
+        if primary_port is not None:
+            settings.append(f"replicaof 127.0.0.1 {primary_port}")
+        file = self.folder / "redis.conf"
+        file.write_text("\n".join(settings) + "\n")
+        self.process = subprocess.Popen([find_redis_binary(), str(file)], cwd=self.folder)
+        until(self.answers, f"the server on {self.port} does not start")
+
+    @property
+    def address(self) -> RedisAddress:
+        """Its own address, whatever the Sentinels say."""
+        return RedisAddress("127.0.0.1", self.port, self.password)
+
+    def client(self) -> redis.Redis:
+        """A client with short time limits."""
+        return redis.Redis(
+            port=self.port, password=self.password, socket_timeout=2, socket_connect_timeout=2
+        )
+
+    def answers(self) -> bool:
+        """Return whether it answers and has loaded its data."""
+        return bool(self._ask(lambda client: client.ping()))
+
+    def role(self) -> str:
+        """Return "master" or "slave"; empty while it does not answer."""
+        return str(self._ask(lambda client: client.info("replication")["role"]) or "")
+
+    def is_linked(self) -> bool:
+        """Return whether it is a replica with a whole copy of its primary."""
+        found = self._ask(lambda client: client.info("replication")) or {}
+        return found.get("role") == "slave" and found.get("master_link_status") == "up"
+
+    def _ask(self, question: Callable[[redis.Redis], Any]) -> Any:
+        with contextlib.suppress(redis.RedisError), self.client() as client:
+            return question(client)
+        return None
+
+    def kill(self) -> None:
+        """End it as `kill -9` does."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+    def freeze(self) -> None:
+        """Let it stand still, its connections open."""
+        assert self.process is not None
+        os.kill(self.process.pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let it go on where it stood."""
+        assert self.process is not None
+        os.kill(self.process.pid, signal.SIGCONT)
+
+
+class WatchedRedis:
+    """The primary and the replica by turns, and the Sentinels that promote one when the other is
+    away.
+    """
+
+    def __init__(self, folder: Path, *options: str, sentinels: int = 3) -> None:
+        self.servers = [Server(folder / name, "of-the-trial", *options) for name in ("one", "two")]
+        self.sentinels = [free_port() for _ in range(sentinels)]
+        self._folder = folder
+        self._processes: list[subprocess.Popen[bytes]] = []
+        one, two = self.servers
+        try:
+            one.start()
+            two.start(one.port)
+            until(two.is_linked, "the replica has no copy")
+            for port in self.sentinels:
+                self._start_sentinel(port, one.port)
+            until(
+                lambda: all(self._knows_all(port) for port in self.sentinels),
+                "the Sentinels do not find each other",
+            )
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def address(self) -> RedisAddress:
+        """What a worker is given."""
+        places = tuple(f"127.0.0.1:{port}" for port in self.sentinels)
+        return RedisAddress(
+            "127.0.0.1", self.sentinels[0], "of-the-trial", master=MASTER, sentinels=places
+        )
+
+    @property
+    def url(self) -> str:
+        """The same as a configuration has it."""
+        return f"redis+sentinel://:of-the-trial@{','.join(self.address.sentinels)}/{MASTER}"
+
+    def _start_sentinel(self, port: int, primary_port: int) -> None:
+        folder = self._folder / f"sentinel-{port}"
+        folder.mkdir()
+        file, quorum = folder / "sentinel.conf", len(self.sentinels) // 2 + 1
+        lines = [
+            f"port {port}", "bind 127.0.0.1", f"dir {folder}", "logfile log",
+            f"sentinel monitor {MASTER} 127.0.0.1 {primary_port} {quorum}",
+            f"sentinel auth-pass {MASTER} of-the-trial", f"sentinel down-after-milliseconds {MASTER} {DOWN_AFTER_MS}",
+            f"sentinel failover-timeout {MASTER} 4000", f"sentinel parallel-syncs {MASTER} 1",
+        ]  # fmt: skip
+        file.write_text("\n".join(lines) + "\n")
+        self._processes.append(
+            subprocess.Popen([find_redis_binary(), str(file), "--sentinel"], cwd=folder)
+        )
+
+    def _knows_all(self, port: int) -> bool:
+        with (
+            contextlib.suppress(redis.RedisError),
+            redis.Redis(port=port, socket_timeout=2) as client,
+        ):
+            found = client.sentinel_master(MASTER)
+            return bool(
+                found["num-other-sentinels"] == len(self.sentinels) - 1 and found["num-slaves"] == 1
+            )
+        return False
+
+    def named(self) -> int | None:
+        """Return the port of the primary by the first Sentinel that answers."""
+        for port in self.sentinels:
+            with (
+                contextlib.suppress(redis.RedisError),
+                redis.Redis(port=port, socket_timeout=2) as client,
+            ):
+                found = client.sentinel_get_master_addr_by_name(MASTER)
+                return int(found[1]) if found else None
+        return None
+
+    def primary(self) -> Server:
+        """Return the server that the Sentinels name."""
+        found: list[Server] = []
+
+        def is_named() -> bool:
+            port = self.named()
+            found[:] = [each for each in self.servers if each.port == port]
+            return bool(found)
+
+        until(is_named, "the Sentinels name no primary")
+        return found[0]
+
+    def other(self, server: Server) -> Server:
+        """Return the other server."""
+        return next(each for each in self.servers if each is not server)
+
+    def until_promoted(self, server: Server) -> None:
+        """Wait until that server is the primary, by itself and by the Sentinels."""
+        until(
+            lambda: server.role() == "master" and self.named() == server.port,
+            f"{server.port} is not promoted",
+        )
+
+    def make_whole(self) -> None:
+        """Bring the other server back as a replica with a whole copy: the next fail-over needs
+        one.
+        """
+        primary = self.primary()
+        self.until_promoted(primary)
+        other = self.other(primary)
+        if other.process is None:
+            other.start(primary.port)
+        until(other.is_linked, f"{other.port} gets no copy of {primary.port}")
+        until(
+            lambda: any(self._is_fit(port) for port in self.sentinels),
+            "the Sentinels see no replica to promote",
+        )
+
+    def _is_fit(self, port: int) -> bool:
+        with (
+            contextlib.suppress(redis.RedisError),
+            redis.Redis(port=port, socket_timeout=2) as client,
+        ):
+            replicas = client.sentinel_slaves(MASTER)
+            return len(replicas) == 1 and not (
+                replicas[0]["is_sdown"] or replicas[0]["is_disconnected"]
+            )
+        return False
+
+    def close(self) -> None:
+        """End all of them."""
+        for process in self._processes:
+            process.kill()
+            process.wait()
+        for server in self.servers:
+            server.kill()
