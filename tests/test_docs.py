@@ -338,6 +338,7 @@ def test_every_public_name_is_on_the_api_page(package: ModuleType) -> None:
 _PUBLIC = {
     "sparkstorm.compat",
     "sparkstorm.streamparse",
+    "sparkstorm.streams",
     "sparkstorm.api",
     "sparkstorm.client",
     "sparkstorm.connectors",
