@@ -90,7 +90,7 @@ class FilterBolt(MapBolt):
 
 @dataclass(frozen=True)
 class Stream:
-    """What one or several steps emit. Every method adds a step and returns what that emits."""
+    """Output of one or several steps. Every method adds a step and returns the output of that."""
 
     steps: tuple[Step, ...]
 

@@ -446,13 +446,13 @@ def _local_items_answer(rows: Mapping[str, Sequence[Row]]) -> Answer:
 
 @bolt("auction", "time", "expires", "category")
 def openings(tup: Tuple) -> Any:
-    """What closing needs of an auction."""
+    """Fields of an auction that its closing needs."""
     yield tup["id"], tup["time"], tup["expires"], tup["category"]
 
 
 @bolt("auction", "time", "price")
 def offers(tup: Tuple) -> Any:
-    """What closing needs of a bid."""
+    """Fields of a bid that an auction's closing needs."""
     auction, _, price, _, _, time, _ = tup.values
     yield auction, time, price
 

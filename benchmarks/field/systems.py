@@ -1,5 +1,4 @@
-"""How the field's benchmarks are run: SparkStorm live and replayed, a bare loop, and the peers that
-can be had on this machine.
+"""Systems that run the field's benchmarks: SparkStorm live and replayed, a bare loop, and peers.
 
 Every system gets the same events: ours by the generator within its spout, others from files that
 `write_files` fills. A run gives its wall and CPU time and its answer, and a wrong answer ends the

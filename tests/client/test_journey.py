@@ -1,4 +1,4 @@
-"""Where one message is, by what a simulated store keeps of it, and traces of a sample."""
+"""The journey of one message, by what a simulated store keeps of it, and traces of a sample."""
 
 from __future__ import annotations
 

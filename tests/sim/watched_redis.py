@@ -130,7 +130,7 @@ class WatchedRedis:
 
     @property
     def address(self) -> RedisAddress:
-        """What a worker is given."""
+        """Address that a worker is given."""
         places = tuple(f"127.0.0.1:{port}" for port in self.sentinels)
         return RedisAddress(
             "127.0.0.1", self.sentinels[0], "of-the-trial", master=MASTER, sentinels=places
