@@ -41,13 +41,14 @@ from benchmarks.wordcount import ours
 from sparkstorm.app.cluster import Cluster
 from sparkstorm.config import merge
 
+# those of Storm's RandomSentenceSpout
 SENTENCES = (
     "the cow jumped over the moon",
     "an apple a day keeps the doctor away",
     "four score and seven years ago",
     "snow white and the seven dwarfs",
     "i am at two with nature",
-)  # those of Storm's RandomSentenceSpout
+)
 LIVE_SENTENCES = 500_000
 _PAIRS = ("replay, rows", ROWS, "replay, columns", COLUMNS)
 _WARMING = 4  # rounds: the JVM is still compiling what Spark has generated for each variant

@@ -437,9 +437,8 @@ def test_every_module_is_imported_with_the_required_packages_alone(
 ) -> None:
     made = install(distributions[kind], tmp_path, "sparkstorm")
     found = json.loads(made.say("python", "-c", IMPORTS, folder=tmp_path))
-    of_extras = re.compile(
-        "No module named '(starlette|uvicorn|anyio|textual|rich|opentelemetry)'"
-    )  # anyio comes with starlette, rich with textual
+    # anyio comes with starlette, rich with textual
+    of_extras = re.compile("No module named '(starlette|uvicorn|anyio|textual|rich|opentelemetry)'")
     needs_extra = {name for name, error in found["failures"].items() if of_extras.search(error)}
     known = ("sparkstorm.web.", "sparkstorm.cli.top")
     assert found["failures"].keys() == needs_extra and all(

@@ -138,7 +138,7 @@ class Top(App[None]):
         if not self._is_paused:
             self.show()
 
-    # -- keys ----------------------------------------------------------------------------------
+    # -- keys --------------------------------------------------------------------------------------
 
     def on_key(self, event: Key) -> None:
         """Go to the cluster at `g c`, as on the page."""
@@ -179,7 +179,7 @@ class Top(App[None]):
         self.query_one("#parts", DataTable).focus()
         self.show()
 
-    # -- showing -------------------------------------------------------------------------------
+    # -- showing -----------------------------------------------------------------------------------
 
     def show(self) -> None:
         """Show the last records of the cluster, or of one topology."""

@@ -23,9 +23,8 @@ _BATCH_ROWS = 4_096
 _MOST_WAITING = 50_000  # of a partition whose records are ahead of others'
 _MOST_LAGS = 24  # partitions of a task with gauges of their own: every commit has them
 _LOOK_MS = 30_000  # for partitions that were added
-_SIMPLE = frozenset(
-    {"tinyint", "smallint", "int", "bigint", "double", "boolean", "string"}
-)  # pyarrow reads their JSON as the parser does
+# pyarrow reads their JSON as the parser does
+_SIMPLE = frozenset({"tinyint", "smallint", "int", "bigint", "double", "boolean", "string"})
 Made = tuple[Any, dict[tuple[str, int], int]]
 _META = {
     "key": "string",

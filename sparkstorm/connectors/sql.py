@@ -252,12 +252,13 @@ class SqlSource(ReplayableSpout):
         if self._engine is None:
             self._engine = make_engine(self._url, self._secret)
         columns: list[Any] = [sa.column(name) for name in (self._key, *self._fields)]
+        # the last shows whether keys are equal
         chosen = (
             sa.select(*columns)
             .select_from(self._source())
             .order_by(columns[0])
             .limit(self._most + 1)
-        )  # the last shows whether keys are equal
+        )
         if self._last is not None:
             chosen = chosen.where(columns[0] > self._last)
         with self._engine.connect() as connection:

@@ -43,15 +43,12 @@ class Window:
     executed_per_s: float | None = None
     acked_per_s: float | None = None
     failed_per_s: float | None = None
-    busy: float | None = (
-        # share of time in user code: of a component its busiest task's, of a topology its busiest
-        # component's
-        None
-    )
+    # share of time in user code: of a component its busiest task's, of a topology its busiest
+    # component's
+    busy: float | None = None
     mean_busy: float | None = None  # over all tasks
-    paused: Mapping[str, float] = field(
-        default_factory=dict
-    )  # share by cause (pending, backlog, store, inactive), of the same task
+    # share by cause (pending, backlog, store, inactive), of the same task
+    paused: Mapping[str, float] = field(default_factory=dict)
     # mean time in user code of an executed input, from exact counts
     execute_ms: float | None = None
     complete: Latency = Latency()  # of whole trees; of a topology and its spouts

@@ -103,7 +103,7 @@ class Sampler:
         self._number = 0
         self._failure = ""
 
-    # -- sampling ------------------------------------------------------------------------------
+    # -- sampling ----------------------------------------------------------------------------------
 
     def step(self) -> int:
         """Read once; return in how many milliseconds to call again."""
@@ -163,7 +163,7 @@ class Sampler:
         view = topology_view(reading, before, last, history, last_ms)
         return replace(view, problem=reading.problem) if look is None else view
 
-    # -- looking -------------------------------------------------------------------------------
+    # -- looking -----------------------------------------------------------------------------------
 
     def cluster(self) -> ClusterView:
         """Return the cluster as it was read last; StoreUnavailableError before the first

@@ -118,8 +118,7 @@ def _class_reader(kind: type, needs_all: bool) -> Reader:
     raise TypeError(f"no value can be read as {kind}")
 
 
-# ---- readers for hints
-# ---------------------------------------------------------------------------------------------
+# -- readers for hints -----------------------------------------------------------------------------
 
 
 def whole(least: int = 0, most: int = 2**31 - 1) -> Reader:
@@ -179,8 +178,7 @@ def _scalar_reader(kind: type) -> Reader:
     return read
 
 
-# ---- containers
-# ----------------------------------------------------------------------------------------------------
+# -- containers ------------------------------------------------------------------------------------
 
 
 def _record_reader(kind: type, needs_all: bool) -> Reader:
@@ -259,8 +257,7 @@ def _read_int_key(value: object) -> int:
     return int(value)
 
 
-# ---- free JSON
-# -----------------------------------------------------------------------------------------------------
+# -- free JSON -------------------------------------------------------------------------------------
 
 
 def is_free_json(hint: object) -> bool:

@@ -34,11 +34,9 @@ _LOG = logging.getLogger(__name__)
 # Finding them is a scan over all keys of Redis. Half is twice the scans of a store that as a rule
 # has none; double keeps the bytes of a put that was cut for two hours.
 _CHUNKS_MS = 3_600_000  # between two scans for chunks without metadata
-_FORGOTTEN_MS = (
-    # between two comparisons of bases with the data of all topologies; the first is at the begin of
-    # a leadership
-    3_600_000
-)
+# between two comparisons of bases with the data of all topologies; the first is at the begin of
+# a leadership
+_FORGOTTEN_MS = 3_600_000
 # Between two tries to reach one of several stores: each keeps the topologies of the others waiting
 # for two seconds (redis_cleanup). Half would be a tenth of Nimbus's time; double lets a killed
 # topology's name be taken for that much longer.

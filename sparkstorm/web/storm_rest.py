@@ -127,7 +127,7 @@ class _Storm:
         ]
         return {"hostPortList": found, "logviewerPort": 0, "logviewerScheme": "http"}
 
-    # -- actions ---------------------------------------------------------------------------------
+    # -- actions -----------------------------------------------------------------------------------
 
     def activate(self, request: Request, _: Any) -> Any:
         view = self.view(request)

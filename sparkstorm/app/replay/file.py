@@ -53,9 +53,8 @@ class ReplayFile:
     states: Mapping[str, str] = field(default_factory=dict)  # first states: path by component
     from_checkpoint: str | None = None  # folder of a savepoint or checkpoint to begin with
     outputs: tuple[str, ...] = ()
-    rows: Mapping[str, Annotated[int, whole()]] = field(
-        default_factory=dict
-    )  # of history that each task of a spout reads; all of the others'
+    # of history that each task of a spout reads; all of the others'
+    rows: Mapping[str, Annotated[int, whole()]] = field(default_factory=dict)
     # where to leave what a live run may go on from; spouts without inputs then read themselves
     checkpoint: str | None = None
     skip_bad: bool = False

@@ -39,9 +39,8 @@ class TimeInputs:
     channels: Sequence[Channel]
     data: Sequence[Channel]
     find_source: Callable[[int, str], Source]
-    newest_ms: Mapping[Channel, int] = field(
-        default_factory=dict
-    )  # of data that continues after this replay: an upper bound of its watermarks
+    # of data that continues after this replay: an upper bound of its watermarks
+    newest_ms: Mapping[Channel, int] = field(default_factory=dict)
 
 
 class WindowTask(ReplayTask):

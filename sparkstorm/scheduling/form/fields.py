@@ -101,8 +101,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-# ---- kinds of fields
-# -----------------------------------------------------------------------------------------------
+# -- kinds of fields -------------------------------------------------------------------------------
 
 
 def _text(value: object) -> str:
@@ -149,8 +148,7 @@ def no_duplicates(names: Iterable[str], *path: str) -> None:
         seen.add(name)
 
 
-# ---- configuration
-# -------------------------------------------------------------------------------------------------
+# -- configuration ---------------------------------------------------------------------------------
 
 
 def _hosts_or_machines(value: object) -> object:

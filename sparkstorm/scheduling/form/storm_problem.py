@@ -79,8 +79,7 @@ class Problem:
     rounds: tuple[Round, ...] = ()
 
 
-# ---- the JSON form
-# -------------------------------------------------------------------------------------------------
+# -- the JSON form ---------------------------------------------------------------------------------
 
 
 def _executor(value: object) -> ExecutorId:
@@ -261,8 +260,7 @@ def problem_from(value: object) -> Problem:
         return read_as(_Problem, value).problem()
 
 
-# ---- the answer
-# ----------------------------------------------------------------------------------------------------
+# -- the answer ------------------------------------------------------------------------------------
 
 
 def answer(problem: Problem, explains: bool = False) -> dict[str, Any]:
