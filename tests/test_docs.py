@@ -21,8 +21,12 @@ from packaging.requirements import Requirement
 import sparkstorm.api
 import sparkstorm.testing
 from sparkstorm.app.job_file import make_topology, read_job_file
+from sparkstorm.checkpoint import files
 from sparkstorm.cli.__main__ import parser as command_line
 from sparkstorm.cluster import paths
+from sparkstorm.model import records
+from sparkstorm.recording import capsule_files, segments
+from sparkstorm.transport import frames
 from tests import house_map, pages
 
 ROOT = Path(__file__).parents[1]
@@ -405,3 +409,18 @@ def test_the_modules_of_the_architecture_are_those_of_the_package() -> None:
             )
             found.setdefault(folder, []).append(path.stem)
     assert listed == {name: sorted(stems) for name, stems in found.items()}
+
+
+def test_the_page_of_operations_names_the_versions_of_formats() -> None:
+    versions = {
+        "frames, with held inputs and journals": frames.VERSION,
+        "records": records.FORMAT_VERSION,
+        "checkpoints and savepoints": files.FORMAT,
+        "capsules": capsule_files.FORMAT,
+        "recordings": segments.FORMAT,
+    }
+    page = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    part = page.partition("## Versions of formats")[2].partition("\n## ")[0]
+    assert dict(re.findall(r"^\| ([a-z, ]+) \| (\d+) \|", part, re.MULTILINE)) == {
+        name: str(version) for name, version in versions.items()
+    }
