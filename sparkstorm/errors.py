@@ -9,10 +9,8 @@ def show(value: object, most: int = 60) -> str:
     """
     try:
         text = repr(value[:most] if isinstance(value, (str, bytes)) else value)
-    except (
-        ValueError,
-        RecursionError,
-    ):  # an integer of more than 4,300 digits, nesting beyond the stack
+    except (ValueError, RecursionError):
+        # an integer of more than 4,300 digits, nesting beyond the stack
         text = f"{type(value).__name__} too large to show"
     cut = len(text) > most or (isinstance(value, (str, bytes)) and len(value) > most)
     return f"{text[: most - 3]}..." if cut else text

@@ -63,9 +63,8 @@ class NimbusThread:
             except StoreUnavailableError as error:
                 _LOG.warning("Nimbus waits for the store: %s", error)
                 sleep_s = _RETRY_S
-            except (
-                Exception
-            ):  # the top of the drive: a cluster without Nimbus would look healthy and heal nothing
+            except Exception:
+                # the top of the drive: a cluster without Nimbus would look healthy and heal nothing
                 _LOG.exception("Nimbus's turn failed; it is taken again")
                 sleep_s = _LONGEST_SLEEP_S
             self._wake.wait(sleep_s)

@@ -100,9 +100,8 @@ class ColumnRunner(BasicRunner):
             emitter.roots = self.roots_of(part)
             self._column_bolt.execute_batch(batch, part[0][2], self._columns)
             return True
-        except (
-            USER_ERRORS
-        ) as error:  # of a column that holds no such values together, or the user's
+        except USER_ERRORS as error:
+            # of a column that holds no such values together, or the user's
             raise_out_of_memory(error)
             emitter.roll_back(mark)
             if state is not None:

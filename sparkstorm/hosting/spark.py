@@ -195,9 +195,8 @@ class SparkSlots(Generic[TicketT]):
                 self._join(STOP_WAIT_MS)
             except StoreUnavailableError as error:
                 _LOG.warning("%s: slots cannot be asked to stop, and are cancelled", error)
-            except (
-                Exception
-            ):  # a store that is gone already must not keep the cancelling from happening
+            except Exception:
+                # a store that is gone already must not keep the cancelling from happening
                 _LOG.exception("slots could not be asked to stop; they are cancelled")
         for group in sorted(self._group_by_slot.copy().values()):
             self._sc.cancelJobGroup(group)
@@ -309,9 +308,8 @@ class SparkSlots(Generic[TicketT]):
                     .collect()
                 )
                 return words[0]
-        except (
-            Exception
-        ) as fault:  # a killed process or executor, a cancelled job, a stopped context
+        except Exception as fault:
+            # a killed process or executor, a cancelled job, a stopped context
             return _cause_of(fault)
         finally:
             self._group_by_slot.pop(index, None)

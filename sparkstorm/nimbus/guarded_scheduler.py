@@ -60,7 +60,6 @@ class GuardedScheduler:
             self._scheduler.schedule(topologies, cluster)
         except Exception as error:  # user code; told to the caller, who translates
             failure.append(error)
-        except (
-            BaseException
-        ) as error:  # SystemExit would end this thread without a word, as if all were placed
+        except BaseException as error:
+            # SystemExit would end this thread without a word, as if all were placed
             failure.append(FailedAssignTopologyError(f"it raised {type(error).__name__}: {error}"))

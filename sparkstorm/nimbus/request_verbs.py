@@ -346,11 +346,8 @@ class RequestVerbs:
         try:
             conf = self._parts.reader.topology_conf(base.conf_key)
             return SubmissionSettings.of({**self._parts.conf, **conf}).message_timeout_ms
-        except (
-            StoreInconsistentError,
-            TamperedBlobError,
-            InvalidConfigError,
-        ):  # it must still be killed
+        except (StoreInconsistentError, TamperedBlobError, InvalidConfigError):
+            # it must still be killed
             return SubmissionSettings.of(self._parts.conf).message_timeout_ms
 
     # -- rebalance ---------------------------------------------------------------------------------

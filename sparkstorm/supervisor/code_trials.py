@@ -87,10 +87,8 @@ class CodeTrials:
         try:
             path = self._dir.keep_code(topology_id, key, self._port, now_ms, self._blobs.get)
             self._running[key] = self._start(path)
-        except (
-            StoreUnavailableError,
-            OSError,
-        ) as fault:  # other duties of the slot go on meanwhile
+        except (StoreUnavailableError, OSError) as fault:
+            # other duties of the slot go on meanwhile
             _LOG.warning("code of %s cannot be tried now: %s", topology_id, fault)
             self._not_before_ms = now_ms + _RETRY_MS
         except SparkStormError as fault:

@@ -183,9 +183,8 @@ class Slot:
         self._beat(now_ms)
         try:
             self._keep_house(now_ms)
-        except (
-            OSError
-        ) as fault:  # a full disk or no more processes: no reason to end a worker that works
+        except OSError as fault:
+            # a full disk or no more processes: no reason to end a worker that works
             self._note_disk(fault)
         return min(
             now_ms + MAX_STEP_MS,
@@ -365,9 +364,8 @@ class Slot:
         self._launches = max((last.count if last else 0) + 1, self._launches + 1, now_ms // 1000)
         try:
             state.put("launches", Launches(self._launches))
-        except (
-            OSError
-        ) as fault:  # a full disk: the number still grows, in this process and by the clock
+        except OSError as fault:
+            # a full disk: the number still grows, in this process and by the clock
             self._note_disk(fault)
         return self._launches
 

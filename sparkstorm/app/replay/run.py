@@ -328,10 +328,8 @@ def _load(
         if kind == "csv":
             reader = reader.option("header", "true").option("inferSchema", str(not columns).lower())
         return reader.load(path)
-    except (
-        AnalysisException,
-        Py4JJavaError,
-    ) as error:  # the latter of a file that is none of its kind
+    except (AnalysisException, Py4JJavaError) as error:
+        # the latter of a file that is none of its kind
         said = (
             str(error.java_exception.getMessage())
             if isinstance(error, Py4JJavaError)

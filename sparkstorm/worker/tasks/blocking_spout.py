@@ -138,9 +138,8 @@ class ThreadedSpout(Spout):
         self._metrics.bind(self._recorder.count)
         try:
             self._poll()
-        except (
-            BaseException
-        ) as error:  # of is_exhausted, extent, snapshot, hand_over: raised where the loop asks next
+        except BaseException as error:
+            # of is_exhausted, extent, snapshot, hand_over: raised where the loop asks next
             self._fault = WorkerFailedError(
                 f"spout '{self._component}': its thread ended: {describe_error(error)}"
             )
