@@ -199,7 +199,14 @@ def test_the_readmes_first_bolt_is_a_job_and_passes_its_test(tmp_path: Path) -> 
 # test_servers.py of tests/testing servers.md
 @pytest.mark.parametrize(
     ("name", "tests"),
-    [("api", 8), ("connectors", 1), ("failures", 0), ("testing", 2), ("windows", 0)],
+    [
+        ("api", 8),
+        ("connectors", 1),
+        ("failures", 0),
+        ("howto", 1),
+        ("testing", 2),
+        ("windows", 0),
+    ],
 )
 def test_every_example_of_a_page_runs_and_its_tests_pass(
     name: str, tests: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
