@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark import SparkContext
 
-from sparkstorm.app.cluster import Cluster
+from sparkstorm.app.cluster import Cluster, context_conf
 from sparkstorm.client.connect import connect
 from sparkstorm.client.handle import TopologyHandle
 from sparkstorm.config import merge
@@ -59,7 +60,12 @@ def cluster(folder: Path, servers: dict[str, RedisServer]) -> Iterator[Cluster]:
         "sparkstorm.slots.per.supervisor": 2,
         "nimbus.monitor.freq.secs": 1,
     }
-    with Cluster.open(merge(settings)) as opened:
+    conf = merge(settings)
+    # The JVM of this process may remember the master of an earlier module's session.
+    with (
+        SparkContext(conf=context_conf(conf).setMaster("local[5]")) as context,
+        Cluster.open(conf, context) as opened,
+    ):
         yield opened
 
 
