@@ -3,8 +3,9 @@ host. PURE.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -41,10 +42,18 @@ def spread(executors: Iterable[Executor], wanted: int, held: Mapping[int, str]) 
     rooms: Counter[str] = Counter()
     for each in by_id.values():
         rooms[each.host] += each.room
+    rooms_at: dict[str, dict[str, int]] = {host: {} for host in rooms}
+    for each in by_id.values():
+        rooms_at[each.host][each.id] = each.room
+
+    @cache  # per host and number: the shares of hosts ask for it with every slot
+    def stay(host: str, number: int) -> int:
+        found = _shares(rooms_at[host], at_executor, number)
+        return sum(min(at_executor[id], count) for id, count in found.items())
+
     share: dict[str, int] = {}
-    for host, number in _shares(rooms, at_host, wanted).items():
-        here = {each.id: each.room for each in by_id.values() if each.host == host}
-        share |= _shares(here, at_executor, number)
+    for host, number in _shares(rooms, at_host, wanted, stay).items():
+        share |= _shares(rooms_at[host], at_executor, number)
     keep: list[int] = []
     release: list[int] = []
     kept: Counter[str] = Counter()
@@ -73,15 +82,28 @@ def _in_turn(
     return [executor for _, executor in sorted(chosen, key=lambda each: each[0])]
 
 
-def _shares(rooms: Mapping[str, int], held: Mapping[str, int], wanted: int) -> dict[str, int]:
-    """Return a share for each place, `wanted` in all while there is room; what is left over goes to
-    places that hold more.
+def _shares(
+    rooms: Mapping[str, int],
+    held: Mapping[str, int],
+    wanted: int,
+    stay: Callable[[str, int], int] | None = None,
+) -> dict[str, int]:
+    """Return a share for each place, `wanted` in all while there is room; what is left over goes
+    where more slots stay by it, then to places that hold more.
+
+    `stay` tells how many slots of a place stay with a share. A place that holds no more than
+    another may have them on one executor, and lose one with a smaller share: by the number alone,
+    slots that were started one after another were released again.
     """
     share = dict.fromkeys(sorted(rooms), 0)
+
+    def order(place: str) -> tuple[int, int, int]:
+        number = share[place]
+        gain = stay(place, number + 1) - stay(place, number) if stay else 0
+        return number, -gain, -held.get(place, 0)
+
     for _ in range(min(wanted, sum(rooms.values()))):
-        free = [place for place in share if share[place] < rooms[place]]
-        place = min(free, key=lambda each: (share[each], -held.get(each, 0)))
-        share[place] += 1
+        share[min((place for place in share if share[place] < rooms[place]), key=order)] += 1
     return share
 
 

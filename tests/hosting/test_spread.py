@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sparkstorm.hosting.spread import Executor, is_complete, spread
@@ -117,6 +117,8 @@ def test_every_slot_of_a_living_executor_is_kept_or_released(
     assert not started & released
 
 
+# two hosts with as many slots each, of which one has them on one of its executors
+@example({("a", 0): 2, ("b", 0): 3, ("c", 0): 1, ("c", 2): 2}, 7, {0: ("c", 2), 1: ("c", 2)})
 @given(ROOMS, st.integers(0, 20), HELD)
 def test_starting_one_slot_after_another_ends_at_rest(
     rooms: dict[tuple[str, int], int], wanted: int, raw: dict[int, tuple[str, int]]
