@@ -50,6 +50,7 @@ _NOT_RUN = {
     "sparkstorm tasks": "of a cluster",
     "sparkstorm rebalance": "of a cluster",
     "sparkstorm kill": "of a cluster",
+    "sparkstorm savepoint": "of a cluster; tests/system/test_standing_cluster.py runs it",
     "sparkstorm web": "of a cluster; tests/test_wheel.py and tests/web serve the page",
     "sparkstorm context": "changes the user's own file; tests/cli/test_contexts.py runs it",
     "sparkstorm run": "starts Spark; tests/test_wheel.py runs it",
