@@ -332,31 +332,28 @@ def test_the_wheel_has_every_file_of_the_package_and_no_other(
     }
 
 
-@pytest.mark.slow
-def test_the_pure_wheel_installs_everywhere_and_has_the_twins_alone(
-    distributions: dict[str, Path], tmp_path: Path
-) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        "-q",
-        "--no-deps",
-        "-w",
-        str(tmp_path),
-        str(distributions["sdist"]),
-    ]
-    settings = {**os.environ, "SPARKSTORM_CORE": "none", "CC": "no-compiler-here"}
-    done = subprocess.run(
-        command,
-        cwd=tmp_path,
-        env=settings,
+def wheel_without_compiler(
+    sdist: Path, folder: Path, core: str
+) -> subprocess.CompletedProcess[str]:
+    """Build a wheel of the sdist into a folder on a machine that has no compiler; `core` is
+    SPARKSTORM_CORE.
+    """
+    return subprocess.run(
+        [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(folder), str(sdist)],
+        cwd=folder,
+        env={**os.environ, "SPARKSTORM_CORE": core, "CC": "no-compiler-here"},
         capture_output=True,
         text=True,
         timeout=300,
         check=False,
     )
+
+
+@pytest.mark.slow
+def test_the_pure_wheel_installs_everywhere_and_has_the_twins_alone(
+    distributions: dict[str, Path], tmp_path: Path
+) -> None:
+    done = wheel_without_compiler(distributions["sdist"], tmp_path, "none")
     assert done.returncode == 0, done.stdout + done.stderr
     (wheel,) = tmp_path.glob("*-py3-none-any.whl")
     made = install(wheel, tmp_path, "sparkstorm")
@@ -373,27 +370,7 @@ def test_the_pure_wheel_installs_everywhere_and_has_the_twins_alone(
 def test_a_release_s_wheel_is_not_built_without_a_compiler(
     distributions: dict[str, Path], tmp_path: Path
 ) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        "-q",
-        "--no-deps",
-        "-w",
-        str(tmp_path),
-        str(distributions["sdist"]),
-    ]
-    settings = {**os.environ, "SPARKSTORM_CORE": "required", "CC": "no-compiler-here"}
-    done = subprocess.run(
-        command,
-        cwd=tmp_path,
-        env=settings,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    done = wheel_without_compiler(distributions["sdist"], tmp_path, "required")
     assert done.returncode != 0 and "no-compiler-here" in done.stdout + done.stderr
     assert not list(tmp_path.glob("*.whl"))
 
