@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from sparkstorm.cli.common import add_overrides
 from sparkstorm.client.connect import VARIABLE
 from sparkstorm.config import merge, parse_override
 from sparkstorm.embedded.process import refuse_busy
@@ -214,13 +215,7 @@ def _require_page() -> None:
 
 def _parse(arguments: Sequence[str], prog: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog=prog, description=hold_all.__doc__, epilog=EXITS)
-    parser.add_argument(
-        "-c",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="override one configuration key",
-    )
+    add_overrides(parser)
     parser.add_argument(
         "--web", type=int, default=8080, metavar="PORT", help="port of the page (8080)"
     )
