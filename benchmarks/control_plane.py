@@ -53,10 +53,10 @@ class Idle(Spout):
     outputs = ("word",)
 
     def open(self, conf: Any, context: Any, collector: SpoutOutputCollector) -> None:
-        """Nothing to open."""
+        """Do nothing: there is no source to open."""
 
     def next_tuple(self) -> None:
-        """Nothing to emit."""
+        """Emit nothing."""
 
 
 class Swallow(BasicBolt):

@@ -233,7 +233,7 @@ class Latencies(StatefulBolt):
     """Counts latencies in steps of 50 microseconds; the first second is warm-up and is left out."""
 
     def prepare(self, conf: Mapping[str, Any], context: TopologyContext) -> None:
-        """Nothing was seen yet."""
+        """Start the state without a tuple."""
         self._first_us = 0
 
     def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
@@ -254,8 +254,8 @@ class OtherWorker:
         self._tasks = tasks
 
     def choose_tasks(self, task: int, values: Sequence[Any]) -> list[int]:
-        """Not the one beside the sender: neighbours in the numbering alternate between the
-        workers.
+        """Choose a task that is not beside the sender: neighbours in the numbering alternate
+        between the workers.
         """
         return [t for t in self._tasks if (t - task) % 2][:1]
 

@@ -259,7 +259,9 @@ def _words(number: str, problem: Problem, theirs: Answer) -> str:
 
 
 def _where_stale(problem: Problem, theirs: Answer) -> str:
-    """Where the original leaves a worker that found no place: on what the first such row says."""
+    """Return the sentence of the first row with a worker that the original leaves without a
+    place.
+    """
     supervisors = {each["id"]: each for each in problem["supervisors"]}
     hosts = problem["conf"].get("isolation.scheduler.machines") or ()
     isolates = any(each["host"] in hosts for each in supervisors.values())

@@ -258,12 +258,12 @@ def _cluster(rng: Random, scheduler: str) -> Problem:
 
 
 def even(rng: Random) -> Problem:
-    """For the EvenScheduler."""
+    """Return a problem for the EvenScheduler."""
     return _cluster(rng, "even")
 
 
 def default(rng: Random) -> Problem:
-    """For the DefaultScheduler."""
+    """Return a problem for the DefaultScheduler."""
     return _cluster(rng, "default")
 
 

@@ -258,7 +258,7 @@ class SumColumns(Stateful, ColumnBolt):
     order_insensitive = True
 
     def prepare(self, conf: Mapping[str, Any], context: TopologyContext) -> None:
-        """As by rows."""
+        """Prepare as the bolt by rows does."""
         self._count = ("rows", context.task_id)
         self._sum = ("sum", context.task_id)
 

@@ -92,7 +92,7 @@ class DroppedColumns(Stateful, ColumnBolt):
     order_insensitive = True
 
     def prepare(self, conf: Mapping[str, Any], context: TopologyContext) -> None:
-        """As by rows."""
+        """Prepare as the bolt by rows does."""
         self._key = context.task_id
 
     def execute_batch(

@@ -50,7 +50,7 @@ class TopologyContext:
 
     @property
     def task_index(self) -> int:
-        """This task's place among its component's tasks, from 0."""
+        """Return the index of this task among its component's tasks, from 0."""
         return self.component_tasks(self.component_id).index(self.task_id)
 
     @property

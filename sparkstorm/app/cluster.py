@@ -383,7 +383,7 @@ class Cluster:
 
     @property
     def logs_place(self) -> str:
-        """Where logs of slots and workers are, in words."""
+        """Return a sentence on the place of the logs of slots and workers."""
         return str(self.log_dir) if self.has_logs_here else f"{self.log_dir} on each worker host"
 
     def _registered_slots(self) -> int:

@@ -315,5 +315,5 @@ def owner_of_this_process() -> str:
 
 
 def client_name() -> str:
-    """This process for people: user, host and process id."""
+    """Return a name of this process for people: user, host and process id."""
     return f"{owner_of_this_process()}@{os.uname().nodename}:{os.getpid()}"

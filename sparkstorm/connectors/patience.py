@@ -76,7 +76,7 @@ class Patience:
 
 
 class Secret:
-    """Where a password lies: a file of mode 0600, or an environment variable. It is read where it
+    """Place of a password: a file of mode 0600, or an environment variable. It is read where it
     is used, and never travels.
     """
 

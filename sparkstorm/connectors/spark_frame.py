@@ -114,7 +114,7 @@ class SparkFrame(RedisSource):
 
 @dataclass(frozen=True)
 class _Target:
-    """Where the executors write, and under which fence."""
+    """Target of the executors and the fence they write under."""
 
     url: str
     secret: Secret

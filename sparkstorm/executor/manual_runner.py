@@ -305,7 +305,7 @@ class ManualRunner(Runner):
         self._emitter.emit_direct(task, values, stream)
 
     def ack(self, tup: Tuple) -> None:
-        """This input is done."""
+        """Take note that this input is done."""
         if get_ident() != self._thread:
             self.post(lambda: self.ack(tup))
         elif id(tup) not in self._outstanding:
@@ -318,7 +318,7 @@ class ManualRunner(Runner):
             self._acked.append(tup)
 
     def fail(self, tup: Tuple, reason: str | Failure = "") -> None:
-        """This input failed."""
+        """Take note that this input failed."""
         if get_ident() != self._thread:
             self.post(lambda: self.fail(tup, reason))
         elif id(tup) not in self._outstanding:

@@ -31,8 +31,8 @@ class TaskObserver:
     def executed(
         self, tuples: Sequence[Tuple], failures: Sequence[FailedInput], waiting: Sequence[Tuple]
     ) -> None:
-        """These inputs of a bolt, or a tick, were executed together: some failed, some wait for
-        their ack, the rest is done.
+        """Take note that these inputs of a bolt, or a tick, were executed together: some failed,
+        some wait for their ack, the rest is done.
         """
 
     def settled_late(self, acked: Sequence[Tuple], failures: Sequence[FailedInput]) -> None:

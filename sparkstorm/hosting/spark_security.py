@@ -109,7 +109,7 @@ def _report_error(_server: object, _request: object, address: object) -> None:
 
 
 def with_private_scratch(conf: SparkConf) -> SparkConf:
-    """On local masters, let Spark keep shuffled rows and cached blocks in a folder of mode 0700.
+    """Let Spark on local masters keep shuffled rows and cached blocks in a folder of mode 0700.
 
     Spark's own folders below /tmp can be read by every user. `remove_at_exit` has the JVM remove
     the folder; those of drivers that were killed are removed here.

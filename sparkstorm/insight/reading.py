@@ -58,7 +58,7 @@ class Reading:
 
 
 class Source(Protocol):
-    """Where a sampler reads: a client's connection, or a simulated cluster."""
+    """Source of a sampler: a client's connection, or a simulated cluster."""
 
     def read(self) -> Reading:
         """Read everything once; StoreUnavailableError when ZooKeeper does not answer."""

@@ -63,7 +63,7 @@ class WorkerSlot(NamedTuple):
 
 
 class AssignmentKind(StrEnum):
-    """Why an assignment was written (after JStorm's AssignmentType)."""
+    """Reason for which an assignment was written (after JStorm's AssignmentType)."""
 
     NEW = "NEW"
     REBALANCE = "REBALANCE"
@@ -168,7 +168,9 @@ class SupervisorInfo:
 
     @property
     def unreached(self) -> str:
-        """Why this host does not reach its stores, all of them in one text; empty while it does."""
+        """Return the reasons for which this host does not reach its stores, in one text; empty
+        while it does.
+        """
         others = (
             f"store {name}: {problem}"
             for name, problem in sorted(self.other_stores.items())

@@ -58,7 +58,7 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why something failed.
+    """Reason of a failure.
 
     `text` is one sentence that ends with the user's line. `traceback` has the frames of user code,
     outermost first, without the sentence. `worker` is "node:port", `code_version` the sha256 of the

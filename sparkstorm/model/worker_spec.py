@@ -49,7 +49,7 @@ class RedisAddress:
 
     @property
     def place(self) -> str:
-        """Where it is, in words for messages."""
+        """Return the place of this store for messages."""
         return (
             f"{self.master} of the Sentinels at {', '.join(self.sentinels)}"
             if self.master

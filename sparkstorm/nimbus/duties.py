@@ -52,7 +52,7 @@ Duty = Callable[[Reading, int], bool]
 
 @dataclass(slots=True)
 class NextTurn:
-    """When the next turn is due, and what it was asked for before that."""
+    """Time of the next turn, and requests to take it earlier."""
 
     due_ms: int = 0
     is_round: bool = True  # something has changed: everything is looked at, at once

@@ -58,13 +58,13 @@ class TopologyRetirement(Protocol):
 
 # The default, so that a Nimbus of tests and simulations needs no data plane.
 class NothingToRetire:
-    """For clusters that keep nothing outside the state store."""
+    """Cleanup for clusters that keep nothing outside the state store."""
 
     def retire(self, topology_id: str) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def hand_over(self, old_id: str, new_id: str) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def unended(self) -> Mapping[str, int]:
         """Return nothing."""

@@ -50,7 +50,7 @@ class RowsFile(Protocol):
         """Take rows, with a beginning when they do not follow those before."""
 
     def close(self) -> None:
-        """No row follows."""
+        """Close the recording: no row follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +249,7 @@ class Recording:
         settings: ComponentSettings,
         state: MemoryState | None,
     ) -> Recorder:
-        """For one task; the first one brings the thread along."""
+        """Return the recorder of one task; the first one starts the thread."""
         if self._desk is None:
             self._desk = ThreadedDesk() if self._is_threaded else Desk()
         limits = Limits(settings.record_rows, settings.record_bytes, settings.record_state_keys)
@@ -261,7 +261,7 @@ class Recording:
         return Recorder(self._desk, file, state, limits, self._now_ms)
 
     def abandon(self) -> None:
-        """As when the process is killed."""
+        """End as a killed process does."""
         for file in self._files:
             file.abandon()
 

@@ -66,7 +66,9 @@ class Call(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of one task: rows and bytes on disk, and the most state keys that are kept with a segment."""
+    """Limits of one task: rows and bytes on disk, and the most state keys that are kept with a
+    segment.
+    """
 
     rows: int
     bytes: int
@@ -93,7 +95,7 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """Of a segment: its number, rows lost before it, the state its rows begin with (none: too
+    """Start of a segment: its number, rows lost before it, the state its rows begin with (none: too
     large, or there is none).
 
     `cells` are those of windows and timers, for a live shadow.

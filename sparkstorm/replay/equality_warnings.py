@@ -57,7 +57,7 @@ _COLLECTED = (
 
 @dataclass(frozen=True, slots=True)
 class ReplayWarning:
-    """Where a replay may differ from the live run, and why."""
+    """Warnings about differences between a replay and the live run, with their causes."""
 
     component: str
     cause: str

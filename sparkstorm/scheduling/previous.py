@@ -10,7 +10,7 @@ from sparkstorm.model.assignment import ExecutorId, WorkerSlot
 
 
 class ScheduleReason(StrEnum):
-    """Why a topology with a previous placement is scheduled again."""
+    """Reason for scheduling a topology with a previous placement again."""
 
     DEATH = "DEATH"  # the regular round: executors may have died, or none
     REBALANCE = "REBALANCE"

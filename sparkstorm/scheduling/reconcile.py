@@ -1,4 +1,4 @@
-"""From a scheduler's answer to the next assignment: checks, unchanged executors, moves. PURE.
+"""Steps from a scheduler's answer to the next assignment: checks, unchanged executors, moves. PURE.
 
 Laws: no difference, no new assignment; an executor that keeps its slot keeps its start time and its
 fence; versions only grow; an answer that breaks the rules is refused as a whole, and the last good

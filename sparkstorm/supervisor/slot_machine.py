@@ -37,7 +37,7 @@ FAILED = "FAILED"
 
 @dataclass(frozen=True, slots=True)
 class LocalAssignment:
-    """This slot's part of a topology's assignment; a new version that leaves the part alone is no
+    """Part of this slot in a topology's assignment; a new version that leaves the part alone is no
     change.
     """
 

@@ -106,7 +106,7 @@ class SlotParts:
 def local_assignments(
     node: str, assignments: Mapping[str, Assignment], before: Mapping[int, str]
 ) -> tuple[dict[int, LocalAssignment], list[str]]:
-    """This node's parts by port, and a sentence per conflict.
+    """Return this node's parts by port, and a sentence per conflict.
 
     A port may serve only one topology (S2.28); where two claim it, the one that was there `before`
     keeps it, else the first by id: every reading gives the same answer, and a running worker is not

@@ -275,7 +275,7 @@ class FaultyCluster(LocalCluster):
         return node.name
 
     def _replace_node(self, fault: Fault) -> str:
-        """As LOSE_NODE, and its disk is lost too."""
+        """Lose a node as LOSE_NODE does, and its disk is lost too."""
         name = self._lose_node(fault)
         node = self.nodes[fault.pick % len(self.nodes)]
         if not any(slot.is_up for slot in self.slots if slot.node is node):
@@ -379,7 +379,7 @@ class FaultyCluster(LocalCluster):
         return ""
 
     def _redis_older(self, fault: Fault) -> str:
-        """As REDIS_GOES_BACK, by more than a tail."""
+        """Put Redis back as REDIS_GOES_BACK does, by more than a tail."""
         self._restore_later(fault.size)
         return ""
 

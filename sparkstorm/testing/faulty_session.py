@@ -29,7 +29,7 @@ class FaultySession:
 
     @property
     def address(self) -> str:
-        """Where the store is, for messages."""
+        """Return the place of the store for messages."""
         return self.inner.address
 
     @property

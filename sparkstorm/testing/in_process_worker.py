@@ -194,7 +194,7 @@ class InProcessWorker:
         return -signal.SIGKILL if self.is_zombie else self.exit_code
 
     def dump_stacks(self) -> None:
-        """Nothing hangs where time is simulated."""
+        """Do nothing: no call hangs where time is simulated."""
 
     def kill(self) -> None:
         """End it without a word."""
@@ -214,11 +214,11 @@ class InProcessWorker:
         return None
 
     def rotate_log(self, cap_bytes: int) -> bool:
-        """There is no log."""
+        """Do nothing: there is no log."""
         return False
 
     def last_lines(self, has_crashed: bool = False) -> list[str]:
-        """There is no log."""
+        """Do nothing: there is no log."""
         return []
 
     # -- as its own runtime sees the slot ----------------------------------------------------------

@@ -180,8 +180,8 @@ class LocalCluster:
             return now_ms + _RETRY_MS
 
     def rest_or(self, due_ms: int) -> int | None:
-        """When a part of the control plane is due: none while the whole of it has nothing to do and
-        may sleep.
+        """Return the time at which a part of the control plane is due: none while the whole of it
+        has nothing to do and may sleep.
         """
         was_resting = self._is_resting
         self._is_resting = not self._is_lively and self._is_calm()

@@ -45,8 +45,8 @@ class ControlPlane(WorkerServices, Protocol):
         """A new session on the cluster's tree."""
 
     def rest_or(self, due_ms: int, /) -> int | None:
-        """When a part of the control plane is due: none while the whole of it has nothing to do and
-        may sleep.
+        """Return the time at which a part of the control plane is due: none while the whole of it
+        has nothing to do and may sleep.
         """
 
 
@@ -89,7 +89,7 @@ class SimProbe:
         )
 
     def close(self) -> None:
-        """There is nothing to end."""
+        """Do nothing: there is no process to end."""
 
 
 class Duty:
@@ -117,7 +117,7 @@ class Duty:
         return self._is_woken() and self._simulation.clock.now_ms() >= self.paused_until_ms
 
     def wait_for_threads(self) -> bool:
-        """It has none."""
+        """Do nothing: the slot has none."""
         return False
 
 

@@ -64,7 +64,7 @@ class Arrivals:
         other._on_the_way = {}
 
     def next_ms(self) -> int | None:
-        """When the next frame arrives."""
+        """Return the arrival time of the next frame."""
         return min(
             (waiting[0][1] for waiting in self._on_the_way.values() if waiting), default=None
         )
@@ -101,7 +101,7 @@ class SimTransport(LocalTransport):
         return pressure
 
     def arrives_ms(self) -> int:
-        """When the frames of a commit made now can be read; 0 means at once."""
+        """Return the time at which the frames of a commit made now can be read; 0 means at once."""
         return self.clock.now_ms() if self.clock.is_busy else 0
 
     def poll(self, after: Mapping[int, str], count: int) -> list[Entry]:

@@ -244,7 +244,7 @@ class LocalTransport:
         """Fetch nothing: `poll` reads at once."""
 
     def wait(self, timeout_ms: float, wake_fds: Sequence[int] = ()) -> bool:
-        """Nothing to wait for: simulated time moves by hand."""
+        """Return at once: simulated time moves by hand."""
         return True
 
     def release(self) -> None:
@@ -281,7 +281,7 @@ class LocalTransport:
             del kept[:-MOST_SAMPLES]
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Do nothing: there is no connection to close."""
 
     def _recognise(self, expected: Expected) -> str:
         """Law 10: compare the store with what its claimer knows; return what it has lost beyond its

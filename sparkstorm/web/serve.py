@@ -35,8 +35,8 @@ _KEEP_ALIVE_S = 15
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the server listens and by which names it is asked; a certificate and its key, or a
-    proxy that has them.
+    """Addresses of the server and the host names that it answers to; a certificate and its key, or
+    a proxy that has them.
     """
 
     address: str = "127.0.0.1"

@@ -142,7 +142,7 @@ class FailedInputs:
         return self._plan.placed(placed)
 
     def _waited_ms(self, bolt: BoltTask) -> dict[str, int]:
-        """Where an input that fails for the first time has waited."""
+        """Return the waits, by place, of an input that fails for the first time."""
         now_ms = self._now_ms()
         waited = {"tree": max(0, now_ms - bolt.oldest_ms)} if bolt.oldest_ms else {}
         # The store's clock may differ from this host's: a time that cannot be is left out.
@@ -151,7 +151,9 @@ class FailedInputs:
         return waited
 
     def _held_ms(self, held: PendingInput) -> dict[str, int]:
-        """Where an input that fails again has waited: as when it failed first, and since then."""
+        """Return the waits of an input that fails again: those before its first failure, and
+        since.
+        """
         now_ms = self._now_ms()
         last = held.failure
         waited = {} if last is None else dict(last.waited_ms)

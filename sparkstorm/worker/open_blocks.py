@@ -120,8 +120,8 @@ class OpenBlocks:
         find_source: FindSource,
         strict_codec: Codec | None = None,
     ) -> None:
-        """With a codec, rows for tasks of this worker go through bytes too: what one receiver does
-        to values, no other sees.
+        """Encode rows for tasks of this worker too if a codec is given: a
+        receiver then never sees values that another receiver has changed.
         """
         self._local = local_tasks
         self._find_source = find_source

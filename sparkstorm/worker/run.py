@@ -195,7 +195,7 @@ class WorkerRun:
 
     @property
     def beat_due_ms(self) -> int:
-        """When the next heartbeat is due."""
+        """Return the time of the next heartbeat."""
         return self._beats.sent_ms + BEAT_EVERY_MS
 
     def _obey(self, command: WorkerCommand) -> None:

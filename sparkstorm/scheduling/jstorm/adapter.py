@@ -39,7 +39,7 @@ class JStormScheduler:
     """
 
     def prepare(self, conf: Conf) -> None:
-        """Nothing to read: a topology's conf holds the cluster's."""
+        """Read nothing: a topology's conf holds the cluster's."""
 
     def schedule(self, topologies: Topologies, cluster: ClusterView) -> None:
         """Place every topology that is new, lacks executors or is being rebalanced, by id."""

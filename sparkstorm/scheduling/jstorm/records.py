@@ -12,7 +12,7 @@ SYSTEM = frozenset({ACKER, MASTER})
 
 
 class AssignType(StrEnum):
-    """Why an assignment is made (JStorm's TopologyAssignContext)."""
+    """Reason for which an assignment is made (JStorm's TopologyAssignContext)."""
 
     NEW = "NEW"
     REBALANCE = "REBALANCE"

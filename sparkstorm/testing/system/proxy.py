@@ -25,7 +25,7 @@ _LOOK_UP_S = 0.05
 
 
 class Cut(Enum):
-    """Where a connection breaks."""
+    """Point at which a connection breaks."""
 
     BEFORE_REQUEST = "the server never sees the request"
     WITHIN_REQUEST = "the server sees half of the request"

@@ -150,7 +150,7 @@ class Capsules:
 
 
 class _CapsuleWriter(TaskObserver):
-    """Has a capsule written of the failures of one bolt."""
+    """Observer that requests a capsule of the failures of one bolt."""
 
     def __init__(self, capsules: Capsules, bolt: BoltTask) -> None:
         self._capsules = capsules

@@ -312,7 +312,7 @@ class SpoutTask:
             self.pending.add_batch(root, ids, now_ms)
 
     def rest(self, now_us: int, shortest_ms: int, longest_ms: int) -> None:
-        """Nothing came: wait a little, and longer each time once the source has been silent
+        """Wait a little after an empty call, and longer each time once the source has been silent
         (Storm's progressive wait).
         """
         is_silent = now_us - self._emitted_us >= _WARM_US

@@ -39,7 +39,7 @@ class TaskBase:
 
     @property
     def name(self) -> str:
-        """Of its keys in Redis."""
+        """Return the pattern of its keys in Redis."""
         return f"{{{self.topology_id}}}:state:{self.task}:*"
 
     def read(self, keys: list[bytes]) -> list[bytes | None]:
