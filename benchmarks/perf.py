@@ -96,7 +96,7 @@ def judge(before: Sequence[float], after: Sequence[float]) -> Verdict:
 def live_probes(on: Any, scale: float) -> Mapping[str, Callable[[], Costs]]:
     """Return the probes on a cluster."""
     from benchmarks.field import storm_perf
-    from benchmarks.field.case import difference, rows_of
+    from benchmarks.field.case import TASKS, difference, rows_of
     from benchmarks.latency import measure
     from benchmarks.pipeline import run
 
@@ -109,7 +109,7 @@ def live_probes(on: Any, scale: float) -> Mapping[str, Callable[[], Costs]]:
     words = storm_perf.sentences(lines)
     lines_of_words = rows_of(words)
 
-    def pipeline(case: Any, generator: Any, by: str) -> Callable[[], Costs]:
+    def pipeline(case: Any, generator: Any, by: str, tasks: int = TASKS) -> Callable[[], Costs]:
         expected = case.answer(rows_of(generator))
         units = sum(expected.values())
 
@@ -117,7 +117,7 @@ def live_probes(on: Any, scale: float) -> Mapping[str, Callable[[], Costs]]:
             began = time.perf_counter()
             storm_perf.WORDS.answer(lines_of_words)
             bare = time.perf_counter() - began
-            done = run(on, case.topology(generator, by), conf, "result")
+            done = run(on, case.topology(generator, by, tasks), conf, "result")
             if wrong := difference(case.read(done.state), expected):
                 raise SystemExit(f"{case.name} by {by}: {wrong}")
             used = done.cpu["workers"] + done.cpu["redis"]
@@ -132,6 +132,7 @@ def live_probes(on: Any, scale: float) -> Mapping[str, Callable[[], Costs]]:
     return {
         "words, rows": pipeline(storm_perf.WORDS, words, "rows"),
         "words, columns": pipeline(storm_perf.WORDS, words, "columns"),
+        "words, 64 tasks": pipeline(storm_perf.WORDS, words, "rows", 64),
         "trees of one row": pipeline(storm_perf.ID, storm_perf.constants(lines), "rows"),
         "latency": latency,
     }
