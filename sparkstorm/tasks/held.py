@@ -1,5 +1,5 @@
-"""Record of a held input in the store, as the worker that holds it writes it and as a client looks
-at it.
+"""Record of a held input in the store, as the worker that holds it writes it and as a client reads
+it.
 """
 
 from __future__ import annotations

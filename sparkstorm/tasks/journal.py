@@ -61,8 +61,8 @@ _FAULTS = (
 
 @contextmanager
 def reading(key: str) -> Iterator[None]:
-    """Raise whatever a damaged record causes as StoreInconsistentError, which names its key in
-    Redis and the mend.
+    """Raise any error that a damaged record causes as StoreInconsistentError, which names its key
+    in Redis and the mend.
     """
     try:
         yield
@@ -163,8 +163,7 @@ def whole_and_deltas(entries: list[Fields], field: str) -> tuple[Any, list[Any]]
 
 def _parts(fields: Fields, states: Mapping[str, MemoryState]) -> Iterator[Fields | BaseWrites]:
     if fields or not any(map(len, states.values())):
-        # Never nothing: who was given a beginning knows by an empty journal that the store has lost
-        # it.
+        # Never empty: a task with an initial journal takes an empty one for a loss of the store.
         yield fields
     for name, state in states.items():
         if isinstance(state, LazyState):

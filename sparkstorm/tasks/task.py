@@ -3,7 +3,7 @@ its ticks by the host's clock.
 
 A host adds when the task runs, where its rows come from and go, and what becomes of its failures.
 
-Law: whatever decides how a bolt begins, ticks and is tried again is here or in `executor`, so that
+Law: all decisions on how a bolt begins, ticks and is tried again are here or in `executor`, so that
 live equals replay by construction and the suites of equality are its proof. Left out: one class for
 all hosts. A worker's task holds inputs over epochs and is read by the commit, a replay's counts
 evidence and drives time (decision 52).
@@ -83,9 +83,9 @@ class Task:
         self.state = state
         # form of the state that this code writes
         self.state_version = bolt.state_version if isinstance(bolt, Stateful) else 1
-        # A new state is in the form of this code; whoever loads an older one says so before
+        # A new state is in the form of this code; a host that loads an older one sets this before
         # `prepare`.
-        self.stored_version = self.state_version  # and of the one that it was given
+        self.stored_version = self.state_version  # and form of the state that was loaded
 
     @property
     def users_state(self) -> MemoryState | None:
@@ -133,7 +133,7 @@ class Task:
         call.
         """
         failed = self.runner.execute_tuples([tick])
-        # A bolt that acks would hold it for ever: nobody expects the ack of a tick.
+        # A bolt that acks would hold it for ever: no tree waits for the ack of a tick.
         self.runner.forget(tick)
         return failed
 

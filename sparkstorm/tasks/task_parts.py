@@ -1,8 +1,8 @@
 """Parts of tasks, the same in every host: sources of rows, configurations, contexts and routes.
 
 A host (worker, partition of a replay, stepper) has one TaskParts. What differs between hosts is a
-value that it gives: the streams that it may receive beside the declared ones, the clock, and who
-keeps the rows.
+value that it gives: the streams that it may receive beside the declared ones, the clock, and where
+rows are kept.
 
 Law: the same topology, settings and task give the same routes in every host and every run, so a row
 of a replay reaches the task that it reached live. Left out: subclasses for hosts, which would be
@@ -93,8 +93,8 @@ class TaskParts:
             component = self.topology.components.get(self.component_by_task.get(task, ""))
             name = stream.removeprefix(LATE_PREFIX)
             fields = self._streams.get(name)
-            # The number may come out of a frame that anybody has written: it is no key of ours
-            # until it is found.
+            # The number may come out of a frame of unknown origin: it is no key of ours until it is
+            # found.
             if component is None or (fields is None and name not in component.streams):
                 raise MalformedFrameError(f"task {task} has no stream '{stream}' in this topology")
             # Undeclared streams first: no component may declare a name that begins with two

@@ -27,9 +27,9 @@ _BOLTS_STOP_AT = 0.8
 # a second. Half of it may have one commit of a loaded worker, whose rows are then taken for a
 # backlog; with double a slow task gets its full share for twice as long. Not measured.
 _LOAD_MS = 200
-# Between two looks whether those that hold a task back have drained: a commit brings the news. Half
-# of it commits twice as often while a task is held back; double lets it rest up to 5 ms longer. Not
-# measured.
+# Between two looks whether the tasks that hold a task back have drained: a commit brings the news.
+# Half of it commits twice as often while a task is held back; double lets it rest up to 5 ms
+# longer. Not measured.
 LOOK_MS = 5
 
 
@@ -49,7 +49,8 @@ class Backpressure:
         self._full: set[int] = set()
         self._waiting: dict[int, int] = {}  # bytes by watched task, as of the last commit
         self._fullness = 0.0
-        # Only what is fed from here: each watched stream is a number in the answer of every commit.
+        # Only receivers of this worker's tasks: each watched stream is a number in the answer of
+        # every commit.
         self.watched = tuple(sorted({t for fed in self._fed_by_task.values() for t in fed}))
 
     @property
@@ -78,15 +79,15 @@ class Backpressure:
         return bool(self._full) or self._fullness >= SPOUTS_STOP_AT
 
     def holds_back(self, task: int) -> bool:
-        """Return whether this task must wait for those it feeds."""
+        """Return whether this task must wait for its receivers."""
         return bool(self._full) and not self._full.isdisjoint(self._fed_by_task[task])
 
     def note(self, pressure: Pressure, now_ms: int) -> None:
-        """Take in what the last commit learned; a task that was held back goes on at half the mark.
+        """Take in the answer to the last commit; a task that was held back goes on at half the
+        mark.
 
-        In a store that is nearly full whatever waits holds its senders back: it drains from the
-        sinks upwards, and since the last one that has anything waiting is never held back, it does
-        drain.
+        In a store that is nearly full any backlog holds its senders back: the store drains from the
+        sinks upwards, and since the last task with a backlog is never held back, it does drain.
         """
         self._fullness = pressure.fullness
         self._waiting.update(pressure.backlog_by_task)
@@ -117,8 +118,8 @@ class Backpressure:
 
 
 def _reached(fed_by_task: Mapping[int, frozenset[int]], task: int) -> frozenset[int]:
-    """Return what a task feeds, also through tasks of this worker: rows for one that is held back
-    would only wait in the store.
+    """Return the receivers of a task, also through tasks of this worker: rows for one that is held
+    back would only wait in the store.
     """
     reached: set[int] = set()
     new = set(fed_by_task[task])

@@ -57,13 +57,13 @@ class BoltTurns:
         self.is_careful = False
 
     def run_timed(self, epoch: Epoch, now_ms: int) -> bool:
-        """Ticks, what other threads have asked for, and second tries, before anything newer;
-        whether the budget is over.
+        """Run ticks, calls of other threads and second tries, before anything newer; return whether
+        the budget is over.
         """
         self.run_ticks(epoch, now_ms)
         self.take_posts(epoch)
         for bolt in self._task_set.bolts.values():
-            # One at a time: a swarm of retries must not overrun the budget, whose end is asked for
+            # One at a time: many retries at once must not overrun the budget, which is checked
             # after each.
             while bolt.retries and not bolt.is_full and (due := bolt.due(now_ms, most=1)):
                 began_us = self._clock.now_us()
@@ -86,7 +86,7 @@ class BoltTurns:
             began_us = ended_us
 
     def take_posts(self, epoch: Epoch) -> None:
-        """Do what other threads have asked for."""
+        """Make the calls that other threads have posted."""
         for bolt, runner in self._manual:
             if runner.has_posts:
                 began_us = self._clock.now_us()

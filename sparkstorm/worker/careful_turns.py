@@ -1,8 +1,8 @@
 """Careful mode: one input per commit, announced to the slot first, because an earlier process died
 in one of them.
 
-Law: whatever runs was announced and is alone in its commit, so the input that was announced last is
-the one to blame when the process dies. One that has been blamed too often is parked instead of run
+Law: an input that runs was announced and is alone in its commit, so the input that was announced
+last is the suspect when the process dies. An input with too many deaths is parked instead of run
 (topology.max.worker.deaths).
 
 Left out: halving a suspected batch until one row is left. It needs as many deaths as halvings, each
@@ -23,12 +23,12 @@ from sparkstorm.worker.timers import TimerService
 
 # Some 1.3 s of commits of 0.25 ms each beside the store. With half of it the process is more often
 # careless again when a poison row comes, which costs one more restart; twice as many keep a worker
-# slow for longer after a death that no row is to blame for. Not measured.
+# slow for longer after a death that no row has caused. Not measured.
 _UNITS = 5000
 
 
 class CarefulTurns:
-    """Turns of a worker that is careful; true until it has survived so many inputs."""
+    """Turns of a worker in careful mode; true until so many inputs have run without a death."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class CarefulTurns:
         self._bolt_turns.take_posts(epoch)
         bolts = self._task_set.bolts.values()
         if any(bolt.is_thread_busy for bolt in bolts):
-            # The input under suspicion is with a thread: nothing else may be blamed for it.
+            # The suspected input is with a thread: no other input may be announced in its place.
             return False
         self._bolt_turns.run_ticks(epoch, now_ms)
         if (fired := self._timers.fire_one(epoch, now_ms, self._reporter.trying)) is not None:
@@ -73,7 +73,7 @@ class CarefulTurns:
                 # A spout that kills its worker is named too, but has no row that could be parked.
                 self._reporter.trying(spout.task, "spout", 0)
                 did |= self._spout_turns.ask_one(epoch, spout, 1)
-        # An idle worker has not shown that it survives anything.
+        # An idle turn does not count: it has executed no input.
         self._left -= did
         if not self._left:
             self._bolt_turns.end_careful()

@@ -16,8 +16,8 @@ from sparkstorm.worker.epoch_commit import CommitBuilder
 from sparkstorm.worker.parts import WorkerParts
 
 # Half of the first asks a full store a hundred times a second, double adds 20 ms to what waits once
-# there is room. The longer pause is for a disk that is full: patience is over, and going through
-# was no use. Neither was measured.
+# there is room. The longer pause is for a disk that is full: patience is over, and an urgent commit
+# was refused too. Neither was measured.
 _REFUSED_MS = 20
 _REFUSED_LONG_MS = 200
 # Refusals after which a commit goes through all the same: its rows are consumed, and this worker

@@ -97,7 +97,7 @@ class Epoch:
         tree.
         """
         if not tup.roots or not self.is_tracking:
-            return 0  # without trees there is nobody to tell, and the id would only be stored
+            return 0  # without trees no acker uses the id: it would only be stored
         tup.roots = split_roots(tup.roots)  # what it emits from now on descends from these
         return self.draw_edge(each_root(tup.roots))
 

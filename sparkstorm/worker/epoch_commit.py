@@ -212,8 +212,8 @@ class CommitBuilder:
                 heard.append(epoch.messages.pop(task))
             verdicts += acker.apply(heard).items()
         for spout_task, verdict in verdicts:
-            # A spout of this worker hears it at once: its pending messages are part of this very
-            # commit.
+            # A spout of this worker gets the verdict at once: its pending messages are part of this
+            # very commit.
             if spout_task not in self._task_set.spouts:
                 commit.frames.append(
                     (spout_task, frames.encode_settled(self._plan.codec, verdict), 0)

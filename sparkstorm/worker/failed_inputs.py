@@ -5,9 +5,9 @@ parked in the dead-letter stream; only then does its tree fail. at-least-once: i
 spout may emit it again. at-most-once: dropped and counted.
 
 Law: a failed execution has left nothing behind before it comes here (the runner has undone it), and
-whatever is decided here is part of the same commit as the cursor that passes the input. Left out:
-trying again in place, while the entries behind it wait: one bad input would hold up its task for
-the whole back-off. So a retry runs after inputs that came later.
+each decision here is part of the same commit as the cursor that passes the input. Left out: trying
+again in place, while the entries behind it wait: one bad input would hold up its task for the whole
+back-off. So a retry runs after inputs that came later.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class FailedInputs:
         bolt.begin(held.born_ms)
         held.due_ms = None
         # Only the last try notes the keys that it uses: noting costs a call for each, and only a
-        # dead letter wants them.
+        # dead letter holds them.
         is_last = held.attempts == self._policy.retries
         self._breaker.note_try(bolt.component)
         with self._capsules.noting(bolt) if is_last else contextlib.nullcontext():

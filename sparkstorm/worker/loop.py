@@ -1,10 +1,10 @@
 """Main loop of a worker process: steps the worker, waits for input, commands or time, reports to
 the slot.
 
-Law: the loop alone sleeps, and anything that may come (an answer of Redis, a command, a call of a
-user's thread) wakes it through a descriptor. Left out: asking in short intervals, which costs CPU
-when idle and half an interval of latency otherwise. Liveness and progress are two signals (decision
-29): a thread says that the process runs, the loop's heartbeats that it gets on.
+Law: the loop alone sleeps, and each event (an answer of Redis, a command, a call of a user's
+thread) wakes it through a descriptor. Left out: asking in short intervals, which costs CPU when
+idle and half an interval of latency otherwise. Liveness and progress are two signals (decision 29):
+a thread says that the process runs, the loop's heartbeats that it gets on.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def run_worker(spec: WorkerSpec, control: WorkerControl) -> int:
 
 
 def _say_alive(control: WorkerControl, ended: threading.Event) -> None:
-    """Tell the slot that the process runs, apart from whether its loop gets on."""
+    """Report to the slot that the process runs, apart from the progress of its loop."""
     before = _printed()
     while not ended.wait(ALIVE_EVERY_S):
         printed = _printed()
@@ -171,8 +171,8 @@ def drive(
         try:
             due_ms = run.step(is_woken)
         except CodecError as error:
-            # The epoch holds something without bytes. The next process goes row by row and will
-            # name the culprit.
+            # The epoch holds a value that cannot be encoded. The next process executes row by row
+            # and names that row.
             print(f"ERROR this epoch cannot be committed: {error}", flush=True)
             # Not a failed start: the slot must make the next process careful.
             return ExitCode.CRASHED

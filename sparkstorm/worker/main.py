@@ -56,8 +56,8 @@ from sparkstorm.model.worker_spec import MAX_SPEC_BYTES, WorkerSpec
 from sparkstorm.settings import WorkerSettings
 
 DEFAULT_ENTRY = "sparkstorm.worker.loop:run_worker"
-# One report of the largest size. Twice as much would only keep more words of a slot that does not
-# read.
+# One report of the largest size. Twice as much would only keep more reports for a slot that does
+# not read.
 MAX_UNSENT_BYTES = MAX_LINE_BYTES
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
@@ -92,8 +92,7 @@ class PipeControl:
         try:
             while chunk := os.read(self._control_fd, 65536):
                 self._received += chunk
-            # The end of the pipe: the slot is gone, and with it who would kill or restart this
-            # worker.
+            # The end of the pipe: the slot is gone, and only it would kill or restart this worker.
             _exit(ExitCode.ORPHANED)
         except BlockingIOError:
             pass
@@ -198,7 +197,7 @@ def _loader(entry: str) -> Callable[[], WorkerEntry]:
     try:
         function: WorkerEntry = getattr(import_module(module_name), function_name)
     except Exception as fault:  # user code of a test, or an installation that lacks a package
-        # Not raised here: without a spec there is no log yet, and nobody would read why.
+        # Not raised here: without a spec there is no log yet that could hold the error.
         return _raiser(
             WorkerFailedError(
                 f"worker entry {entry} cannot be imported: {type(fault).__name__}: {fault}"
@@ -218,7 +217,7 @@ def _read_first_line(fd: int) -> tuple[bytes, bytes]:
     received = bytearray()
     while b"\n" not in received:
         select.select([fd], [], [])
-        # Without limit a broken slot could have it keep any amount.
+        # Without a limit a broken slot could make the worker keep any amount.
         chunk = os.read(fd, 65536)
         if not chunk or len(received) > MAX_SPEC_BYTES:
             _exit(ExitCode.ORPHANED)
@@ -251,11 +250,11 @@ def _open_log(path: str) -> None:
 
 
 class Stamped:
-    """A text stream whose lines begin with the time; everything but `write` and `flush` is the
+    """A text stream whose lines begin with the time; all methods but `write` and `flush` are the
     stream's own.
 
     What C code writes, crash reports among it, goes to the descriptor and has no time. A disk that
-    is full loses lines and raises nothing: user code that prints is not to blame for it.
+    is full loses lines and raises nothing: user code that prints must not fail by it.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -313,7 +312,7 @@ class Stamped:
 
 def _answer_where_it_hangs(control: PipeControl) -> None:
     """Have SIGUSR1, which a slot sends before it kills a silent child, write all stacks to the log
-    and name the culprit.
+    and report the place of user code.
 
     The stacks come from C and always work; the report comes from Python, so not while C code holds
     the interpreter.
@@ -361,7 +360,7 @@ def _run(
         else:
             _print_trace()
         return exit_code_of(fault), str(fault)
-    except BaseException as fault:  # the top of the drive: whatever user code let through ends here
+    except BaseException as fault:  # the outermost frame: every error of user code ends here
         _print_trace()
         # Of unknown cause: the slot will suspect the row at hand, and the next process go row by
         # row.

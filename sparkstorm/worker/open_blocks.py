@@ -1,10 +1,10 @@
 """Open blocks of a worker: rows emitted in this epoch, one list for each component, channel and
 receiving task.
 
-All tasks of a component append to the same lists, so that rows for one receiver lie together
-whoever has emitted them: fewer and larger entries leave. A stream is one per receiving task
-(decision 7); one per worker would cost Redis half as much from about 100 receivers on, but a claim
-would have to copy the rows of the tasks that move.
+All tasks of a component append to the same lists, so that rows for one receiver lie together, from
+all of these tasks: fewer and larger entries leave. A stream is one per receiving task (decision 7);
+one per worker would cost Redis half as much from about 100 receivers on, but a claim would have to
+copy the rows of the tasks that move.
 """
 
 from __future__ import annotations
@@ -106,8 +106,8 @@ class Feed:
         if self.marks and not any(block.rows for block in self.data):
             for block in self.marks:
                 if block.rows:
-                    # All of them: a mark costs nothing to execute, and the newest of a sender is
-                    # the one that counts.
+                    # All of them: a mark costs nothing to execute, and only the newest of a sender
+                    # counts.
                     yield block, block.take(1 << 30)
 
 
@@ -156,8 +156,8 @@ class OpenBlocks:
     def handed_over(self, block: OpenBlock, rows: Rows) -> Rows:
         """Return rows taken from a block as their task of this worker gets them."""
         if self._strict_codec is not None:
-            # Simulations want what another process would get: a bolt must not change values of its
-            # sender.
+            # Simulations need the values that another process would get: a bolt must not change
+            # values of its sender.
             rows = travelled(self._strict_codec, rows)
         if block.is_late:
             # The sender's source names the stream; its receiver is to see that the row is late.

@@ -1,9 +1,9 @@
 """Parts that all of one worker's loop shares: its plan and clock, its tasks, their counts, and
 where failures go.
 
-Law: the parts are made in one order, and each knows only those before it. Left out: each
-collaborator taking what it needs as parameters, as it was: the loop listed the same names again for
-each of them.
+Law: the parts are made in one order, and each uses only the parts before it. Left out: the
+collaborators of each part as parameters, as it was: the loop listed the same names again for each
+of them.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class WorkerParts:
         )
 
     def report(self, failure: Failure, count: int = 1) -> None:
-        """Count failures by their cause, and tell the first."""
+        """Count failures by their cause, and report the first."""
         placed = self.plan.placed(replace(failure, time_ms=failure.time_ms or self.clock.now_ms()))
         # Counted before the reporter throttles: health is judged by all failures, the operator
         # reads a few of them.

@@ -3,8 +3,8 @@
 A worker process steps it from its loop (worker/loop.py); a simulation steps it under simulated
 time.
 
-Law: nothing here reads a clock, sleeps or talks to a store but through what it is given. Whatever
-only a process has (descriptors, signals, `gc`) is in worker/loop.py and worker/main.py, so that the
+Law: nothing here reads a clock, sleeps or talks to a store but through what it is given. What only
+a process has (descriptors, signals, `gc`) is in worker/loop.py and worker/main.py, so that the
 simulation runs the rest as it is.
 """
 
@@ -45,15 +45,13 @@ from sparkstorm.worker.tasks.worker_plan import WorkerPlan
 from sparkstorm.worker.worker import Worker
 
 # Many beats within the worker time-out (supervisor.worker.timeout.secs, 30 s), so that one lost or
-# late beat kills nobody. Twice as often, slots would read twice as many lines; half as often,
+# late beat ends no worker. Twice as often, slots would read twice as many lines; half as often,
 # reasons of a standstill would be two seconds old.
 BEAT_EVERY_MS = 1000
 
 
 class SlotReporter:
-    """Turns what the worker has to say into reports; errors of a component are throttled as in
-    Storm.
-    """
+    """Converter of a worker's events into reports; throttles errors of a component, as Storm."""
 
     def __init__(
         self, control: WorkerControl, clock: Clock, interval_ms: int, per_interval: int
@@ -74,8 +72,8 @@ class SlotReporter:
         self._control.send(Passed())
 
     def error(self, failure: Failure) -> None:
-        """Print it to the worker's log, and tell the slot, with the traceback, unless there was too
-        much lately.
+        """Print it to the worker's log, and report it to the slot, with the traceback, unless there
+        were too many lately.
         """
         is_sent = self._send(failure)
         frames = failure.traceback.splitlines() if is_sent else ()
@@ -109,7 +107,7 @@ class Beats:
         self.sent_ms = 0
 
     def send(self, stats: dict[str, Any]) -> None:
-        """Send what the worker has to say now."""
+        """Send the worker's present figures now."""
         self._stats, self.sent_ms = stats, self._clock.now_ms()
         self._control.send(Beat(stats))
 
@@ -118,7 +116,8 @@ class Beats:
         self.sent_ms = 0
 
     def while_waiting(self, problem: str) -> None:
-        """Send the last words again with the reason why the store keeps us waiting, once a second.
+        """Send the last heartbeat again with the reason why the store keeps the worker waiting,
+        once a second.
 
         A worker that waits is alive: without these its slot would kill it as hung.
         """
@@ -127,7 +126,8 @@ class Beats:
 
 
 class WorkerRun:
-    """A worker between two waits: starts once the store lets it, obeys its slot, beats and steps.
+    """A worker between two waits: it starts once the store admits it, carries out commands of its
+    slot, sends heartbeats and steps.
 
     `start` makes the worker; StoreFullError has it called again, because a full store refuses the
     claim before any component is opened. `exit_code` is set once the run is over; errors of ours
@@ -155,13 +155,13 @@ class WorkerRun:
         self.exit_code: int | None = None
 
     def step(self, is_woken: bool = True) -> float | None:
-        """Obey, start, or run one epoch; returns when to be called next, None when only input or a
-        command makes it due.
+        """Carry out commands, start, or run one epoch; return when to be called next, None when
+        only input or a command makes it due.
 
         Without input or a command (`is_woken`), the spouts are asked first, and an epoch begins
         only if they emit.
         """
-        # Commands wake the loop, so there is none to obey here.
+        # Commands wake the loop, so there is none to carry out here.
         if (
             not is_woken
             and self.worker is not None
@@ -244,7 +244,7 @@ def start_worker(
         raise
     except ModuleNotFoundError as error:
         raise missing_module(error) from error
-    # A failed start, not a crash: no input is to blame, so the next process need not be careful
+    # A failed start, not a crash: no input has caused it, so the next process need not be careful
     # (supervisor/poison_detector.py).
     except USER_ERRORS as error:  # user code in __init__, open, prepare, init_state
         raise WorkerFailedError(

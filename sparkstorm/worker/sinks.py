@@ -2,7 +2,7 @@
 away.
 
 Law: prepare in the target, commit in the store, commit in the target, in this order, and each may
-be repeated. A death after the first leaves an epoch that nobody will commit; after the second the
+be repeated. A death after the first leaves an epoch that is never committed; after the second the
 next owner's `recover` commits it. As Flink's TwoPhaseCommitSinkFunction, with the worker's commit
 in place of its checkpoint. Left out: a target that is asked first: it could have rows of an epoch
 that the store refuses.
@@ -23,9 +23,9 @@ from sparkstorm.worker.epoch import Epoch, RandomIds
 from sparkstorm.worker.parts import WorkerParts
 from sparkstorm.worker.tasks.bolt_task import BoltTask
 
-# Doubled at each try: a target that restarts is met soon, one that is away for minutes is not asked
-# twenty times a second. Half of the first saves 25 ms after a short outage; with double of the
-# longest, a target that comes back after minutes waits for up to ten seconds. Not measured.
+# Doubled at each try: a target that restarts is reached soon, one that is away for minutes does not
+# get twenty requests a second. Half of the first saves 25 ms after a short outage; with double of
+# the longest, a target that comes back after minutes waits for up to ten seconds. Not measured.
 _FIRST_PAUSE_MS = 50
 _LONGEST_PAUSE_MS = 5_000
 

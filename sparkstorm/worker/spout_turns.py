@@ -24,7 +24,7 @@ from sparkstorm.worker.tasks.spout_task import SpoutTask
 # of 2.35 (two workers in one thread, best of 3; decision 26). Half of it looks at the clock twice
 # as often.
 _CALLS_PER_TURN = 512
-# Between two questions to a source that has nothing. Double of it is the latency of the first tuple
+# Between two polls of a source that has nothing. Double of it is the latency of the first tuple
 # after a silence; half of it costs an idle worker twice the CPU.
 _LONGEST_PAUSE_MS = 10
 # Bolts go first, but rows from spouts elsewhere must not be able to keep them busy for ever. Half
@@ -94,18 +94,18 @@ class SpoutTurns:
         )
         if did:
             spout.wake(now_us)
-        # Dry also when it has emitted: its last call gave nothing, so asking again at once would
+        # Dry also when it has emitted: its last call gave nothing, so another call at once would
         # give nothing again.
         if not did or spout.is_dry:
             spout.rest(now_us, self._pause_ms, _LONGEST_PAUSE_MS)
         return did
 
     def _held_by(self, spout: SpoutTask) -> int | None:
-        """Return why a spout task may not run, whatever its source has; None when it may."""
+        """Return why a spout task may not run, even if its source has tuples; None when it may."""
         if not self.is_active or self._breaker.is_open:
             return INACTIVE
-        # The order says which cause is shown when several hold: that which an operator can change
-        # comes first.
+        # The order decides which cause is shown when several hold: a cause that an operator can
+        # change comes first.
         if self._backpressure.is_store_filling:
             return STORE
         if self._backpressure.holds_back(spout.task):

@@ -160,7 +160,7 @@ class Timeouts:
     A tuple that waits is not a failed tuple: nothing is given up that was born after the oldest
     root still waiting in any stream (acks on their way included), for its next try or for a thread;
     user code that simply never acks is not waiting, its trees time out as in Storm. Without
-    time-outs ledgers forget only what nobody has begun: messages for trees that had already ended.
+    time-outs ledgers forget only roots without an init: messages for trees that had already ended.
 
     The low watermark is read only when something is old enough to be given up.
     """
@@ -172,7 +172,7 @@ class Timeouts:
         self._is_tracking = bool(plan.ackers)
         self._gives_up = plan.settings.has_message_timeouts
         # A tenth of the time-out, at most a second: a tree fails that much too late. Half of it
-        # looks twice as often at spouts that have nothing late.
+        # looks twice as often at spouts without a late tree.
         self._every_ms = max(1, min(1000, self._timeout_ms // 10))
         self._plan = plan
         self._task_set = parts.task_set

@@ -141,7 +141,7 @@ class Worker:
             self._has_more = True  # this step reads nothing
             return self._commit(self._commits.refused, now_ms)
         # Targets are up to date before rows run: else two epochs of a sink could be open at once,
-        # and `recover` is told of one only.
+        # and `recover` gets one only.
         if (due_ms := self._sinks.finish(now_ms)) is not None:
             return due_ms
         epoch = self._unprepared or self._run_epoch(now_ms)
@@ -233,8 +233,8 @@ class Worker:
             try:
                 self._task_set.inboxes[entry.task].add(entry)
             except MalformedFrameError as error:
-                # Anybody with access to the store may have written it. A crash here would come back
-                # at every start, since the cursor would never pass the frame.
+                # Any process with access to the store may have written it. A crash here would come
+                # back at every start, since the cursor would never pass the frame.
                 self._commits.quarantined.append(entry.data)
                 self.progress.quarantined += 1
                 text = f"undecodable frame {entry.id} put into quarantine: {error}"
@@ -260,7 +260,7 @@ class Worker:
             did = False
             for _ in range(len(self._order)):
                 bolt = self._order[0]
-                # The next epoch begins where this one ends: a slow bolt starves nobody.
+                # The next epoch begins where this one ends: a slow bolt starves no other task.
                 self._order.rotate(-1)
                 if bolt.feed or bolt.inbox.chunks:
                     did |= self._bolt_turns.run_bolt(epoch, bolt)
@@ -318,8 +318,8 @@ class Worker:
         )
 
     def _next_due(self, now_ms: int, did: bool) -> float | None:
-        """Return when to step again: at once for what this step left undone, else for what comes by
-        time.
+        """Return when to step again: at once for what this step left undone, else at the next event
+        by the clock.
         """
         if did and (self._has_more or self._sinks or self._timers.has_senders):
             # Watermarks follow what this commit has settled.

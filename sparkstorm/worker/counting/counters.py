@@ -21,8 +21,8 @@ from sparkstorm.worker.tasks.spout_task import SpoutTask
 from sparkstorm.worker.tasks.task_factory import TaskSet
 from sparkstorm.worker.tasks.worker_plan import WorkerPlan
 
-# Items in memory worth a phrase in the heartbeat. Half of it names healthy states of some thousand
-# keys; with double a leak is named when it is twice as large. Not measured.
+# Items in memory from which on the heartbeat names them. Half of it names healthy states of some
+# thousand keys; with double a leak is named when it is twice as large. Not measured.
 _WORTH_SAYING = 10_000
 _CONTAINERS = frozenset({list, dict, set, deque, defaultdict, OrderedDict, Counter})
 
@@ -170,7 +170,7 @@ def _note_bolt(counts: TaskCounts, bolt: BoltTask) -> None:
     counts.acked += acked
     counts.replayed += replayed
     counts.is_waiting = bolt.is_waiting
-    # Those that wait for a try are not held by user code.
+    # Inputs that wait for a try are not held by user code.
     counts.held = max(0, len(bolt.held) - len(bolt.retries)) if bolt.held else 0
     if bolt.time is not None and bolt.time.timing is not None:
         counts.late += bolt.time.timing.take_late_rows()

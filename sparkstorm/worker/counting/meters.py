@@ -4,7 +4,7 @@ rows, the last error.
 Statistics, not counts: they are in heartbeats only and begin afresh with every process. Latencies
 are in buckets 9 % wide; the rows of one call of a bolt share its duration evenly. Left out:
 committing them with the counts. Two latencies of up to 160 buckets a task would be most of the
-progress record, and nobody needs a percentile to be exact over restarts.
+progress record, and a percentile need not be exact over restarts.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class TaskMeter:
         # One look at the clock per call and not per row, which would cost more than most bolts.
         bucket = latency_bucket(took_us // rows)
         self.execute[bucket] = self.execute.get(bucket, 0) + rows
-        # Those left over are counted when they are done: their process time is not that of the
+        # The other inputs are counted when they are done: their process time is not that of the
         # call.
         if kept < rows:
             self.process[bucket] = self.process.get(bucket, 0) + rows - kept

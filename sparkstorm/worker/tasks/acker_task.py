@@ -64,8 +64,8 @@ class AckerTask:
 
     def rotate(self, keeps_begun: bool = False) -> None:
         """Age the ledger by one bucket; what drops out is forgotten silently (S1.19)."""
-        # Without time-outs a tree may live as long as it likes; only messages of trees that nobody
-        # has begun are forgotten.
+        # Without time-outs a tree may stay open without end; only messages of trees without an init
+        # are forgotten.
         if keeps_begun:
             self.ledger.renew_begun()
         self.ledger.rotate()
@@ -112,7 +112,7 @@ class CatchUp:
 
     def is_over(self, now_ms: int) -> bool:
         """Look once more; StoreRolledBackError when nothing has come for long: only another claim
-        knows which frames are left.
+        finds which frames are left.
         """
         behind = [acker for acker in self._behind if acker.is_behind]
         if len(behind) < len(self._behind) or any(acker.inbox.chunks for acker in behind):

@@ -137,11 +137,11 @@ class ThreadedBolt(Bolt):
             else:
                 self._bolt.execute(tup)
             return self._recorder.failure_of(tup)
-        # The loop ends the worker before it takes in this input: no other process is to blame it.
+        # The loop ends the worker before it takes in this input: no other process may suspect it.
         except MemoryError as error:
             self._runner.post(partial(raise_out_of_memory, error))
             return failure_of(describe_error(error))
-        # Whatever it is (a cancelled coroutine): without its thread the bolt would hang for ever.
+        # Any error (a cancelled coroutine's too): without its thread the bolt would hang for ever.
         except BaseException as error:
             return failure_of(error)
 
@@ -156,8 +156,8 @@ class ThreadedBolt(Bolt):
 
 
 class _Recorder:
-    """Collector of a Bolt: writes down what user code asks for on the bolt's thread, and passes on
-    what others ask for.
+    """Collector of a Bolt: records the calls of user code on the bolt's thread, and passes on those
+    of other threads.
     """
 
     def __init__(self, collector: Any) -> None:
@@ -218,7 +218,7 @@ class _Recorder:
         self._calls.append((method, arguments))
 
     def _call(self, method: str, *arguments: Any) -> None:
-        # A third thread, of the user's own, speaks to the loop directly, as in a bolt without
+        # A third thread, of the user's own, calls the loop directly, as in a bolt without
         # `blocking`.
         if threading.get_ident() == self.thread:
             self._calls.append((method, arguments))

@@ -71,7 +71,8 @@ class ThreadedSpout(Spout):
         self._metrics = context.metrics
         self._recorder = _Recorder(collector)
         self.inner.open(conf, context, self._recorder)
-        # A spout that is never activated must still know where a successor would begin.
+        # A spout that is never activated must still have the position at which a successor would
+        # begin.
         self._handed = self._hand_over(self._snapshot())
 
     def next_tuple(self) -> None:
@@ -119,12 +120,12 @@ class ThreadedSpout(Spout):
         self.inner.close()
 
     def abandon(self) -> None:
-        """Ask the source no more."""
+        """Stop polling the source."""
         self._is_closing = True
         self._ring.set()
 
     def call_back(self, outcomes: Iterable[Outcome]) -> None:
-        """Have the thread tell the source about these."""
+        """Have the thread call the source's `ack` or `fail` for these."""
         for outcome in outcomes:
             self._order(lambda o=outcome: self._tell(o))  # type: ignore[misc]
 
@@ -148,7 +149,8 @@ class ThreadedSpout(Spout):
     def _poll(self) -> None:
         rest_s = 0.0
         while not self._is_closing:
-            # Callbacks before the next question: a source may decide by them what to give.
+            # Callbacks before the next call of `next_tuple`: a source may decide by them what to
+            # emit.
             while self._orders:
                 self._guarded(self._orders.popleft())
             self._note_end()
@@ -166,13 +168,13 @@ class ThreadedSpout(Spout):
                 self._ring.clear()
 
     def _guarded(self, call: Callable[[], None]) -> bool:
-        """Call user code and hand over what it asked for, whole or, when it raised, only the
+        """Call user code and hand over its recorded calls, whole or, when it raised, only the
         error.
         """
         error: BaseException | None = None
         try:
             call()
-        # A source without its thread would never be asked again.
+        # A source without its thread would never be polled again.
         except BaseException as raised:
             self._recorder.take()
             error = raised
@@ -212,7 +214,7 @@ class ThreadedSpout(Spout):
         try:
             self._call_back(outcome)
         finally:
-            # Also when it raised: unconfirmed, it would be told again by the next owner.
+            # Also when it raised: unconfirmed, the callback would be repeated by the next owner.
             self._called.append(outcome)
             self._wake()
 
@@ -262,7 +264,7 @@ def teller(spout: Spout) -> Callable[[Outcome], None]:
 
 
 class _Recorder:
-    """A SpoutOutputCollector that checks and writes down what user code asks for, on the thread."""
+    """SpoutOutputCollector that checks and records the calls of user code, on the thread."""
 
     def __init__(self, collector: Any) -> None:
         self._collector = collector

@@ -141,7 +141,7 @@ class BoltTask(Task):
         self.pace = 1
         # Not the entry's id: a row from an open block has none.
         self.new_key = new_key
-        # none: no component that depends on event time is here or downstream
+        # None if neither this component nor a downstream one uses event time
         self.time: TaskEventTime | None = None
         self.observers: list[TaskObserver] = []
         self.watch: CallWatch | None = None
@@ -171,7 +171,7 @@ class BoltTask(Task):
             if self.time is not None:
                 self.time.hear([Tuple(*row) for row in rows])
             return []
-        # A batch reaches a bolt of rows as rows; so does it where somebody wants to see each.
+        # A batch reaches a bolt of rows as rows; so does it where an observer sees each row.
         if may_have_pieces and (self._columns_runner is None or self._is_watched):
             rows = unfold(rows)
         if self._columns_runner is not None and not self._is_watched:
@@ -185,8 +185,8 @@ class BoltTask(Task):
         # A lazy state reads the keys of the block at once: one round trip instead of one per key.
         if self.expect is not None:
             self.expect(rows)
-        # Tuples are made for those who need them: the fast way uses one object for all rows unless
-        # user code keeps it, 90 ns a row against 350 (decision 52).
+        # Tuples are made only for runners and observers that need them: the fast way uses one
+        # object for all rows unless user code keeps it, 90 ns a row against 350 (decision 52).
         if self._rows_runner is None or self._is_watched:
             return self.execute_tuples(epoch, tuples_of(rows))
         self.executed += len(rows)
@@ -227,7 +227,7 @@ class BoltTask(Task):
             self.stored_version = version
 
     def begin(self, oldest_ms: int) -> None:
-        """Inputs with this oldest root are about to run; what they bring about may descend from
+        """Note that inputs with this oldest root are about to run; their effects may descend from
         held inputs as well.
         """
         if self.held:
@@ -253,7 +253,7 @@ class BoltTask(Task):
         self.pace = pace
 
     def set_paused(self, is_paused: bool) -> None:
-        """Rest, or go on: the circuit breaker says so."""
+        """Pause, or go on, as the circuit breaker decides."""
         self.is_paused = is_paused
 
     @property
@@ -308,7 +308,7 @@ class BoltTask(Task):
         """Forget a held input; the next commit forgets it too."""
         held = self.held.pop(key)
         self._held_by_tuple.pop(id(held.tuple), None)
-        # Held and done within one epoch: the store never hears of it.
+        # Held and done within one epoch: it is never written to the store.
         self.changed_held.pop(key, None)
         # Only what was stored needs a delete; the others cost the commit nothing.
         if held.is_stored:

@@ -23,17 +23,17 @@ FailedT = TypeVar("FailedT")
 # A call that takes less is not measured further: reading a thread's times costs some 20 us. Half of
 # it measures calls that lose little; with double a bolt whose calls wait 15 ms is not named.
 _SLOW_S = 0.01
-# Long enough that one slow answer names nobody. Half of it names a bolt after a burst, double five
+# Long enough that one slow answer names no bolt. Half of it names a bolt after a burst, double five
 # seconds later.
 _WINDOW_S = 10.0
 # Of the loop's time, waited for nothing: every other task of the worker waits too. With half of it
 # bolts are named whose move to a thread would gain a tenth; with double, one that costs every other
 # row of the worker's is not.
 _SHARE = 0.2
-# The advice does not change: every ten minutes it is found in a log that is read.
+# The advice does not change: once in ten minutes is enough for a reader of the log.
 _SILENT_S = 600.0
-# A limit is some thirty seconds: half as often it would be met a second later, twice as often it
-# costs an idle worker steps.
+# A limit is some thirty seconds: half as often it would be noticed a second later, twice as often
+# it costs an idle worker steps.
 _LOOK_MS = 1000
 
 

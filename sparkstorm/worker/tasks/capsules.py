@@ -43,7 +43,7 @@ _LEFT_OUT = "topology.environment"  # it may hold passwords
 
 
 class Capsules:
-    """Makes the dead letters of a worker, and has those of failures that are not parked written."""
+    """Maker of a worker's dead letters, and of the capsules of failures that are not parked."""
 
     def __init__(self, plan: WorkerPlan, bolts: Iterable[BoltTask]) -> None:
         self.plan = self._plan = plan
@@ -110,7 +110,7 @@ class Capsules:
             return None
         if len(state) <= SMALL:
             wanted = state.keys()
-        else:  # an input may name what no state can hold: a set, NaN, an object
+        else:  # an input may hold what no state has as a key: a set, NaN, an object
             wanted = list(
                 dict.fromkeys(
                     key

@@ -2,9 +2,10 @@
 reported.
 
 Law: a hook sees what happens and changes nothing of it: it gets no collector, and what it raises is
-reported. Only one that cannot be made, and a worker's that cannot start, fail the worker: user code
-relies on what it shares. After Storm's ITaskHook and IWorkerHook. Left out: hooks as serialised
-objects, as Storm's builder sends them: names travel in the configuration, and nothing is unpickled.
+reported. Only a hook that cannot be made, and a worker's that cannot start, fail the worker: user
+code relies on what such a hook shares. After Storm's ITaskHook and IWorkerHook. Left out: hooks as
+serialised objects, as Storm's builder sends them: names travel in the configuration, and nothing is
+unpickled.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ class TaskHooks(TaskObserver):
         failed = {id(tup): failure for tup, failure in failures}
         open_ids = {id(tup) for tup in waiting}
         for tup in tuples:
-            # A tick is the clock's own: nobody expects its ack.
+            # A tick is the clock's own: no tree waits for its ack.
             if tup.is_tick:
                 continue
             self.call("bolt_execute", tup)
@@ -132,7 +133,7 @@ class TaskHooks(TaskObserver):
 
 
 class HookedEmitter(Emitter):
-    """Emitter that tells hooks of every emission; strict, so that no faster way goes around it."""
+    """Emitter that calls hooks with every emission; strict, so that no faster way skips them."""
 
     __slots__ = ("hooks",)
     hooks: TaskHooks
@@ -148,7 +149,7 @@ class HookedEmitter(Emitter):
 
 
 def hooked_emitter(component: str, routes: Mapping[str, Route], hooks: TaskHooks) -> HookedEmitter:
-    """Return a task's emitter that tells its hooks."""
+    """Return a task's emitter that calls its hooks."""
     # Strict: the compiled core's way emits without a call that a hook could see.
     emitter = HookedEmitter(component, routes, is_strict=True)
     emitter.hooks = hooks

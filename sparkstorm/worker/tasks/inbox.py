@@ -2,9 +2,9 @@
 cursor.
 
 Law: the cursor points behind the last row that a commit has consumed, and only moves forward;
-whatever cannot be decoded is stepped over as if it had been consumed, so that it is met once. Rows
-are consumed from the front (decision 6: the edge of an entry leaves a root with the root's last row
-in it). Left out: acks per row, which would need a list of gaps instead of one position.
+an entry that cannot be decoded is stepped over as if it had been consumed, so that it is read once.
+Rows are consumed from the front (decision 6: the edge of an entry leaves a root with the root's
+last row in it). Left out: acks per row, which would need a list of gaps instead of one position.
 """
 
 from __future__ import annotations
@@ -139,8 +139,8 @@ class Inbox:
         kind: int = frames.ROWS,
         spouts: frozenset[int] = frozenset(),
     ) -> None:
-        """`kind` of the frames that belong into this task's stream; `spouts`: tasks whose trees an
-        acker may be told of.
+        """`kind` of the frames that belong into this task's stream; `spouts`: tasks to which an
+        acker may send verdicts.
         """
         self.task = task
         self.chunks: deque[Chunk] = deque()
@@ -232,7 +232,7 @@ class Inbox:
         if kind != self._kind and (kind, self._kind) != (frames.REPLAYED, frames.ROWS):
             raise MalformedFrameError(f"a frame of kind {kind} in a stream of kind {self._kind}")
         frame = frames.decode(self._codec, data, kind)
-        # A verdict would be written into the stream of a task that cannot take it.
+        # The acker would write a verdict into the stream of a task that cannot take it.
         if isinstance(frame, AckerMessages) and not self._spouts.issuperset(frame.init_tasks):
             raise MalformedFrameError("a tree of a task that is no spout")
         return frame

@@ -1,6 +1,6 @@
 """Live shadow of a worker: other code beside one of its tasks, begun and ended by the slot's order.
 
-Law: the task does not know of it (it is an observer of committed rows), and nothing that the new
+Law: the task is independent of it (it is an observer of committed rows), and nothing that the new
 code does is committed. Left out: running the new code in the worker: a crash or a leak of it would
 be the topology's (decision 19).
 """

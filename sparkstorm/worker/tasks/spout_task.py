@@ -34,7 +34,7 @@ from sparkstorm.worker.tasks.inbox import Inbox
 # With doubled pauses a second of errors. Half of it gives up a source within 30 ms; with double one
 # that can never answer is named ten seconds later.
 _FAILURES_IN_A_ROW = 10
-# Double of it would leave a source that is back unasked for two seconds.
+# Double of it would leave a source that is back without a poll for two seconds.
 _LONGEST_BACK_OFF_MS = 1000
 # Since the last emission. Within it the next tuple may come at any moment, and a long rest would be
 # its latency. Half of it makes sources of 100 to 200 tuples/s cold between two of them; double
@@ -223,11 +223,11 @@ class SpoutTask:
         self.is_active = False
         self.is_dry = False
         self.wait_until_ms = 0.0
-        # calls between two looks at the clock: few until the source has shown that it is fast
+        # calls between two looks at the clock: few until the source is known to be fast
         self.pace = 1
         self.acked = self.failed = 0
         self.spent = TaskTime()
-        self.time: TaskEventTime | None = None  # none: nobody behind it lives by time
+        self.time: TaskEventTime | None = None  # None if no downstream component uses event time
         self._births = births
         self._idle_ms = 0.0
         self._emitted_us = -_WARM_US
@@ -322,7 +322,7 @@ class SpoutTask:
         self.wait_until_ms = max(self.wait_until_ms, now_us / 1000 + self._idle_ms)
 
     def wake(self, now_us: int) -> None:
-        """Something came: ask again at once."""
+        """Have the next call made at once: something came."""
         self._idle_ms = 0.0
         self._emitted_us = now_us
 
@@ -348,7 +348,7 @@ class SpoutTask:
         return taken
 
     def next_due_ms(self, now_ms: int, rested_ms: int, is_active: bool) -> float | None:
-        """Return when to tell user code of messages that have ended, or ask it for more: at
+        """Return when to call `ack` and `fail` for messages that have ended, or `next_tuple`: at
         `rested_ms` if its wait is over.
         """
         if self.has_callbacks:
@@ -359,12 +359,12 @@ class SpoutTask:
 
     @property
     def has_callbacks(self) -> bool:
-        """Return whether user code is to be told of messages that have ended."""
+        """Return whether `ack` or `fail` is to be called for messages that have ended."""
         return bool(self.pending.has_callbacks or self.collector.immediate)
 
     def make_callbacks(self) -> bool:
-        """Tell user code what the last commit settled; whether it emitted anything on that
-        occasion.
+        """Call `ack` and `fail` for what the last commit settled; return whether they emitted
+        anything.
         """
         # Ids come back as the user gave them: what the codec made a list is a tuple again.
         outcomes = [
@@ -378,7 +378,7 @@ class SpoutTask:
             called = self.spout.take_called()
             self._show(called)
             self.pending.confirm(called)
-            return False  # what it emits on that occasion comes as a batch
+            return False  # what these calls emit comes as a batch
         self._show([*outcomes, *immediate])
         for outcome in [*outcomes, *immediate]:
             self._call(lambda o=outcome: self._tell(o))  # type: ignore[misc]
@@ -388,7 +388,7 @@ class SpoutTask:
         return bool(self.emitter.log or self.collector.born)
 
     def set_active(self, is_active: bool) -> None:
-        """Follow the topology's status; a spout that rests says what it would hand over."""
+        """Follow the topology's status; a spout that rests returns what it would hand over."""
         # A savepoint is made of resting spouts: what they hand over is written once, with the next
         # commit (decision 31).
         self._must_hand_over = not is_active

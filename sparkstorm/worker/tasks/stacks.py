@@ -5,7 +5,7 @@ counts once a second. A stack has the thread's name and its calls, the outermost
 samples it has the CPU time that the thread has used (Linux), by which work and waiting are told
 apart.
 
-Law: nothing runs while nobody looks, and no value of a variable leaves the process: names of
+Law: nothing runs without an open tap, and no value of a variable leaves the process: names of
 functions, files and lines only. Left out: py-spy, which sees C frames and needs no help of the
 process, but the right to trace it: that is root's, or a setting of the kernel's and the
 container's, on every host (docs/dependencies.md). A sample is taken when the sampling thread gets

@@ -26,7 +26,7 @@ from sparkstorm.worker.tasks.worker_plan import WorkerPlan
 
 _BACKEND = "topology.state.backend"
 Expect = Callable[[Sequence[Row]], None]
-"""Makes the state's keys of rows of one channel known before they run."""
+"""Function that notes the state's keys of rows of one channel before they run."""
 
 
 @dataclass(frozen=True, slots=True)

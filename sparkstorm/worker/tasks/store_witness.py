@@ -1,9 +1,9 @@
 """A worker's knowledge of its store's incarnation: what it expects at the claim, says of a loss,
 and carries in heartbeats.
 
-Law: nothing is executed on a store that has lost more than its tail, unless the operator has said
-so; and what is known only grows. Left out: asking the store alone: one that was put back to an
-older copy does not know what it lacks (decision 48).
+Law: nothing is executed on a store that has lost more than its tail, unless the operator has
+allowed it; and what is known only grows. Left out: asking the store alone: one that was put back to
+an older copy has no record of what it lacks (decision 48).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from sparkstorm.worker.epoch import IdSource
 from sparkstorm.worker.tasks.worker_plan import WorkerPlan
 
 # Tasks that are named, and characters of each: the sentence goes through heartbeats. Half of them
-# hides tasks of a usual sink; double makes a sentence that nobody reads.
+# hides tasks of a usual sink; double makes a sentence that is too long to read.
 _MOST = 8
 _MOST_TEXT = 160
 # For all targets together: a start that is refused should not look like one that hangs. Half of it
@@ -118,8 +118,8 @@ def held_by_targets(plan: WorkerPlan, now_ms: Callable[[], int], limit_s: float 
     """Return the last epoch that the target of each sink's task has, for a sentence; empty without
     sinks.
 
-    Tasks of other workers are asked too: whoever reads the sentence of one worker wants to know of
-    all. A target that does not answer in time is named; its thread ends with the worker.
+    Sinks of other workers are asked too: one worker's sentence then covers the whole topology. A
+    target that does not answer in time is named; its thread ends with the worker.
     """
     parts = TaskParts(
         plan.topology_id, plan.topology, plan.conf, plan.component_by_task, plan.codec, LIVE_STREAMS

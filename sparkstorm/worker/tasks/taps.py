@@ -24,12 +24,12 @@ from sparkstorm.model.values.tagged import to_json
 from sparkstorm.transport.base import Transport
 from sparkstorm.transport.keys import tap_name
 
-# Rows of one stream that a worker publishes at a time. Nobody reads more in a tenth of a second;
+# Rows of one stream that a worker publishes at a time. More cannot be read in a tenth of a second;
 # half shows less of a burst, double doubles what a full store must take.
 MOST_ROWS = 50
 _EVERY_MS = 100
 # Of an emitter's log: of streams that share it the rarer one may lie further back. Half of it
-# misses more of those, double costs a turn twice the walk while somebody looks.
+# misses more of those, double costs a turn twice the walk while a tap is open.
 _SCANNED = 200
 # Of one row; a screen holds less.
 _MOST_CHARACTERS = 16 * 1024

@@ -327,7 +327,7 @@ class TaskFactory:
     def _takes_batches(self, component: str) -> bool:
         # The plan's topology is bare: what a component is, only an instance shows.
         if component not in self._column_bolts:
-            # One instance per component and start: it is made to be asked and dropped.
+            # One instance per component and start: it is made for this look and dropped.
             self._column_bolts[component] = isinstance(
                 self._plan.make_instance(component), ColumnBolt
             )

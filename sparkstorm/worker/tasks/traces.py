@@ -27,7 +27,7 @@ from sparkstorm.transport.keys import TRACE_BITS, trace_name
 from sparkstorm.worker.tasks.bolt_task import BoltTask
 from sparkstorm.worker.tasks.spout_task import SpoutTask
 
-# Events that a worker keeps for the next second. A client that asks for 50 traces a second gets
+# Events that a worker keeps for the next second. A client that requests 50 traces a second gets
 # some 500 events; half would cut those of topologies with many hops, double is more than a tap
 # keeps.
 _MOST_EVENTS = 1_000
