@@ -37,8 +37,8 @@ NO_ACKS: Acks = ((), ())
 
 
 class Settled(NamedTuple):
-    """The trees that ended with a batch of messages and the spout tasks to tell; the order of rows
-    has no meaning.
+    """The trees that ended with a batch of messages and their spout tasks; the order of rows has no
+    meaning.
 
     `kept`: split roots of tree batches among the acked ones, whose members have not ended with the
     rest, or have failed.

@@ -2,7 +2,7 @@
 
 Layout (little-endian): a 12-byte header (b"AL", version, kind, rows put, rows removed), then the
 columns root, value, spout task, flags of the rows put, then the removed roots. Rows carry absolute
-values, so replaying a record twice does no harm; within a record removals happen before puts.
+values, so replaying a record twice has no effect; within a record removals happen before puts.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from sparkstorm.acking.batch import ID_LIMIT, Roots, Tasks
 from sparkstorm.errors import MalformedFrameError
 
 UNKNOWN_TASK = -1
-"""Stands for the spout task of a root whose ack came before its init (S1.18)."""
+"""In place of the spout task of a root whose ack came before its init (S1.18)."""
 FAILED = 1
-"""The only flag that outlives a process: a fail that waits for its init."""
+"""The only flag in the journal: a fail that waits for its init."""
 
 _HEADER = struct.Struct("<2sBBII")
 _MAGIC = b"AL"

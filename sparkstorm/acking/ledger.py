@@ -7,8 +7,8 @@ Laws, kept by every ledger (seed 001, S1.5-S1.19; Storm's `Acker`):
   (failed): ack first;
 - an ack or fail may come before its init; it then waits, and ages out by rotation if the init never
   comes;
-- an entry is dropped by the third rotation after it was put; the acker tells nobody (the spout's
-  own pending does).
+- an entry is dropped by the third rotation after it was put, without a verdict (the spout's own
+  time-out fails the tree).
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class DictLedger:
 
     def apply(self, inits: Inits = NO_INITS, acks: Acks = NO_ACKS, fails: Column = ()) -> Settled:
         """Apply an epoch's inits (roots, values, spout tasks), acks (roots, values) and fails
-        (roots); say what ended.
+        (roots); return what ended.
 
         MalformedFrameError (and nothing applied) when a column is not what it should be.
         """

@@ -20,7 +20,7 @@ class NewTrees:
     def __init__(self, draw_root: Callable[[], int] | None) -> None:
         self._draw = draw_root or (lambda: 0)
         self._starts: list[tuple[int, int]] = []  # place of a batch's first message, and its root
-        self._root = 0  # of the batch that is open, which began here
+        self._root = 0  # root of the open batch, which began here
         self._start = -1
         self.ids: list[Any] = []
         self.size = 1  # messages of a batch at the most; of one message: a tree by itself

@@ -8,7 +8,7 @@ and is forgotten only with the next commit; a spout that restarts in between is 
 
 Messages of one batch (model/roots.py) are one record, and each is settled by itself: acked with its
 batch, or acked, failed or timed out under its split root, which is how a single message is named
-here. A message is settled once: what is told of it again is ignored.
+here. A message is settled once: a further verdict on it is ignored.
 
 Per epoch: `add` or `add_batch` for emissions, `settle` and `expire`, `take_delta` into the commit,
 and after the commit `take_callbacks`, whose outcomes the worker hands to the user's `ack` and
@@ -386,8 +386,8 @@ class Pending:
         self._oldest_ms = _FAR_FUTURE_MS if (oldest := self.oldest_emit_ms) is None else oldest
         self._settled = settled if self._keeps_settled else {}
         self._due = list(self._settled.values())
-        # A spout whose new version wants no callbacks lets go of those that its old version still
-        # waited for.
+        # A spout whose new version has no callbacks drops those that its old version still waited
+        # for.
         self._added, self._unwritten, self._gone = (
             {},
             [],

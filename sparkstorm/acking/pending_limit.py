@@ -11,7 +11,7 @@ that a tree has where nothing waits: round trips of all workers that it passes, 
 target without a base took every distance for a queue: the limit was halved, the latency stayed, and
 so on down to the least limit, with as many commits for a few trees each. The base is found from the
 latencies under two limits, as where the line through them meets a limit of zero. The worker's own
-round trip does not tell it, because trees pass other workers. BBR's way, the least latency of the
+round trip is not the base, because trees pass other workers. BBR's way, the least latency of the
 last ten seconds with a drop to almost nothing in between, was left out: the drop costs seconds
 where a tree takes one.
 """
@@ -39,7 +39,7 @@ _LEAST_TREES = 20
 _TOLERANCE = 0.2  # a latency that is off by less changes nothing
 _LARGEST_STEP = 2.0
 _FULL = 0.9  # share of the limit from which the limit is what holds the task back
-# of the base per window: it sinks until latency has not followed the limit, which tells it anew
+# of the base per window: it sinks until latency has not followed the limit, which measures it anew
 _FORGET = 0.01
 
 
@@ -85,7 +85,7 @@ class AdaptiveLimit:
             has_moved = self._move(median_ms)
             self._latencies_ms = []
             self._was_full = False
-            # trees that were opened under the former limit say nothing of this one
+            # trees that were opened under the former limit do not measure this one
             self._since_ms = now_ms + has_moved * median_ms
 
     def _move(self, median_ms: int) -> bool:
@@ -104,8 +104,8 @@ class AdaptiveLimit:
         return self.limit != former
 
     def _learn(self, median_ms: int) -> None:
-        """Move the base towards what the latencies under two limits say: the more, the further
-        these are apart.
+        """Move the base towards the estimate from the latencies under two limits: the more, the
+        further these are apart.
         """
         self._base_ms *= 1 - _FORGET
         if self._former is not None:

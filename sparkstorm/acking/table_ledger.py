@@ -227,7 +227,7 @@ class TableLedger:
 
     def apply(self, inits: Inits = NO_INITS, acks: Acks = NO_ACKS, fails: Column = ()) -> Settled:
         """Apply an epoch's inits (roots, values, spout tasks), acks (roots, values) and fails
-        (roots); say what ended.
+        (roots); return what ended.
 
         MalformedFrameError (and nothing applied) when a column is not what it should be.
         """

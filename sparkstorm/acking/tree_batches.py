@@ -45,7 +45,7 @@ class TreeBatches:
 
     def apply(self, inits: Inits = NO_INITS, acks: Acks = NO_ACKS, fails: Column = ()) -> Settled:
         """Apply an epoch's inits (roots, values, spout tasks), acks (roots, values) and fails
-        (roots); say what ended.
+        (roots); return what ended.
 
         MalformedFrameError (and nothing applied) when a column is not what it should be.
         """
@@ -83,7 +83,7 @@ class TreeBatches:
                 self._waiting[batch_of(root)][root] = True
 
     def _with_splits(self, settled: Settled, inits: Column, fails: Column) -> Settled:
-        """Begin the split roots of batches that have ended, and tell failures of those that have
+        """Begin the split roots of batches that have ended, and report failures of those that have
         not.
         """
         begin = [
@@ -156,8 +156,8 @@ class TreeBatches:
         """Let the time-outs of open roots begin anew; return those whose spout task is known, by
         task.
 
-        That of a member which waits for its batch is the batch's in the ledger, and its own at the
-        spout.
+        The time-out of a member which waits for its batch is the batch's in the ledger, and its own
+        at the spout.
         """
         begun = set(self._begun(roots))
         of_batches: dict[int, list[int]] = {}

@@ -8,8 +8,8 @@ Laws of every Transport (tests/contracts/test_transport.py runs them against eac
    whatever else it holds.
 3. A commit is refused (StoreRolledBackError) when the store may be behind its owner: another
    generation, a seq that is not one more than the stored one, a token older than the owner's, or a
-   frame that the owner has read and not consumed and the store no longer has. Whoever finds the
-   store behind raises the generation, so that all owners claim anew.
+   frame that the owner has read and not consumed and the store no longer has. The first call that
+   finds the store behind raises the generation, so that all owners claim anew.
 4. Frames of one sender for one task are read in the order they were committed, and kept until the
    cursor passed them.
 5. `poll` never blocks; `wait` returns no data. `claim` forgets what was read before it.
@@ -22,7 +22,7 @@ Laws of every Transport (tests/contracts/test_transport.py runs them against eac
 8. A store whose disk is full refuses every write, claims and `release` included (StoreFullError),
    and keeps nothing of it; once there is room again, the same calls go through.
 9. `read_state` and `scan_state` give what the commits so far have written to a task's base. They
-   change nothing and ask for no fence: whoever acts on what a newer owner has written cannot
+   change nothing and need no fence: an owner that acts on what a newer owner has written cannot
    commit.
 10. A store that lacks writes which the claimer's mark knows is a new incarnation, with a new random
    id and a greater generation, so that all owners claim anew. One that lacks more than its tail (a
@@ -63,8 +63,8 @@ class Cursor(NamedTuple):
 START = Cursor("0-0", 0)
 # Bounded, or a topology whose every input fails would fill the store that others share. A letter is
 # an input with a traceback of up to 4,000 characters: twice as many may hold 800 MB of tracebacks
-# alone, the present number 400. Half would serve a person who reads them as well; a run of its own
-# also appends each to a file.
+# alone, the present number 400. Half would be enough to read; a run of its own also appends each to
+# a file.
 MOST_DEAD_LETTERS = 100_000
 """Letters that a topology's store keeps at least; older ones may be dropped."""
 # A client looks five times a second, and a worker publishes 50 rows of a stream at a time: twenty
@@ -79,11 +79,10 @@ SAMPLES_MS = 60_000
 # A client opens its tap three times within it, so that two lost requests do not close it. Longer
 # would keep workers copying rows for a client that has died, shorter would ask more.
 TAP_MS = 10_000
-"""Time for which a tap stays open; whoever looks opens it again before."""
+"""Time for which a tap stays open; a client that goes on looking opens it again before."""
 # A slot that is cut off from ZooKeeper still starts the worker of a topology that has ended; only
-# the tombstone stops it then. An hour would do for a broken switch, not for a host that a person
-# brings back after the weekend. Kept for ever, they would fill a store that runs many short
-# topologies.
+# the tombstone stops it then. An hour would do for a broken switch, not for a host that comes back
+# after a weekend. Kept for ever, they would fill a store that runs many short topologies.
 TOMBSTONE_MS = 7 * 24 * 3_600_000
 """Time for which Redis keeps the tombstone of a topology: longer than any worker of it can go on
 while cut off from its slot.
@@ -158,14 +157,14 @@ class Commit:
     is_urgent: bool = False
     progress: bytes = b""
     low_ms: int | None = None
-    watched: Sequence[int] = ()  # tasks whose backlog the owner wants to know
+    watched: Sequence[int] = ()  # tasks whose backlog the answer is to have
 
     def frees(self, passed_bytes: int) -> bool:
         """Return whether it sends on no more bytes of rows than it consumes, given the bytes of
         whole frames that it passes.
         """
-        # Acker messages do not count: refusing acks would keep every tree, and with it all that
-        # waits for them, in the full store.
+        # Acker messages do not count: refusing acks would keep every tree, and all entries that
+        # wait for them, in the full store.
         sent = sum(len(data) for _, data, counted in self.frames if counted)
         return self.is_urgent or sent <= max(passed_bytes, self.consumed_bytes)
 
@@ -216,7 +215,8 @@ class Claim:
     record_by_task: Mapping[int, TaskRecord]
     incarnation: str = ""
     step: int = 0  # number of the claim among the store's writes
-    # topology id under which the data began: others before and after a hot deploy have it in common
+    # topology id under which the data began: topologies before and after a hot deploy have it in
+    # common
     origin: str = ""
     loss: str = ""  # what the store has lost beyond its tail, which the claimer has accepted
 

@@ -1,9 +1,9 @@
 """Bytes of Arrow columns in a frame: a type of a closed set and its buffers, without Arrow's own
 messages.
 
-Laws: what is read is checked in full (sizes of buffers, offsets, UTF-8) before anybody sees it;
-nothing is decompressed, so a frame never takes more memory than it has bytes. Arrow is imported
-where the first batch is.
+Laws: what is read is checked in full (sizes of buffers, offsets, UTF-8) before it is used; nothing
+is decompressed, so a frame never takes more memory than it has bytes. Arrow is imported where the
+first batch is.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Connections to Redis: opening, requests and replies, repeated sending of requests that are safe
 to repeat, errors.
 
-Law: connections here never retry by themselves, and every error is one of ours. Who asks knows
+Law: connections here never retry by themselves, and every error is one of ours. The caller decides
 whether a request may be sent twice: `insist` and `ask` send until they are answered, `ask_once`
 gives up at the first trouble. Left out: redis-py's client with its pool, which repeats a request
 whose answer was lost, and would double a commit (decision 1). Its connection and hiredis' parser
@@ -50,7 +50,7 @@ _MEND_BY_CODE = {
     MISCONF: " (make room on its disk)",
 }
 _FULL = tuple(_MEND_BY_CODE)
-# what a script says of a value that is no number
+# a script's error for a value that is no number
 _DAMAGED = re.compile(r"DAMAGED\[(.*?)\]\[(.*?)\]", re.DOTALL)
 # A restarted Redis is used at most this long after it answers. Half would ask a server that loads
 # its file eight times a second for each worker; a second would add itself to every fail-over.
@@ -67,13 +67,13 @@ _READ_BYTES = 256 << 10
 
 
 class AccessRefusedError(StoreUnavailableError):
-    """Redis answers but does not let us in: trying again cannot help."""
+    """Redis answers but refuses access: trying again cannot help."""
 
 
 def open_connection(address: RedisAddress, timeout_s: float = 10.0) -> Connection:
     """A raw connection that never retries; StoreUnavailableError says what to check."""
     # Not redis.Redis: its pool sends a request again by itself when a connection breaks, and a
-    # commit may then be applied twice without anybody knowing (decision 1).
+    # commit may then be applied twice unnoticed (decision 1).
     kind = redis.SSLConnection if address.tls else Connection
     make: Any = kind  # redis-py leaves its constructors untyped
     host, port = _primary_of(address) if address.master else (address.host, address.port)
@@ -85,8 +85,8 @@ def open_connection(address: RedisAddress, timeout_s: float = 10.0) -> Connectio
         db=address.db,
         socket_timeout=timeout_s,
         socket_connect_timeout=timeout_s,
-        # Also of connecting: whoever waits must say why, in a heartbeat, and redis-py would wait in
-        # silence.
+        # Also of connecting: a worker that waits must give the reason in a heartbeat, and redis-py
+        # would wait in silence.
         retry=Retry(NoBackoff(), 0),
         # Version 3 answers some commands with other types; nothing here needs it, and Redis 6.2 to
         # Valkey 9 speak both.
@@ -113,7 +113,7 @@ def open_connection(address: RedisAddress, timeout_s: float = 10.0) -> Connectio
 
 def _primary_of(address: RedisAddress) -> tuple[str, int]:
     """Ask the Sentinels, one after the other, where the primary is; StoreUnavailableError when none
-    of them knows one.
+    of them names one.
     """
     options = {**address.sentinel_options(), "retry": Retry(NoBackoff(), 0)}
     watch = Sentinel(address.sentinel_hosts(), sentinel_kwargs=options)  # type: ignore[no-untyped-call]
@@ -142,7 +142,7 @@ def _require_primary(connection: Connection, host: str, port: int) -> None:
 
 
 def _refusal(address: RedisAddress, error: Exception) -> AccessRefusedError:
-    """Return the error of a server that does not let us in, the same for every version.
+    """Return the error of a server that refuses access, the same for every version.
 
     Without a password, Redis 6.2, 7.2 and Valkey refuse the client's greeting (CLIENT SETINFO).
     Redis 7.0 does not know that greeting, answers "unknown subcommand", which redis-py ignores, and
@@ -223,11 +223,11 @@ def text(data: Any) -> str:
 
 
 class Link:
-    """One request-reply connection that is made again when lost; what may be sent twice is the
-    caller's to know.
+    """One request-reply connection that is made again when lost; the caller decides what may be
+    sent twice.
 
-    `on_wait` is called with the problem before every new try. Only a link that may write looks
-    after the append-only file.
+    `on_wait` is called with the problem before every new try. Only a link that may write has the
+    append-only file rewritten.
     """
 
     def __init__(
@@ -260,8 +260,8 @@ class Link:
         Error replies are returned as values. StoreUnavailableError when patience is over, or access
         is refused.
         """
-        # The request is made anew for each try, because what it must say depends on the connection:
-        # on a new one a commit names the frames that it has read (law 3).
+        # The request is made anew for each try, because its content depends on the connection: on a
+        # new one a commit names the frames that it has read (law 3).
         deadline = time.monotonic() + self._patience_s
         pause_s = 0.01
         while True:
@@ -273,7 +273,7 @@ class Link:
                 problem: Exception = passing[0]
                 if is_elsewhere(problem):
                     self.close()
-            # At once: patience mends no password.
+            # At once: a wrong password stays wrong.
             except AccessRefusedError:
                 raise
             except (*LOST, StoreUnavailableError) as error:
@@ -326,8 +326,8 @@ class Link:
     def _exchange(self, make: Callable[[], Packed], replies: int) -> list[Any]:
         try:
             if self._connection is None:
-                # A new number also when the server is the same: from here nobody can tell, and to
-                # doubt costs one look.
+                # A new number also when the server is the same: that cannot be known here, and the
+                # check costs one look.
                 self._connection = open_connection(self._address)
                 self.number += 1
                 self._make_log_whole(self._connection)
@@ -415,7 +415,7 @@ def translated(error: Exception) -> Exception:
 
 
 def damaged(key: str, found: Any) -> StoreInconsistentError:
-    """The error for a record of ours that holds something else than what we write there."""
+    """The error for a record of ours with a content that we never write."""
     return StoreInconsistentError(
         f"the key {key} in Redis is damaged (it holds {text(found)!r:.80}), and its topology cannot go on without it: restore a "
         "backup of the key, or kill the topology and submit it again"
@@ -431,7 +431,7 @@ def _is_passing(answer: Any) -> bool:
 
 
 def is_elsewhere(answer: Exception) -> bool:
-    """Return whether a server says that it is not the primary, or has not its data yet: its
+    """Return whether a server answers that it is not the primary, or has not its data yet: its
     connection is of no more use.
     """
     return isinstance(answer, ReadOnlyError) or any(code in str(answer) for code in _ELSEWHERE)

@@ -47,7 +47,7 @@ DrawEdge = Callable[[Collection[int]], int]
 # of two versions side by side would need both readers for ever; a run is finished with the version
 # that began it.
 VERSION = 3
-# REPLAYED: one row of a dead letter, put back by people
+# REPLAYED: one row of a dead letter, put back by a client
 ROWS = 1
 MESSAGES = 2
 SETTLED = 3
@@ -55,7 +55,7 @@ REPLAYED = 4
 # Entries are cut at 256 kB, so that only one large row comes near. It bounds what a reader takes in
 # before it can check anything. Half refuses rows that are allowed.
 MAX_FRAME_BYTES = 64 << 20
-# A sender cuts at 8,192 rows. The number in the frame is the sender's word, and lists are made by
+# A sender cuts at 8,192 rows. The number in the frame is the sender's claim, and lists are made by
 # it: columns of nothing would cost no bytes otherwise.
 MAX_ROWS = 1 << 20
 ID_LIMIT = 1 << 63  # roots and edge ids, and so every XOR of them, are below
@@ -347,8 +347,8 @@ def encode_replayed(
 
 
 def travelled(codec: Codec, rows: Sequence[Row]) -> list[Row]:
-    """Rows as they would come out of a frame: what one receiver does to its values, no other
-    sees.
+    """Rows as they would come out of a frame: changes of one receiver to its values do not reach
+    another.
     """
     if any(type(row[0]) is not tuple for row in rows):
         return [row if type(row[0]) is not tuple else travelled(codec, [row])[0] for row in rows]
@@ -385,7 +385,7 @@ def encode_settled(codec: Codec, settled: SettledRoots) -> bytes:
 
 
 def decode(codec: Codec, data: bytes, kind: int = 0) -> Frame:
-    """Check and open a frame; MalformedFrameError says what is wrong with it. `kind`: as `kind_of`
+    """Check and open a frame; MalformedFrameError names what is wrong with it. `kind`: as `kind_of`
     has found it, 0: not asked.
     """
     kind = kind or kind_of(data)

@@ -1,4 +1,4 @@
-"""Names of a topology's keys in Redis, and the checked reading of what lies there (docs/keys.md).
+"""Names of a topology's keys in Redis, and checked reads of their values (docs/keys.md).
 
 Law: every key of a topology begins with its id in braces, and what is read from one is checked,
 however sure it is that we wrote it. Left out: one hash for each task, which a claim could read at
@@ -33,7 +33,7 @@ class Keys:
         return name
 
     def stream(self, task: int | str) -> str:
-        """The stream of one task's entries; of no task: what the names of all begin with."""
+        """The stream of one task's entries; of no task: the prefix of all names."""
         return self("task", task)
 
     def tap(self, name: str) -> str:
@@ -55,8 +55,8 @@ def tap_name(component: str, stream: str) -> str:
 
 
 TRACE_BITS = (0, 4, 8, 12, 16)
-"""Shares of messages that can be traced: one in 2**bits. A client takes the one that its topology's
-rate asks for.
+"""Shares of messages that can be traced: one in 2**bits. A client takes the share that fits its
+topology's rate.
 """
 
 

@@ -1,8 +1,8 @@
 """In-process twin of the Redis transport: the same laws over plain dicts, for simulation and
 LocalCluster.
 
-Law: whatever tests/contracts asks of Redis, the twin does too, refusals and losses included; a
-simulation is worth as much as that. Left out: a fake Redis below redis.py, which would test our
+Law: the twin passes all tests of tests/contracts that Redis passes, refusals and losses included; a
+simulation proves no more than that. Left out: a fake Redis below redis.py, which would test our
 knowledge of Redis and need its scripts carried out.
 """
 
@@ -71,8 +71,8 @@ class LocalStore:
         # Apart from max_bytes: a full memory still takes what frees, a full disk takes nothing
         # (laws 6 and 8).
         self.is_disk_full = False  # every write is refused, whatever it frees
-        # In place of a connection that is made anew: it tells owners that they have to look for
-        # what they have read.
+        # In place of a connection that is made anew: it makes owners check that what they have read
+        # is still there.
         self.restores = 0
         # samples by open tap, numbered from 1; no time closes one
         self.taps: dict[str, list[tuple[int, bytes]]] = {}
@@ -87,7 +87,7 @@ class LocalStore:
         return keys
 
     def used_bytes(self) -> int:
-        """Bytes in streams: what an uncontrolled sender would let grow."""
+        """Bytes in streams: they would grow without back-pressure."""
         return sum(len(data) for keys in self.task_keys.values() for _, data in keys.stream)
 
     def refuse_without_disk(self) -> None:
@@ -167,8 +167,8 @@ class LocalTransport:
                 raise FencedError(f"task {task} belongs to token {store.task(task).fence} now")
         loss = self._recognise(expected or Expected())
         store.step += 1
-        # A watermark of an owner without tasks would hold time-outs back for ever: nobody commits
-        # under its name any more.
+        # A watermark of an owner without tasks would hold time-outs back for ever: no commit under
+        # its name changes it any more.
         former = {store.task(task).owner for task in token_by_task}
         for task, token in token_by_task.items():
             store.task(task).fence, store.task(task).owner = token, owner
@@ -316,8 +316,8 @@ class LocalTransport:
             store.former = store.former | dict.fromkeys(
                 (known.incarnation, store.incarnation), None if is_lost else store.step
             )
-            # Behind the newest known write, so that no mark of the former incarnation accuses the
-            # new one.
+            # Behind the newest known write, so that no mark of the former incarnation shows a loss
+            # in the new one.
             store.step = max(store.step, known.step)
             store.generation = max(store.generation, known.generation) + 1
         store.origin = store.origin or store.topology_id
@@ -345,8 +345,8 @@ class LocalTransport:
     def _roll_back(self, commit: Commit, is_store_behind: bool) -> None:
         store = self._store
         found = f"generation {store.generation}, seq {store.seq_by_owner.get(commit.owner, 0)}"
-        # Only the first who finds it raises the generation: each further rise would send owners
-        # away who have claimed anew.
+        # Only the first call that finds it raises the generation: each further rise would refuse
+        # owners that have claimed anew.
         if is_store_behind and store.generation == commit.generation:
             store.generation += 1
         raise StoreRolledBackError(
@@ -388,7 +388,7 @@ class LocalTransport:
             keys.stream = [(n, data) for n, data in keys.stream if n > _number(cursor.entry)]
         for task, size in commit.drained_bytes.items():
             keys = store.task(task)
-            # 0 where nothing is left: frames of strangers, which nobody counted, must not make the
+            # 0 where nothing is left: foreign frames, which were never counted, must not make the
             # sum wrong for ever.
             keys.backlog = keys.backlog - size if keys.stream else 0
         self._apply_records(commit)

@@ -2,8 +2,8 @@
 LocalStore.
 
 Law: no call here takes part in a claim or commit; what Redis does in one script is one call. A tap
-that was opened stays open and a tombstone stays for good, since a simulation that looks at nothing
-but its own time has no use for their expiry.
+that was opened stays open and a tombstone stays for good, since a simulation, which has only
+simulated time, has no use for their expiry.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ class LocalReader:
         return [id for id, task, frame in letters if self._moved(id, self._store.task(task), frame)]
 
     def _moved(self, id: str, keys: TaskKeys, frame: bytes) -> bool:
-        # Taken off before it is appended, in one call: two people who replay it at once deliver it
-        # once.
+        # Taken off before it is appended, in one call: two clients that replay it at once deliver
+        # it once.
         if not self.drop_dead_letter(id):
             return False
         keys.last_number += 1

@@ -6,9 +6,9 @@ A server that is killed may leave half a transaction at the end of its file. Wit
 transaction's MULTI (aof.c, loadSingleAppendOnlyFile). Its memory is right then, but its file still
 ends in an open MULTI: at the next load, all that was written since is taken into that half
 transaction. BGREWRITEAOF replaces the file by what is in memory. One rewrite in a server's life is
-enough, and the server itself says whether there was one; so no process has to remember it. Left
-out: `aof-load-truncated no`, with which the server does not start after a power cut, and repairing
-the file from here, which would need its host (decision 33).
+enough, and the server's own statistics show whether there was one; so no process has to remember
+it. Left out: `aof-load-truncated no`, with which the server does not start after a power cut, and
+repairing the file from here, which would need its host (decision 33).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _LONGEST_PAUSE_S = 0.1
 # After a rewrite that failed. Asked at every look, a server that cannot write its file would fork
 # ten times a second for nothing.
 _RETRY_EVERY_S = 1.0
-# More often would fill the log of a worker that only waits; a person looks within some tens of
+# More often would fill the log of a worker that only waits; an operator looks within some tens of
 # seconds.
 _SAY_EVERY_S = 10.0
 # 45 GB on a disk that writes 50 MB/s. Without a limit a worker would wait for a rewrite that a full
@@ -95,8 +95,8 @@ class LogRewrite:
         ):
             self._say_progress(now)
             return False
-        # Before the rewrite is asked for: on a full disk it cannot end. The wait said so in place
-        # of MISCONF, and the worker could not be stopped meanwhile.
+        # Before the rewrite is asked for: on a full disk it cannot end. Else the wait's error would
+        # come in place of MISCONF, and the worker could not be stopped meanwhile.
         # the server tries again by itself, once a second
         if state.get(b"aof_last_write_status", b"ok") != b"ok":
             raise StoreFullError(
@@ -111,7 +111,7 @@ class LogRewrite:
     def _ask(self, now: float) -> bool:
         """Ask for the rewrite; True when this user may not."""
         answer = self._exchange("BGREWRITEAOF")
-        if not isinstance(answer, Exception):  # the next look says whether it ended well
+        if not isinstance(answer, Exception):  # the next look shows whether it ended well
             self._problem, self._ask_due = (
                 "the rewrite failed; the server's log says why",
                 now + _RETRY_EVERY_S,
@@ -149,9 +149,7 @@ class LogRewrite:
             )
 
     def _state(self) -> dict[bytes, bytes]:
-        """The server's section on persistence; while it loads its file, it says nothing of use
-        there.
-        """
+        """The server's section on persistence; while it loads its file, that has nothing of use."""
         answer = self._exchange("INFO", "persistence")
         if isinstance(answer, Exception):
             self._problem = str(answer)

@@ -37,13 +37,13 @@ backPressuredTime, Storm's skipped-max-spout-ms, skipped-backpressure-ms and ski
 PAUSES = STATES[PENDING:]
 # Of one worker, which writes them with every commit.
 # The sentence of an error may hold a value of the tuple, so that each failure is a cause of its
-# own. Each commit writes all of them: 64 are some kB, and more than a person reads.
+# own. Each commit writes all of them: 64 are some kB, and more than can be read.
 MOST_CAUSES = 64
 OTHER_CAUSES = Cause("(other components)", "other causes", "")
 # In the record of one task: older versions have not written the last ones.
 _FEWEST_COUNTS = 16
 # Sixteen would double what a commit writes and merging adds up, four would make a bucket 19 % wide:
-# more than the change that a benchmark wants to see.
+# more than the change that a benchmark has to show.
 _PER_OCTAVE = 8  # latency buckets per doubling: 9 % wide
 # Up to 2^20 ms, which is 17 minutes; time-outs of trees are tens of seconds as a rule. The last
 # bucket takes what is longer.
@@ -68,7 +68,7 @@ class TaskCounts:
     pending: int = 0
     is_exhausted: bool = False
     is_waiting: bool = False
-    total: int = 0  # what a spout says it has to emit in all (0: unknown)
+    total: int = 0  # extent that a spout reports: what it has to emit in all (0: unknown)
     done: int = 0
     retried: int = 0  # tries that failed and are made again
     bad: int = 0  # rows emitted to the stream `bad`
@@ -304,8 +304,8 @@ def merge(records: Iterable[Progress]) -> Progress:
 
 
 def _added(one: TaskCounts, other: TaskCounts) -> TaskCounts:
-    # Of what a task is now, only its present owner can speak; the record of a former one stays as
-    # it was when it died.
+    # Only a task's present owner has its present gauges; the record of a former one stays as it was
+    # when it died.
     newest = one if one.token >= other.token else other
     values: dict[str, Any] = {name: getattr(newest, name) for name in _NAMES}
     for name in _SUMMED:

@@ -2,8 +2,8 @@
 
 Law: nothing here needs a fence, and nothing here can be taken for a commit: a client may die at any
 call. What must be one step (a dead letter goes back, a topology ends) is a script; all else may be
-seen half done. Left out: questions to the workers themselves, which would need a port on every host
-and would be silent when a worker hangs.
+seen half done. Left out: requests to the workers themselves, which would need a port on every host
+and would have no answer when a worker hangs.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class RedisReader:
     ) -> None:
         self._keys = Keys(topology_id)
         self._topology_id = topology_id
-        # The patience is a sixth of a worker's: a person waits for the answer.
+        # The patience is a sixth of a worker's: an operator waits for the answer.
         self._link = Link(address, patience_s, may_write=may_write)
         self._put_back_script = Script("put_back.lua", self._link)
 
@@ -125,7 +125,7 @@ class RedisReader:
         """Return dead letters by id, in one round trip; those that are not there (any more) are
         left out.
         """
-        # Ids come from people. XRANGE has words of its own, "-" and "+" among them, which would
+        # Ids come from users. XRANGE has words of its own, "-" and "+" among them, which would
         # answer with all letters.
         asked = [id for id in ids if _ENTRY.fullmatch(id)]
         answers = (
@@ -199,8 +199,8 @@ class RedisReader:
         block the server.
         """
         end(self._link, self._keys, "")
-        # Dead letters are asked for when a run is over and its topology gone; they stay until a
-        # person drops them.
+        # Dead letters are asked for when a run is over and its topology gone; they stay until an
+        # operator drops them.
         staying = (self._keys("dead"), self._keys("ended"))
         names = [
             name for name in names_of(self._link, f"{self._keys.prefix}:") if name not in staying
@@ -216,8 +216,8 @@ class RedisReader:
 
 
 def end(link: Link, k: Keys, heir: str) -> str:
-    """Fence all processes of a topology off for good; return what its tombstone says: the heir, or
-    "" when no data is to move.
+    """Fence all processes of a topology off for good; return the content of its tombstone: the
+    heir, or "" when no data is to move.
     """
     return text(Script("end.lua", link).call(k.prefix, lambda: [TOMBSTONE_MS, heir])[0])
 
@@ -239,7 +239,7 @@ def names_of(link: Link, prefix: str) -> list[str]:
 
 def read_task(link: Link, k: Keys, task: int) -> TaskRecord:
     """Return what the store keeps of a task."""
-    # In one round trip but not at one moment: for an owner that has just claimed, nobody else
+    # In one round trip but not at one moment: for an owner that has just claimed, no other process
     # writes; from outside it is a look.
     cursor, journal, held, newest = link.ask(
         ("HGET", k("cursor"), task),

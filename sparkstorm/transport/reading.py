@@ -38,8 +38,8 @@ from sparkstorm.transport.connection import (
 from sparkstorm.transport.keys import Keys
 
 # Entries end a question at once, so this is only how often a worker without input asks again, and
-# when a cut that nobody announced is noticed. Half doubles the idle requests; double lets a worker
-# sit twice as long on a dead connection.
+# when a cut without a notice is detected. Half doubles the idle requests; double lets a worker sit
+# twice as long on a dead connection.
 _BLOCK_MS = 5_000
 # On top of the time for which the server holds a question: a server that is busy with a large
 # script answers late and is not gone.
@@ -193,8 +193,8 @@ class Reading:
         """Let go of the connection, of the open question and of an answer that waits."""
         is_open = self._connection is not None
         if self._connection is not None:
-            # Redis has no word that takes back a blocking question; only the end of its connection
-            # does.
+            # Redis has no command that takes back a blocking question; only the end of its
+            # connection does.
             self._connection.disconnect()  # type: ignore[no-untyped-call]
         self._connection = None
         self._asked = {}
@@ -305,8 +305,8 @@ class Reading:
         try:
             if after:
                 self._ask(after, count)
-        # A password that was changed meanwhile is not a lost connection: no new one would be let
-        # in.
+        # A password that was changed meanwhile is not a lost connection: a new one would be
+        # refused.
         except AccessRefusedError:
             raise
         except (*LOST, StoreUnavailableError):

@@ -122,7 +122,7 @@ class RedisTransport:
             *(token_by_task[t] for t in tasks),
         ]
         # Sent again after a cut without a number of its own: claiming twice with the same tokens
-        # fences nobody but former owners.
+        # fences off former owners only.
         answer = self._claim_script.call(self._keys.prefix, lambda: arguments)
         self._require_whole(owner, answer)
         self._require_granted(known, answer)
@@ -172,7 +172,7 @@ class RedisTransport:
 
     def commit(self, commit: Commit) -> Pressure:
         """One script call, sent again unchanged until its outcome is known."""
-        # Said by the owner and not found by the script: the server would have to read the frames to
+        # Computed by the owner and not by the script: the server would have to read the frames to
         # know how many bytes they hand on.
         frees = commit.frees(self._reading.unconsumed.bytes_passed(commit.cursors))
         step, *backlog = self._send(
@@ -195,16 +195,16 @@ class RedisTransport:
             try:
                 self._send(self._standing, [], "ask")
             # The mark of a store that went back cannot be written on a full one. To go on would be
-            # to trust frames that may be gone; to fail, to end a worker that a little room would
-            # help.
+            # to rely on frames that may be gone; to fail, to end a worker that a little room would
+            # save.
             except StoreFullError:  # a restarted server that cannot rewrite its file yet
                 return []
             self._reading.note_proven()
         return self._reading.poll(after, count)
 
     def ask(self, after: Mapping[int, str], count: int) -> None:
-        """Read along with the next commit, in its round trip, or ask the server to say when
-        something comes.
+        """Read along with the next commit, in its round trip, or send the blocking question that
+        the server answers when something comes.
         """
         self._reading.wanted = (dict(after), count) if after else None
 
@@ -310,7 +310,7 @@ class RedisTransport:
         if answer[0] == b"FENCED":
             raise FencedError(f"task {text(answer[1])} belongs to token {text(answer[2])} now")
         if answer[0] != b"OK":
-            # Also of a broken generation this says the cause, which is worth more than the numbers.
+            # Also of a broken generation this names the cause, which helps more than the numbers.
             generation = self._generation(commit.owner, answer[1])
             raise StoreRolledBackError(
                 f"commit {commit.seq} of {commit.owner} in generation {commit.generation} found "
@@ -356,7 +356,9 @@ class RedisTransport:
             )
 
     def _generation(self, owner: str, stored: bytes | None) -> int:
-        """The generation as a number; a mark instead says which command of which commit failed."""
+        """The generation as a number; a mark in its place names the command and the commit that
+        failed.
+        """
         message = text(stored or b"0")
         if not message.isdecimal():
             raise self._damage(owner, f"its last commit was {message[:300]}")
@@ -416,8 +418,8 @@ class RedisTransport:
             # number.
             yield ("XADD", k("dead"), "MAXLEN", "~", MOST_DEAD_LETTERS, "*", _FIELD, data)
         for data in commit.quarantined:
-            # Without one, since frames are refused rarely, and each is the only proof of what was
-            # wrong.
+            # Without a limit, since frames are refused rarely, and each is the only proof of what
+            # was wrong.
             yield ("XADD", k("quarantine"), "*", _FIELD, data)
 
     def _current_fullness(self) -> float:

@@ -91,7 +91,7 @@ class StateReading:
             first = read_number(answer[0], self._keys("state", task))
             pairs = list(zip(answer[1::2], answer[2::2], strict=True))
             # A key in a hash that is not its own would be found by a scan and by no read: its task
-            # would go on without it and nobody would know.
+            # would go on without it unnoticed.
             if any(not begin <= range_of(key) < first for key, _ in pairs):
                 raise damaged(self._keys("state", task, "*"), "a key of another range")
             if pairs:

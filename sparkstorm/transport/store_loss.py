@@ -1,6 +1,6 @@
 """Sentences about a store that has lost data.
 
-Here and not where they are raised: worker, twin and Redis say the same, and a console finds them
+Here and not where they are raised: worker, twin and Redis raise the same, and a console finds them
 again by their beginning.
 """
 
@@ -35,7 +35,7 @@ def loss_text(topology_id: str, known: StoreMark, found_step: int, found_ms: int
 def stop_text(topology_id: str, loss: str, held: str = "") -> str:
     """Return the sentence with which a worker refuses a store that has lost more than its tail.
 
-    `held` says what the targets of sinks have.
+    `held`: what the targets of sinks have.
     """
     # The name, which the command takes, and not the id: the id belongs to one submission.
     name = topology_id.rsplit("-", 2)[0]
