@@ -34,7 +34,7 @@ from sparkstorm.model.tuples import Roots, Source
 from sparkstorm.model.values.codec import SCALARS, Codec
 from sparkstorm.model.values.metric_values import MetricValue
 
-# In strict mode, where the culprit can be named; beyond it a commit would block the store.
+# In strict mode, where component and field can be named; beyond it a commit would block the store.
 MAX_ROWS_PER_TUPLE = 1_000_000
 # Rows that are weighed to estimate all: the budget of an epoch is a rough one. Half of it errs more
 # where few rows are large, double costs each turn twice as much.
@@ -44,9 +44,7 @@ _MOST_PICKS = 8  # MOST_PICKS of the compiled core
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """One subscriber of a route: how tasks are picked, and whether its event time has to see every
-    row.
-    """
+    """One subscriber of a route: how tasks are picked, and whether event time needs every row."""
 
     grouping: Grouping
     positions: Sequence[int]
@@ -91,7 +89,7 @@ class Route:
 
     @property
     def rest(self) -> Callable[[Any, int], Any]:
-        """Return what decides about values that are neither scalars nor plain containers."""
+        """Return the check of values that are neither scalars nor plain containers."""
         return self._codec.rest
 
     def subscribe(
@@ -169,7 +167,7 @@ class Emitter:
         "changes",
         "changed",
     )
-    takes_pieces = True  # False where something has to see every emitted row
+    takes_pieces = True  # False where an observer needs every emitted row
     roots_slot = "roots"  # where the compiled core reads them
 
     def __init__(self, component: str, routes: Mapping[str, Route], is_strict: bool) -> None:
@@ -187,7 +185,7 @@ class Emitter:
         self.changed = 0  # changes that were made final
         self.roots: Roots = 0
         self.renewed: list[Roots] = []  # of inputs whose time-out a bolt has reset
-        # ways to subscribers that are told about time
+        # outputs to subscribers that receive watermarks
         self.timed_outputs: Sequence[OutputClock] = ()
         self.is_strict = is_strict  # check every value, not only those of unusual types
 

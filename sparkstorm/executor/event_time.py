@@ -1,8 +1,8 @@
 """Event time of one task: watermarks sent, watermarks received, windows and timers still to fire.
 
 Law: marks and clocks are state like any other: they are in the commit of the rows that they follow,
-so event time after a crash is that before it. Left out: finding it again from the rows that come: a
-row that was late would be on time after a restart.
+so event time after a crash is that before it. Left out: finding it again from later rows: a row
+that was late would be on time after a restart.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class InputWatermarks:
         for mark in marks:
             stream, at_ms = mark.values
             if type(at_ms) is not int or type(stream) is not str:
-                continue  # no task of ours says so
+                continue  # not from a task of this topology
             place = mark.source.task, stream
             if self.watermarks.is_idle(place) and at_ms != IDLE:
                 self._times.delete(("i", *place))

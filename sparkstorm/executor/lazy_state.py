@@ -9,7 +9,7 @@ whenever the first is full approximates LRU, at the price of one dictionary look
 the first layer that are not changed for long move to the second, since a small dictionary stays in
 the processor's caches.
 
-Law: a result is that of a state in memory, whatever lies where. Left out: writing each changed key
+Law: a result is that of a state in memory, wherever values lie. Left out: writing each changed key
 to its hash in every commit, which costs a write per key and epoch, and no reader outside could see
 the state as of one commit (decision 5).
 """

@@ -263,11 +263,11 @@ class ManualRunner(Runner):
 
     @property
     def has_posts(self) -> bool:
-        """Return whether other threads have asked for anything."""
+        """Return whether other threads have posted calls."""
         return bool(self._posts)
 
     def take_posts(self) -> None:
-        """Do what other threads asked for since the last time."""
+        """Make the calls that other threads have posted since the last time."""
         # no more than there are now: threads may go on posting for ever
         for _ in range(len(self._posts)):
             mark = len(self._emitter.log)
@@ -374,7 +374,7 @@ class ManualRunner(Runner):
 
     def post(self, call: Callable[[], None]) -> None:
         """Have the loop make this call; from any thread. WorkerFailedError once the worker has
-        stopped: nobody would make it.
+        stopped: the call would never be made.
         """
         if self._is_closed:
             raise WorkerFailedError(

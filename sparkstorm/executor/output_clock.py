@@ -51,7 +51,7 @@ class OutputClock:
         self.stream = stream
         self.subscriber = subscriber
         self.targets = targets
-        # none: the subscriber does not care what time rows have
+        # None: the subscriber does not use the time of rows
         self.clock: SourceClock | None = None
         self.late: list[Target] = []
         self.base_ms = NEVER  # newest time among rows that can no longer be taken back
@@ -176,8 +176,8 @@ class OutputClock:
         """Put a mark behind the rows of every target that may have one now and does not know it
         yet.
 
-        With the time of the clock it also says when it has been silent for too long, where the
-        subscriber wants to know.
+        With the time of the clock it also sends the mark of an idle output, where the subscriber
+        has an idle time-out.
         """
         if now_ms is not None and self._idle_ms:
             self._watch_silence(now_ms)
@@ -193,7 +193,7 @@ class OutputClock:
 
     def _watch_silence(self, now_ms: int) -> None:
         if self._has_rows:
-            # whoever was told of a silence must hear that it is over, even if time stood still
+            # a receiver of an idle mark must get the end of the silence, even if time stood still
             if self.idle_at_ms is None:
                 self._sent = dict.fromkeys(self._sent, NEVER)
             self.idle_at_ms = now_ms + self._idle_ms

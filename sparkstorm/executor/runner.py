@@ -23,12 +23,12 @@ from sparkstorm.model.tuples import Roots, Source, Tuple
 Row = tuple[tuple[Any, ...], Roots, Source]
 FailedInput = tuple[Tuple, Failure]
 ReportError = Callable[[Failure], None]
-"""Takes what went wrong, with component and task."""
+"""Function that takes a failure, with component and task."""
 
 
 class Runner:
-    """Around any bolt. An input is done when its call has returned, unless the runner of a bolt
-    that acks says otherwise.
+    """Runner of any bolt. An input is done when its call has returned, unless the bolt acks by
+    itself.
     """
 
     def __init__(self, bolt: Any) -> None:
@@ -192,7 +192,7 @@ class BasicRunner(Runner):
         entry in the result.
 
         What undoes a row is forgotten once it is done: nothing is left in the state's `undo` for a
-        commit. An error of the iterator itself is raised as it is: no input is to blame, and what
+        commit. An error of the iterator itself is raised as it is: no input has caused it, and what
         the rows before it emitted stays.
         """
         failures: list[FailedInput] = []
@@ -216,7 +216,7 @@ class BasicRunner(Runner):
                 )
                 return failures
             except USER_ERRORS as error:
-                # The iterator has raised and not user code: no row is to blame.
+                # The iterator has raised and not user code: no row has caused it.
                 if marks[0] is None:
                     raise
                 emitter.roll_back(marks[1])

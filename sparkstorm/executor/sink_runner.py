@@ -82,7 +82,7 @@ class SinkRunner(Runner):
         self._news: list[Any] | None = None  # [epoch, prepared] for the next commit
         # last epochs of store and target, where the target has the newer one
         self.forgotten: tuple[int, int] | None = None
-        # the journal says that it is a sink's: a savepoint waits for its rows
+        # the journal is marked as a sink's: a savepoint waits for its rows
         self._is_known = last.number > 0
         self._flush_ms = round(sink.flush_secs * 1000)
         self._takes_many = _takes_many(sink)

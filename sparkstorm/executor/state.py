@@ -380,9 +380,7 @@ class Noting(MemoryState):
 
 @contextmanager
 def noting(state: MemoryState, used: dict[Any, None]) -> Iterator[None]:
-    """Note in `used` which keys of this state are used in here; the state is the same object for
-    all who have it.
-    """
+    """Note in `used` which keys of this state are used in here; the state stays the same object."""
     kind = type(state)
     state.used, state.__class__ = used, _noting_class(kind)  # type: ignore[arg-type]  # mypy takes a class with slots for unhashable
     try:

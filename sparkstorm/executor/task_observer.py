@@ -1,8 +1,8 @@
 """Observers of a task: hooks of users, recordings, live shadows, capsules of failures, and taps.
 
 Law: an observer is called in the worker's loop, between two calls of user code, and changes nothing
-of the task: no row, no state, no count. What may go wrong in it (a full disk, an error of a hook)
-it reports by itself and never raises.
+of the task: no row, no state, no count. It reports its own errors (a full disk, an error of a hook)
+and never raises them.
 
 Left out: a field and a loop in the task for each of them, as it was. Each new one then changed the
 bolt, the spout, the timers and the commit. Storm has the same seam for users (ITaskHook,
@@ -24,8 +24,8 @@ class TaskObserver:
     """Observer of one task or of several; every method may be left out."""
 
     sees_inputs = False
-    """Whether `executed` is to be told of every input. A batch of columns is then executed row by
-    row.
+    """Whether `executed` is to be called with every input. A batch of columns is then executed row
+    by row.
     """
 
     def executed(
@@ -44,13 +44,13 @@ class TaskObserver:
         """
 
     def fired(self, watermark_ms: int, count: int) -> None:
-        """A bolt was told of this watermark, which has made so many windows and timers due."""
+        """A bolt has received this watermark, which has made so many windows and timers due."""
 
     def emitted(self, emitter: Emitter) -> None:
         """Rows were emitted for good since the emitter's counts were taken: its log has them."""
 
     def settled(self, outcomes: Sequence[Outcome]) -> None:
-        """A spout is about to be told of these messages."""
+        """`ack` or `fail` of a spout is about to be called for these messages."""
 
     def committed(self) -> None:
         """All of the above is in a commit that the store has applied."""

@@ -1,8 +1,8 @@
-"""Lines of a user's code that an error came from, or that a worker hangs in: what a log without
-tracebacks must say.
+"""Lines of a user's code that an error came from, or that a worker hangs in, for a log without
+tracebacks.
 
-Law: whatever user code raises is named by a line of the user's, in one sentence. Left out: the
-whole traceback in each message: most of its lines are ours; it is in the failure's own record
+Law: each error of user code is named by a line of the user's, in one sentence. Left out: the whole
+traceback in each message: most of its lines are ours; it is in the failure's own record
 (docs/failures.md).
 """
 
@@ -114,7 +114,7 @@ def describe_error(error: BaseException | str) -> str:
         text = (
             f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else str(error)
         )
-    except Exception as fault:  # user code: an error that cannot say what it is
+    except Exception as fault:  # user code: the `__str__` of an error may raise
         text = f"{type(error).__name__}: its text raises {type(fault).__name__}"
     place = place_of(error) if isinstance(error, BaseException) else ""
     return (text[:MAX_TEXT] + place).encode(errors="backslashreplace").decode()

@@ -1,9 +1,9 @@
 """Runner of windowed and timed bolts: rows into windows, firings by watermark or processing time.
 
-TimedRunner reads no clock and hears nobody: rows come by `execute_tuples`, time by `advance`. The
-worker calls it with what marks and its clock say, a replay with the times of its rows, so that both
-do the same. Law: windows and timers fire in the order of their times, each once its call has
-succeeded; one that keeps failing holds up what comes after it until it is parked.
+TimedRunner reads no clock and no channel: rows come by `execute_tuples`, time by `advance`. The
+worker calls it with the times of marks and of its clock, a replay with the times of its rows, so
+that both do the same. Law: windows and timers fire in the order of their times, each once its call
+has succeeded; one that keeps failing holds up the later ones until it is parked.
 
 Left out: a thread or an alarm that fires by itself, which would fall between two rows of one entry,
 live and not in a replay.
@@ -71,7 +71,7 @@ class TimedRunner(Runner):
         super().__init__(bolt)
         # (window or timer as a tuple, tries, failure)
         self.given_up: list[tuple[Tuple, int, Failure]] = []
-        self.late = 0  # late tuples since somebody last took the number
+        self.late = 0  # late tuples since the number was last taken
         self.low_ms = NEVER  # everything that was due until then has fired
         self._settings = settings
         self._emitter = emitter
@@ -184,7 +184,7 @@ class TimedRunner(Runner):
         """Return the next firing's name, which is the same after a restart; None when nothing is
         due.
         """
-        # With none to fire: it only takes in how far time has come.
+        # With none to fire: it only takes in the progress of time.
         self.advance(watermark_ms, now_ms, most=0)
         due = None if now_ms < self._retry_ms else self._next_due(now_ms)
         return (

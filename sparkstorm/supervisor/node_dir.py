@@ -45,7 +45,9 @@ class LocalState:
         )
 
     def put(self, name: str, record: object) -> None:
-        """Set one record; one writer at a time is the caller's duty. A damaged file is replaced."""
+        """Set one record; the caller must see to it that there is one writer at a time. A damaged
+        file is replaced.
+        """
         try:
             following = self._snapshot()
         except StoreInconsistentError:

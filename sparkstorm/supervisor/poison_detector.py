@@ -2,9 +2,9 @@
 
 PURE. The first unexplained death makes the next child careful (one input row per commit, announced
 before it is tried); from then on a death is held against the row that was being tried. The child is
-given the counts and parks a row itself. A first SIGKILL is taken for what it mostly is, the hand of
-an operator or of a kernel short of memory: care costs most of the throughput while it lasts, and a
-row that brings it about will do so again.
+given the counts and parks a row itself. A first SIGKILL is taken for what it mostly is, that of an
+operator or of a kernel short of memory: careful mode costs most of the throughput while it lasts,
+and a row that causes the kill will do so again.
 """
 
 import signal
@@ -16,7 +16,7 @@ from sparkstorm.model.worker_spec import Suspect
 
 MAX_SUSPECTS = 256
 MAX_END_CHARS = 300
-# Ends that say their own cause; no row is to blame for them.
+# Ends with a cause of their own; no row has caused them.
 _EXPLAINED = frozenset(
     (
         ExitCode.STOPPED,
@@ -43,7 +43,7 @@ class PoisonDetector:
     was_killed: bool = False
 
     def heard(self, report: WorkerReport) -> "PoisonDetector":
-        """After a report of the child: the row it tries now, or that it is out of danger."""
+        """Take in a report of the child: the row it tries now, or the end of careful mode."""
         if isinstance(report, Trying):
             return replace(self, trying=report)
         return PoisonDetector() if isinstance(report, Passed) else self

@@ -1,8 +1,8 @@
 """The greatest version of each topology's assignment that one slot has seen, kept over restarts of
 its process.
 
-A signature shows who wrote a record and where, not when: without this, an old signed record that is
-put back would be followed once more.
+A signature proves the writer and the path of a record, not its time: without this, an old signed
+record that is put back would be followed once more.
 """
 
 from __future__ import annotations

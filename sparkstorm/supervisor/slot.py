@@ -103,7 +103,7 @@ class Child:
         self.shadow = NO_SHADOW
         self.stats: dict[str, JsonValue] = {}
         self.last_words = ""
-        self.hung_s = 0  # how long it had stood still when it was asked where it hangs
+        self.hung_s = 0  # time without progress when it was asked where it hangs
         # a thread of it has said that the process runs, apart from its loop
         self.says_alive = False
         self.memory = MemoryWatch(MemorySettings.of(spec.conf).limit_mb)
@@ -150,8 +150,8 @@ class Slot:
 
     @property
     def is_settled(self) -> bool:
-        """Return whether the slot has what its sync wants of it: nothing, or a worker that runs
-        with the status that is wanted.
+        """Return whether the slot matches the wish of its sync: no worker, or a worker that runs
+        with the status of the wish.
         """
         wish = self._sync.wish
         state = self._state
@@ -166,7 +166,9 @@ class Slot:
         return self._child.process.filenos() if self._child else []
 
     def step(self, now_ms: int) -> int:
-        """Hear the child, move the machine, beat; returns when to come back at the latest."""
+        """Read the child's reports, step the machine, write heartbeats; return when to be called
+        again at the latest.
+        """
         self._hear(now_ms)
         while True:
             before = self._state
@@ -201,18 +203,18 @@ class Slot:
                 self._sync.leave(before.assignment.topology_id)
 
     def close(self) -> None:
-        """Kill whatever still lives."""
+        """Kill all processes that still live."""
         if self._child is not None:
             self._child.process.close()
         self._child = None
 
-    # -- the child speaks --------------------------------------------------------------------------
+    # -- reports of the child ----------------------------------------------------------------------
 
     def _hear(self, now_ms: int) -> None:
         child = self._child
         if child is None:
             return
-        # Death is looked at first: whatever the child wrote before it is then in the pipe.
+        # Death is checked first: all reports that the child wrote before it are then in the pipe.
         exit_code = child.process.poll_exit()
         for report in child.process.poll_reports():
             self._take(child, report, now_ms)
@@ -267,7 +269,7 @@ class Slot:
             _LOG.warning("slot %s: %s", self._place.slot, fault)
         self._disk_problem = str(fault)
 
-    # -- the machine acts --------------------------------------------------------------------------
+    # -- actions of the machine --------------------------------------------------------------------
 
     def _observe(self) -> Observation:
         wish = self._sync.wish
@@ -398,7 +400,7 @@ class Slot:
             self._suspicion = self._suspicion.died(action.exit_code, bool(child.last_words), words)
         # the sentence stays whole, whatever the log's end is
         room = MAX_MESSAGE_CHARS - len(words[:MAX_MESSAGE_CHARS])
-        # there a trace says less
+        # there a trace has less
         end = "" if action.exit_code == ExitCode.DAMAGED else "".join(f"\n{line}" for line in tail)
         self._message = words[:MAX_MESSAGE_CHARS] + end[max(len(end) - room, 0) :]
 
@@ -457,7 +459,7 @@ class Slot:
         return {**(self._child.memory.figures() if self._child else {}), **own}
 
     def _silent_ms(self, now_ms: int) -> int:
-        """Milliseconds since the running child's last sign of getting on."""
+        """Milliseconds since the running child's last sign of progress."""
         return (
             now_ms - self._child.view.stuck_since_ms
             if self._child and self._child.view.ready

@@ -65,8 +65,8 @@ class SlotCode:
         self.problem = ""
 
     def bring(self, assignment: LocalAssignment, stores: Stores, now_ms: int) -> Code:
-        """Bring an assignment's code, configuration and blobs to this host; an error names what
-        cannot be had.
+        """Bring an assignment's code, configuration and blobs to this host; an error names what is
+        missing.
         """
         topology_id = assignment.topology_id
         code_path = self._local_copy(topology_id, assignment.code_key, stores, now_ms)

@@ -60,9 +60,8 @@ class BlobView(StrEnum):
 @dataclass(frozen=True, slots=True)
 class ChildView:
     """The child as the slot sees it: `heard_ms` is its last sign of life, `moved_ms` its last sign
-    of getting on.
-
-    Both begin with its start. A process whose loop stands in one call is alive and does not get on.
+    of progress. Both begin with its start. A process whose loop stays in one call is alive without
+    progress.
     """
 
     heard_ms: int
@@ -72,7 +71,7 @@ class ChildView:
 
     @property
     def stuck_since_ms(self) -> int:
-        """Time of the last sign of getting on."""
+        """Time of the last sign of progress."""
         return self.heard_ms if self.moved_ms < 0 else self.moved_ms
 
 
@@ -165,8 +164,8 @@ class KillChild:
 
 @dataclass(frozen=True, slots=True)
 class WorkerExited:
-    """The child is dead and forgotten; `blameless` when we ended it ourselves for no fault of its
-    own.
+    """The child is dead and forgotten; `blameless` when the slot ended it without a fault of the
+    child.
     """
 
     exit_code: int

@@ -105,7 +105,7 @@ def at_home(spec: SlotSpec) -> SlotSpec:
 
 
 def meta_of(spec: SlotSpec, host: str) -> dict[str, JsonValue]:
-    """Return what a node says of itself to schedulers: its rack."""
+    """Return the properties of a node for schedulers: its rack."""
     return {"rack": spec.racks[host]} if host in spec.racks else {}
 
 
@@ -130,7 +130,7 @@ def wait_for_place(spec: SlotSpec) -> Place:
                 return Place(
                     WorkerSlot(node_dir.node, port), host, node_dir, claim, _cpus_of(number, spec)
                 )
-        # a slot that was just killed gives its port back when the kernel has buried it
+        # a slot that was just killed gives its port back when the kernel has reaped it
         time.sleep(0.1)
     raise SlotsUnavailableError(
         f"{host}: all {len(spec.ports())} ports of node {', '.join(node_dir.node for node_dir in nodes)} are taken"
@@ -209,7 +209,7 @@ def _drive_clerk(sync: SlotSync, over: threading.Event) -> None:
         now_ms = clock.now_ms()
         try:
             due_ms = sync.step(now_ms)
-        except Exception:  # the top of this thread: a slot without a sync would follow nobody
+        except Exception:  # a slot without this thread would follow no assignment
             _LOG.exception("slot's sync")
             due_ms = now_ms + 1_000
         sync.wait(due_ms - now_ms)
@@ -262,14 +262,14 @@ def _connect(spec: SlotSpec, place: Place) -> SlotStores:
 
 
 class _SlotLog(logging.FileHandler):
-    """A log file whose full disk is said once on standard error, not with a traceback for every
+    """A log file whose full disk is reported once on standard error, not with a traceback for every
     line.
     """
 
     _has_failed = False
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """Say the first failure."""
+        """Report the first failure."""
         if not self._has_failed:
             self._has_failed = True
             print(

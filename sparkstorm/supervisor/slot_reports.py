@@ -1,5 +1,5 @@
-"""Error records of a slot about its worker: how a process ended, how often lately, and why work
-stands still.
+"""Error records of a slot about its worker: how a process ended, how often lately, and why the
+worker makes no progress.
 """
 
 from __future__ import annotations
@@ -111,8 +111,8 @@ class Complaints:
 
 
 def cause_of_end(exit_code: int, has_run_out_of_memory: bool = False) -> str:
-    """Return how a process ended that has said nothing itself; a negative exit code is the number
-    of a signal.
+    """Return how a process ended that has reported nothing itself; a negative exit code is the
+    number of a signal.
     """
     if exit_code == -signal.SIGKILL:
         by = (
@@ -179,7 +179,7 @@ class SlotReports:
         return {"deaths": self._deaths, "last_end": self._last_end, **recent}
 
     def note_death(self, words: str, now_ms: int) -> None:
-        """Count a death that nobody asked for."""
+        """Count a death that was not ordered."""
         self._deaths += 1
         self._recent.note(now_ms)
         self._last_end = words[:_MAX_END_CHARS]

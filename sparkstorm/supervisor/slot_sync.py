@@ -153,8 +153,8 @@ class SlotSync:
         self._errors.append((topology_id, error))
 
     def note_store(self, spec: WorkerSpec, mark: StoreMark | None) -> None:
-        """Take in what a worker says of its store; the worker of the lowest task, or of a new
-        incarnation, speaks for all.
+        """Take in a worker's record of its store; the record of the worker with the lowest task, or
+        of a new incarnation, counts for all.
         """
         known = self._marks.get(spec.topology_id)
         if mark is None:
@@ -245,8 +245,8 @@ class SlotSync:
         return self._opened
 
     def _follow(self, now_ms: int) -> None:
-        """Read what all topologies want of this slot; a record that cannot be trusted is passed
-        over.
+        """Read the assignments of all topologies for this slot; a record that is damaged or has a
+        wrong signature is passed over.
         """
         self._changed.clear()
         before = self.wish
@@ -282,7 +282,7 @@ class SlotSync:
         return known
 
     def _refuse(self, found: Assignment, now_ms: int, is_known: bool) -> None:
-        """Follow no older version; a slot that has no newer one at hand says so in a beat, and
+        """Follow no older version; a slot that has no newer one at hand reports it in a beat, and
         Nimbus writes another.
         """
         seen = self._guard.seen(found.topology_id)
@@ -337,7 +337,7 @@ class SlotSync:
         self, part: LocalAssignment, components: Mapping[int, str], now_ms: int
     ) -> SetShadow:
         """Fetch and check the new code of a gray upgrade whose bar is open, where one of this
-        worker's tasks is its measure.
+        worker's tasks is the one that the bar measures.
         """
         upgrade = None
         if self._status_read is TopologyStatus.UPGRADING:
@@ -514,7 +514,7 @@ class SlotSync:
         self._marks = {} if found is None else {topology_id: found}
 
     def _write_mark(self, now_ms: int) -> None:
-        """Tell ZooKeeper what is known, once a second."""
+        """Write what is known to ZooKeeper, once a second."""
         topology_id = self._new_mark
         if topology_id is None or now_ms < self._mark_due_ms:
             return

@@ -1,7 +1,7 @@
 """Probe of a host's way to Redis: a thread of the slot that plays supervisor asks for an answer
 twice a second.
 
-Workers themselves would say it late: a commit on a connection without answers waits ten seconds,
+Workers themselves would report it late: a commit on a connection without answers waits ten seconds,
 and an idle worker sends nothing.
 """
 

@@ -3,8 +3,8 @@ workers.
 
 The duties fall to whichever slot process holds the flock in the node's folder; the kernel frees it
 when that process dies, and another slot goes on at its next step (S2.1-S2.4, S2.10-S2.32). The
-holder never starts or kills a child: each slot's own machine does that, also while nobody holds the
-lock.
+holder never starts or kills a child: each slot's own machine does that, also while the lock is
+free.
 """
 
 import logging
@@ -110,7 +110,7 @@ def local_assignments(
 
     A port may serve only one topology (S2.28); where two claim it, the one that was there `before`
     keeps it, else the first by id: every reading gives the same answer, and a running worker is not
-    torn down over somebody's mistake.
+    ended by a wrong assignment.
     """
     wanted: dict[int, LocalAssignment] = {}
     conflicts: list[str] = []
@@ -208,7 +208,7 @@ class Supervisor:
         return True
 
     def _register(self, now_ms: int) -> None:
-        """Write the ephemeral node when it is due, and at once when what others act on has
+        """Write the ephemeral node when it is due, and at once when fields that Nimbus acts on have
         changed.
         """
         settings = self._settings

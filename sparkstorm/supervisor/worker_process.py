@@ -29,7 +29,7 @@ from sparkstorm.model.worker_spec import WorkerSpec
 from sparkstorm.supervisor.worker_memory import Usage, oom_kills, usage_of
 
 _LOG = logging.getLogger(__name__)
-# Spark's own variables carry its secrets and make a child believe that it is a Spark worker.
+# Spark's own variables hold its secrets and make a child act as a Spark worker.
 _SPARK_PREFIXES = ("PYTHON_WORKER_", "PYTHON_DAEMON_", "PYSPARK_", "_PYSPARK", "SPARK_", "_SPARK_")
 _PASSWORDS = (
     "SPARKSTORM_REDIS_PASSWORD",
@@ -147,8 +147,8 @@ class WorkerChild:
         group dies too.
         """
         if self.exit_code is None and self._is_dead():
-            # Before the reaping: as long as the corpse holds the pid, the group id can be nobody
-            # else's.
+            # Before the reaping: as long as the unreaped process holds the pid, no other group can
+            # have this id.
             self._signal_group(signal.SIGKILL)
             self.exit_code = self._process.wait()
         return self.exit_code
@@ -205,7 +205,7 @@ class WorkerChild:
     def _is_dead(self) -> bool:
         if self._pid_fd is not None:
             return bool(select.select([self._pid_fd], [], [], 0)[0])
-        if not hasattr(os, "waitid"):  # macOS: the corpse is reaped at once
+        if not hasattr(os, "waitid"):  # macOS: the dead process is reaped at once
             return self._process.poll() is not None
         return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
@@ -244,7 +244,7 @@ def rotate_log(path: Path, cap_bytes: int) -> bool:
     """Move a log that outgrew its cap to `<name>.1` (the older one goes) and go on with an empty
     one; True if it did.
 
-    By copy and truncation: the writer appends through its own open descriptor and need not know.
+    By copy and truncation: the writer appends through its own open descriptor and is not affected.
     """
     try:
         size = path.stat().st_size
@@ -257,7 +257,7 @@ def rotate_log(path: Path, cap_bytes: int) -> bool:
         with path.open("rb") as log:
             log.seek(size - cap_bytes)
             older.write_bytes(log.read(cap_bytes))
-    except OSError:  # a full disk: what the worker prints next is worth more than its old lines
+    except OSError:  # a full disk: new lines of the worker are worth more than old ones
         older.unlink(missing_ok=True)
     os.truncate(path, 0)
     return True
