@@ -1,11 +1,11 @@
 """Placing topologies: asks the scheduler, publishes assignments, records a new topology in an order
-that a crash cannot harm.
+that a crash cannot break.
 
 Law: an assignment is written before the base that makes its topology one, and is the only way in
-which slots learn what to run. A scheduler sees copies; what it raises ends its round alone, and the
+which slots get their work. A scheduler sees copies; what it raises ends its round alone, and the
 last good assignments stand. Left out: calls to supervisors, as Storm 2 sends them beside ZooKeeper:
-a record that every slot watches is needed anyway, for slots that are away, and two ways could say
-two things. Source: JStorm's TopologyAssign, Storm's mkAssignments.
+a record that every slot watches is needed anyway, for slots that are away, and two ways could
+contradict each other. Source: JStorm's TopologyAssign, Storm's mkAssignments.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Assigner:
         now_ms: int,
         rebalanced: Mapping[str, RebalanceOptions] | None = None,
     ) -> Plan:
-        """Ask the scheduler; whatever a plug-in raises comes out as FailedAssignTopologyError."""
+        """Ask the scheduler; any error of a plug-in is raised as FailedAssignTopologyError."""
         return self._ask(self._scheduler, snapshot, alive, now_ms, rebalanced)
 
     def _ask(
@@ -79,7 +79,7 @@ class Assigner:
         now_ms: int,
         rebalanced: Mapping[str, RebalanceOptions] | None,
     ) -> Plan:
-        # Here, before any scheduler: built-in, chosen or plugged in, none must know of hosts
+        # Here, before any scheduler: none, built-in, chosen or plugged in, has to handle hosts
         # without Redis.
         snapshot, alive = self._stores.usable(snapshot, alive)
         try:
@@ -144,7 +144,7 @@ class Assigner:
             if assignment.topology_id == base.topology_id:
                 self.publish(assignment, base.name)
         try:
-            # The base makes it a topology: whoever reads the cluster begins with the bases.
+            # The base makes it a topology: every reading of the cluster begins with the bases.
             self._state.create_base(base)
         except StateConflictError:
             # Our own create whose reply was lost, or an id that exists.
@@ -182,8 +182,8 @@ class Assigner:
     def rehearse_rebalance(
         self, after: KnownTopology, options: RebalanceOptions, reading: Reading, now_ms: int
     ) -> Plan:
-        """Plan the same on a copy of the scheduler, everybody taken as alive: the question leaves
-        no trace.
+        """Plan the same on a copy of the scheduler, with all executors taken as alive: the question
+        leaves no trace.
         """
         snapshot = with_topology(reading.snapshot, after)
         topology_id = after.base.topology_id
@@ -200,7 +200,7 @@ class Assigner:
         self, host: str, mark: HostMark, reading: Reading, now_ms: int
     ) -> tuple[RebalancePlan, ...]:
         """Plan the topologies that would change if a host were drained, on a copy of the scheduler,
-        everybody taken as alive.
+        with all executors taken as alive.
         """
         snapshot = replace(reading.snapshot, marks={**reading.snapshot.marks, host: mark})
         alive = {

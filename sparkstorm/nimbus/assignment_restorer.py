@@ -2,9 +2,9 @@
 put back.
 
 Law: executors do not move by it where a newer copy is known; where none is, all fences rise and
-every worker starts anew. Left out: times in records, which say nothing where clocks jump (decision
-38); and stopping the topology, whose slots and data are as they were. Storm has no such duty:
-whoever writes into its ZooKeeper commands its cluster.
+every worker starts anew. Left out: times in records, which prove nothing where clocks jump
+(decision 38); and stopping the topology, whose slots and data are as they were. Storm has no such
+duty: any process with write access to its ZooKeeper controls its cluster.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sparkstorm.nimbus.cluster_reader import Reading
 from sparkstorm.scheduling.reconcile import placed_anew, with_new_version
 
 _LOG = logging.getLogger(__name__)
-# Heartbeats are not signed: a version far away from ours is nobody's.
+# Heartbeats are not signed: a version far away from ours is no real one.
 _LONGEST_STEP = 4096
 
 
@@ -28,8 +28,8 @@ class AssignmentRestorer:
     """Duty that publishes assignments which slots cannot or do not follow under a version that they
     do follow.
 
-    It also restores bases: a signature shows who wrote a record, not when. The newest base of each
-    topology is in memory only: a Nimbus that begins to lead takes what it finds.
+    It also restores bases: a signature proves the writer of a record, not its time. The newest base
+    of each topology is in memory only: a Nimbus that begins to lead takes what it finds.
     """
 
     def __init__(self, state: StormState, publish: Callable[[Assignment, str], None]) -> None:
@@ -83,7 +83,7 @@ class AssignmentRestorer:
             "the assignment of %s was lost or damaged; it is written again", base.topology_id
         )
         # A damaged node still has its version number; written over, the number would be compared
-        # with a record that nobody can read.
+        # with a record that cannot be read.
         self._state.remove_assignment(base.topology_id)
         self._publish(with_new_version(last, last.kind), base.name)
         return True
@@ -100,7 +100,8 @@ class AssignmentRestorer:
         )
         last = self._backup(base)
         # The backup when it is newer, since its executors have not moved; else ZooKeeper went back
-        # as a whole and nobody knows who ran where: raised fences let each worker start once more.
+        # as a whole and the present owners are unknown: raised fences let each worker start once
+        # more.
         newer = (
             with_new_version(last, last.kind)
             if last and last.version > found.version
@@ -118,7 +119,7 @@ class AssignmentRestorer:
 
 
 def _newest_seen(reading: Reading, found: Assignment) -> int:
-    """The greatest version that its slots speak of."""
+    """The greatest version in the heartbeats of its slots."""
     versions = (
         beat.assignment_version for beat in reading.beats if beat.topology_id == found.topology_id
     )

@@ -41,7 +41,7 @@ _FORGOTTEN_MS = 3_600_000
 # for two seconds (redis_cleanup). Half would be a tenth of Nimbus's time; double lets a killed
 # topology's name be taken for that much longer.
 _RETIRE_AGAIN_MS = 10_000
-_ASK_AGAIN_MS = 60_000  # the same for a look that nobody waits for
+_ASK_AGAIN_MS = 60_000  # the same for a look without a waiting client
 
 
 class TopologyCleanup:
@@ -178,7 +178,7 @@ class TopologyCleanup:
         ids = set(self._state.protected_ids())
         named, is_whole = self._named(ids)
         # A difference of what exists and what is named, and no list of what to delete: such a list
-        # could be lost, and then nobody would know.
+        # could be lost unnoticed.
         left = known - ids
         is_due = bool(left - self.forgotten.keys()) or now_ms >= self._next_look_ms
         # A store that does not answer is not asked in each sweep: the topologies of the others
@@ -202,7 +202,7 @@ class TopologyCleanup:
         have ended.
 
         The state store has lost the records of the former, and the end of the latter: both stay
-        until somebody kills them. False while the data cannot be looked at.
+        until a client kills them. False while the data cannot be looked at.
         """
         # A topology that is being killed has a tombstone and a base for a moment, as it should.
         live = {
@@ -219,8 +219,8 @@ class TopologyCleanup:
             )
             return False
         here = named | set(self._state.topology_ids())
-        # Said and not deleted: ZooKeeper may have been emptied by mistake, and these keys are then
-        # all that is left of somebody's states.
+        # Reported and not deleted: ZooKeeper may have been emptied by mistake, and these keys are
+        # then all that is left of a topology's states.
         found = {
             each: keys
             for each, keys in kept.items()

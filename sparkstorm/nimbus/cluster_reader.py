@@ -90,8 +90,8 @@ class ClusterReader:
         """
         problems: dict[str, str] = {}
         bases = self._read_each(self._state.topology_ids(hint), self._state.read_base, problems)
-        # One pass in this order: bases first, since what has no base is no topology, whatever else
-        # is stored.
+        # One pass in this order: bases first, since an id without a base is no topology, even with
+        # other records.
         topologies = self._read_each(list(bases), lambda each: self.complete(bases[each]), problems)
         assignments = self._read_each(
             self._state.assignment_ids(), self._state.read_assignment, problems
@@ -129,8 +129,8 @@ class ClusterReader:
             return frozenset(each.number for each in self._state.read_drivers(hint))
         except StoreInconsistentError as error:
             problems["drivers"] = str(error)
-            # No drivers means: nobody knows. A node is then never taken for gone, and its silence
-            # is judged by time.
+            # No drivers means: unknown. A node is then never taken for gone, and its silence is
+            # judged by time.
             return frozenset()
 
     def _read_each(
@@ -154,7 +154,7 @@ class ClusterReader:
             lambda name: self._state.read_worker_beat(topology_id, slots[name]),
             problems,
         )
-        # A beat speaks for its own slot only, whatever it claims.
+        # A beat counts for its own slot only, even if it names another.
         return [
             beat
             for name, beat in beats.items()
@@ -206,8 +206,8 @@ def _snapshot(
     assignments: dict[str, Assignment],
     supervisors: dict[str, SupervisorInfo],
 ) -> Snapshot:
-    # A slot whose assignment belongs to nobody readable is still in use by a worker: given away,
-    # two workers would run on one port.
+    # A slot whose assignment belongs to no readable topology is still in use by a worker: given
+    # away, two workers would run on one port.
     reserved = {
         slot
         for topology_id, assignment in assignments.items()

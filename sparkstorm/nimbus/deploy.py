@@ -150,7 +150,7 @@ class Deploys:
         return True
 
     def _end_old(self, old: TopologyBase, deploy: Deploy, now_ms: int) -> bool:
-        # Killed by somebody else it has no heir, and its end would delete the data: the kill is
+        # Killed by another request it has no heir, and its end would delete the data: the kill is
         # repeated with one.
         if old.status is TopologyStatus.KILLED and old.pending is not None and old.pending.has_heir:
             return False

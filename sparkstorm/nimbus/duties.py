@@ -1,10 +1,9 @@
-"""Duties of a leading Nimbus: what one turn does, in which order, with all that it remembers of the
-cluster.
+"""Duties of a leading Nimbus: the steps of one turn in their order, and the memory of the cluster.
 
-Law: whatever is remembered here belongs to one leadership. A Nimbus that begins to lead makes these
-duties anew, since another may have led and changed everything; so nothing has to be forgotten piece
-by piece, and nothing can be left over. Each duty takes the reading and the time, and says whether
-it has changed something: the cluster is then read again before the next duty decides (decision 16).
+Law: all memory here belongs to one leadership. A Nimbus that begins to lead makes these duties
+anew, since another may have led and changed everything; so nothing has to be forgotten piece by
+piece, and nothing can be left over. Each duty takes the reading and the time, and says whether it
+has changed something: the cluster is then read again before the next duty decides (decision 16).
 Left out: a thread per duty, as in Storm and JStorm, whose writes interleave.
 """
 
@@ -111,8 +110,9 @@ class NimbusDuties:
         self._pauses = FailurePauses(state)
         self._gatherer = TaskBeatGatherer(state, self._settings.task_heartbeat_ms)
         restorer = AssignmentRestorer(state, self.assigner.publish)
-        # The order decides. Records are whole before anybody acts on them; a kill that is due comes
-        # before requests for its name; monitoring is behind all that changes who should run.
+        # The order decides. Records are whole before a duty acts on them; a kill that is due comes
+        # before requests for its name; monitoring comes after all duties that change what should
+        # run.
         self.in_turn: tuple[Duty, ...] = (
             restorer.restore,
             self._run_timers,
@@ -309,8 +309,8 @@ class NimbusDuties:
                 "so the host gets nothing until blacklist.scheduler.resume.time.secs have passed"
             )
         self.board.put("round", found)
-        # Deaths are reported before the assignments that replace them: afterwards nobody knows the
-        # places.
+        # Deaths are reported before the assignments that replace them: afterwards the places are
+        # unknown.
         self._reporter.report_deaths(reading.snapshot, alive, now_ms)
         for assignment in plan.assignments:
             self.assigner.publish(assignment, reading.bases[assignment.topology_id].name)

@@ -1,10 +1,10 @@
 """Nimbus's reports about workers: deaths and failed starts as errors of their topology, and pauses
 by failures.
 
-Law: what is told once stays told: a sentence is repeated only for a new event. Errors belong to a
+Law: each event is reported once: a sentence is repeated only for a new event. Errors belong to a
 topology and stay with it; problems are what is so now, and go by themselves. Left out: a mail or a
-hook per event, which whoever reads the records can make of them. Source: JStorm's "Task-[...] is
-dead on host:port" (NimbusUtils), whose words are kept.
+hook per event, which a reader of the records can send. Source: JStorm's "Task-[...] is dead on
+host:port" (NimbusUtils), whose words are kept.
 """
 
 import logging
@@ -64,8 +64,8 @@ class ErrorReports:
     ) -> dict[str, str]:
         """An error per worker that cannot start; what is so now, by topology."""
         by_worker = {(each.topology_id, WorkerSlot(each.node, each.port)): each for each in beats}
-        # A worker that cannot start is tried again every few seconds. Told each time, it would push
-        # everything else out of the ten errors that a component keeps.
+        # A worker that cannot start is tried again every few seconds. Reported each time, it would
+        # push all other errors out of the ten that a component keeps.
         self._told = {
             each for each in self._told if each in by_worker and by_worker[each].state != RUNNING
         }
@@ -159,7 +159,7 @@ class FailurePauses:
             ):
                 continue
             # The worker has paused its component by itself. Its topology is deactivated so that
-            # spouts do not feed what nobody takes in.
+            # spouts do not emit for a component that takes in nothing.
             if sentence := _pause_in(beat, base.activations):
                 self._pause(base, sentence)
         return self.problems.keys() != {
@@ -168,8 +168,8 @@ class FailurePauses:
 
     def _pause(self, base: TopologyBase, sentence: str) -> None:
         def paused(found: TopologyBase) -> TopologyBase:
-            # Compared again inside the write: somebody may have activated it since it was read,
-            # knowing of the failures.
+            # Compared again inside the write: a client may have activated it since it was read, in
+            # spite of the failures.
             if found.status is not TopologyStatus.ACTIVE or found.activations != base.activations:
                 return found  # a request was faster
             return replace(found, status=TopologyStatus.INACTIVE, paused=sentence)
@@ -184,14 +184,14 @@ def _pause_in(beat: WorkerBeat, activations: int) -> str:
     the last activation.
     """
     found = beat.stats.get("paused")
-    # Heartbeats are not signed, so what they say is checked like anything from outside.
+    # Heartbeats are not signed, so they are checked like all input from outside.
     if not isinstance(found, list) or not found or beat.stats.get("activations") != activations:
         return ""
     return str(found[0])[:_MOST_CHARS]
 
 
 # ZooKeeper takes 1 MB in one record. Twice as many would exceed it in letters of two bytes; half
-# would do for a person, not for a cluster of 200 topologies of which each has a problem.
+# would be too little for a cluster of 200 topologies of which each has a problem.
 _MOST_SHOWN = 200
 _MOST_SHOWN_CHARS = 2000
 """Limits of the list of problems in ZooKeeper: 400 kB at most, less than half of what ZooKeeper
@@ -211,7 +211,7 @@ FINDERS = (
     "turn",
 )
 """Finders of problems by rank. Of two problems of one subject that of the later finder is shown: it
-knows more of the cause.
+is nearer to the cause.
 """
 
 

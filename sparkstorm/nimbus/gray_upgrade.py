@@ -100,8 +100,8 @@ class GrayUpgrades:
             )
         stage = classify(upgrade, now_ms)
         verb = request.kind.verb
-        # A rollback that turned into an upgrade again would leave workers whose former code nobody
-        # knows.
+        # A rollback that turned into an upgrade again would leave workers whose former code is
+        # unknown.
         if stage in (UpgradeStage.ROLLING_BACK, UpgradeStage.COMPLETED):
             raise IllegalTransitionError(
                 f"the gray upgrade of {base.name} is {stage}: {verb} does not apply any more"
@@ -311,8 +311,8 @@ class GrayUpgrades:
             return True
         workers = self._workers(base, reading)
         assignment = reading.snapshot.assignments[topology_id]
-        # The status first and alone in this turn: workers must not go back under a status that says
-        # forward.
+        # The status first and alone in this turn: workers must not go back under the status of a
+        # forward upgrade.
         if upgrade.rollback and base.status is TopologyStatus.UPGRADING:
             self._set_status(base, Action.ROLL_BACK, base.status, now_ms)
             self._report(base, upgrade, now_ms)

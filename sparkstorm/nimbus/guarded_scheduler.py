@@ -58,8 +58,8 @@ class GuardedScheduler:
     ) -> None:
         try:
             self._scheduler.schedule(topologies, cluster)
-        except Exception as error:  # user code; told to the caller, who translates
+        except Exception as error:  # user code; the caller translates its error
             failure.append(error)
         except BaseException as error:
-            # SystemExit would end this thread without a word, as if all were placed
+            # SystemExit would end this thread silently, as if all were placed
             failure.append(FailedAssignTopologyError(f"it raised {type(error).__name__}: {error}"))

@@ -1,10 +1,10 @@
 """Heartbeats, offered slots and ways to Redis that this Nimbus has seen, and interruptions of its
 view of the store.
 
-Law: only Nimbus's own clock counts: a heartbeat is new when it differs from the last one seen,
-whatever time it names, as in JStorm's isTaskDead. When much seems dead at once and the store was
-slow, one round is waited. Nothing of this is stored: a new Nimbus takes everybody for alive until
-it has looked for as long as the time-outs say.
+Law: only Nimbus's own clock counts: a heartbeat is new when it differs from the last one seen, also
+with an older time, as in JStorm's isTaskDead. When much seems dead at once and the store was slow,
+one round is waited. Nothing of this is stored: a new Nimbus takes all executors for alive until it
+has looked for as long as the time-outs last.
 """
 
 import logging
@@ -39,7 +39,7 @@ Alive = Mapping[str, Set[ExecutorId]]
 
 class HeartbeatMonitor:
     """LastSeen between rounds, and the guard against reassignment storms when the store was slow
-    for everybody.
+    for all workers.
     """
 
     def __init__(self, settings: NimbusSettings) -> None:
@@ -54,14 +54,14 @@ class HeartbeatMonitor:
 
     def note_trouble(self) -> None:
         """The store did not answer, or our session was lost: what we see next may be stale."""
-        # Set by whoever saw it and cleared by the round that has taken it into account.
+        # Set by the call that saw it and cleared by the round that has taken it into account.
         self._had_trouble = True
 
     def observe(self, reading: Reading, now_ms: int) -> None:
         """Take in what was read."""
         blind_ms = blind_ms_between(self._sightings, now_ms, self._settings.round_ms)
-        # A Nimbus that was stopped for a while saw no beats then; those who beat meanwhile must not
-        # pay for it.
+        # A Nimbus that was stopped for a while saw no beats then; workers that beat meanwhile must
+        # not be taken for dead.
         if blind_ms:
             self.note_trouble()
         gone = reading.gone_nodes()
@@ -70,8 +70,8 @@ class HeartbeatMonitor:
         )
 
     def alive(self, snapshot: Snapshot, now_ms: int) -> Alive:
-        """Living executors by topology; everybody, for one round, when the silence is more likely
-        ours than theirs.
+        """Living executors by topology; all of them, for one round, when the store more likely than
+        the workers caused the silence.
         """
         everybody = {
             each: found.slot_by_executor.keys() for each, found in snapshot.assignments.items()
@@ -106,8 +106,8 @@ class HeartbeatMonitor:
         asked_ms = WorkerTimers.of(known.conf).topology_timeout_ms if known else None
         if asked_ms is None:
             return self._timeouts
-        # As Storm has it: a topology may ask for more patience than the cluster's, up to a limit,
-        # never for less.
+        # As in Storm: a topology may set a longer time-out than the cluster's, up to a limit, never
+        # a shorter one.
         task_ms = min(
             max(asked_ms, self._timeouts.task_ms), self._settings.longest_worker_timeout_ms
         )
@@ -117,8 +117,7 @@ class HeartbeatMonitor:
         workers = self._workers(snapshot, alive)
         num_dead = sum(not lives for lives in workers.values())
         # Most of all workers dead at once, right after the store was slow, are more likely alive:
-        # to move them all would be a storm of restarts. One round later the beats say who was
-        # right.
+        # to move them all would be a storm of restarts. One round later the beats decide.
         ours = looks_like_our_fault(num_dead, len(workers), self._had_trouble)
         # Never twice in a row: workers that are really dead are replaced one round late, not never.
         self._has_waited = ours and not self._has_waited
@@ -200,8 +199,8 @@ class StoreWatch:
                 _LOG.warning("host %s %s %s%s", host, verb, _name_of(store), again)
 
     def usable(self, snapshot: Snapshot, alive: Alive) -> tuple[Snapshot, Alive]:
-        """Return what a scheduler may see: hosts that were given up offer nothing, and no worker
-        lives there.
+        """Return the snapshot and the living executors for a scheduler: hosts that were given up
+        offer nothing, and no worker lives there.
         """
         # With nimbus.reassign: false the operator moves workers; the sentence about the host stays.
         given_up = frozenset[str]().union(*(each.given_up for each in self._reach.values()))
@@ -212,7 +211,7 @@ class StoreWatch:
         """A sentence for each cut host, one for all when no host reaches a store."""
         found: dict[str, str] = {}
         for store, reach in self._reach.items():
-            # Moving helps nobody when all hosts are cut off: it is Redis that is away.
+            # Moving is of no use when all hosts are cut off: it is Redis that is away.
             if reach.is_general:
                 first = min(reach.cut.values(), key=lambda each: each.since_ms)
                 text = f"no host reaches {_name_of(store)} since {_clock(first)}: {first.problem}; all workers stay in place"

@@ -1,5 +1,5 @@
-"""Hooks of a Nimbus: what the process around it gives it and hears of it, in one record that
-outlives its leaderships.
+"""Hooks of a Nimbus: functions and listeners of the process around it, in one record that outlives
+its leaderships.
 
 Law: nothing here is needed to go on: a Nimbus without hooks does all its work in the state store.
 So tests and simulations leave out what they do not watch. Left out: attributes that are set on the
@@ -23,17 +23,20 @@ _LOG = logging.getLogger(__name__)
 
 
 class TopologyActionListener(Protocol):
-    """Told after something was done to a topology; what it raises is logged and changes nothing."""
+    """Listener that is called after an action on a topology; its errors are logged and change
+    nothing.
+    """
 
     def notify(self, topology_name: str, action: str) -> None:
-        """Hear of "submitTopology", "killTopology", "activate", "deactivate", "rebalance",
+        """Take in "submitTopology", "killTopology", "activate", "deactivate", "rebalance",
         "removeTopology", …
         """
         ...
 
 
 class TopologyRetirement(Protocol):
-    """Told when a topology is removed, to delete what it left elsewhere (streams and state).
+    """Clean-up that is called when a topology is removed, to delete what it left elsewhere (streams
+    and state).
 
     Each call ends an id for good, and may come again at any later time from a leader that was
     deposed: it changes nothing then.
@@ -126,8 +129,8 @@ class NimbusHooks:
     """Asked whether the leader is known to be dead; ends its leadership before its session does."""
     driver: DriverInfo | None = None
     """The driver in whose process it runs, which others see beside the leader's name."""
-    # May be set later too: the clean-up asks for it at each call, since tests look at what a store
-    # was told.
+    # May be set later too: the clean-up asks for it at each call, since tests look at the calls to
+    # a store.
     retirement: TopologyRetirement = field(default_factory=NothingToRetire)
     """Of the home store, which is the only one as a rule; its name is `home`."""
     home: str = ""
@@ -157,7 +160,7 @@ class NimbusHooks:
         return [self.store("", name) for name in self.store_names]
 
     def notify(self, topology_name: str, action: str) -> None:
-        """Tell the listeners; what they raise is logged (S0.51)."""
+        """Call the listeners; their errors are logged (S0.51)."""
         for listener in self.listeners:
             try:
                 listener.notify(topology_name, action)

@@ -1,12 +1,12 @@
-"""Nimbus: who leads takes turns over the store, who does not stands by.
+"""Nimbus: the leader takes turns over the store, the others wait for the leadership.
 
-Nothing Nimbus needs to go on is in its memory: a new one on the same store takes up requests,
-timers, kills and hot deploys where the old one was (S3.37). Memory holds only sightings (who beat
-when), which a new one gathers afresh without burying anyone; they live as long as one leadership,
-in `duties.py`. Nimbus never sleeps and starts no thread: whoever drives it calls `step` when it is
-due or `wake` was called. Left out: a leader that hands its memory on, and followers that copy blobs
-and wait for the one with the fewest gaps, as in JStorm. All are in the stores, so the first that is
-elected can lead.
+Nimbus keeps nothing in memory that it needs to go on: a new one on the same store takes up
+requests, timers, kills and hot deploys where the old one was (S3.37). Memory holds only sightings
+(the times of heartbeats), which a new one gathers afresh without taking a worker for dead; they
+last as long as one leadership, in `duties.py`. Nimbus never sleeps and starts no thread: the loop
+around it calls `step` when it is due or `wake` was called. Left out: a leader that hands its memory
+on, and followers that copy blobs and wait for the one with the fewest gaps, as in JStorm. All are
+in the stores, so the first that is elected can lead.
 """
 
 import logging
@@ -72,9 +72,7 @@ class Nimbus:
 
     @property
     def problems(self) -> Mapping[str, str]:
-        """Return what keeps this Nimbus from something: sentences by topology, supervisor, slot, or
-        word.
-        """
+        """Return the problems of this Nimbus: sentences by topology, supervisor, slot, or word."""
         return self._board.problems
 
     def wake(self) -> None:
@@ -131,7 +129,7 @@ class Nimbus:
         """Stand for election; whether this Nimbus leads."""
         epoch = self._state.store.session_epoch
         was_leading = self.is_leading
-        self.is_leading = False  # whatever the store answers
+        self.is_leading = False  # also when the store does not answer
         me = NimbusInfo(self._owner, now_ms, self.hooks.driver)
         if not self._state.try_lead(me):
             return False
@@ -154,6 +152,6 @@ class Nimbus:
         self.leader = leader = self._state.read_leader(self.wake)
         self._next.is_round = leader is None or self.hooks.depose(leader)
         if leader:
-            # what it found while it led is the leader's to say now
+            # only the leader reports problems
             self._board = ProblemBoard(self._state)
             self._board.put("leader", {"leader": f"{leader.owner} leads, this Nimbus stands by"})

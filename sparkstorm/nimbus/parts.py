@@ -32,7 +32,7 @@ class OutcomeWriter:
         self._state = state
 
     def step(self, request_id: str, now_ms: int, sentence: str) -> None:
-        """Tell how far the request is."""
+        """Write the progress of the request."""
         self._change(request_id, now_ms, step=sentence)
 
     def done(self, request_id: str, now_ms: int, topology_id: str) -> None:
@@ -48,14 +48,14 @@ class OutcomeWriter:
 
     def _change(self, request_id: str, now_ms: int, **changes: Any) -> None:
         if not request_id:
-            return  # nobody asked: a rebalance of Nimbus's own
+            return  # no client: a rebalance of Nimbus's own
         try:
             found = self._state.read_outcome(request_id)
-        # The request's own work is done; that its client cannot be told must not undo it.
+        # The request's own work is done; an outcome that cannot be written must not undo it.
         except (StoreInconsistentError, TamperedBlobError) as error:
             _LOG.error("an outcome cannot be followed up: %s", error)
             return
-        # Compared before it is written: a step that is told in each turn would otherwise be a
+        # Compared before it is written: a step that is reported in each turn would otherwise be a
         # write, and wake its client, each time.
         if found is not None and not found.is_final and replace(found, **changes) != found:
             self._state.write_outcome(replace(found, time_ms=now_ms, **changes))

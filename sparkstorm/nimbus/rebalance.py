@@ -1,6 +1,6 @@
 """Rebalances: what one makes of a topology, its dry run, and carrying it out when it falls due.
 
-Law: a rebalance that has no place changes nothing but says so; carried out twice it ends the same.
+Law: a rebalance without room changes nothing and reports that; carried out twice it ends the same.
 Tasks stay as they are, and with them states and streams: only their division among executors, slots
 and settings changes (S3.12). Left out: new numbers of tasks, which JStorm's DoRebalance allows:
 keys would have to move to other tasks, with their states.
@@ -132,8 +132,8 @@ class Rebalancer:
             plan = parts.assigner.plan_rebalance(after, options, reading, now_ms)
         except FailedAssignTopologyError as error:
             parts.outcomes.refuse(request_id, now_ms, error)
-            # The topology goes on as it is, which is better than not at all; the error says what
-            # was asked in vain.
+            # The topology goes on as it is, which is better than not at all; the error names the
+            # request that failed.
             self._give_up(known, error, now_ms)
             return
         parts.state.write_outline(base.topology_id, after.outline)

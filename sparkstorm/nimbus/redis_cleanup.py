@@ -78,8 +78,8 @@ class RedisRetirement:
         old = Keys(old_id)
         link = Link(self._address, self._patience_s)
         try:
-            # The tombstone decides once who inherits: a leader that was deposed and goes on late
-            # finds another name, or none.
+            # The tombstone decides once which topology inherits: a leader that was deposed and goes
+            # on late finds another name, or none.
             if end(link, old, new_id) != new_id:
                 return
             names = sorted(set(names_of(link, f"{old.prefix}:")) - {old("ended")})

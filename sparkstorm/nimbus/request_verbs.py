@@ -2,9 +2,9 @@
 the same end.
 
 So each verb first looks whether it is done already, and its last write is the outcome. Left out: a
-log of steps to go on from, as databases have it. The records that a verb writes say themselves how
-far it came (decision 14). Source: Storm's Nimbus.java and JStorm's ServiceHandler for what each
-verb does; status changes are `scheduling/lifecycle.py`.
+log of steps to go on from, as databases have it. The records that a verb writes show its progress
+(decision 14). Source: Storm's Nimbus.java and JStorm's ServiceHandler for what each verb does;
+status changes are `scheduling/lifecycle.py`.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class RequestVerbs:
         # cannot succeed.
         if request.kind is RequestKind.KILL and deploy and not _runs(deploy, reading):
             return deploy.base.topology_id
-        # Data without a base can be killed by its id, or nobody could delete it without a client of
+        # Data without a base can be killed by its id, or it could be deleted only by a client of
         # Redis.
         if (
             request.kind is RequestKind.KILL
@@ -174,7 +174,7 @@ class RequestVerbs:
         name = request.name
         wanted = "" if request.kind is RequestKind.UPDATE else request.topology_id
         for base in reading.bases.values():
-            # A handle means its own topology, and not whatever has the name since.
+            # A handle means its own topology, and not another that has the name since.
             if base.name == name and wanted not in ("", base.topology_id):
                 raise NotAliveError(
                     f"topology {wanted} is not alive; {base.topology_id} has its name now"
@@ -207,7 +207,7 @@ class RequestVerbs:
         assert base is not None
         if base.topology_id not in reading.bases:
             # Without the mark the initial state may be a part of one: to begin from it would be a
-            # wrong result without a word.
+            # wrong result without an error.
             if request.has_state and not parts.state.has_worker_beats(base.topology_id):
                 raise StoreInconsistentError(
                     f"the initial state of {base.topology_id} was swept before its request came; submit {base.name} again"
@@ -217,8 +217,8 @@ class RequestVerbs:
             parts.assigner.write_records(base, outline)
             parts.assigner.assign_new(base, reading, now_ms)
             parts.hooks.notify(base.name, "startTopology")
-            # Said, not refused: a name may be used again. But whoever expects the old states must
-            # learn that they are not these.
+            # Reported, not refused: a name may be used again. But a client that expects the old
+            # states must know that they are not these.
             for sentence in parts.cleanup.forgotten_of(base.name):
                 parts.outcomes.step(
                     request.id, now_ms, f"{base.topology_id} begins anew: {sentence}"
@@ -414,8 +414,8 @@ class RequestVerbs:
         is_pending = (
             base is not None and base.pending is not None and base.pending.request_id == request.id
         )
-        # Pending no more and not ended by the timers: another request took its place. What cannot
-        # be read says nothing about that.
+        # Pending no more and not ended by the timers: another request took its place. An unreadable
+        # record proves nothing about that.
         if not is_pending and outcome.topology_id not in reading.problems:
             raise IllegalTransitionError(
                 f"the rebalance of {outcome.topology_id} was called off: another request came before it fell due"
@@ -445,8 +445,8 @@ class RequestVerbs:
                 )
             return
         known = {info.host for info in snapshot.supervisors.values()} | snapshot.marks.keys()
-        # Hosts that are away for a moment can be marked too: to keep one out that comes back is the
-        # use of it.
+        # Hosts that are away for a moment can be marked too: the mark also keeps out a host that
+        # comes back.
         known |= {
             each for found in snapshot.assignments.values() for each in found.host_by_node.values()
         }
@@ -487,7 +487,7 @@ class RequestVerbs:
             raise InvalidTopologyError(
                 f"{outcome.topology_id} has no worker at {request.slot or 'any slot'}; it runs at {places}"
             )
-        # By the fences of the assignment and not by a message: a worker that does not hear is
+        # By the fences of the assignment and not by a message: a worker that does not get it is
         # fenced all the same.
         self._parts.assigner.publish(restarted(found, wanted, now_ms), request.name)
         self._parts.outcomes.done(request.id, now_ms, outcome.topology_id)
@@ -506,7 +506,7 @@ class RequestVerbs:
         for logger, wanted in request.log_levels.items():
             until_ms = now_ms + wanted.timeout_ms if wanted.timeout_ms else 0
             levels[logger] = replace(wanted, until_ms=until_ms)
-        # Ended ones go with the next change; nobody has to come by for them.
+        # Ended ones go with the next change; no other step removes them.
         kept = {
             each: one
             for each, one in levels.items()

@@ -33,13 +33,13 @@ _LOG = logging.getLogger(__name__)
 # client.
 _GRACE_MS = 10_000
 # A sentence that names the module and its error; the outcome's node has to hold it.
-_MOST_CHARS = 800  # of a host's words on a topology's code
+_MOST_CHARS = 800  # of a host's sentence on a topology's code
 # Requests that cannot be read. More than the first are a flood and get no answer; so many are dealt
-# with in a turn, so that they keep nobody's request waiting.
+# with in a turn, so that they keep no other request waiting.
 _MOST_ANSWERED = 20
 _MOST_AT_ONCE = 100
-# Half would take the answer from a client that was cut off for some minutes, double keeps more of
-# what nobody reads any more. Not measured.
+# Half would take the answer from a client that was cut off for some minutes, double keeps more
+# outcomes that no client reads any more. Not measured.
 _KEPT_MS = 600_000  # how long an ended request waits for its client
 
 
@@ -64,7 +64,7 @@ class RequestDuty:
         self._trial_wait_ms = NimbusSettings.of(parts.conf).trial_wait_ms
         # when each request expires that has an outcome: none is served twice
         self._served: dict[str, int] = {}
-        self._unnoted: dict[str, int] = {}  # those of them that the next Nimbus would not know of
+        self._unnoted: dict[str, int] = {}  # those that the record for the next Nimbus lacks
         # requests that cannot be read and were not dealt with yet
         self._bad: dict[str, SparkStormError] = {}
         self.problems: dict[str, str] = {}
@@ -75,8 +75,8 @@ class RequestDuty:
         """Serve every open request; whether something was changed."""
         self._recall()  # first: a request that was removed after this is not read below
         opened, unreadable = self._parts.state.open_requests(self._wake, self._bad)
-        # Times of a first sight are ours: a client's clock says when a request was made, not how
-        # long we have known it.
+        # Times of a first sight are ours: a client's clock gives the time of the request, not the
+        # time since it was first seen here.
         names = {request.id for request, _ in opened} | unreadable.keys() | self._bad.keys()
         self._seen_ms = {each: self._seen_ms.get(each, now_ms) for each in names}
         self._served = {
@@ -92,8 +92,8 @@ class RequestDuty:
             # whose code is still tried.
             if outcome is None and request.name in self.waits_by_name:
                 continue  # an earlier request of that topology is decided first
-            # The signature of a recorded request is as good as it was; only that it was served
-            # before tells a copy.
+            # The signature of a recorded request is as good as it was; a copy is found only by its
+            # having been served before.
             if outcome is None and request.id in self._served:
                 _LOG.error(
                     "request %s of %.80r was served before: a copy of it is removed",
@@ -107,7 +107,7 @@ class RequestDuty:
                 reading = self._read(now_ms)
         self._note_served()
         self._bad |= unreadable
-        self._turn_bad_away(now_ms)  # last, and some at a time: nobody's request waits for them
+        self._turn_bad_away(now_ms)  # last, and some at a time: no request waits for them
         return has_changed
 
     # -- one request -------------------------------------------------------------------------------
@@ -130,9 +130,7 @@ class RequestDuty:
             self._served[request.id] = self._unnoted[request.id] = request.expires_ms
 
     def _note_served(self) -> None:
-        """Write down what the next Nimbus must know; one write for all that was decided since the
-        last.
-        """
+        """Write the record for the next Nimbus; one write for all decisions since the last."""
         if self._unnoted:
             self._parts.state.note_served(self._unnoted)
             self._unnoted = {}
@@ -162,7 +160,7 @@ class RequestDuty:
         """Accept a new request; None when it has ended, or waits for trials of its code. Raises
         what it is refused with.
         """
-        # A signature says that somebody with the key wrote it, not that it makes sense.
+        # A signature proves that the writer has the key, not that the request is valid.
         check_request(request, request.id)
         if now_ms > request.expires_ms:
             if now_ms - self._seen_ms[request.id] >= _GRACE_MS:
@@ -248,7 +246,8 @@ class RequestDuty:
         if outcome is None:
             self._create(refusal_of(request.id, now_ms, error), request)
             return False
-        # Before anything is taken back: until the client knows, what it stored must not be gone.
+        # Before anything is taken back: until the client has the outcome, what it stored must not
+        # be gone.
         self._parts.outcomes.refuse(request.id, now_ms, error)
         self._verbs.undo(request)
         return True
