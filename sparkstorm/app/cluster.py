@@ -98,9 +98,7 @@ class Cluster:
         self.clock = SystemClock()
         self._say = say
         self.listeners: list[TopologyActionListener] = []
-        """Told of what is done to topologies (S0.51), whichever of this driver's Nimbuses does
-        it.
-        """
+        """Listeners for actions on topologies (S0.51) by any of this driver's Nimbuses."""
         self._owns_context = owns_context
         self._is_alone = not is_shared or bool(stores.embedded)
         self._closers = contextlib.ExitStack()
@@ -120,14 +118,14 @@ class Cluster:
         say: Callable[[str], None] = lambda _: None,
         is_shared: bool = False,
     ) -> Iterator[Cluster]:
-        """Start everything; whatever fails, nothing is left running. `say` gets a sentence for each
-        restarted server.
+        """Start all parts; after any failure nothing is left running. `say` gets a sentence for
+        each restarted server.
 
         With `is_shared`, and no embedded server, other drivers may share the ZooKeeper root: one
-        Nimbus leads, others stand by.
+        Nimbus leads, the others wait.
         """
         conf = conf or merge({})
-        check_addresses(conf)  # a mistake there is said before Spark is started
+        check_addresses(conf)  # a mistake there is reported before Spark is started
         read_racks(DriverSettings.of(conf).racks_file)
         if sc is not None and (warning := check_given(sc, DriverSettings.of(conf).authenticates)):
             _LOG.warning(warning)
@@ -186,7 +184,7 @@ class Cluster:
         """SlotsUnavailableError when Spark, and with it every slot, is gone."""
         try:
             is_stopped = self.sc._jsc is None or bool(self.sc._jsc.sc().isStopped())
-        except Exception as error:  # py4j raises what it likes when its JVM is gone
+        except Exception as error:  # py4j raises various errors when its JVM is gone
             raise SlotsUnavailableError(
                 f"Spark is gone ({type(error).__name__}), and with it every slot"
             ) from error
@@ -285,7 +283,7 @@ class Cluster:
 
     @property
     def leader(self) -> DriverInfo | None:
-        """The driver whose Nimbus leads, as this driver's Nimbus saw it last."""
+        """The driver whose Nimbus leads, as this driver's Nimbus read it last."""
         found = self._nimbus.nimbus.leader
         return found.driver if found else None
 
@@ -418,8 +416,8 @@ def quiet_spark() -> None:
     """Keep all but errors out of Spark's log from now on, where no file of the user's configures
     that log.
 
-    Without one, Spark says some 40 lines while its context starts. Ends of slots are said by their
-    keeper in one line.
+    Without one, Spark prints some 40 lines while its context starts. The end of a slot is reported
+    by its keeper in one line.
     """
     if (
         os.environ.get("SPARK_CONF_DIR")
@@ -437,7 +435,7 @@ def quiet_spark() -> None:
         log4j.core.config.Configurator.setRootLevel(log4j.Level.ERROR)
         for name in ("executor.Executor", "scheduler.TaskSetManager"):
             log4j.core.config.Configurator.setLevel(f"org.apache.spark.{name}", log4j.Level.OFF)
-    except Exception:  # py4j raises what it likes; a Spark with another logger says more, and works
+    except Exception:  # various errors of py4j; a Spark with another logger prints more, and works
         return
 
 
@@ -445,12 +443,11 @@ def context_conf(conf: Conf) -> SparkConf:
     """Return Spark's settings; `spark-submit` names the master, without it it is local with cores
     enough.
     """
-    # a SparkConf made before it knows nothing of spark-submit's --master and --conf
+    # a SparkConf made before it lacks spark-submit's --master and --conf
     SparkContext._ensure_initialized()
     spark_conf = slot_conf(SparkConf())
     settings = DriverSettings.of(conf)
-    # A gateway of plain Python's own (a notebook's, say) says local[*] when nobody has named a
-    # master.
+    # A gateway of plain Python's own (a notebook's, say) has local[*] when no master is named.
     if spark_conf.get("spark.master") in (None, "", "local[*]") and not _is_submitted():
         spark_conf.setMaster(f"local[{max(os.cpu_count() or 1, settings.slots + 1)}]")
     if (spark_conf.get("spark.master") or "").startswith("local") and not spark_conf.get(

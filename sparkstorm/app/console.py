@@ -17,7 +17,7 @@ from sparkstorm.model.topology import BAD_STREAM
 if TYPE_CHECKING:
     from sparkstorm.client.handle import TopologyProgress
 
-# a terminal that says it has fewer columns knows its width badly; half would hide all figures
+# a terminal that reports fewer columns has a wrong width; half would hide all figures
 _NARROWEST = 20
 
 
@@ -110,7 +110,7 @@ def progress_text(
     bad = sum(progress.bad.values())
     latency = latency_text(progress).strip()
     speed = f"{rate:>9,.0f} tuples/s" if width is None else f"{rate:,.0f} tuples/s"
-    parts = {  # by order of place; the number says which go first where there is no room
+    parts = {  # by order of place; the number decides which go first where there is no room
         share: 9,
         left: 4,
         speed: 8,

@@ -70,8 +70,8 @@ class Groups:
 class DeadLetterFile:
     """File of JSON lines to which a topology's stored letters are appended, each once.
 
-    What the disk refuses, and what is beyond `most_bytes`, stays in the store: `is_whole` is False
-    then, `trouble` says why.
+    Letters that the disk refuses, and those beyond `most_bytes`, stay in the store: `is_whole` is
+    False then, `trouble` has the reason.
     """
 
     def __init__(self, path: Path, read: Read, most_bytes: int) -> None:

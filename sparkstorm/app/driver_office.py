@@ -58,7 +58,7 @@ class DriverOffice:
 
         A dead driver is no obstacle: a process of this machine that is gone, and any other when
         ZooKeeper is embedded here, since one run at a time uses its folder. The end of another
-        machine's driver shows by the end of its session, which is waited for.
+        machine's driver is known by the end of its session, which is waited for.
         """
         now_ms = SystemClock().now_ms()
         path = str(folder.resolve())
@@ -76,7 +76,9 @@ class DriverOffice:
         return [each for each in self._state.read_drivers() if each.id != self.me.id]
 
     def holder(self) -> DriverInfo | None:
-        """Return who holds the entrance; StoreInconsistentError when the node is damaged."""
+        """Return the driver that holds the entrance; StoreInconsistentError when the node is
+        damaged.
+        """
         found = self._store.get(paths.DRIVER)
         return decode_record(DriverInfo, found.data, paths.DRIVER) if found is not None else None
 
@@ -144,7 +146,7 @@ class DriverOffice:
             self._store.delete(paths.DRIVER)
 
     def _living(self) -> list[DriverInfo]:
-        """Return the other drivers that are not known to be dead; those that are go."""
+        """Return the other drivers that are not known to be dead; remove those that are."""
         others = self.others()
         for dead in [each for each in others if self._is_gone(each)]:
             self._state.remove_driver(dead.id)
@@ -214,7 +216,7 @@ class DriverOffice:
                 rival = found
             except StoreUnavailableError:
                 continue  # ZooKeeper is away: others cannot come in either
-            except Exception:  # the top of the thread
+            except Exception:  # the outermost frame of the thread
                 _LOG.exception("the driver's node cannot be kept")
 
     def _claim_again(self) -> None:

@@ -38,11 +38,11 @@ def guarded(run: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except Exception as error:
-        # PySpark's word for a JVM that ended before it was connected to
+        # PySpark's text for a JVM that ended before it was connected to
         if "JAVA_GATEWAY_EXITED" in str(error):
             print(f"Slots unavailable: {_NO_JVM}", file=sys.stderr, flush=True)
             return FAILED
-        # a fault of ours: say so, with all that helps to find it
+        # a fault of ours: report it, with all that helps to find it
         traceback.print_exc()
         print(
             f"SparkStorm failed unexpectedly, please report it: {type(error).__name__}: {error}",
@@ -54,7 +54,7 @@ def guarded(run: Callable[[], int]) -> int:
 def leave(status: int) -> None:
     """End the process at once, threads of Spark's or the user's notwithstanding."""
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError):  # whoever read it is gone
+        with contextlib.suppress(OSError):  # the reader is gone
             stream.flush()
     os._exit(status)
 

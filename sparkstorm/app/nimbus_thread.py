@@ -64,7 +64,8 @@ class NimbusThread:
                 _LOG.warning("Nimbus waits for the store: %s", error)
                 sleep_s = _RETRY_S
             except Exception:
-                # the top of the drive: a cluster without Nimbus would look healthy and heal nothing
+                # the outermost frame: a cluster without Nimbus would look healthy and repair
+                # nothing
                 _LOG.exception("Nimbus's turn failed; it is taken again")
                 sleep_s = _LONGEST_SLEEP_S
             self._wake.wait(sleep_s)

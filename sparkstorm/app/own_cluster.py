@@ -26,7 +26,7 @@ def run_in_own_cluster(run: Run, job: JobFile) -> int:
     it at once.
     """
     run.console.say(starting_text(f"topology '{job.name}'", not_configured(job.conf)))
-    if compiled.core is None:  # slower than the compiled core, which is what runs unsaid
+    if compiled.core is None:  # slower than the compiled core, whose use needs no line
         run.console.say(f"row path: {compiled.description}")
     with Signals(lambda: interrupt(run)), spark_may_end(lambda: run.has_begun):
         try:
@@ -120,5 +120,5 @@ def _is_jvm_gone(parent: int) -> bool:
         return runtime is not None and bool(
             runtime.org.apache.spark.util.ShutdownHookManager.inShutdown()
         )
-    except Exception:  # py4j has several ways to say that nobody answers
+    except Exception:  # py4j has several errors for a JVM that does not answer
         return True

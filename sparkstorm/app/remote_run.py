@@ -23,7 +23,7 @@ from sparkstorm.config import keys
 from sparkstorm.model.names import counted
 from sparkstorm.settings import DriverSettings
 
-# keys of the cluster that concern whoever follows a run
+# keys of the cluster that a follower of a run uses
 _OF_FOLLOWERS = (
     "sparkstorm.progress.",
     "sparkstorm.dead.letters.file.",

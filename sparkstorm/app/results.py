@@ -196,8 +196,8 @@ class ResultFiles(FileSink):
 def collect(
     results: Sequence[Result], handle: TopologyHandle, say: Callable[[str], None]
 ) -> Path | None:
-    """Write the states among the results, say the `top` keys of each, and say where the streams
-    are; return the first file.
+    """Write the states among the results, print the `top` keys of each, and where the streams are;
+    return the first file.
 
     InvalidConfigError when a result cannot be written; nothing of the run is lost by it.
     """

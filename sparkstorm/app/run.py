@@ -95,7 +95,7 @@ class Run:
         self.is_all_kept = True
 
     def begin(self, cluster: Host, log_dir: Path | None = None) -> TopologyHandle:
-        """Submit the topology, or take its unfinished run up, and say where it is."""
+        """Submit the topology, or take its unfinished run up, and print where it is."""
         self.has_begun = True
         handle = self.patiently(lambda: self._begin(cluster))
         self.topology_id = handle.topology_id
@@ -171,7 +171,7 @@ class Run:
         """Refuse a setting of the command line that what runs does not have; name those of the job
         file.
 
-        A job file may be older than a rebalance; who gives -c wants it now.
+        A job file may be older than a rebalance; an option -c states a present intent.
         """
         running = handle.conf()
         known = keys()
@@ -219,8 +219,8 @@ class Run:
                 return result
 
     def _leave_failed(self, handle: TopologyHandle, is_lost: bool) -> None:
-        """A run that got nothing done is dropped: the next one shall take mended code; not one that
-        Redis has forgotten.
+        """A run that got nothing done is dropped: the next one shall take mended code; not one
+        whose data Redis has lost.
         """
         progress = handle.progress()
         if is_lost or progress.executed or progress.acked or progress.parked:
@@ -282,7 +282,7 @@ def placed_text(state: StormState, topology_id: str, took_s: float) -> str:
 
 
 def kept_where(letters: DeadLetterFile) -> str:
-    """Return where dead letters are, for people."""
+    """Return a sentence on the place of dead letters."""
     return (
         f"they are in {letters.path}"
         if letters.is_whole
@@ -295,7 +295,7 @@ def end(handle: TopologyHandle) -> None:
     code.
     """
     handle.blob_keys()
-    with contextlib.suppress(NotAliveError):  # killed by somebody else, or in its last moments
+    with contextlib.suppress(NotAliveError):  # killed by another client, or in its last moments
         handle.kill(0)
     if not wait_in_real_time(lambda: handle.status() is None, _END_WAIT_MS):
         raise WorkerFailedError(
@@ -305,7 +305,7 @@ def end(handle: TopologyHandle) -> None:
 
 
 class StoppedError(BaseException):
-    """Raised by the signal handler, in whatever the main thread does: no library may take it for a
+    """Raised by the signal handler, in any code of the main thread: no library may take it for a
     fault of its own.
     """
 

@@ -6,10 +6,11 @@ slot's first worker, which it forks. The modules named here start no threads of 
 imported, which a process that forks must not have; those of numpy's BLAS end at a fork and start
 again when they are needed.
 
-Spark's own daemon forks for whoever connects to its port on loopback, and the fork asks for the
-secret, with a traceback for every other word. Spark's JVM wants the fork's process id before it
-sends the secret, so the secret cannot be asked before the fork. A connection is therefore judged by
-what is known of it: the user of its other end, and its silence, as the JVM speaks second.
+Spark's own daemon forks for any process that connects to its port on loopback, and the fork asks
+for the secret, with a traceback for every other word. Spark's JVM wants the fork's process id
+before it sends the secret, so the secret cannot be asked before the fork. A connection is therefore
+judged by what is known of it: the user of its other end, and its silence, as the JVM sends nothing
+before the fork.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ _work_for_spark = daemon.worker
 
 
 class ListeningSocket(socket.socket):
-    """Daemon's port, which gives it connections of its own user that have said nothing yet."""
+    """Daemon's port, which gives it connections of its own user that have sent nothing yet."""
 
     def accept(self) -> tuple[socket.socket, Any]:
         """Return the next connection; InterruptedError, which the daemon passes over, for one that
@@ -128,7 +129,7 @@ def _knows_secret(connection: socket.socket) -> bool:
 def _answer(connection: socket.socket, word: bytes) -> None:
     try:
         connection.sendall(struct.pack(">i", len(word)) + word)
-    except OSError:  # nobody listens any more
+    except OSError:  # the other end is closed
         return
 
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _SHARES = re.compile(r"[\d.,]+(%| bytes| MiB| s\b)")
 _LOOK_EVERY_S = 1.0
-_PROBLEMS_EVERY_S = 2.0  # all heartbeats are read: with one a second a problem is said within 5 s
+_PROBLEMS_EVERY_S = 2.0  # all heartbeats are read: with one a second a problem shows within 5 s
 _REPEAT_S = 60.0
 EXITS = (
     "exit status: 0 stopped from outside (Ctrl-C, SIGTERM), 1 failed, 130 stopped while starting"
@@ -107,8 +107,8 @@ def hold(conf: Conf, web_port: int | None = None) -> int:
 
 @contextlib.contextmanager
 def _page(conf: Conf, port: int | None) -> Iterator[None]:
-    """Serve the page by a child, which speaks to the cluster as any client does: a page cannot slow
-    Nimbus.
+    """Serve the page by a child, which is a client of the cluster like any other: a page cannot
+    slow Nimbus.
     """
     if port is None:
         yield
@@ -171,9 +171,7 @@ def up_lines(conf: Conf, slots: int, logs: str) -> list[str]:
 
 
 class LeaderWatch:
-    """Lines for people when another driver begins to lead; none as long as this one is the only
-    one.
-    """
+    """Readable lines when another driver begins to lead; none while this one is the only one."""
 
     def __init__(
         self, look: Callable[[], tuple[DriverInfo | None, bool]], say: Callable[[str], None]
@@ -196,7 +194,7 @@ class LeaderWatch:
 
 
 class TopologyWatch:
-    """Lines for people on topologies that come, change their status and go."""
+    """Readable lines on topologies that come, change their status and go."""
 
     def __init__(
         self, statuses: Callable[[], Mapping[str, str]], say: Callable[[str], None]
@@ -226,7 +224,7 @@ class TopologyWatch:
 
 
 class ProblemWatch:
-    """Lines for people on the problems of a cluster: each once when it comes and again while it
+    """Readable lines on the problems of a cluster: each once when it comes and again while it
     lasts, every minute.
     """
 

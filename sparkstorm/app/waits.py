@@ -1,4 +1,4 @@
-"""Causes why a run gets nothing done, in sentences for the person who watches it."""
+"""Causes why a run makes no progress, in sentences for its console."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class Waits:
 
 
 class Absence:
-    """A store that is away, or full: said when it goes and when it is back."""
+    """A store that is away, or full: reported when it goes and when it is back."""
 
     def __init__(self, say: Callable[[str], None], patience_s: float) -> None:
         self._say = say

@@ -34,7 +34,7 @@ MAX_DEATHS_WITHOUT_PROGRESS = 6
 
 
 class Logs(Protocol):
-    """Logs of a topology's workers: where they are, for people, and how they end."""
+    """Logs of a topology's workers: a sentence on their place, and their last lines."""
 
     def place(self, slot: WorkerSlot) -> str: ...
     def tail(self, slot: WorkerSlot) -> list[str]: ...
@@ -48,7 +48,7 @@ class FileLogs:
         self._topology_id = topology_id
 
     def place(self, slot: WorkerSlot) -> str:
-        """Say where a worker's log is."""
+        """Return where a worker's log is."""
         return f"its log is {self._path(slot)}"
 
     def tail(self, slot: WorkerSlot) -> list[str]:
@@ -66,7 +66,7 @@ class PublishedLogs:
         self._handle = handle
 
     def place(self, slot: WorkerSlot) -> str:
-        """Say which command shows a worker's log."""
+        """Return the command that shows a worker's log."""
         return f"its log: sparkstorm logs {self._handle.name} --worker {slot}"
 
     def tail(self, slot: WorkerSlot) -> list[str]:
@@ -181,7 +181,7 @@ class Watch:
             self._zookeeper.end()
 
     def _look_at_late(self, progress: TopologyProgress) -> None:
-        """Say of each component when its first late tuples are seen: a run may go on for long."""
+        """Report each component when its first late tuples are seen: a run may go on for long."""
         fresh = {
             name: share for name, share in progress.late.items() if name not in self._has_said_late
         }
@@ -199,9 +199,7 @@ class Watch:
         self._losses = losses
 
     def _collect(self, parked: int) -> None:
-        """Write new dead letters; say where the first ones are, since the run may go on for
-        long.
-        """
+        """Write new dead letters; print where the first ones are: the run may go on for long."""
         if self._letters is None or parked in (0, self._parked):
             return
         self._letters.collect()
@@ -227,7 +225,7 @@ class Deaths:
         self._deaths_before: dict[WorkerSlot, int] = {}
 
     def look(self, beats: list[WorkerBeat], progress: TopologyProgress) -> None:
-        """Say what changed; WorkerFailedError when it is no use to go on."""
+        """Report what changed; WorkerFailedError when it is no use to go on."""
         done = (progress.executed, progress.acked, progress.failed, progress.parked, progress.done)
         if done != self._done:
             self._done = done

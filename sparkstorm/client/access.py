@@ -64,10 +64,10 @@ class ClusterAccess:
         return self._readers[topology_id]
 
     def store_of(self, topology_id: str) -> RedisAddress:
-        """Return the Redis that holds a topology's data: its base names it; of one that is gone,
-        where something is left.
+        """Return the Redis that holds a topology's data: its base names it; for a topology that is
+        gone, the one with something left.
 
-        StoreInconsistentError when this connection knows no store of that name.
+        StoreInconsistentError when this connection has no store of that name.
         """
         home = self._stores.home
         if not self._stores.others:

@@ -104,7 +104,7 @@ class ClusterClient(ClusterAccess):
         return self.state.read_drivers()
 
     def leader(self) -> NimbusInfo | None:
-        """Return whose Nimbus leads; None while none does."""
+        """Return the driver whose Nimbus leads; None while none does."""
         return self.state.read_leader()
 
     def slots(self) -> dict[str, int]:

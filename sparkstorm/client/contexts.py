@@ -1,8 +1,8 @@
 """Contexts: clusters by name, in one file of the user's configuration folder.
 
 The file has paths of connection files and the name of the current context; the secrets stay in the
-connection files. Whoever may write it chooses the cluster that a verb changes, so it is written
-with mode 0600 and refused with any other.
+connection files. A process that can write it chooses the cluster that a verb changes, so it is
+written with mode 0600 and refused with any other.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ class TopologyProgress:
     p50_ms: float | None
     p99_ms: float | None
     is_settled: bool  # nothing is under way
-    is_drained: bool  # nothing is under way, and nothing will come: all sources are exhausted
+    is_drained: bool  # nothing is under way, and all sources are exhausted
     # By component, where there are any: rows emitted to the stream `bad`; tuples that came too late
     # for their windows, and all that were executed; inputs that its code has neither acked nor
     # failed.

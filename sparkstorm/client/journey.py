@@ -96,7 +96,7 @@ class Journey:
     root: str
     now_ms: int
     message: Message | None  # None: it is not open
-    verdict: str = ""  # "acked" or "failed" while its spout is still to be told
+    verdict: str = ""  # "acked" or "failed" while the callback of its spout is due
     failure: str = ""
     stays: tuple[Stay, ...] = ()
     parked: tuple[Parked, ...] = ()
@@ -114,7 +114,7 @@ class Journey:
             if self.stays:
                 return f"{began}: {'; '.join(map(_stay_text, self.stays))}"
             return f"{began}, and none of its rows waits in the store: a worker has them at hand, or its verdict is on its way"
-        # of at-most-once delivery, or its spout was told while other rows of it go on
+        # of at-most-once delivery, or its spout was called back while other rows of it go on
         if self.stays:
             return f"is not open any more, and rows of it go on: {'; '.join(map(_stay_text, self.stays))}"
         if self.verdict:
@@ -186,7 +186,7 @@ class Journeys:
                 yield from self._of_spout(task, info)[0]
 
     def _of_spout(self, task: int, info: TaskInfo) -> tuple[list[Message], list[Outcome]]:
-        """Return what a spout task has open, and what it is still to be told."""
+        """Return a spout task's open messages, and those whose callbacks are due."""
         _, entries = entries_of(self._reader, task)
         pending = Pending()
         try:
@@ -308,9 +308,7 @@ class Journeys:
 
 
 def root_text(root: int) -> str:
-    """Return a root as people write it; of a member of a batch the one by which a single message is
-    named.
-    """
+    """Return a root as text; of a member of a batch the one by which a single message is named."""
     return f"{split(root):016x}"
 
 

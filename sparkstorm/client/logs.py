@@ -25,8 +25,8 @@ class LogReader:
         self._rest: dict[str, str] = {}
 
     def read(self) -> Mapping[str, list[str]]:
-        """Return new lines by slot ("node:port"), oldest first; what could confuse a terminal is
-        shown as escapes.
+        """Return new lines by slot ("node:port"), oldest first; control characters are shown as
+        escapes.
         """
         slots = self._store.log_slots() if self._slot is None else [self._slot]
         return {slot: lines for slot in slots if (lines := self._new_lines(slot))}

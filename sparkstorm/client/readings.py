@@ -1,5 +1,5 @@
-"""Readings of a cluster's stores for a sampler: the same few reads whoever looks, over ZooKeeper
-and Redis or their twins.
+"""Readings of a cluster's stores for a sampler: the same few reads for any number of readers, over
+ZooKeeper and Redis or their twins.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ class StoreSource:
     def _look(
         self, topology_id: str, by_task: Mapping[int, TaskBeat]
     ) -> tuple[Look | None, int | None, str]:
-        """Return what Redis holds; None and why when it does not answer."""
+        """Return what Redis holds; None and the reason when it does not answer."""
         try:
             reader = self._reader(topology_id)
             progress, backlog = reader.progress_and_backlog()

@@ -77,7 +77,7 @@ class RequestClient:
         self.hints += 1
 
     def begin(self, request: Request) -> PendingRequest:
-        """Write a request; from then on it is carried out whether this process lives or not."""
+        """Write a request; from then on it is carried out even if this process ends."""
         try:
             self.state.create_request(request)
         except ValueError as error:
@@ -202,11 +202,11 @@ class PendingRequest:
         return True
 
     def wait(self, progress: Progress | None = None) -> Outcome:
-        """Wait for the outcome DONE; raise what the request was refused with, in Nimbus's words.
+        """Wait for the outcome DONE; raise the error with which Nimbus refused the request.
 
         NimbusUnavailableError: no Nimbus accepted it in time, and it is withdrawn. Once accepted it
         is waited for longer. A KeyboardInterrupt withdraws it unless Nimbus has accepted it, and
-        says which.
+        names the case.
         """
         try:
             return self._wait(progress)
@@ -315,5 +315,5 @@ def owner_of_this_process() -> str:
 
 
 def client_name() -> str:
-    """Return a name of this process for people: user, host and process id."""
+    """Return a readable name of this process: user, host and process id."""
     return f"{owner_of_this_process()}@{os.uname().nodename}:{os.getpid()}"

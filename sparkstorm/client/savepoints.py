@@ -118,7 +118,7 @@ class Source:
 
 
 def write_in_time(write: Callable[[], str], patience_secs: float) -> None:
-    """Try to write until it succeeds; CheckpointError says what is still under way after that
+    """Try to write until it succeeds; CheckpointError names what is still under way after that
     time.
     """
     deadline = time.monotonic() + patience_secs

@@ -1,5 +1,5 @@
-"""Nimbus's service as its clients see it (Storm's Nimbus.Iface): every verb is a request that
-whichever Nimbus leads carries out.
+"""Nimbus's service as its clients see it (Storm's Nimbus.Iface): every verb is a request that the
+leading Nimbus carries out.
 
 The same object serves drivers, notebooks and the command line. It needs a session with the stores
 and nothing else. Waiting happens here, in the caller's thread, never in Nimbus.
@@ -189,7 +189,7 @@ class NimbusService:
         return self.begin(request).wait(progress).topology_id
 
     def begin(self, request: Request) -> PendingRequest:
-        """Write a request; it is then carried out whether anybody waits for it or not."""
+        """Write a request; it is then carried out even if no client waits for it."""
         return self._client.begin(request)
 
     def new_request(self, kind: RequestKind, name: str, **details: Any) -> Request:
@@ -362,8 +362,8 @@ class NimbusService:
         return options
 
     def _sow(self, name: str, topology_id: str, outline: TopologyOutline, seed: Seed) -> None:
-        """Write the initial state under the new id, before the request; its traces show it to the
-        sweep should we die.
+        """Write the initial state under the new id, before the request; the sweep finds its traces
+        if this process dies.
         """
         if self.find(name):
             raise AlreadyAliveError(f"topology {name} runs already; kill it first, or hot deploy")
@@ -460,8 +460,8 @@ class NimbusService:
             raise StoreInconsistentError(f"{error}; {advice}") from error
 
     def require(self, name: str, topology_id: str = "") -> TopologyBase:
-        """The topology of that name; NotAliveError when there is none, or when another than the one
-        meant has the name.
+        """The topology of that name; NotAliveError when there is none, or when the name belongs to
+        another topology than the one meant.
         """
         base = self.find(name)
         if base is None:

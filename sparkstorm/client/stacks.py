@@ -70,7 +70,7 @@ def look(store: TapStore, slot: str, seconds: float, patience_s: float = _PATIEN
 
 
 def merged(slot: str, seconds: float, found: Iterable[Sample]) -> Stacks:
-    """Add up what a worker has published; what no worker writes is passed over."""
+    """Add up what a worker has published; values that no worker writes are passed over."""
     count = 0
     sums = dict[tuple[str, tuple[str, ...]], list[int]]()
     for sample in found:

@@ -57,8 +57,8 @@ class SubmitOptions:
 
 
 Seed = Callable[[str, Mapping[int, str]], None]
-"""Gives the tasks of a topology (its id, its components by task) what they begin with; may be
-called again for the same id.
+"""Function that gives the tasks of a topology (its id, its components by task) their initial state;
+may be called again for the same id.
 """
 
 

@@ -1,4 +1,4 @@
-"""Look at a stream of a live topology: samples of its committed rows, while somebody looks."""
+"""Look at a stream of a live topology: samples of its committed rows, while a client looks."""
 
 from __future__ import annotations
 

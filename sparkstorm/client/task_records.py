@@ -84,7 +84,7 @@ def is_lazy(entries: Entries) -> bool:
 
 
 def base_pairs(reader: TaskReader, task: int, stored: StoredTask) -> Iterator[tuple[Any, Any]]:
-    """Yield keys and values of a task's base that the journal does not say otherwise about."""
+    """Yield keys and values of a task's base that the journal does not replace."""
     codec = Codec(is_lenient=True)
     for part in reader.scan_state(task):
         with reading(f"state:{task}:*"):

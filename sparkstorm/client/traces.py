@@ -98,7 +98,7 @@ def traces_of(events: Mapping[str, Iterable[Event]]) -> list[Trace]:
 
 
 def _add(found: dict[str, list[Event]], sample: Sample) -> None:
-    """Add an event; what no worker writes is passed over."""
+    """Add an event; values that no worker writes are passed over."""
     root = sample.values.get("root")
     event = _event(sample.task, sample.values)
     if event is None or type(root) is not str or not _ROOT.fullmatch(root):

@@ -1,5 +1,5 @@
-"""Problems of workers, from their heartbeats: dead ones, loops of restarts, and reasons for which
-work stands still.
+"""Problems of workers, from their heartbeats: dead ones, loops of restarts, and reasons why workers
+make no progress.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ DEAD = "DEAD"
 """State shown of a worker whose slot sends no heartbeats any more, instead of the last one that it
 sent.
 """
-# that are missing from a dead slot; half would name a slot whose host was busy for a moment
+# missing heartbeats of a dead slot; half would name a slot whose host was busy for a moment
 FEWEST_BEATS = 4
 _LEAST_MS = 4_000
 _SHOWN_MS = 60_000  # how long a death is a problem

@@ -54,8 +54,8 @@ class StateStore(Protocol):
 
     @property
     def is_connected(self) -> bool:
-        """Return whether the store answered last; a guard reads this before it believes that others
-        are dead.
+        """Return whether the store answered last; a guard reads this before it takes others for
+        dead.
         """
         ...
 

@@ -5,9 +5,9 @@ The record is written by Nimbus and by the handler, always as a change of what w
 folders hold one child per worker, which is only added and removed: slots that upgrade at the same
 time never write the same node.
 
-An upgrade ends with its record; then the children are removed. Who adds a child reads the record
-again afterwards and takes the child back when the upgrade has ended meanwhile: either the remover
-has seen the child, or its writer sees the end.
+An upgrade ends with its record; then the children are removed. A writer that adds a child reads the
+record again afterwards and takes the child back when the upgrade has ended meanwhile: either the
+remover has seen the child, or its writer sees the end.
 """
 
 from collections.abc import Callable
@@ -77,8 +77,8 @@ class GrayUpgradeState(RecordStore):
         return found is not None and found.data == code_text(code).encode()
 
     def write_upgraded(self, topology_id: str, slot: WorkerSlot, code: WorkerCode) -> None:
-        """Tell that a worker runs the code it was to get: first among the upgraded, then no longer
-        among the upgrading.
+        """Record that a worker runs its new code: first among the upgraded, then no longer among
+        the upgrading.
         """
         path = paths.under(paths.upgraded_workers(topology_id), str(slot))
         self.store.put(path, code_text(code).encode())

@@ -2,7 +2,7 @@
 gray upgrades.
 
 The slot that holds the master's task does them; for a topology without a master, Nimbus. Nothing is
-in memory that the next one needs, so the loss of either harms nothing: it delays.
+in memory that the next one needs, so the loss of either only delays the duties.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def master_task(component_by_task: Mapping[int, str]) -> int | None:
 
 class UpgradeHandler:
     """Handler of one topology's gray upgrade (JStorm's GrayUpgradeHandler): judges, picks, lists,
-    tells when it is over.
+    and reports its end.
     """
 
     def __init__(self, store: GrayUpgradeState) -> None:

@@ -69,7 +69,7 @@ class Deploy:
     """A hot deploy under way: `base` follows `old_id`, and takes its data over when it `inherits`.
 
     `fallback` brings the old topology back should `base` be refused; then it becomes `base`, and
-    `refusal` says why.
+    `refusal` has the reason.
     """
 
     old_id: str
@@ -118,7 +118,7 @@ class NimbusState(RecordStore):
     # -- requests ----------------------------------------------------------------------------------
 
     def request_ids(self, hint: Hint | None = None) -> list[str]:
-        """Names of all requests, whatever they hold; the hint fires when one comes or goes."""
+        """Names of all requests, unreadable ones too; the hint fires when one comes or goes."""
         return self._names(paths.REQUESTS, hint)
 
     def create_request(self, request: Request) -> None:
@@ -326,7 +326,7 @@ class NimbusState(RecordStore):
         """End the leadership of a Nimbus that is dead, before its session ends; whether it was
         done.
 
-        One deposer at a time: a second one would end the leadership of whoever follows.
+        One deposer at a time: a second one would end the leadership of the next leader.
         """
         if not self.store.try_ephemeral(paths.DEPOSING, b""):
             return False

@@ -2,10 +2,10 @@
 
 Unchecked, a misspelt key would have no effect, a number of tasks below one would leave a component
 without tasks and its senders without receivers, and an amount that is no number would fail the
-scheduler for all topologies. Law: a client checks before it stores, so that a mistake is told where
-it was made; Nimbus checks again what it has read, since records come from any process with the key.
-Both call these functions. Left out: checks in Nimbus alone, as in Storm, where a client has
-uploaded its code before it hears of a misspelt key.
+scheduler for all topologies. Law: a client checks before it stores, so that a mistake is reported
+where it was made; Nimbus checks again what it has read, since records come from any process with
+the key. Both call these functions. Left out: checks in Nimbus alone, as in Storm, where a client
+has uploaded its code before a misspelt key is found.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ def check_upgraded_outline(
     could not read it.
     """
     where = f"upgrade of {name}: "
-    # Old and new workers send to each other during an upgrade: a component that one half does not
-    # know would get rows that nobody reads.
+    # Old and new workers send to each other during an upgrade: a component that one half lacks
+    # would get rows that are never read.
     if added := after.components.keys() ^ before.components.keys():
         word = "adds" if min(added) in after.components else "lacks"
         raise InvalidTopologyError(
@@ -162,7 +162,7 @@ def check_shadowed(name: str, topology: Topology, component: str) -> None:
 
 def check_master(conf: Mapping[str, Any]) -> None:
     """InvalidConfigError when a topology master is to be alone in its worker under a scheduler that
-    cannot see to it.
+    does not support it.
     """
     choice = ChoiceSettings.of_partial(conf)
     name = choice.topology or choice.cluster
@@ -181,7 +181,7 @@ def _workers(where: str, asked: int | None, conf: Mapping[str, Any]) -> int | No
         raise InvalidTopologyError(
             f"{where}: {asked!r:.60} workers; a whole number of at least 1 is needed"
         )
-    # Two wishes that differ are a mistake of the client; to choose one in silence would be a guess.
+    # Two values that differ are a mistake of the client; to choose one silently would be a guess.
     if by_conf not in (None, asked):
         raise InvalidConfigError(
             f"{where}: {asked} workers are asked for, but {_WORKERS_KEY} says {by_conf}"
@@ -243,8 +243,8 @@ def check_components(topology: Topology, cluster_conf: Mapping[str, Any], name: 
 
 
 def _without_tasks(conf: Any) -> Any:
-    """Storm's own key for the number of tasks is no setting; whatever is no mapping is refused by
-    the check that follows.
+    """Storm's own key for the number of tasks is no setting; a value that is no mapping is refused
+    by the check that follows.
     """
     return (
         {key: value for key, value in conf.items() if key != _TASKS_KEY}
@@ -271,7 +271,7 @@ def check_resources(where: str, resources: object) -> None:
 
 
 def check_choice(conf: Mapping[str, Any]) -> None:
-    """Refuse a topology.scheduler that cannot be had, whatever a plug-in's own code raises:
+    """Refuse a topology.scheduler that cannot be made, also by an error of a plug-in's own code:
     InvalidConfigError.
     """
     try:

@@ -2,10 +2,10 @@
 the same store.
 
 Law: a topology keeps its store for life, so the choice is made once, with its base. A store that
-some host does not know or does not reach is not chosen: the topology's workers may be placed on any
-host. Left out: measured load (bytes, commits). It changes from minute to minute while a choice
-lasts for months, and the number of workers, which send a commit each per epoch, is what fills a
-store's core.
+some host does not have configured or does not reach is not chosen: the topology's workers may be
+placed on any host. Left out: measured load (bytes, commits). It changes from minute to minute while
+a choice lasts for months, and the number of workers, which send a commit each per epoch, is what
+fills a store's core.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def choose_store(
     the first of equals.
 
     `stores` are the names in the order of the configuration, the home store's first.
-    InvalidConfigError says why the wanted one cannot be had.
+    InvalidConfigError names why the wanted one is not available.
     """
     infos = list(supervisors)
     if wanted is not None:

@@ -1,10 +1,10 @@
 """Storm's verbs over any state store: topologies, assignments, supervisors, heartbeats, errors,
 blobs.
 
-Who writes what (S3.38-S3.57): Nimbus writes storms, assignments, tasks and outlines (signed when
-the cluster has a key) and makes workerbeats/<id> without data; each worker's slot writes its own
-child there; supervisors write their ephemeral node. Beats, supervisors and errors are plain JSON.
-Every read checks what it finds and names the path and the field that is wrong.
+Writers (S3.38-S3.57): Nimbus writes storms, assignments, tasks and outlines (signed when the
+cluster has a key) and makes workerbeats/<id> without data; each worker's slot writes its own child
+there; supervisors write their ephemeral node. Beats, supervisors and errors are plain JSON. Every
+read checks what it finds and names the path and the field that is wrong.
 """
 
 from collections.abc import Callable, Mapping
@@ -264,7 +264,7 @@ class StormState(NimbusState, GrayUpgradeState):
         return self._read_record(StoreMark, paths.store_mark(topology_id))
 
     def note_store_mark(self, topology_id: str, mark: StoreMark) -> None:
-        """Add what one worker knows; nothing is written for a topology that is gone."""
+        """Add one worker's knowledge; nothing is written for a topology that is gone."""
         if self.store.get(paths.storm(topology_id), no_hint) is not None:
             self._update(
                 StoreMark, paths.store_mark(topology_id), lambda found: newer_mark(found, mark)

@@ -1,5 +1,5 @@
-"""One-time tickets: they carry a slot's spec, secrets included, to a process that was given a
-random text only.
+"""One-time tickets: they carry a slot's spec, secrets included, to a process that has a random text
+only.
 
 Spark keeps what a task is sent (closures) in its block managers, so the closure of a slot carries a
 ticket and no secret. The spec lies in an ephemeral node below `<root>/tickets`. The first process
@@ -42,7 +42,7 @@ class Ticket:
     tls: TlsFiles | None = None
 
     def derived(self, purpose: str) -> bytes:
-        """32 bytes for one purpose; they tell nothing of the ticket."""
+        """32 bytes for one purpose; they reveal nothing of the ticket."""
         return hmac.digest(
             bytes.fromhex(self.text), f"sparkstorm ticket {purpose}".encode(), "sha256"
         )

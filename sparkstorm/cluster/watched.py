@@ -1,8 +1,8 @@
 """Reads of a slot that are repeated when something changed: a session whose reads with a hint are
 kept until the hint is due.
 
-The pollers of a slot ask for the same few nodes four times a second. What they read with a hint has
-a watch, so it is read again only when the watch has fired. Reads without a hint always go to the
+The pollers of a slot read the same few nodes four times a second. What they read with a hint has a
+watch, so it is read again only when the watch has fired. Reads without a hint always go to the
 store: they come before a write. A re-read without news fetches no content that is the same: a
 thousand slots with a large topology would move some 18 MB/s.
 """
@@ -192,7 +192,7 @@ class WatchedStore:
                 cached.is_fresh = False
 
     def _sweep(self, now_ms: int) -> None:
-        """Drop nodes that nobody asks for any more, those of topologies that are gone."""
+        """Drop nodes that are not read any more, those of topologies that are gone."""
         if now_ms >= self._sweep_ms:
             self._sweep_ms = now_ms + REREAD_MS
             self._cached = {

@@ -361,7 +361,7 @@ class ZooKeeperStateStore:
             except NoNodeError:
                 return
             except NotEmptyError:
-                continue  # somebody added a child meanwhile
+                continue  # another session added a child meanwhile
 
     def children(self, path: str, hint: Hint | None = None) -> list[str]:
         """Names below a node, sorted; empty when there is no such node."""
@@ -385,7 +385,7 @@ class ZooKeeperStateStore:
         """
         session, version = self._written.pop(path, (0, 0))
         if session and session == self._session():
-            # Nobody else has written since this session did: one request. Another owner's node has
+            # No other session has written since this one did: one request. Another owner's node has
             # another version.
             with contextlib.suppress(StateConflictError):
                 self._written[path] = session, self.put(path, data, version)
@@ -455,7 +455,7 @@ class ZooKeeperStateStore:
                 for name in self.children(path)
                 if (each := f"{path.rstrip('/')}/{name}") != hidden
             ]
-        for path in reversed(found):  # the root last: it says that all is done
+        for path in reversed(found):  # the root last: it marks that all is done
             with contextlib.suppress(NoNodeError):
                 acls, _ = self._call("look at", path, self._client.get_acls_async, self._at(path))
                 if viewer not in acls:

@@ -1,5 +1,5 @@
-"""Comparison of two replays' result folders, row by row: what another version of the code makes of
-the same history.
+"""Comparison of two replays' result folders, row by row: the effect of another version of the code
+on the same history.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _difference(result: str, here: DataFrame, there: DataFrame) -> Difference | 
 
 
 def text_of(difference: Difference) -> str:
-    """Return a difference for people, with its first rows."""
+    """Return a difference as readable text, with its first rows."""
     head = (
         f"different: '{difference.result}' has {difference.only_here:,} rows that the other version has not, "
         f"and lacks {difference.only_there:,} of its rows"

@@ -62,7 +62,7 @@ class ReplayRun:
 
     def write(self, folder: Path, written: str, against: Path | None = None) -> int:
         """Replay and write every result; return the exit status. ReplayFailedError has one sentence
-        of what Spark says.
+        from Spark's error.
 
         With `against`, the results of another version of the code, they are compared row by row.
         """
@@ -272,8 +272,8 @@ def save(frame: DataFrame, folder: Path, written: str) -> None:
 
 
 def _tell(results: Replay, told: Collection[ReplayWarning]) -> tuple[ReplayWarning, ...]:
-    """Print the warnings that were not printed before: what tasks did says more than the topology,
-    and takes some back.
+    """Print the warnings that were not printed before: the tasks' evidence is more exact than the
+    topology, and withdraws some.
     """
     now = results.warnings
     for warning in now:
@@ -409,7 +409,7 @@ def result_folders(folder: Path, results: Sequence[str]) -> dict[str, Path]:
 def _session(name: str, wants_authentication: bool) -> SparkSession:
     """The caller's session, or a new one with the settings of `secured`."""
     is_given = SparkContext._active_spark_context is not None
-    # a SparkConf made before it knows nothing of spark-submit's --master and --conf
+    # a SparkConf made before it lacks spark-submit's --master and --conf
     SparkContext._ensure_initialized()
     conf = SparkConf()
     given = conf.get("spark.executorEnv.PYTHONPATH") or os.environ.get("PYTHONPATH")
@@ -430,7 +430,7 @@ def _session(name: str, wants_authentication: bool) -> SparkSession:
     session: SparkSession = builder.getOrCreate()
     if not is_given:
         remove_at_exit(session.sparkContext)
-    session.sparkContext.setLogLevel("OFF")  # what fails is said by us, in one sentence
+    session.sparkContext.setLogLevel("OFF")  # failures are reported by us, in one sentence
     return session
 
 

@@ -1,5 +1,5 @@
-"""Shadow of an upgrade: new code is given what a live task was given, beside the old code; outputs
-are compared and thrown away.
+"""Shadow of an upgrade: new code gets the inputs of a live task, beside the old code; outputs are
+compared and thrown away.
 
 The input is a recording of the live task (`topology.record.components`): committed rows with the
 state before them. Each version runs in a process of its own, from the same state; compared are what
