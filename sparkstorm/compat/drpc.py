@@ -80,7 +80,7 @@ class DrpcSpout(Spout):
         """Listen."""
         self._collector = collector
         self._new: deque[str] = deque()
-        # by an id that cannot be guessed: whoever has it may answer
+        # by an id that cannot be guessed: a bolt that has it may answer
         self._calls: dict[str, _Call] = {}
         self._server.open(context, _Handler, self)
 

@@ -1,7 +1,7 @@
 """Components in other languages: a child process per task that speaks Storm's multi-lang protocol
 (JSON on its pipes).
 
-A bolt sends each tuple with a heartbeat behind it and reads until the child answers that: whatever
+A bolt sends each tuple with a heartbeat behind it and reads until the child answers that: all that
 the child emits and acks for the tuple before is then part of the same call, so that a child that
 dies leaves nothing half-done. A child that acks later is read with the next tuple or tick.
 """
@@ -273,8 +273,8 @@ class ShellBolt(_Shell, Bolt):
         self._running()
 
     def execute(self, tup: Tuple) -> None:
-        """Give the child a tuple, and do what it says up to the answer to the heartbeat behind
-        it.
+        """Give the child a tuple, and carry out its messages up to the answer to the heartbeat
+        behind it.
         """
         try:
             child = self._running()

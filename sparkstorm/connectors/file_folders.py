@@ -38,7 +38,7 @@ class Found(NamedTuple):
 
 
 def shown(path: str) -> str:
-    """A path for texts and tuples, whatever bytes its name has."""
+    """A path for texts and tuples, with any bytes in its name."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
@@ -66,7 +66,7 @@ class Folders:
         return sorted(found.values(), key=lambda each: each.path)
 
     def find_renamed(self, keys: set[str]) -> list[Found]:
-        """Files under these keys in the patterns' folders, whatever they are called now."""
+        """Files under these keys in the patterns' folders, under any present name."""
         roots = {root for root, _ in self._roots if "://" not in root}
         folders = {root if os.path.isdir(root) else os.path.dirname(root) or "." for root in roots}
         entries = [
@@ -200,7 +200,7 @@ def raise_lasting(error: BaseException, where: str) -> None:
 
 
 def fingerprint(stream: BinaryIO, size: int) -> int:
-    """Return a checksum of a local file's first bytes, whatever its position is."""
+    """Return a checksum of a local file's first bytes; its position does not matter."""
     return zlib.crc32(os.pread(stream.fileno(), size, 0))
 
 

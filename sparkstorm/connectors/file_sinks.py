@@ -241,7 +241,7 @@ class FileSink(TransactionalSink):
         return file_system(self._path)
 
     def _check_names(self, staged: Any, name: Any) -> None:
-        """Refuse to rename files outside the folder, whatever the store says."""
+        """Refuse to rename files outside the folder, even if the store has such a name."""
         if not (
             str(staged).startswith(f"{_STAGING}/{self._prefix}")
             and str(name).startswith(self._prefix)

@@ -78,8 +78,8 @@ class SpoutServer:
         self._server.server_close()
 
     def refusal(self, authorization: str) -> tuple[int, str] | None:
-        """Return status and text for a caller whose header does not show the token; None for one
-        who may go on.
+        """Return status and text for a request whose header does not have the token; None for one
+        that may go on.
         """
         if self._token is None or hmac.compare_digest(
             authorization.encode(), f"Bearer {self._token}".encode()
@@ -122,7 +122,7 @@ class SpoutHandler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing: a worker's log is for the topology."""
+        """Log nothing: a worker's log is for the topology."""
 
 
 class _Request:
@@ -394,7 +394,7 @@ class HttpSink(TransactionalSink):
             text = answer.read(1 << 20)
             if place := answer.headers.get("Location"):
                 text = f"{place} ".encode("utf-8", "replace") + text
-            if answer.length:  # more than anyone reads: a new connection is cheaper
+            if answer.length:  # more than is worth reading: a new connection is cheaper
                 self._close()
             return answer.status, text[:4096].decode("utf-8", "replace").strip()[:200]
         except (OSError, http.client.HTTPException):

@@ -139,7 +139,7 @@ class KafkaSource(ReplayableSpout):
         }
         self._order = PartitionOrder(self._idle_ms)
         self._consumer: Any = None
-        self._broken: SparkStormError | None = None  # what no further call resolves
+        self._broken: SparkStormError | None = None  # an error that no further call resolves
         self._assigned: set[str] = set()
         self._paused: set[str] = set()
         self._places: dict[tuple[str, int], str] = {}
@@ -156,7 +156,7 @@ class KafkaSource(ReplayableSpout):
         for place in sorted(self._assigned & self._next.keys()):
             with suppress(KafkaException):
                 _, head = self._consumer.get_watermark_offsets(_partition(place), cached=True)
-                if head >= 0:  # it has been told
+                if head >= 0:  # the broker has sent it
                     found[place] = (self._next[place], head)
         if len(found) > _MOST_LAGS:
             return {"records": sum(max(0, head - position) for position, head in found.values())}
@@ -316,7 +316,7 @@ class KafkaSource(ReplayableSpout):
             )
             _, end = self._consumer.get_watermark_offsets(_partition(place), cached=True)
             if 0 <= end <= part[-1].offset() + 1:
-                # Kafka says so only with its next answer, after fetch.wait.max.ms
+                # Kafka reports it only with its next answer, after fetch.wait.max.ms
                 self._order.note_end(place)
             if waiting >= _MOST_WAITING and place not in self._paused:
                 self._consumer.pause([_partition(place)])

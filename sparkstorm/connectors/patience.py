@@ -31,8 +31,8 @@ _DSN_WORD = re.compile(r"(?:^|[\s?&;])([\w.%-]+)\s*=")
 
 
 class Patience:
-    """A source's bearing of an outage: pauses between tries that grow, a sentence now and then, and
-    an end.
+    """Treatment of an outage by a source: growing pauses between tries, a sentence now and then,
+    and an end.
     """
 
     def __init__(

@@ -105,7 +105,7 @@ class RedisSource(ReplayableSpout):
         self._passed: dict[str, int] = {}
         # last ids that were read; those between wait for their turns
         self._fetched = dict(self._last)
-        # each read says which streams are at their end: none is waited for by time
+        # each read shows which streams are at their end: none is waited for by time
         self._order = PartitionOrder(1)
         for stream in mine:
             self._order.add(stream)
@@ -369,7 +369,7 @@ class RedisSink(TransactionalSink):
 
 
 def connect(url: str, secret: Secret) -> Any:
-    """Return a client without retries of its own: the caller knows what may be repeated."""
+    """Return a client without retries of its own: the caller decides what may be repeated."""
     try:
         return redis.Redis.from_url(
             url, password=secret.read(), socket_timeout=10, socket_connect_timeout=5, retry=None

@@ -245,8 +245,8 @@ class SparkSource(ReplayableSpout):
         )
 
     def _tell_source(self) -> None:
-        """Let the source forget ranges whose tuples are all done; several tasks cannot speak for
-        each other.
+        """Let the source forget ranges whose tuples are all done; with several tasks, none has the
+        state of the others.
         """
         for number in sorted(self._ends):
             if self._open.get(number):

@@ -1,4 +1,4 @@
-"""SqlSource: rows of any database that SQLAlchemy speaks to, in the order of a growing column."""
+"""SqlSource: rows of any database that SQLAlchemy supports, in the order of a growing column."""
 
 from __future__ import annotations
 

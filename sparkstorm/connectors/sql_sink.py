@@ -1,4 +1,4 @@
-"""SqlSink: a table of any database that SQLAlchemy speaks to, each row exactly once."""
+"""SqlSink: a table of any database that SQLAlchemy supports, each row exactly once."""
 
 from __future__ import annotations
 
@@ -273,8 +273,8 @@ class SqlSink(TransactionalSink):
         return True
 
     def _write(self, connection: Any, rows: list[dict[str, Any]]) -> None:
-        """Insert rows; a column without zones takes times in UTC, whatever the driver would do with
-        their zones.
+        """Insert rows; a column without zones takes times in UTC, independently of the driver's own
+        conversion.
         """
         import sqlalchemy as sa
 

@@ -28,7 +28,7 @@ class TableSink(FileSink):
     log.
 
     The log has the number of each task's last epoch, so a commit that is repeated changes nothing.
-    A subclass opens the table (`_make_table`, `_newest_table`), says where its files lie
+    A subclass opens the table (`_make_table`, `_newest_table`), finds the place of its files
     (`_find_target`), reads and writes its log (`_last_epoch`, `_append`) and merges small files
     (`_compact`).
     """

@@ -25,7 +25,7 @@ _ADVICE = f"install one (Debian: apt-get install {DEBIAN_PACKAGE}) or set JAVA_H
 def find_java(environ: Mapping[str, str] | None = None) -> str:
     """Path of the `java` program of JAVA_HOME, else of PATH, that is 17 or newer.
 
-    Raises EmbeddedServerError that says what was seen and what to install.
+    Raises EmbeddedServerError that names what was found and what to install.
     """
     environ = os.environ if environ is None else environ
     seen = []

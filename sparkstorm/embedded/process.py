@@ -1,8 +1,9 @@
 """Server process that cannot outlive the process that started it, and its log.
 
-Law: whatever ends the starter, SIGKILL included, ends the server within seconds, and one starter at
-a time uses a folder. Left out: atexit and signal handlers, which SIGKILL does not run, and a daemon
-with a pid file, which somebody has to stop. `tether.py` says why there is a process in between.
+Law: any end of the starter, SIGKILL included, ends the server within seconds, and one starter at a
+time uses a folder. Left out: atexit and signal handlers, which SIGKILL does not run, and a daemon
+with a pid file, which an operator has to stop. `tether.py` has the reason for the process in
+between.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ class TetheredProcess:
             if is_ready():
                 return
             # A server starts within some hundred milliseconds, so half of this would gain nothing
-            # that anybody sees.
+            # visible.
             time.sleep(0.01)
         reason = (
             f"was not ready after {timeout_s:g} s" if self.is_alive() else "ended while starting"
@@ -170,7 +171,7 @@ def start_on_free_port(port: int | None, start: Callable[[int], _Server]) -> _Se
         try:
             return start(port or free_port())
         except EmbeddedServerError as error:
-            # A port that somebody chose must not be changed in silence: others connect to it.
+            # A port from the configuration must not be changed silently: clients connect to it.
             lost_race = port is None and "Address already in use" in str(error)
             if not (lost_race and tries_left):
                 raise
@@ -183,8 +184,8 @@ def start_tethered(
     directory: Path,
     environment: Mapping[str, str] = MappingProxyType({}),
 ) -> TetheredProcess:
-    """Start `command` in `directory`, which one starter at a time may use; what a dead one left
-    there is ended first.
+    """Start `command` in `directory`, which one starter at a time may use; a server that a dead
+    starter left there is ended first.
 
     `environment`: variables of the server besides those of this process.
 
@@ -203,8 +204,8 @@ def start_tethered(
         start_new_session=True,  # Ctrl-C at the driver's terminal must not reach the server
     )
     assert tether.stdout is not None and tether.stderr is not None
-    # The tether says one line in any case: that of the server, or whose lock it is. So nothing
-    # waits here for a time limit.
+    # The tether writes one line in any case: the server's process id, or the holder of the lock. So
+    # nothing waits here for a time limit.
     word, _, rest = tether.stdout.readline().decode(errors="replace").strip().partition(" ")
     tether.stdout.close()
     if word == "pid":

@@ -1,8 +1,8 @@
 """Embedded Redis: binary, settings, start and stop.
 
 Law: no key is dropped by the server itself (noeviction), what was acknowledged is in the
-append-only file within a second, and only who knows the password on this host gets in. Left out: a
-Unix socket, by which 10 kB tuples went at 256 MB/s (240 to 274, n = 4) and by TCP at 290 (237 to
+append-only file within a second, and only clients on this host with the password get in. Left out:
+a Unix socket, by which 10 kB tuples went at 256 MB/s (240 to 274, n = 4) and by TCP at 290 (237 to
 296, n = 4; commit ff1e94af); RDB snapshots, which lose minutes (decision 51 for the binary).
 """
 
@@ -39,7 +39,7 @@ CHOSEN_SERVER = "SPARKSTORM_REDIS_SERVER"
 DEFAULT_MAXMEMORY_MB = 1024
 _LOOPBACK = "127.0.0.1"
 # A start takes 0.3 to 0.4 s (decision 51); the rest is for machines that do much else. It bounds
-# only how late a fault is told.
+# only how late a fault is reported.
 _START_LIMIT_S = 60.0
 # of the append-only file, which is read before the first answer; a slow machine's
 _LOADED_BYTES_PER_S = 5_000_000
@@ -94,7 +94,7 @@ class RedisServer(EmbeddedServer):
         return _start_server(self.data_dir, self.port, self.password)
 
     def client(self) -> redis.Redis:
-        """A new client; replies stay bytes, nothing is retried behind the caller's back."""
+        """A new client; replies stay bytes, nothing is retried without the caller."""
         return client_of(RedisAddress(self.host, self.port, self.password), 10)
 
     def answers(self, limit_s: float) -> bool:
@@ -235,7 +235,7 @@ def _write_settings(
         settings += f"user {viewer[0]} on >{viewer[1]} {_VIEWER_RIGHTS}\n"
     path = data_dir / "redis.conf"
     path.unlink(missing_ok=True)  # a fresh file: an old one might have a wider mode
-    # In a file and not on the command line: that every user of the host may read.
+    # In a file and not on the command line: every user of the host may read that.
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w", encoding="ascii") as file:
         file.write(settings)
@@ -282,7 +282,7 @@ def _has_closed_gaps(data_dir: Path, output: str) -> bool:
 def _start(data_dir: Path, port: int, password: str) -> TetheredProcess:
     process = start_tethered("redis", [find_redis_binary(), "redis.conf"], data_dir, _MEMORY)
     with client_of(RedisAddress(_LOOPBACK, port, password), 10) as client:
-        # not whoever else took the port
+        # not another server that took the port
         process.wait_ready(lambda: _serving_pid(client) == process.pid, start_limit_s(data_dir))
     return process
 
@@ -295,7 +295,7 @@ def start_limit_s(data_dir: Path) -> float:
 
 def _serving_pid(client: redis.Redis) -> int:
     try:
-        client.ping()  # refused while it still reads its file, when it already says who it is
+        client.ping()  # refused while it loads its file, when INFO is answered already
         return int(client.info("server")["process_id"])
     except redis.RedisError:
         return 0

@@ -1,7 +1,7 @@
 """Stores of a run: the user's own where addresses are configured, else embedded servers.
 
 Law: a user's server is checked and left as it is; what was started here ends here. The rest of the
-code sees a connection and cannot tell which of both it is.
+code has a connection that is the same for both.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def open_stores(conf: Conf) -> Stores:
     """
     path = connection_path(conf)
     _make_local_dir(Path(StoreSettings.of(conf).local_dir))
-    # Before any server: data of a server whose secret was lost could be opened by nobody.
+    # Before any server: data of a server whose secret was lost could not be opened any more.
     secret = _kept_secret(path)
     embedded: dict[str, EmbeddedServer] = {}
     with ExitStack() as undo:

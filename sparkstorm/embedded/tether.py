@@ -21,7 +21,7 @@ import time
 from typing import NoReturn
 
 PR_SET_PDEATHSIG = 1
-# How often the starter's death is looked for where its pipe does not tell it: a fork of the starter
+# How often the starter's death is looked for where its pipe does not show it: a fork of the starter
 # may hold the other end. Half costs twice the wake-ups of every run.
 POLL_MS = 300
 # Longer than a tether needs to end the server of a dead starter (ORPHAN_GRACE_S, then SIGKILL).
@@ -47,7 +47,8 @@ def take_lock(path: str) -> int:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            # The lock says that it is held, the file says by whom: flock itself tells no process.
+            # The lock shows that it is held, the file names the holder: flock itself names no
+            # process.
             holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
             if time.monotonic() > deadline or (holder.isdecimal() and started_at(int(holder))):
                 say(f"locked {holder or '?'}")
@@ -81,7 +82,7 @@ def end_stale(pid_file: str) -> None:
         pid = int(pid_text)
     except (OSError, ValueError):
         return
-    # With the start time, since a process id alone may be somebody else's by now.
+    # With the start time, since a process id alone may be another process's by now.
     while start and started_at(pid) == start:
         try:
             os.kill(pid, signal.SIGKILL)

@@ -130,7 +130,7 @@ def start_zookeeper(
     data_dir = Path(data_dir)
     data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     refuse_busy(data_dir, "zookeeper")
-    # as the server itself names it, by which we know it from another on the same port
+    # as the server itself names it, which distinguishes it from another on the same port
     data_dir = data_dir.resolve()
     if port is not None:
         require_free(port, "ZooKeeper", "sparkstorm.embedded.zookeeper.port")
@@ -158,8 +158,8 @@ def _seed(folder: Path, owner: ACL) -> bool:
     if folder.exists():
         return False
     folder.mkdir(mode=0o700, parents=True)
-    # Bytes of our own and no request to a server that runs: between its start and the request
-    # anybody on the host could have written.
+    # Bytes of our own and no request to a server that runs: between its start and the request any
+    # process on the host could have written.
     (folder / "snapshot.0").write_bytes(first_snapshot(owner.perms, owner.id.scheme, owner.id.id))
     return True
 
@@ -172,15 +172,15 @@ def _close_root(server: ZooKeeperServer, owner: ACL) -> None:
     try:
         client.start(_START_LIMIT_S)
         for path in OWN_PATHS:
-            # Only an open root is closed. One that has another identity is somebody's, who named
-            # other passwords.
+            # Only an open root is closed. One with another identity belongs to a user with other
+            # passwords.
             if any(acl.id.scheme == "world" for acl in client.get_acls(path)[0]):
                 client.set_acls(path, [owner])
     except KazooTimeoutError as error:
         server.kill()
         raise EmbeddedServerError(f"embedded zookeeper takes no session: {error}") from error
     except KazooException:
-        return  # the first request of the run says whose tree it is
+        return  # the first request of the run shows the owner of the tree
     finally:
         client.stop()
         client.close()
@@ -234,7 +234,7 @@ def _start_server(data_dir: Path, port: int) -> TetheredProcess:
     process = start_tethered("zookeeper", command, data_dir)
     ours = f"dataDir={data_dir / _DATA}/".encode()
     # Its own settings and not an open port: another server may have taken the port a moment ago.
-    # not whoever else took the port
+    # not another server that took the port
     process.wait_ready(lambda: ours in _ask_settings(port), _START_LIMIT_S)
     return process
 

@@ -1,6 +1,6 @@
 """First snapshot of an embedded ZooKeeper: an empty tree in which one identity alone has rights.
 
-A server without data would begin with a root that is open to the world, and anybody on the host
+A server without data would begin with a root that is open to the world, and any process on the host
 could fill it before a client of ours had changed that. The format is ZooKeeper's own (FileSnap,
 DataTree.serialize; big-endian Jute records).
 """

@@ -93,8 +93,8 @@ class RestartPause:
     """Pauses before a slot is launched again: none the first time, then doubling while it dies
     young.
 
-    Young is a slot that has hardly come up. One that worked is no reason to wait, however often
-    somebody kills it.
+    Young is a slot that has hardly come up. One that worked is no reason to wait, however often it
+    is killed.
     """
 
     def __init__(self, first_ms: int = 200, longest_ms: int = 5_000, young_ms: int = 3_000) -> None:
@@ -111,13 +111,13 @@ class RestartPause:
 
 
 class WorkerControl(Protocol):
-    """A worker's line to its slot."""
+    """A worker's connection to its slot."""
 
     def poll(self) -> list[WorkerCommand]:
         """Commands that have arrived since the last call."""
 
     def send(self, report: WorkerReport) -> None:
-        """Tell the slot something."""
+        """Send a report to the slot."""
 
     def fileno(self) -> int:
         """A descriptor that becomes readable when `poll` has something to give; -1 when there is

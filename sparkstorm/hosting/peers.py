@@ -17,7 +17,7 @@ _MAPPED = bytes(10) + b"\xff\xff"  # an IPv4 address in a socket of IPv6, which 
 
 def is_of_another_user(connection: socket.socket) -> bool:
     """Return whether the other end is known to belong to another user; False where the system does
-    not say.
+    not show it.
     """
     try:
         uid = uid_of_peer(connection)

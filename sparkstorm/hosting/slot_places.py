@@ -1,4 +1,4 @@
-"""Places of a driver's slots: which executor each is meant for, whether Spark put it there, and
+"""Places of a driver's slots: the executor that each is meant for, whether Spark put it there, and
 which should move.
 """
 

@@ -36,7 +36,7 @@ JOB_GROUP: Final = "sparkstorm-slot"
 SPARK_CONF: Final[Mapping[str, str]] = {
     # A speculative copy of a slot would be a second slot.
     "spark.speculation": "false",
-    # A slot says nothing to Spark until it ends.
+    # A slot sends nothing to Spark until it ends.
     "spark.python.worker.killOnIdleTimeout": "false",
     "spark.python.worker.idleTimeoutSeconds": "0",
     # Idle executors hold the slots of a topology that comes later.
@@ -388,7 +388,7 @@ def _is_stopped(sc: SparkContext) -> bool:
     try:
         java: Any = sc._jsc
         return java is None or bool(java.sc().isStopped())
-    except Exception:  # py4j has several ways to say that nobody answers
+    except Exception:  # py4j has several errors for a JVM that does not answer
         return True
 
 

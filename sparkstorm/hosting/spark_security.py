@@ -1,10 +1,10 @@
 """Security settings of a Spark context: authentication and encryption of its connections, loopback,
 private scratch space.
 
-Without `spark.authenticate`, whoever reaches a port of the driver or of an executor fetches its
-blocks (closures among them) and sends it serialised Java objects, which is enough to run code
-there. Spark reads all of these settings when the context is made, so they take effect from Python
-too, after spark-submit has started the JVM.
+Without `spark.authenticate`, any process that reaches a port of the driver or of an executor can
+fetch its blocks (closures among them) and send it serialised Java objects, which is enough to run
+code there. Spark reads all of these settings when the context is made, so they take effect from
+Python too, after spark-submit has started the JVM.
 """
 
 import contextlib
@@ -57,7 +57,7 @@ def secured(conf: SparkConf, wants_authentication: bool) -> SparkConf:
 
     What the conf has already stays, except a `spark.authenticate` that contradicts
     `wants_authentication`. Raises InvalidConfigError when it contradicts, or when the master needs
-    a secret that only its owner knows.
+    a secret that only its owner has.
     """
     master = conf.get("spark.master") or "local"
     if wants_authentication:
@@ -92,8 +92,8 @@ def guard_accumulators() -> None:
     """Have PySpark's accumulator server refuse other users of the host, and report what is no
     update in one line.
 
-    It serves one connection at a time, and prints a traceback for a wrong token: a stranger who
-    says nothing would stop every job that ends a task, one who says anything would fill the
+    It serves one connection at a time, and prints a traceback for a wrong token: a foreign client
+    that sends nothing would stop every job that ends a task, one that sends anything would fill the
     console.
     """
     server = accumulator_server()

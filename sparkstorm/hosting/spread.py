@@ -119,7 +119,7 @@ def is_complete(
 
     `hosts` and `expected` are the numbers of hosts and executors that are known to be wanted, or 0.
     With neither, executors are complete when no new one has come for `settle_ms`: Spark does not
-    say how many a master will start.
+    report how many a master will start.
     """
     if sum(each.room for each in executors) < slots:
         return False

@@ -1,5 +1,5 @@
-"""Child process that ends with its starter, however that one dies: both ends of the pipe that tells
-it.
+"""Child process that ends with its starter, at any kind of death: both ends of the pipe between
+them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Addresses of the stores in a configuration: which servers are one's own, how they are reached,
 and whether that can be.
 
-Law: nothing here connects to anything. What is not configured is for whoever starts servers
-(`sparkstorm.embedded`).
+Law: nothing here connects to anything. Servers that are not configured are started by
+`sparkstorm.embedded`.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ def tls_files(conf: Conf) -> TlsFiles:
     """
     settings = StoreSettings.of(conf)
     files = TlsFiles(settings.tls_ca or "", settings.tls_certificate or "", settings.tls_key or "")
-    # Told, and not passed over: who asked for encryption and does not get it must not believe that
-    # he does.
+    # An error, and not passed over: a user with settings of encryption must not go on without it
+    # unnoticed.
     if settings.zookeeper_tls and not settings.zookeeper_servers:
         raise InvalidConfigError(
             "storm.zookeeper.ssl.enable is for your own ZooKeeper: name its hosts in storm.zookeeper.servers"

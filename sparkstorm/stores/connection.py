@@ -1,10 +1,10 @@
 """Connection file: addresses of a cluster's stores and its secret, from which every password is
 derived.
 
-Law: whoever reads that file commands the cluster, so it is written with mode 0600 and refused with
-any other. Left out: a password for each purpose in the file, of which one would be forgotten when
-they change; all come from one secret (HMAC), and none reveals another. A server that hands out
-addresses, which would need an address itself.
+Law: read access to that file is full access to the cluster, so it is written with mode 0600 and
+refused with any other. Left out: a password for each purpose in the file, of which one would be
+forgotten when they change; all come from one secret (HMAC), and none reveals another. A server that
+hands out addresses, which would need an address itself.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MAX_FILE_BYTES = 64 * 1024
 _DEFAULT_REDIS_PORT = 6379
 _DEFAULT_SENTINEL_PORT = 26379
 _URL_FORM = "expected redis://[[user]:password@]host[:port][/db][#name]"
-# short and harmless: it stands in records, messages and tables
+# short and plain: it is in records, messages and tables
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,60}")
 
 
@@ -216,7 +216,7 @@ def save_connection(path: Path, connection: Connection | ReadOnlyConnection) -> 
 def load_connection(path: Path) -> Connection:
     """Read the file back.
 
-    Raises InvalidConfigError when it is missing, may be read by others, belongs to somebody else or
+    Raises InvalidConfigError when it is missing, may be read by others, belongs to another user or
     is damaged.
     """
     data = _read_private(path)
@@ -270,7 +270,7 @@ def read_private(path: Path, what: str, flags: int = 0) -> bytes:
     ones.
 
     Raises InvalidConfigError, in words that call the file `what`, when it is missing, open to
-    others, too large or somebody else's. Root's files are accepted: secrets that a container mounts
+    others, too large or another user's. Root's files are accepted: secrets that a container mounts
     are root's.
     """
     try:

@@ -1,7 +1,7 @@
 """Folders that SparkStorm makes for its own data: marked when made, and deleted only while they
 carry that mark.
 
-Left out: to delete what is below storm.local.dir because it is ours by its path: people set that to
+Left out: to delete what is below storm.local.dir because it is ours by its path: users set that to
 folders of their own.
 """
 
@@ -45,8 +45,8 @@ def discard_folder(path: Path) -> bool:
     """Delete a folder that `own_folder` made, with all that is in it; False when it is not one, and
     then nothing is done.
 
-    A symbolic link to a folder is not one: the run uses what it leads to, but somebody else made
-    that.
+    A symbolic link to a folder is not one: the run uses what it leads to, but SparkStorm has not
+    made that.
     """
     if path.is_symlink() or not _has_marker(path):
         return False

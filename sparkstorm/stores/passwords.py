@@ -1,8 +1,8 @@
 """Passwords of a user's own Redis and ZooKeeper: from a key, a file or the environment; warnings
 where others can read them.
 
-Law: a password is never quoted in a message. Left out: passwords in the command line, as redis-cli
-allows; they are taken, since people will do it, and warned of.
+Law: a password is never quoted in a message. Passwords in the command line, as redis-cli allows
+them, are taken, since users will give them, and warned of.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def password_of(
     Raises InvalidConfigError when both keys are set, or the file is unfit (`read_private`) or not
     one line of text.
     """
-    # Two places that say different things are a mistake which nobody should find out by a refused
+    # Two places with different values are a mistake which should not be found only by a refused
     # connection.
     given = conf[places.key]
     file = conf[places.file_key]

@@ -1,8 +1,8 @@
 """Client of a Redis, and the check whether a user's own Redis can be used safely.
 
-Law: a client tries nothing twice by itself, since whoever asks knows whether a request may be
-repeated. For requests to ZooKeeper's side of things and for people; the data plane has connections
-of its own (`transport/connection.py`).
+Law: a client tries nothing twice by itself, since the caller decides whether a request may be
+repeated. For requests of the control plane and of operators; the data plane has connections of its
+own (`transport/connection.py`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sparkstorm.errors import InvalidConfigError, StoreUnavailableError
 from sparkstorm.model.worker_spec import RedisAddress
 
 OLDEST_VERSION = (6, 2)  # XTRIM MINID, which frees what a commit has consumed
-# A person waits for the check; a Redis that takes longer to answer a PING would hold up every
+# An operator waits for the check; a Redis that takes longer to answer a PING would hold up every
 # commit.
 _CHECK_LIMIT_S = 5.0
 
@@ -84,15 +84,15 @@ def check_redis_settings(client: redis.Redis) -> None:
     password = client.get_connection_kwargs().get("password")
     host, port = _server_of(client)
     address = f"Redis at {host}:{port}"
-    # On loopback alone everybody on the host gets in, which is what its owner chose; on a network,
-    # everybody who reaches it.
+    # On loopback alone every process on the host gets in, as its owner chose; on a network, every
+    # host that reaches it.
     if not password and host not in ("localhost", "::1") and not host.startswith("127."):
         raise InvalidConfigError(
             f"{address} is not on loopback and has no password: set requirepass there and sparkstorm.redis.password here"
         )
     policy, version = _read_settings(client, address)
-    # Another policy drops keys when memory is full: cursors and journals among them, without a
-    # word.
+    # Another policy drops keys when memory is full: cursors and journals among them, without an
+    # error.
     if policy != "noeviction":
         raise InvalidConfigError(
             f"{address} may drop data: its maxmemory-policy is {policy}, it must be noeviction"
