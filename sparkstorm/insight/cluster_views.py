@@ -206,7 +206,7 @@ def _known_sum(of: Iterable[float | None]) -> float | None:
 
 
 def _fullness(reading: Reading) -> float | None:
-    """Return how full Redis is by the heartbeats of workers; None where none has seen a limit."""
+    """Return how full Redis is by the heartbeats of workers; None where none has a limit."""
     found = [
         each.stats.get("store_percent")
         for topology in reading.topologies.values()

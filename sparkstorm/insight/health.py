@@ -27,7 +27,7 @@ _LONG_MS = 10_000
 _GROWING_MS = 1_000
 # of the time between the looks: 1.0 would be a standstill, at 0.1 chance would be enough
 _GROWING = 0.3
-_MANY = 100  # open trees, from which on rates tell their wait: of fewer one slow call may be all
+_MANY = 100  # open trees, from which on rates give their wait: of fewer one slow call may be all
 # times the mean of its component; at 2 no component of two tasks could have one, at 1.2 chance
 # would
 _SKEW = 1.5
@@ -46,8 +46,8 @@ class Fault(StrEnum):
 
 
 _GRAVE = frozenset({Fault.LEAKING, Fault.FAILING, Fault.WAITING, Fault.LATE})
-"""Faults that cost tuples or time. The others say what limits the rate: at full speed some part is
-always the slowest.
+"""Faults that cost tuples or time. The others name the limit of the rate: at full speed some part
+is always the slowest.
 """
 
 
@@ -70,7 +70,7 @@ class TaskLoad:
 
 @dataclass(frozen=True, slots=True)
 class Culprit:
-    """A component at fault, and a sentence that says why."""
+    """A component at fault, and a sentence with the reason."""
 
     fault: Fault
     component: str
@@ -211,8 +211,8 @@ def waiting(
     """Return the component before which open trees wait long, or ever longer; None when they do
     not.
 
-    Trees whose inputs a component's code holds, as to write them in batches, do not count: it acks
-    them when it wants.
+    Trees whose inputs a component's code holds, as to write them in batches, do not count: the code
+    decides when it acks them.
     """
     old = merge(before.progress.values())
     new = merge(after.progress.values())
@@ -244,8 +244,7 @@ def _open_trees(of: Progress) -> int:
 
 
 def _expected_ms(old: Progress, new: Progress, elapsed_ms: int) -> float:
-    """Return how long a tree that begins now waits, by Little's law; 0 where too few are open to
-    tell.
+    """Return how long a tree that begins now waits, by Little's law; 0 where too few are open.
 
     The fewer of both looks count: a burst that has just come, and that is done in a moment, is no
     queue.

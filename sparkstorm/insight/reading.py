@@ -25,7 +25,7 @@ from sparkstorm.model.task_beats import TaskBeat
 
 @dataclass(frozen=True, slots=True)
 class TopologyReading:
-    """One topology; `look` is None where Redis did not answer, and `problem` says why."""
+    """One topology; `look` is None where Redis did not answer, and `problem` has the reason."""
 
     base: TopologyBase
     outline: TopologyOutline

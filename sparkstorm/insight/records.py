@@ -136,7 +136,7 @@ class InputView:
 class EdgeView:
     """An edge of the graph: a stream of a component to a component.
 
-    sent = consumed + waiting; `fault` says what is wrong with its rows.
+    sent = consumed + waiting; `fault` names what is wrong with its rows.
     """
 
     sender: str
@@ -302,7 +302,7 @@ class HostView:
     slots: tuple[SlotView, ...]
     slots_used: int
     rack: str | None = None  # of its nodes, where their supervisors name one
-    mark_by: str = ""  # who drained or excluded it: "user@host:pid"
+    mark_by: str = ""  # client that drained or excluded it: "user@host:pid"
     mark_since_ms: int | None = None
     is_blacklisted: bool = False
 

@@ -1,4 +1,4 @@
-"""One sampler of a cluster for all who look at it; it reads the stores and keeps what it has read.
+"""One sampler of a cluster for all its readers; it reads the stores and keeps what it has read.
 
 `step` reads, and returns when to be called again: by a thread of the web process, a turn of the
 command line, a simulation by hand. Readers never wait for a store and cost it nothing: they get the
@@ -83,11 +83,11 @@ _MOST_LOOKS = 12
 
 
 class Sampler:
-    """`ReadModel` of one source: it reads once for all who look, keeps 24 hours, and bears stores
-    that are away.
+    """`ReadModel` of one source: it reads once for all readers, keeps 24 hours, and goes on while
+    stores are away.
 
-    While Redis is away, topologies keep their last counts and say why (`problem`); while ZooKeeper
-    is, the whole cluster is marked stale.
+    While Redis is away, topologies keep their last counts with the reason (`problem`); while
+    ZooKeeper is, the whole cluster is marked stale.
     """
 
     def __init__(self, source: Source) -> None:
@@ -242,7 +242,7 @@ class Sampler:
 
     @property
     def has_subscribers(self) -> bool:
-        """Return whether anybody waits for samples."""
+        """Return whether a subscriber waits for samples."""
         return bool(self._subscribers)
 
 

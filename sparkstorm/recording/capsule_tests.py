@@ -23,7 +23,7 @@ def text_of_test(path: Path, letter: DeadLetter, test: Path, builder: str | None
     """Return the text of a test of the capsule at `path`; `test` is where it will be.
 
     Nothing of the capsule gets into it but names, plain values and comments. InvalidConfigError
-    when nothing says which function builds the topology.
+    when no setting names the function that builds the topology.
     """
     built_by = BuilderSettings.of(letter.conf)
     named = builder or built_by.function

@@ -1,5 +1,5 @@
-"""Live shadow: committed input of a task goes to both versions of its code as it comes, and what
-they make of it is compared.
+"""Live shadow: committed input of a task goes to both versions of its code as it comes, and their
+outputs are compared.
 
 The worker's loop pays for a list of the rows of its epochs and one copy of the state; all else
 happens on a thread and in two processes of lower priority. When these fall behind, rows are skipped
@@ -68,7 +68,7 @@ class LiveShadow:
     """Comparison beside a live task: takes its committed rows as a recording's file does, and keeps
     figures.
 
-    `problem` says why it cannot go on; rows that come after that are skipped.
+    `problem` has the reason why it cannot go on; rows that come after that are skipped.
     """
 
     over = 0  # as a file that is never full

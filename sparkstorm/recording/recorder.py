@@ -1,8 +1,8 @@
 """Recorder of bolts' input: rows go to disk after their commit, on a thread of their own.
 
-What is in the files was executed and committed, in its order, each row once for every try. Missing
-are: what the loop could not hand over in time and what the disk did not take (counted), and what
-stood in memory when a worker was killed. The loop never waits and nothing here fails it; beside a
+Rows in the files were executed and committed, in their order, each once for every try. Missing are:
+rows that the loop could not hand over in time and rows that the disk did not take (counted), and
+rows in memory when a worker was killed. The loop never waits and nothing here fails it; beside a
 list of the rows of its epochs it pays for a copy of the state's pairs at the beginning of each
 segment, so that the rows can be executed again from there.
 """
@@ -209,7 +209,7 @@ class Recorder(TaskObserver):
 
     @property
     def lost(self) -> int:
-        """Rows that were not handed over, and of which the file does not know yet."""
+        """Rows that were not handed over, and are not counted in the file yet."""
         return self._lost + (self._beginning.lost if self._beginning is not None else 0)
 
     def _begin_anew(self) -> None:

@@ -1,10 +1,10 @@
 """Recorded input of one task on disk: a ring of segments, the newest open, the others Parquet.
 
 An open segment is a `.part` file of frames (length, CRC, msgpack), appended after each commit, so
-that a kill costs at most what stood in memory; closing makes a Parquet file of it under another
-name and renames that. What a former owner left open on this machine is closed by the next. Laws: no
-file under its final name is ever incomplete; rows and bytes of a task stay within its limits; what
-could not be kept is counted in the next segment.
+that a kill costs at most the rows in memory; closing makes a Parquet file of it under another name
+and renames that. What a former owner left open on this machine is closed by the next. Laws: no file
+under its final name is ever incomplete; rows and bytes of a task stay within its limits; what could
+not be kept is counted in the next segment.
 """
 
 from __future__ import annotations

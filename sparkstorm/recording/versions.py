@@ -127,7 +127,7 @@ class Version:
         )
 
     def send(self, frame: Any) -> None:
-        """Send one frame; of a process that has ended, its answer says why."""
+        """Send one frame; for a process that has ended, `answer` raises the reason."""
         data = self._codec.pack(frame)
         left = memoryview(_LENGTH.pack(len(data)) + data)
         until = self._until()
@@ -226,7 +226,7 @@ class Comparison:
             version.answer()
 
     def rows(self, rows: Sequence[Input]) -> None:
-        """Give both versions the same rows, and compare what each comes to."""
+        """Give both versions the same rows, and compare their outcomes."""
         for version in self._versions:
             version.send(
                 [

@@ -1,8 +1,8 @@
-"""Signs in a bolt's code of what makes its results depend on chance, or shows that they do not.
-PURE but for reading sources.
+"""Signs in a bolt's code that its results depend on chance, or that they do not. PURE but for
+reading sources.
 
-Law: what is not understood may do anything, so a doubt is a warning. Left out: tracing the code
-while it runs, which a replay pays for at every row and which sees only the branches that were
+Law: code that is not understood may do anything, so a doubt is a warning. Left out: tracing the
+code while it runs, which a replay pays for at every row and which sees only the branches that were
 taken.
 """
 
@@ -99,7 +99,7 @@ def may_keep_attributes(kind: type) -> bool:
         if method is None or not method.args.args:
             return True
         if method.name not in ("__init__", "prepare", "cleanup"):
-            # The first argument, whatever it is called: self is a habit, not a rule.
+            # The first argument under any name: self is a habit, not a rule.
             own = method.args.args[0].arg
             if any(isinstance(node, ast.Name) and node.id == own for node in ast.walk(method)):
                 return True

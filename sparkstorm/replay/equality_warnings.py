@@ -11,7 +11,7 @@ change its attributes. Before a component has run, its task numbers stand for wh
 each task may send. PURE.
 
 Left out: a warning for everything that might happen (decision 43). Half of the random topologies
-with equal results carried one, and nobody reads such warnings twice.
+with equal results carried one, and such warnings are soon ignored.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def depends_on_order(topology: Topology, conf: Mapping[str, Any]) -> bool:
 def _may_depend_on_order(bolt: Component, conf: Mapping[str, Any]) -> bool:
     settings = settings_of(bolt, conf)
     if settings is not None and settings.is_event_time:
-        # which rows are late follows from the order, whatever the bolt makes of the others
+        # which rows are late follows from the order, for any treatment of the others
         return True
     if getattr(bolt.instance, "order_insensitive", False):
         return False
@@ -110,7 +110,7 @@ def _may_depend_on_order(bolt: Component, conf: Mapping[str, Any]) -> bool:
 
 def _of_groupings(bolt: Component, seen: RowOrder) -> Iterator[ReplayWarning]:
     kept = seen.kept(bolt)
-    # One task gets everything, however it is chosen.
+    # One task gets everything, by any choice.
     if not kept or len(seen.tasks[bolt.id]) < 2:
         return
     for s in bolt.inputs:
@@ -133,8 +133,8 @@ def _chooses_by_values(id: str, seen: RowOrder) -> bool:
     """Return whether the task that a bolt names for a direct tuple follows from its input: it keeps
     nothing and uses no chance.
 
-    Of several tasks of the bolt, none may know which it is, unless the input's values decide which
-    of them has it.
+    Of several tasks of the bolt, none may use its own number, unless the input's values decide
+    which of them has it.
     """
     sender = seen.plan.topology.components[id]
     if (

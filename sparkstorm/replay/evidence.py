@@ -1,4 +1,4 @@
-"""Evidence from the tasks of a replay: what they did, and how far out of order the times of their
+"""Evidence from the tasks of a replay: their counts, and how far out of order the times of their
 rows were. PURE.
 
 Law: merging is the same in any order, and merging a report twice is merging it once. Spark promises
@@ -78,7 +78,7 @@ class Evidence:
         """Add up what user code of a component has counted in one part of its stage; a gauge is of
         a moment, and left out.
         """
-        # A gauge tells of a moment, and partitions of a batch have no common one.
+        # A gauge is of a moment, and partitions of a batch have no common one.
         counts = {
             name: value for name, value in values.items() if value.kind is not MetricKind.GAUGE
         }

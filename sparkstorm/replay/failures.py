@@ -130,8 +130,8 @@ def check_session(what: str, session: Any) -> None:
 
 def told_shortly(error: Exception) -> ReplayFailedError:
     """Return any failure of Spark as one sentence, for the command line."""
-    # Of Python's errors the last line says what happened; of Java's the
-    # first one with a cause, since stack frames follow it.
+    # Of Python's errors the last line names the cause; of Java's the first one with a cause, since
+    # stack frames follow it.
     lines = [line for line in str(error).splitlines() if line.strip()]
     line = (
         lines[-1]

@@ -3,8 +3,8 @@ carried between partitions.
 
 Law: rows of an input are read by partition number, then by position, on every cluster and in every
 attempt of a task. Left out: `DataFrame.coalesce`, which groups partitions by the hosts that hold
-them, and `TaskContext.partitionId()`, which counts the partitions of whatever joins ours. A sort of
-all rows by position would be right too, but it is a shuffle of all of history.
+them, and `TaskContext.partitionId()`, which counts the partitions of all that is joined with ours.
+A sort of all rows by position would be right too, but it is a shuffle of all of history.
 """
 
 from __future__ import annotations
@@ -310,7 +310,7 @@ class RunningTime:
         if self._newest is None or self._latest_ms is None:
             return
         # A frame that Spark computes anew (a sample, a limit without an order) may give
-        # other rows. The times before this partition would then be wrong without a word.
+        # other rows. The times before this partition would then be wrong without an error.
         measured_ms = self._newest[self._number] if self._number < len(self._newest) else None
         if measured_ms != self._own_ms:
             raise ReplayFailedError(

@@ -35,7 +35,7 @@ NewestTimes = Mapping[tuple[int, str, str], int]
 
 @dataclass(frozen=True, slots=True)
 class OpenEnd:
-    """State of a back-fill's sources: more is to come, and how far event time has come."""
+    """State of a back-fill's sources: more follows, and how far event time has come."""
 
     newest_ms: NewestTimes
     # spouts of whose data each partition is what one task has emitted, with a clock of its own

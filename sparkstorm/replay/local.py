@@ -86,7 +86,7 @@ class LocalResults:
 
 
 # Merged when asked for: states behind a shuffle may have one key in
-# several tasks, which is an error only for those who read it.
+# several tasks, which is an error only when it is read.
 class _Merged(Mapping[str, dict[Any, Any]]):
     """States of components, merged when they are asked for."""
 

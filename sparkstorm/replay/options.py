@@ -110,8 +110,8 @@ def options_of(options: ReplayOptions | None, arguments: Mapping[str, Any]) -> R
         raise InvalidTopologyError(
             f"a replay has no option '{unknown[0]}', only {', '.join(known)}"
         )
-    # None stands for the default, so that a caller can pass
-    # an option on without asking whether it is set.
+    # None stands for the default, so that a caller can pass an option on without a test whether it
+    # is set.
     given = {
         name: getattr(_DEFAULT, name) if value is None else value
         for name, value in arguments.items()

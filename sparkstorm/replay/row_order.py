@@ -69,7 +69,7 @@ class RowOrder:
         run.
         """
         component = self.plan.topology.components[id]
-        # An order by event time heals whatever came before it, so it is asked first.
+        # An order by event time makes any order before it irrelevant, so it is tested first.
         if self._is_reordered(component):
             return True
         if not self.has_run(id):

@@ -32,7 +32,7 @@ class Begun:
     @staticmethod
     def of(entries: Iterable[bytes]) -> Begun:
         """Unpack the entries that `Seeds.journals` made for a task; without any, the task begins
-        with nothing.
+        empty.
         """
         # Lenient: a value whose class is not registered in this process goes on as its fields.
         found = Begun()
@@ -73,8 +73,8 @@ def checkpoint_states(folder: str | Path) -> dict[str, dict[Any, Any]]:
     for component, part in checkpoint.parts.items():
         if part.kind == "bolt":
             contents = checkpoint.content(component)
-            # A warning and no error: states alone are what a
-            # Stepper and a replay of other bolts ask for.
+            # A warning and no error: states alone are what a Stepper and a replay of other bolts
+            # need.
             if left := sum(
                 1
                 for each in contents.values()

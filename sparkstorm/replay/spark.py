@@ -300,7 +300,7 @@ class SparkStages:
 def _checked(name: str, frame: DataFrame, fields: Sequence[str], time: str | None) -> DataFrame:
     """Return the needed columns of a frame, and the time in milliseconds as one more."""
     missing = [f for f in [*fields, *([time] if time else [])] if f not in frame.columns]
-    # Now, not when Spark first looks: an action may be hours away from the mistake.
+    # Now, not at Spark's first action: that may be hours away from the mistake.
     if missing:
         raise ReplayFailedError(
             f"input '{name}' has no column '{missing[0]}'; it has {', '.join(frame.columns)}"

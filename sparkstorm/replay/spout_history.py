@@ -75,7 +75,7 @@ class _Collector:
     def emit(self, values: Any, message_id: Any = None, stream: str = DEFAULT_STREAM) -> None:
         # Every value is checked: rows become columns of Arrow, whose errors name neither stream nor
         # field. The live check names them, but for each row it took 1.8 us against 0.5 (50,000 rows
-        # of three values), so it is asked when something is wrong.
+        # of three values), so it is called when something is wrong.
         try:
             row = tuple(map(self._normalise, values)) if type(values) in (tuple, list) else ()
         except CodecError:
@@ -97,7 +97,7 @@ class _Collector:
         )
 
     def keep_position(self, message_id: Any) -> None:
-        """Positions are kept by none here."""
+        """Positions are not kept here."""
 
     def report_error(self, error: BaseException | str) -> None:
         raise ReplayFailedError(

@@ -179,7 +179,7 @@ _TABLE: Mapping[TopologyStatus, dict[Action, _Row]] = {
     },
     TopologyStatus.ROLLBACK: {Action.KILL: _kill, Action.END_UPGRADE: _activate},
 }
-# Verbs by which a user asks for an action; what a timer or Nimbus itself does has none.
+# Verbs of the actions that a user can request; actions of timers or of Nimbus itself have none.
 _VERBS: Mapping[Action, tuple[str, ...]] = {
     Action.ACTIVATE: ("activate",),
     Action.INACTIVATE: ("deactivate",),

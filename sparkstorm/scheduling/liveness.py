@@ -5,8 +5,8 @@ Laws: silence is measured on the observer's own clock, from the moment it saw a 
 in JStorm's isTaskDead); time in which the observer could not read the store does not count; the
 first heartbeat seen counts as a new one, so a restarted observer declares no executor dead.
 
-A host is cut from Redis when every supervisor on it says so. Time in which no host reaches Redis
-does not count, so that an outage of Redis moves nobody; a host that reaches Redis again is used
+A host is cut from Redis when every supervisor on it reports so. Time in which no host reaches Redis
+does not count, so that an outage of Redis moves no worker; a host that reaches Redis again is used
 again at once.
 """
 
@@ -181,8 +181,8 @@ def blind_ms_between(before: LastSeen, now_ms: int, period_ms: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A host without Redis: since when, since when others reach it (None: nobody does), and the
-    words of its supervisor.
+    """A host without Redis: since when, since when others reach it (None: no host does), and the
+    sentence of its supervisor.
     """
 
     since_ms: int
@@ -192,7 +192,9 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class StoreReach:
-    """Cut hosts by name, and those of them that were given up: their workers belong elsewhere."""
+    """Cut hosts by name, and those of them that were given up: their workers are to be placed
+    elsewhere.
+    """
 
     cut: Mapping[str, Cut] = field(default_factory=dict)
     given_up: Set[str] = frozenset()

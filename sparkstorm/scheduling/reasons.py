@@ -39,7 +39,7 @@ class Reasons:
         """Return the reason for an executor's present place, after the reason for leaving its place
         before.
 
-        An executor without a place has its topology's `status`, the scheduler's own words.
+        An executor without a place has its topology's `status`, the scheduler's own text.
         """
         noted = self._by_executor.get((topology_id, executor))
         left = (

@@ -21,7 +21,7 @@ class ClusterView:
     methods below.
 
     `assignments` are the living executors before the round; a slot of two topologies belongs to the
-    first by id. Hosts in `excluded_hosts` are on the blacklist whatever a scheduler puts there.
+    first by id. Hosts in `excluded_hosts` stay on the blacklist, also when a scheduler replaces it.
     """
 
     def __init__(
@@ -180,8 +180,8 @@ class ClusterView:
         """Put executors on a free slot; FailedAssignTopologyError when slot or executor is taken
         (S4.31).
 
-        A `reason`, one sentence, is what `Scene.why` and `sparkstorm schedule --why` say of their
-        place.
+        A `reason`, one sentence, is shown for their place by `Scene.why` and `sparkstorm schedule
+        --why`.
         """
         if slot in self._owner_by_slot:
             raise FailedAssignTopologyError(

@@ -78,8 +78,8 @@ def _by_name(name: str, text: str, fields: Sequence[str]) -> Columns:
         raise InvalidTopologyError(
             f"types of '{name}': {said}; its columns are {', '.join(fields)}"
         )
-    # By name, another order would do no harm. But it is what swapped names look
-    # like, and Spark itself matches by position where it writes into tables.
+    # By name, another order would change nothing. But it is what swapped names look like, and Spark
+    # itself matches by position where it writes into tables.
     if names != list(fields):
         raise InvalidTopologyError(
             f"types of '{name}' name its columns in another order ({', '.join(names)}) than they have "

@@ -1,5 +1,5 @@
 """Types of Arrow columns for the codec's values: of inputs, of results as declared, and of results
-as their values show.
+by their values.
 
 Inference changes no value: a column has a type only where every value has that type. Lists of one
 type are ARRAY, mappings with keys of one type (text, whole numbers, bytes, true/false) and values
@@ -25,7 +25,7 @@ from sparkstorm.errors import ReplayFailedError
 from sparkstorm.model.values.codec import INT_MAX, INT_MIN
 from sparkstorm.model.values.tagged import is_tagged, read_value, tag_text
 
-# Stands for tagged text while types are found. A class of our own would be one more case in
+# In place of tagged text while types are found. A class of our own would be one more case in
 # every function here. No other column has this type: _WIDER makes text of large text.
 TAGGED = pa.large_string()
 # The key type of mappings without a key, until one is
@@ -133,7 +133,7 @@ def merged_type(one: pa.DataType, other: pa.DataType) -> pa.DataType:
     """Return a type that holds the values of both columns unchanged; TAGGED where there is none."""
     if one == other or pa.types.is_null(other):
         return one
-    # A part that has shown nothing decides nothing: else a partition
+    # A part without values decides nothing: else a partition
     # without values would make text of another one's numbers.
     if pa.types.is_null(one):
         return other

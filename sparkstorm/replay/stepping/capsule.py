@@ -22,8 +22,8 @@ from sparkstorm.recording.capsule_files import BUILDER, BUILDER_ARGUMENTS, read_
 from sparkstorm.replay.stepping.stepper import Step, Stepper
 
 _OURS = str(Path(__file__).parents[2])
-# A loop of user code has more; nobody reads as many. Half
-# shows less of a long loop, double makes a notebook slow.
+# A loop of user code has more than can be read. Half shows less of a long loop, double makes a
+# notebook slow.
 _MOST_LINES = 10_000
 
 
@@ -54,7 +54,7 @@ class Capsule:
 
     def step(self, topology: Topology, state: Mapping[Any, Any] | None = None) -> Step:
         """Execute the input once with the state that it met in the run, or a given one; the
-        topology is that of today's code.
+        topology is that of the present code.
 
         RecordingError for a row that the target of a sink has refused: a step calls no target.
         """

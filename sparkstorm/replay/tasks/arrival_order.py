@@ -171,7 +171,7 @@ class FoldProbe:
                 ]
                 self.order_matters |= results[0] != results[1]
                 self.floats += isinstance(results[0], float)
-        except (Exception, SystemExit):  # user code: the runner meets the same rows, and says so
+        except (Exception, SystemExit):  # user code: the runner meets the same rows and reports it
             return
 
     def _folded(self, bolt: FoldingBolt, tuples: Sequence[Tuple]) -> Any:

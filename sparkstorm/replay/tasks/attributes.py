@@ -17,8 +17,8 @@ from zlib import crc32
 
 from sparkstorm.model.tuples import Source, Tuple
 
-# Inputs with a look after each; then looks are twice as far apart each time. A bolt that keeps
-# anything shows it soon; a look at every input would pickle its attributes for each.
+# Inputs with a look after each; then looks are twice as far apart each time. A change by a bolt is
+# seen soon; a look at every input would pickle its attributes for each.
 _SAMPLE = 16
 # Of an attribute: a bolt may hold a model of gigabytes, which would be pickled at each look.
 # Twice as much costs twice the time of a look, half would miss more changes in long lists.

@@ -34,7 +34,7 @@ from sparkstorm.replay.tasks.batches import (
 
 # The order in which a task reads them: its state before the clocks, and these before any row.
 START, STATE, CLOCK, ROWS, DEAD, KEPT_STATE, KEPT_TIME, REPORT = range(8)
-# Target of rows that no task waits for: they are results. Tasks are numbered from 1.
+# Target of rows without a receiving task: they are results. Tasks are numbered from 1.
 KEPT = 0
 _MOST_ROWS = 8192
 _SMALL_BYTES = 128 << 10

@@ -20,7 +20,7 @@ from sparkstorm.model.topology import Grouping
 from sparkstorm.model.tuples import Source, Tuple
 from sparkstorm.model.values.codec import KEYS, SCALARS, Codec
 
-# Beyond it what is combined is sent: memory stays bounded, whatever the number of keys.
+# Beyond it what is combined is sent: memory stays bounded, for any number of keys.
 # Half sends earlier what might still be combined, twice as many doubles the memory of each edge.
 MOST_KEYS = 1 << 16
 _MISSING: Any = object()

@@ -1,8 +1,8 @@
 """Runner of windowed bolts in a replay: rows of one source are folded together, and due windows of
 one accumulator fire together.
 
-Law: what it stores, emits and fires is what TimedRunner would; whatever needs a closer look goes
-that way.
+Law: what it stores, emits and fires is what TimedRunner would; rows and windows that need a closer
+look go that way.
 """
 
 from __future__ import annotations

@@ -53,8 +53,8 @@ class OutEdges:
                 route.subscribe(
                     Grouping("direct"), [Target(t, [], False) for t in direct], task, seed
                 )
-            # One edge for each receiving task, whatever number of
-            # subscriptions lead there: they share the list.
+            # One edge for each receiving task, for any number of subscriptions to it: they share
+            # the list.
             edges = {
                 t.task: OutEdge(route.source, t.task, t.is_local, t.rows, emits_batches)
                 for t in route.targets
@@ -98,7 +98,7 @@ def kept_outputs(parts: TaskParts, task: int) -> tuple[Outputs, dict[str, list[A
     routes = {}
     for name, stream in component.streams.items():
         route = routes[name] = Route(parts.source(task, name), parts.codec, stream.direct)
-        # User code may name any task: which of them listen to a stream is nothing to one whose rows
+        # User code may name any task: the subscribers of a stream do not matter where its rows
         # stay.
         tasks = sorted(parts.component_by_task) if stream.direct else [KEPT]
         grouping = Grouping("direct" if stream.direct else "global")

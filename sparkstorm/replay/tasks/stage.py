@@ -491,7 +491,7 @@ class _Partition:
         is_open = self._settings.open_end is not None
         for run in self._runs.values():
             run.end(is_open)
-            # A task's last windows fire before the tasks behind it end, and these get the rows.
+            # A task's last windows fire before its downstream tasks end, and these get the rows.
             self._run_local()
             run.put_marks(has_ended=not is_open)
         yield from self._cut(whole=True)

@@ -48,9 +48,9 @@ _SOURCE = itemgetter(2)
 # Characters of a record in an error: Spark repeats the sentence in the logs of every attempt, and a
 # record may have megabytes. Half shows less of a wide record, double makes a page of a sentence.
 _SHOWN_RECORD = 500
-# With skip_bad the emitter counts what was emitted since the last call of take_emitted, and
-# blames the input that brings it to a million rows: 64 inputs may emit 15,625 each before an
-# innocent one is put aside. Twice as many halve that, half as many double the calls.
+# With skip_bad the emitter counts what was emitted since the last call of take_emitted, and fails
+# the input that brings it to a million rows: 64 inputs may emit 15,625 each before one without a
+# fault is put aside. Twice as many halve that, half as many double the calls.
 _STRICT_ROWS = 64
 # What undoes 512 rows stays in the processor's caches (decision 41). Values in
 # lists of 512 took 276 to 396 ns a row, bare ones 220 to 334 (decision 52).

@@ -60,7 +60,7 @@ class WindowTask(ReplayTask):
         self._store = MemoryState(codec, mode.skip_bad)
         self._marks = Watermarks(times.channels)
         self._probe: FoldProbe | None = None
-        # A bolt that declares order_insensitive has answered what the probe would ask, at no cost.
+        # A bolt that declares order_insensitive needs no probe.
         if (
             isinstance(bolt, FoldingBolt)
             and times.settings.is_event_time

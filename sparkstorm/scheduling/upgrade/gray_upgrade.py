@@ -1,9 +1,9 @@
-"""Decisions of a gray upgrade (JStorm's GrayUpgradeHandler): classify it, pick the next batch, tell
-when it is over. PURE.
+"""Decisions of a gray upgrade (JStorm's GrayUpgradeHandler): classify it, pick the next batch, find
+its end. PURE.
 
 Laws: a batch is picked once, by one write of the record; children of upgrading_workers are added
-for its workers only; a worker counts as upgraded when it says so under the code that it was to get;
-nothing here depends on what a former handler had in memory.
+for its workers only; a worker counts as upgraded when it reports that it runs the code that it was
+to get; nothing here depends on what a former handler had in memory.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def pick(options: UpgradeOptions, remaining: Workers, seed: str) -> tuple[Worker
 
 
 def done_workers(upgrade: GrayUpgrade, state: UpgradeState, workers: Workers) -> set[WorkerSlot]:
-    """Return the workers that say that they run the code they were to get."""
+    """Return the workers that report that they run the code they were to get."""
     return {
         slot
         for slot, text in state.upgraded.items()
@@ -117,7 +117,7 @@ def done_workers(upgrade: GrayUpgrade, state: UpgradeState, workers: Workers) ->
 
 def confirmed(state: UpgradeState, assignment: Assignment) -> UpgradeState:
     """Return a state whose upgraded workers are those to which the assignment gives the code that
-    they told.
+    they reported.
 
     A worker whose executors were without a place for a while comes back on the topology's code,
     until Nimbus gives it the new one again: until then it is no upgraded worker. Workers without a
@@ -193,7 +193,7 @@ def taken_back(
 def codes_wanted(
     upgrade: GrayUpgrade, state: UpgradeState, assignment: Assignment
 ) -> dict[WorkerSlot, WorkerCode]:
-    """Return the code of each slot with code of its own, as the assignment is to say now.
+    """Return the code of each slot with code of its own, for the next assignment.
 
     Workers that were moved to another slot keep the new code that they had, and workers that come
     back to theirs get it again; a rollback takes it from all.

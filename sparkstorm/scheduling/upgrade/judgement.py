@@ -16,7 +16,7 @@ from sparkstorm.model.upgrade import GrayUpgrade
 
 _FAILED = "FAILED"
 _SUMMED = ("executed", "failed", "parked", "retried", "busy_us")
-# below that a latency says more about the machine, and the start of a process, than about the code
+# below that a latency depends more on the machine, and the start of a process, than on the code
 _LEAST_US = 100
 Counts = Mapping[str, float]
 
@@ -87,7 +87,7 @@ def judge(
     seen: Sightings,
     component_by_task: Mapping[int, str],
 ) -> str:
-    """Return why the upgrade is to be taken back; an empty text while nothing speaks against it."""
+    """Return why the upgrade is to be taken back; an empty text while there is no reason."""
     bounds = upgrade.bounds
     totals: dict[tuple[bool, str], dict[str, float]] = {}
     for beat in beats:

@@ -1,5 +1,5 @@
-"""Live shadow of a gray upgrade: which task is shadowed, and what its worker's heartbeats say about
-the new code. PURE.
+"""Live shadow of a gray upgrade: which task is shadowed, and the figures of its worker's heartbeats
+about the new code. PURE.
 
 Laws: a worker is upgraded only after one process has compared as many tuples as the bar asks for
 and found no difference; the first difference, or new code that cannot run, takes the upgrade back
@@ -52,7 +52,7 @@ def shadowed_task(component: str, component_by_task: Mapping[int, str]) -> int |
 
 
 def shadow_figures(upgrade: GrayUpgrade, beats: Iterable[WorkerBeat]) -> ShadowFigures | None:
-    """Return the newest figures about the new code of an upgrade; None when no worker has told
+    """Return the newest figures about the new code of an upgrade; None when no worker has reported
     any.
     """
     found = [
