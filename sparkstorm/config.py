@@ -24,7 +24,7 @@ from sparkstorm.errors import InvalidConfigError
 
 Value: TypeAlias = Any  # None, bool, int, float, str, and lists and string-keyed dicts of these
 
-OWN_PREFIX = "app."  # keys of the user's own; nobody else reads or checks them
+OWN_PREFIX = "app."  # keys of the user's own; SparkStorm neither reads nor checks them
 _MAX_FILE_BYTES = 1 << 20
 _MAX_DEPTH = 32
 _HIDDEN = "********"
@@ -125,7 +125,7 @@ class Conf(Mapping[str, Value]):
 
     def __init__(self, values: Mapping[str, Value]) -> None:
         self._values: dict[str, Value] = dict(values)
-        # keys whose values must be copied, once somebody has asked
+        # keys whose values must be copied, found at the first access
         self._containers: tuple[str, ...] | None = None
 
     def __getitem__(self, key: str) -> Value:
@@ -215,8 +215,8 @@ class Conf(Mapping[str, Value]):
         return value
 
     def millis(self, name: str) -> int:
-        """The value of a time key in whole milliseconds, whatever its unit; TypeError when it is
-        null or no time.
+        """The value of a time key in whole milliseconds, for any unit; TypeError when it is null or
+        no time.
         """
         value = self[name]
         key = keys()[name]
@@ -287,8 +287,8 @@ def load_conf(path: str | Path) -> dict[str, Value]:
 
 
 def read_yaml(path: str | Path) -> tuple[dict[str, Value], dict[str, int]]:
-    """Return what a YAML file maps to what, and the line of each key; nothing is checked but that
-    it is a harmless mapping.
+    """Return the mapping in a YAML file, and the line of each key; nothing is checked but that it
+    is a plain mapping.
 
     Raises InvalidConfigError as `load_conf` does.
     """
@@ -296,8 +296,8 @@ def read_yaml(path: str | Path) -> tuple[dict[str, Value], dict[str, int]]:
 
 
 def parse_yaml(text: str, path: str | Path) -> tuple[dict[str, Value], dict[str, int]]:
-    """Return what a text maps to what, and the line of each key; `path` is for errors, which are
-    those of `read_yaml`.
+    """Return the mapping in a text, and the line of each key; `path` is for errors, which are those
+    of `read_yaml`.
     """
     _refuse_hostile(text, str(path))
     try:
@@ -333,7 +333,7 @@ def explain(pattern: str) -> list[str]:
     """Return a text for each key that `pattern` names, in the order of defaults.yaml; `*` and `?`
     are wildcards.
 
-    Keys of Storm and JStorm that are not supported say what to use instead. InvalidConfigError when
+    Keys of Storm and JStorm that are not supported come with a replacement. InvalidConfigError when
     nothing has such a name, with the nearest key.
     """
     found = [key.text() for key in keys().values() if fnmatch.fnmatchcase(key.name, pattern)]

@@ -17,14 +17,12 @@ def show(value: object, most: int = 60) -> str:
 
 
 class SparkStormError(Exception):
-    """Root of everything SparkStorm raises on purpose; its text is written for the person who reads
-    it.
-    """
+    """Root of everything SparkStorm raises on purpose; its text is written for the user."""
 
 
 class InvalidTopologyError(SparkStormError):
     """A topology (its name, components, streams, groupings or parallelism) breaks a rule; names the
-    culprit and the mend.
+    faulty part and the mend.
     """
 
 
@@ -83,7 +81,7 @@ class RootInUseError(SparkStormError):
 
 
 class StoreInconsistentError(SparkStormError):
-    """A key holds what we never wrote; the topology is stopped rather than guessed at."""
+    """A key holds a value that we never write; the topology is stopped and not run on a guess."""
 
 
 class StateConflictError(SparkStormError):

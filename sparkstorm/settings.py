@@ -2,7 +2,7 @@
 
 A field is annotated with its key. `Settings.of` checks the value as defaults.yaml describes it, and
 takes that file's default for an absent key: no default is written a second time. Fields of time
-keys are whole milliseconds, whatever the key's unit is. Zero means zero. PURE.
+keys are whole milliseconds, for any unit of the key. Zero means zero. PURE.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Settings:
     @classmethod
     def of_partial(cls, conf: Mapping[str, Any]) -> Self:
         """Read every field of a scheduling problem: null is absent, and numbers out of range are
-        the scheduler's to answer.
+        for the scheduler to refuse.
         """
         keys_by_field = _keys_of(cls)  # type: ignore[arg-type]
         given = {key: conf[key] for key in keys_by_field.values() if conf.get(key) is not None}

@@ -1,7 +1,8 @@
 """TlsFiles: the certificates of connections to Redis and ZooKeeper, as files that each host has
 under the same path.
 
-Paths travel with an address, keys do not: what a slot is told opens nothing on another host.
+Paths travel with an address, keys do not: the address in a slot's spec opens nothing on another
+host.
 """
 
 from __future__ import annotations
@@ -57,8 +58,8 @@ class TlsFiles:
     def _here(self) -> tuple[str | None, str | None, str | None]:
         """Return the whole paths on this host.
 
-        Both clients say no name when they cannot read a file, and take its fault for a server that
-        is away.
+        Both clients name no file that they cannot read, and take its fault for a server that is
+        away.
         """
         if bool(self.certificate) != bool(self.key):
             raise InvalidConfigError(f"{_CERTIFICATE} and {_KEY} are set together or not at all")

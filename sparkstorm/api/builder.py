@@ -122,7 +122,7 @@ class TopologyBuilder:
 
     def build(self) -> Topology:
         """Check everything and return the topology; InvalidTopologyError names the component and
-        says what to write.
+        what to write.
         """
         topology = Topology(dict(self._components))
         validate(topology)

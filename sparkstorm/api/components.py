@@ -79,9 +79,7 @@ class Spout:
         return self.is_exhausted()
 
     def extent(self) -> tuple[int, int]:
-        """Return (total, done) in any unit, for progress displays; (0, 0) if the source does not
-        know.
-        """
+        """Return (total, done) in any unit, for progress displays; (0, 0) if that is not known."""
         return 0, 0
 
     def ack(self, message_id: Any) -> None:

@@ -28,7 +28,8 @@ class TopologyContext:
     `resources` is shared by all tasks of the worker. `column_streams` are the component's streams
     to which a ColumnBolt subscribes: a spout that has Arrow batches emits them there as they are.
     `incarnation` is the random id of the topology's store since it last lost data; with it a sink
-    can name an epoch so that no other ever has its name. `name_effect` is what `effect_key` asks.
+    can name an epoch so that no other ever has its name. `name_effect` is the function behind
+    `effect_key`.
     """
 
     topology_id: str
@@ -123,9 +124,7 @@ class TopologyContext:
         return self.metrics.counter(name)
 
     def register_meter(self, name: str) -> Meter:
-        """Return a meter (`mark`): a counter whose rate is taken by those who read it; Storm's
-        name.
-        """
+        """Return a meter (`mark`): a counter whose rate is taken by its readers; Storm's name."""
         return self.metrics.meter(name)
 
     def register_histogram(self, name: str) -> Histogram:

@@ -1,4 +1,4 @@
-"""Classes behind the function form, and the check of a decorated function when it is added to a
+"""Classes of the function form, and the check of a decorated function when it is added to a
 topology.
 """
 
@@ -34,7 +34,7 @@ _PARAMETERS = {
     "spout": (),
 }
 _YIELDING = ("bolt", "windowed")
-# Instructions that put exactly one value on the stack, whatever it is
+# Instructions that put exactly one value on the stack, of any kind
 _ONE_VALUE = (
     "BUILD_LIST",
     "BUILD_MAP",
@@ -176,7 +176,7 @@ def component_of(id: str, thing: Any, kinds: Sequence[str], outputs: Outputs | N
     """Return the instance that a decorated function stands for, or `thing` itself when it is no
     function.
 
-    InvalidTopologyError names the component, the function and its line, and says what to write.
+    InvalidTopologyError names the component, the function and its line, and what to write.
     """
     declared = declaration_of(thing)
     if declared is None:
@@ -192,7 +192,7 @@ def component_of(id: str, thing: Any, kinds: Sequence[str], outputs: Outputs | N
 def made_of(
     id: str, thing: Any, declared: Declaration, kinds: Sequence[str], outputs: Outputs | None = None
 ) -> Any:
-    """Return the instance that a function stands for under a declaration."""
+    """Return the component of a function under a declaration."""
     where = f"component '{id}': {_named(thing)}"
     if declared.kind not in kinds:
         setter = "set_spout" if declared.kind == "spout" else "set_bolt"

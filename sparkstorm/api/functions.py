@@ -2,7 +2,7 @@
 function is in a topology.
 
 A decorated function stays the function it was, so it can be called in a test and is pickled like
-any other function. `TopologyBuilder` checks it and wraps it in the class that it stands for.
+any other function. `TopologyBuilder` checks it and wraps it in the class of its kind.
 """
 
 from __future__ import annotations
@@ -228,7 +228,7 @@ def spout(*outputs: str | Mapping[str, str]) -> Callable[[FunctionT], FunctionT]
 
 
 def declaration_of(thing: Any) -> Declaration | None:
-    """Return what a decorator says about a function; None for anything else."""
+    """Return the declaration that a decorator has left on a function; None for anything else."""
     found = getattr(thing, _MARK, None)
     return found if isinstance(found, Declaration) else None
 
@@ -273,7 +273,7 @@ def _decorator(declared: Declaration) -> Callable[[FunctionT], FunctionT]:
 
 
 def _marked(function: FunctionT, declared: Declaration) -> FunctionT:
-    # both components would get what was said last
+    # both components would get the last declaration
     if (declaration_of(function) or declared) != declared:
         name = getattr(function, "__name__", function)
         raise TypeError(

@@ -46,7 +46,7 @@ class Counter(_Metric):
 
 
 class Meter(_Metric):
-    """Storm's name for a counter; rates are taken from counts by whoever reads them."""
+    """Storm's name for a counter; rates are taken from counts by their readers."""
 
     __slots__ = ()
 

@@ -17,7 +17,7 @@ class RefusedRows(Exception):
     each with its reason.
 
     After `prepare` has raised it, the worker calls `prepare` again; the sink must have dropped
-    these rows. Raised by `commit` or `recover`, it says that the epoch is in the target but for
+    these rows. Raised by `commit` or `recover`, it means that the epoch is in the target but for
     these rows. Arguments: (tuple, reason) pairs.
     """
 
@@ -103,10 +103,10 @@ class TransactionalSink:
 
     def last_epoch(self) -> int | None:
         """Return the last epoch of this task that the target has, 0 without one; None where the
-        target cannot tell.
+        target does not keep it.
 
         It only reads. Called after `recover`, and after `open` alone where the topology's store has
-        lost data and the worker stops, to say what the target has. The next epoch gets a greater
+        lost data and the worker stops, to report what the target has. The next epoch gets a greater
         number, so that a target never takes it for one that is done, also when the topology's store
         has lost commits that the target has not.
         """

@@ -322,7 +322,7 @@ def check_bolt(
         raise InvalidTopologyError(
             f"{where}: bolts with windows or timers cannot be blocking; block in a later bolt"
         )
-    # else a topology's configuration may still say
+    # else a topology's configuration may still set it
     if isinstance(bolt, WindowedBolt) and read.shape is None and conf:
         raise InvalidTopologyError(
             f"{where} has no window: use with_window, with_session_window or {settings.LENGTH_MS}"

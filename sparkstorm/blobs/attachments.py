@@ -99,7 +99,7 @@ def _add(found: dict[str, bytes], name: str, path: Path, key: str) -> None:
 
 def use(attachments: Mapping[str, bytes], folder: Path) -> None:
     """Unpack into a folder, unless another process of this host did, and make files and packages
-    known to this process.
+    available to this process.
     """
     if not attachments:
         return

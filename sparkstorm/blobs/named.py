@@ -3,7 +3,7 @@
 
 On a host each version lies under its hash. The local name is a link to the newest one, replaced in
 one step: a reader sees a whole version, never a mixture. Left out: a notice to user code, since a
-tuple that is executed twice may meet two versions whether it knows of it or not.
+tuple that is executed twice may meet two versions with or without it.
 """
 
 from __future__ import annotations
@@ -118,8 +118,8 @@ def lay_out(folder: Path, use: BlobUse, key: str, fetch: Callable[[], bytes]) ->
 
 
 def _prune(folder: Path, kept: set[str]) -> None:
-    """Delete versions that no link names, but for these: who has a path of the version before may
-    go on with it.
+    """Delete versions that no link names, but for these: user code with a path of the version
+    before may go on with it.
     """
     kept |= {os.readlink(each) for each in folder.iterdir() if each.is_symlink()}
     for version in (folder / _VERSIONS).iterdir():

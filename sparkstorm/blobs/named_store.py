@@ -20,7 +20,7 @@ from sparkstorm.model.normalise import conf_from_bytes
 
 
 class NamedBlobStore:
-    """Blobs of a cluster by name; `by` is who stores them, for people."""
+    """Blobs of a cluster by name; `by` names the client that stores them."""
 
     def __init__(self, state: StormState, blobs: BlobStore, clock: Clock, by: str) -> None:
         self._state = state

@@ -51,9 +51,7 @@ class BlobStore:
         return key
 
     def _discard(self, metadata: BlobMetadata) -> None:
-        """Take away what a broken-off put left, as far as the stores allow; a sweep finds the
-        rest.
-        """
+        """Delete what a broken-off put left, as far as the stores allow; a sweep finds the rest."""
         with contextlib.suppress(StoreUnavailableError):
             self._remove(metadata)
 

@@ -81,7 +81,7 @@ def open_topology(
         raise
     except ModuleNotFoundError as error:
         raise missing_module(error) from error
-    except Exception as error:  # unpickling imports user modules: whatever they raise is theirs
+    except Exception as error:  # unpickling imports user modules: their errors are the user's
         raise WorkerFailedError(
             f"the topology's code cannot be loaded here: {type(error).__name__}: {error}"
         ) from error

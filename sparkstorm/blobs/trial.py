@@ -26,7 +26,9 @@ _REFUSED = 3
 
 
 def try_code(name: str, code: bytes) -> None:
-    """Open the code in a process of its own; InvalidTopologyError says why it does not open."""
+    """Open the code in a process of its own; InvalidTopologyError has the reason why it does not
+    open.
+    """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "code")
         path.write_bytes(code)

@@ -1,11 +1,10 @@
 """Initial journals of a new topology's tasks, made from a checkpoint.
 
-Every task of a spout or bolt gets one, if only with nothing in it: a task of such a topology that
-finds none knows that the store has lost it, and refuses to count from nothing. Task ids differ
-between two runs (ackers come first), so whatever names a task is told in the new run's terms. State
-can be dealt to another number of tasks where its keys are those of the grouping
-(`state_keyed_by_grouping`), positions where the spout says how (`take_over`); windows and
-everything else need as many tasks.
+Every task of a spout or bolt gets one, even an empty one: a task of such a topology that finds none
+takes that for a loss of the store, and refuses to count from zero. Task ids differ between two runs
+(ackers come first), so all references to tasks are translated to the new run. State can be dealt to
+another number of tasks where its keys are those of the grouping (`state_keyed_by_grouping`),
+positions where the spout has a way (`take_over`); windows and everything else need as many tasks.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ class Seeds:
 
     checkpoint: Checkpoint
     topology: Topology
-    # spouts whose instance knows what was read: their tasks need no position
+    # spouts whose instance has what was read: their tasks need no position
     positioned: frozenset[str]
 
     @classmethod

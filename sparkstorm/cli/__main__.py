@@ -53,9 +53,7 @@ GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
         "completion": ("completion",),
     },
 }
-"""Verbs by what one wants, then by module: of a verb that is asked for only its own module is
-imported.
-"""
+"""Verbs by purpose, then by module: of a given verb only its own module is imported."""
 
 
 class _VerbGroup:
@@ -85,7 +83,7 @@ class _VerbGroup:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Parser that names the nearest word for one that it does not know."""
+    """Parser that names the nearest word for an unknown one."""
 
     def error(self, message: str) -> NoReturn:
         """Write usage and error, and end with exit status 2."""
@@ -149,10 +147,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         print(error, file=sys.stderr, flush=True)
         return FAILED
-    except KeyboardInterrupt as interrupt:  # a request that was waited for says what becomes of it
+    except KeyboardInterrupt as interrupt:  # a request that was waited for reports its state
         print(interrupt, end="\n" if interrupt.args else "", file=sys.stderr)
         return _INTERRUPTED
-    except BrokenPipeError:  # whoever read our output has enough (`| head`)
+    except BrokenPipeError:  # the reader of our output has ended (`| head`)
         # or the interpreter complains at its end
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED

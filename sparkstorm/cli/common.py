@@ -149,8 +149,8 @@ def add_job_options(verb: argparse.ArgumentParser) -> None:
 
 
 def connect(file: str | None) -> ClusterClient:
-    """Connect to a cluster; what speaks to servers is imported now, since verbs that speak to none
-    start without it.
+    """Connect to a cluster; modules for servers are imported now, since verbs without servers start
+    without them.
     """
     from sparkstorm.client import connect as connected
 
@@ -196,7 +196,7 @@ def sampled_topology(arguments: argparse.Namespace, cluster: ClusterClient) -> T
 
 
 def say(arguments: argparse.Namespace, text: str, record: Mapping[str, Any]) -> None:
-    """Write one result: a line for people, or an object."""
+    """Write one result: a readable line, or an object."""
     if is_for_programs(arguments):
         write_json(record)
     else:
@@ -204,7 +204,7 @@ def say(arguments: argparse.Namespace, text: str, record: Mapping[str, Any]) -> 
 
 
 def is_for_programs(arguments: argparse.Namespace) -> bool:
-    """Return whether a program reads what is written, and no person."""
+    """Return whether the output is for a program."""
     return str(arguments.output) != "table"
 
 
@@ -252,7 +252,7 @@ def write_json(value: Any) -> None:
 
 
 def steps(arguments: argparse.Namespace) -> Callable[[str], None]:
-    """Return what says the steps of a request: on stderr when stdout is for a program."""
+    """Return the printer of the steps of a request: on stderr when stdout is for a program."""
     return lambda step: print(
         step, file=sys.stderr if is_for_programs(arguments) else sys.stdout, flush=True
     )

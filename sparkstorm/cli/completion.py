@@ -17,10 +17,10 @@ from typing import Any
 from sparkstorm.cli.common import OK
 
 HIDDEN = "__complete"
-# half is too short for a cluster on another host, with the double one has typed the name
+# half is too short for a cluster on another host, with the double the name has been typed
 _PATIENCE_S = 2
 _PLAIN = re.compile(r"[\w.:@/=+-]+")
-"""Words that no shell takes for anything else; a name with other characters is never offered."""
+"""Words that are plain to every shell; names with other characters are never offered."""
 
 _BASH = """\
 _sparkstorm() {

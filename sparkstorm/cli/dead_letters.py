@@ -134,7 +134,7 @@ def show(arguments: argparse.Namespace) -> int:
 
 
 def letter_text(id: str, letter: DeadLetter) -> str:
-    """Return a letter for people."""
+    """Return a letter as readable text."""
     pairs = zip(letter.fields, letter.values, strict=False)
     values = "".join(f"\n  {name}: {shown(repr(value))}" for name, value in pairs)
     return (

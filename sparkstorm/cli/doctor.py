@@ -106,9 +106,7 @@ def check_machine(arguments: argparse.Namespace) -> int:
 
 
 def health_text(found: Health, width: int | None = None) -> str:
-    """Return the health of a topology for people; its tables in lines of `width` columns at
-    most.
-    """
+    """Return the health of a topology as text; its tables in lines of `width` columns at most."""
     lines = [shown(found.sentence)]
     if found.culprits:
         rows = [(each.fault, each.component, shown(each.sentence)) for each in found.culprits]

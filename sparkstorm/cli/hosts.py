@@ -164,7 +164,7 @@ def drain_text(host: str, plans: Iterable[RebalancePlan], there: Set[WorkerSlot]
 
 
 def mark_text(host: HostView, now_ms: int) -> str:
-    """Return what is said of a host that is drained or excluded."""
+    """Return the sentence on a host that is drained or excluded."""
     why = f": {host.mark_reason}" if host.mark_reason else ""
     workers = f"; {counted(host.slots_used, 'worker is', 'workers are')} still there, until slots elsewhere are free"
     left = workers if host.mark == "drained" and host.slots_used else ""

@@ -244,7 +244,7 @@ def messages_text(found: Sequence[Message], now_ms: int) -> str:
 
 
 def journey_text(found: Journey) -> str:
-    """Return a journey for people."""
+    """Return a journey as readable text."""
     lines = [shown(found.sentence)]
     if found.message is not None:
         began = found.message
@@ -266,7 +266,7 @@ def journey_text(found: Journey) -> str:
 
 
 def traces_text(found: Sequence[Trace]) -> str:
-    """Return traces for people: a line for each message, then one for each of its events."""
+    """Return traces as text: a line for each message, then one for each of its events."""
     if not found:
         return "no message was traced: none was emitted meanwhile, or the topology has no ackers, so that its rows have no roots"
     lines = []

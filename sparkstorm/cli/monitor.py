@@ -165,7 +165,7 @@ def rates(before: Look, now: Look) -> dict[str, Any]:
 
 
 def rates_text(record: Mapping[str, Any]) -> str:
-    """Return a line of rates for people."""
+    """Return a readable line of rates."""
     latencies = [
         "-" if record[name] is None else f"{record[name]:,.0f}" for name in ("p50_ms", "p99_ms")
     ]

@@ -1,9 +1,9 @@
-"""Text for people: tables that fit the terminal, colours of states, and a page that is shown again
-in its place.
+"""Text for the terminal: tables that fit it, colours of states, and a page that is shown again in
+its place.
 
-Only a terminal gets folded tables and colours: what goes to a file or a pipe is the same whatever
-the window's width, one row a line, so that `grep` and `awk` find whole cells. `NO_COLOR`
-(no-color.org) and `TERM=dumb` leave the colours out.
+Only a terminal gets folded tables and colours: output to a file or a pipe is the same for any width
+of the window, one row a line, so that `grep` and `awk` find whole cells. `NO_COLOR` (no-color.org)
+and `TERM=dumb` leave the colours out.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def columns() -> int | None:
 
 
 def show(text: str) -> None:
-    """Write a text for people; on a terminal its states are coloured."""
+    """Write a text; on a terminal its states are coloured."""
     is_coloured = (
         sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     )
@@ -61,7 +61,7 @@ def coloured(text: str) -> str:
 
 
 def table(titles: Sequence[str], rows: Sequence[Sequence[Any]], width: int | None = None) -> str:
-    """Return a table for people: numbers right, texts left.
+    """Return a table as text: numbers right, texts left.
 
     With a `width` in columns, texts are folded within their cells until a line is no longer than
     that, the widest column first. Where that is not enough, columns go below their row, each in

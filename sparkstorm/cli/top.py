@@ -66,7 +66,7 @@ class Rows:
 
 class Top(App[None]):
     """Screen over a read model; `sample` reads the stores once, in a thread, every second. Without
-    it somebody else samples.
+    it another caller samples.
 
     A window of rates is one of `WINDOWS_S`. Names, errors and problems are shown as text: nothing
     in them is markup.
@@ -261,8 +261,8 @@ class Top(App[None]):
 
 
 def _cell(value: str | float) -> Text:
-    """Return a cell: load as a share in the colour of its height, a state in its own; numbers stand
-    right.
+    """Return a cell: load as a share in the colour of its height, a state in its own; numbers are
+    aligned right.
     """
     if isinstance(value, float):
         return Text(

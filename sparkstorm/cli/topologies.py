@@ -249,9 +249,7 @@ def counts_by_component(view: TopologyView) -> dict[str, dict[str, int]]:
 
 
 def status_text(view: TopologyView, now_ms: int, width: int | None = None) -> str:
-    """Return the status of a topology for people; its tables in lines of `width` columns at
-    most.
-    """
+    """Return the status of a topology as text; its tables in lines of `width` columns at most."""
     owner = f", of {view.owner}" if view.owner else ""
     lines = [f"{view.id} is {view.status}, up {lasted(now_ms - view.launch_ms)}{owner}"]
     if view.problem:
@@ -292,7 +290,7 @@ def status_text(view: TopologyView, now_ms: int, width: int | None = None) -> st
 
 
 def _figures(view: TopologyView, width: int | None) -> list[str]:
-    """Return the lines that come from counts: health, components, what went astray, latencies."""
+    """Return the lines from counts: health, components, lost or late tuples, latencies."""
     over = "since it began" if view.judged_s is None else f"last {view.judged_s:.0f} s"
     lines = [f"{shown(view.sentence)} ({over})"]
     if view.components:
@@ -357,7 +355,7 @@ def failures(arguments: argparse.Namespace) -> int:
 
 
 def failures_text(group: FailureGroup) -> str:
-    """Return the failures of one cause for people."""
+    """Return the failures of one cause as text."""
     newest = group.newest
     is_masked = (
         newest is not None
@@ -381,7 +379,7 @@ def failures_text(group: FailureGroup) -> str:
 
 
 def error_text(error: ErrorView) -> str:
-    """Return one error for people."""
+    """Return one error as text."""
     text = "\n".join(map(shown, error.text.splitlines()))
     has_own_name = not error.host or error.place.rpartition(":")[0] == error.host
     place = error.place if has_own_name else f"{error.place} ({error.host})"

@@ -321,7 +321,7 @@ def _show(arguments: argparse.Namespace, found: UpgradeStatus, text: str, parked
 
 
 def completed_text(found: UpgradeStatus) -> str:
-    """Return the end of a gray upgrade for people."""
+    """Return the end of a gray upgrade as text."""
     line = f"{found.topology_id} is {found.status}; the gray upgrade is complete: "
     if not found.other_code:
         return f"{line}all {len(found.remaining)} workers run the new code"
@@ -338,7 +338,7 @@ def status_record(found: UpgradeStatus) -> dict[str, Any]:
 
 
 def status_text(found: UpgradeStatus, now_ms: int) -> str:
-    """Return a status for people."""
+    """Return a status as text."""
     if found.stage is UpgradeStage.NONE:
         line = f"{found.topology_id} is {found.status}; no gray upgrade is under way"
         if found.other_code:

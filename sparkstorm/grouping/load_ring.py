@@ -4,7 +4,7 @@ arguments.
 Weights follow Storm's LoadAwareShuffleGrouping: a receiver that keeps up gains slowly, one that
 falls behind loses fast. The measure is ours: the least number of bytes that waited for a receiver
 over several looks (Nichols and Jacobson, CoDel, 2012), since a receiver that keeps up has an empty
-stream now and then, whatever waits at one moment. Left out: Storm's scopes (own worker, host,
+stream now and then, even with a backlog at one moment. Left out: Storm's scopes (own worker, host,
 rack), which send a task of the sender's worker everything until its queue is nearly full.
 """
 

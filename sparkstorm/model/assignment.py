@@ -163,7 +163,7 @@ class SupervisorInfo:
     store_problem: str = ""  # why this host does not reach Redis; empty while it does
     store_away_ms: int = 0  # for how long, when the record was written
     # Why this host does not reach each of the cluster's other stores, by name; empty while it does.
-    # Its keys are the stores that the host's slots know.
+    # Its keys are the stores in the configuration of the host's slots.
     other_stores: Mapping[str, str] = field(default_factory=dict, metadata=ADDED_LATER)
 
     @property
@@ -229,15 +229,15 @@ class BlobMetadata:
 
 @dataclass(frozen=True, slots=True)
 class NamedBlob:
-    """Newest version of a blob with a name: the key of its bytes, its number, and who stored it
-    when.
+    """Newest version of a blob with a name: the key of its bytes, its number, the client that
+    stored it, and the time.
     """
 
     key: str
     size_bytes: int
     version: int
     changed_ms: int
-    by: str = ""  # "user@host:pid", for people
+    by: str = ""  # "user@host:pid", to be shown
 
 
 @dataclass(frozen=True, slots=True)

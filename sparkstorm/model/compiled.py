@@ -36,4 +36,4 @@ def _load() -> tuple[ModuleType | None, str]:
 
 core: Any
 core, description = _load()
-"""The module, or None; and a phrase for people: which one runs and why."""
+"""The module, or None; and a readable phrase: which one runs and why."""

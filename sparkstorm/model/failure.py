@@ -33,11 +33,11 @@ class FailureKind(StrEnum):
     KILLED = "killed"
     """Worker processes died while they executed this input."""
     HUNG = "hung"
-    """A worker stood still within user code."""
+    """A worker made no progress within user code."""
     REPORTED = "reported"
     """User code called `collector.report_error`; nothing failed by it."""
     PARKED = "parked"
-    """An input was given up after its tries: a dead letter says more."""
+    """An input was given up after its tries: its dead letter has the details."""
     SYSTEM = "system"
     """A worker or Nimbus reports: a death, damaged bytes, a limit that was reached."""
 
@@ -62,9 +62,9 @@ class Failure:
 
     `text` is one sentence that ends with the user's line. `traceback` has the frames of user code,
     outermost first, without the sentence. `worker` is "node:port", `code_version` the sha256 of the
-    topology's code. `waited_ms` says how long the input had waited, in milliseconds, by place:
-    "tree" since the oldest root of its frame was emitted, "stream" in its task's stream, "retries"
-    since its first failure here.
+    topology's code. `waited_ms`: how long the input had waited, in milliseconds, by place: "tree"
+    since the oldest root of its frame was emitted, "stream" in its task's stream, "retries" since
+    its first failure here.
     """
 
     kind: FailureKind
@@ -162,8 +162,8 @@ def group_failures(counts: Mapping[Cause, int], kept: Iterable[Failure]) -> list
 
 
 def killed(deaths: int, end: str = "") -> Failure:
-    """Return the failure of an input that has killed its worker so often; `end` says how the last
-    one ended.
+    """Return the failure of an input that has killed its worker so often; `end`: how the last one
+    ended.
     """
     return Failure(
         FailureKind.KILLED,

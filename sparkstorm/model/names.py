@@ -1,5 +1,5 @@
 """Conversion of names of topologies, components and hosts to names of nodes and files, and of any
-text to one for people.
+text to a readable line.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ def counted(count: int, one: str, many: str = "") -> str:
 
 
 def shown(line: str) -> str:
-    """Return a line without control characters: user code may write what it likes, and a terminal
-    obeys some of it.
+    """Return a line without control characters: user code may write any text, and a terminal
+    carries out some of it.
     """
     return _UNSAFE.sub(lambda found: f"\\x{ord(found[0]):02x}", line.rstrip("\r"))
 

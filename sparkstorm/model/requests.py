@@ -175,9 +175,9 @@ class Request:
     name: str  # of the topology; "" for a request about a host
     created_ms: int
     expires_ms: int  # not carried out when no Nimbus has accepted it by then
-    # SUBMIT, UPDATE: the new one; others: the one that is meant, "" for whichever has the name
+    # SUBMIT, UPDATE: the new one; others: the one that is meant, "" for the one with the name
     topology_id: str = ""
-    client: str = ""  # "user@host:pid", for people
+    client: str = ""  # "user@host:pid", to be shown
     # SUBMIT, UPDATE; UPGRADE: the running topology with the new code and configuration
     base: TopologyBase | None = None
     outline_key: str = ""  # with a base: blob of the SubmittedOutline
@@ -191,7 +191,7 @@ class Request:
     # UPGRADE: also when the code before cannot read the state of the new one
     is_forced: bool = False
     host: str = ""  # DRAIN_HOST, EXCLUDE_HOST, INCLUDE_HOST
-    reason: str = ""  # DRAIN_HOST, EXCLUDE_HOST: for people
+    reason: str = ""  # DRAIN_HOST, EXCLUDE_HOST: to be shown
 
     @property
     def subject(self) -> str:

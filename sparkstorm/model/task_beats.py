@@ -1,4 +1,4 @@
-"""Counts of a task as all read them, and task heartbeats of a topology, gathered from those of its
+"""Counts of a task for all readers, and task heartbeats of a topology, gathered from those of its
 workers. PURE.
 
 The heartbeats are JStorm's TopologyTaskHbInfo (S0.52). The topology master gathers them, for a

@@ -55,8 +55,8 @@ def number_tasks(topology: Topology, conf: Mapping[str, Any]) -> dict[int, str]:
     """Return the component of each task id: from 1, contiguous per component, components sorted by
     id (StormCommon).
 
-    InvalidConfigError when there would be more than MAX_TASKS: they would fill the memory of
-    whoever numbers them.
+    InvalidConfigError when there would be more than MAX_TASKS: they would fill the memory of the
+    process that numbers them.
     """
     component_by_task: dict[int, str] = {}
     for component in sorted(system_topology(topology, conf), key=lambda c: c.id):

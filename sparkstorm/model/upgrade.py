@@ -58,7 +58,7 @@ class GrayUpgrade:
     `code` is the new code, `former` the code of workers without code of their own before,
     `former_by_slot` of the others. `batch` are the workers that were picked last; it is written
     together with `continue_upgrading`, before the workers appear under upgrading_workers, so that
-    no crash picks a second batch. A `rollback` says why it is taken back.
+    no crash picks a second batch. `rollback`: why it is taken back.
     """
 
     topology_id: str

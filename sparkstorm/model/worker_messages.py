@@ -84,7 +84,7 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Alive:
-    """Report of a thread beside the loop: the process runs, whatever its loop does; much output
+    """Report of a thread beside the loop: the process runs, also while its loop stands; much output
     counts as progress.
     """
 
@@ -93,7 +93,7 @@ class Alive:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """Report that the loop gets on; `stats` become part of the worker's heartbeat."""
+    """Report of the loop's progress; `stats` become part of the worker's heartbeat."""
 
     stats: Mapping[str, Any] = field(default_factory=dict)
 

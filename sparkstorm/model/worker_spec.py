@@ -1,5 +1,5 @@
-"""WorkerSpec: what a slot tells its worker process at the start, as the first line of the control
-pipe (strict JSON).
+"""WorkerSpec: the specification of a worker process, the first line of the control pipe from its
+slot (strict JSON).
 
 Tasks and secrets come from this line only, not from environment variables, arguments or files.
 """
@@ -30,9 +30,9 @@ class RedisAddress:
     """Address and credentials of a Redis; an empty password or user means none. A repr does not
     show the password.
 
-    `name` tells the stores of a cluster apart; the only store of a cluster has none. With `master`
-    it is the primary of that name among the servers that the Sentinels at `sentinels` ("host:port")
-    watch; `host` and `port` are then the first Sentinel's.
+    `name` distinguishes the stores of a cluster; the only store of a cluster has none. With
+    `master` it is the primary of that name among the servers that the Sentinels at `sentinels`
+    ("host:port") watch; `host` and `port` are then the first Sentinel's.
     """
 
     host: str

@@ -252,7 +252,7 @@ def replay_html(replay: Any) -> str:
 
 
 def scene_html(scene: Scene) -> str:
-    """Return a schedule: slots by topology, and what the scheduler says of each topology."""
+    """Return a schedule: slots by topology, and the scheduler's status of each topology."""
     names = {each.id: each.name for each in scene.topologies}
     rows = [
         {"topology": names.get(each, each), "the scheduler says": why}

@@ -71,7 +71,7 @@ class _Node:
 def boxes(stacks: Iterable[StackLike], samples: int, seconds: float) -> tuple[list[Box], list[str]]:
     """Return the boxes, a thread's row first, and the names of threads that waited all the time.
 
-    `samples` were taken of every thread over `seconds`. Where the system tells no CPU time, every
+    `samples` were taken of every thread over `seconds`. Where the system has no CPU time, every
     thread is drawn.
     """
     root = _Node()

@@ -171,7 +171,7 @@ class Look:
 
 
 def _own_part(known: KnownTopology) -> KnownTopology:
-    """The topology with what its conf says beyond the defaults: a cluster file should be short
+    """The topology with the settings that differ from the defaults: a cluster file should be short
     enough to read.
     """
     usual = default_conf()
@@ -198,8 +198,8 @@ class Inspector:
     @classmethod
     @contextlib.contextmanager
     def connect(cls, connection_file: str | Path) -> Iterator[Inspector]:
-        """Join the cluster of a connection file; InvalidConfigError or StoreUnavailableError say
-        what is in the way.
+        """Join the cluster of a connection file; InvalidConfigError or StoreUnavailableError name
+        the obstacle.
         """
         at = load_connection(Path(connection_file))
         zookeeper = at.zookeeper

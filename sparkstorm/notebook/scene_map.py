@@ -149,8 +149,8 @@ def _dead_key(scene: Scene) -> list[tuple[str, str]]:
 def _rows(
     scene: Scene, before: Scene | None, cells: _Cells
 ) -> list[tuple[str, str, tuple[int, ...], bool]]:
-    """Node, label, ports and whether the supervisor is gone; slots in use that nobody offers have a
-    cell too.
+    """Node, label, ports and whether the supervisor is gone; slots in use that no supervisor offers
+    have a cell too.
     """
     living = {each.id: each for each in scene.supervisors}
     known = {**{each.id: each for each in (before.supervisors if before else ())}, **living}

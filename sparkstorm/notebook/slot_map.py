@@ -33,7 +33,7 @@ _MOST_ROWS = 60
 
 @dataclass(frozen=True, slots=True)
 class _Slot:
-    """One box: who uses the slot, and the executors in it."""
+    """One box: the topology in the slot, and its executors."""
 
     port: int
     topology: str = ""

@@ -4,8 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from html import escape
 
-# Told apart by people who see colours differently, too (after Okabe and Ito), the system's
-# components grey.
+# Distinct with colour blindness, too (after Okabe and Ito), the system's components grey.
 PALETTE = (
     "#0072b2",
     "#e69f00",
@@ -53,7 +52,7 @@ def cut(words: str, most: int) -> str:
 
 
 def document(width: int, height: int, parts: Iterable[str], title: str) -> str:
-    """A whole drawing in its frame; the title is for readers that do not see it."""
+    """A whole drawing in its frame; the title is for screen readers."""
     frame = f'<rect x="0.5" y="0.5" width="{width - 1}" height="{height - 1}" rx="8" fill="{PAPER}" stroke="{LINE}"/>'
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '

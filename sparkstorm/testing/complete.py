@@ -18,7 +18,7 @@ from sparkstorm.testing.components import CaptureBolt, FeederSpout, fed
 from sparkstorm.testing.local_cluster import LocalCluster
 
 Rows = Sequence[Sequence[Any]]
-# Rows that fail are what such a test is about, however many: none may pause the topology.
+# Rows that fail are the subject of such a test, in any number: none may pause the topology.
 _CONF = {"topology.failure.pause.share": "never"}
 _CAPTURE = "capture-of-complete-topology"
 

@@ -82,7 +82,7 @@ KIND_BY_NAME = {kind.name: kind for kind in KINDS}
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault: `at` counts what its kind's trigger says, `pick` chooses among what is there,
+    """One fault: `at` counts in the unit of its kind's trigger, `pick` chooses among what is there,
     `size` is how long or how many.
     """
 
@@ -97,7 +97,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Last count of each trigger in an unharmed run."""
+    """Last count of each trigger in a run without faults."""
 
     duration_ms: int
     commits: int

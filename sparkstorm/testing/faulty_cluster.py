@@ -49,8 +49,8 @@ QUICK = {
 
 
 class FaultyCluster(LocalCluster):
-    """A cluster under faults; `log` says what was done, in order, and `count` how often each
-    trigger has come.
+    """A cluster under faults; `log` has what was done, in order, and `count` how often each trigger
+    has come.
     """
 
     def __init__(

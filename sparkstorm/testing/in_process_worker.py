@@ -51,7 +51,7 @@ _pids = itertools.count(1000)
 
 
 def die() -> None:
-    """Call it in a component to kill the worker that runs it, in the middle of whatever it does."""
+    """Call it in a component to kill the worker that runs it, in the middle of any work."""
     raise SimulatedDeath
 
 
@@ -179,8 +179,8 @@ class InProcessWorker:
         self._around.simulation.wake(self)
 
     def poll_reports(self) -> list[WorkerReport]:
-        """Return what the worker has said; one that is neither busy nor paused beats whenever it is
-        asked.
+        """Return the worker's reports; one that is neither busy nor paused sends a heartbeat at
+        each call.
         """
         is_responsive = self.exit_code is None and not self.clock.is_busy and not self.is_paused
         if self.run is not None and is_responsive:
@@ -197,7 +197,7 @@ class InProcessWorker:
         """Do nothing: no call hangs where time is simulated."""
 
     def kill(self) -> None:
-        """End it without a word."""
+        """End it without a report."""
         if self.exit_code is None and not self.is_zombie:
             self.end(-signal.SIGKILL, "killed")
 
@@ -303,15 +303,15 @@ class InProcessWorker:
         self._on_news()
 
     def leave(self) -> None:
-        """Let the slot take it for dead while it goes on: it is a zombie until the store turns it
-        away.
+        """Let the slot take it for dead while it goes on: it is a zombie until the store refuses
+        its commits.
         """
         self.is_zombie = True
         self._on_news()
 
     @property
     def is_fenced(self) -> bool:
-        """Return whether the store knows a newer owner of any of its tasks."""
+        """Return whether the store has a newer owner of any of its tasks."""
         tokens = self.spec.token_by_task() if self.spec is not None else {}
         return any(self.data.store.task(task).fence != token for task, token in tokens.items())
 

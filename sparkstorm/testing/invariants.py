@@ -109,7 +109,7 @@ def _by_row(frame: RowFrame) -> list[Roots]:
 
 
 class Invariants:
-    """Call it after every step; AssertionError says what does not hold.
+    """Call it after every step; AssertionError names what does not hold.
 
     1. A commit is applied only of the owner that claimed its tasks last (checked by each simulated
        transport).
@@ -119,9 +119,9 @@ class Invariants:
        twice. (Not where nothing is tracked: under at-most-once.)
     4. When a tree is acked, no row of it waits: neither in a stream behind its task's cursor nor as
        a held input.
-    5. On each edge, rows sent = rows consumed + rows that wait in Redis, in whatever state a crash
-       or a claim has left it. (Not where frames could not be decoded, nor after a hot deploy: the
-       counts of the heir begin afresh.)
+    5. On each edge, rows sent = rows consumed + rows that wait in Redis, in any state after a crash
+       or a claim. (Not where frames could not be decoded, nor after a hot deploy: the counts of the
+       heir begin afresh.)
     """
 
     def __init__(self, cluster: LocalCluster) -> None:

@@ -113,7 +113,7 @@ class LocalCluster:
         self._is_resting = False
         self.poll_ms = poll_ms
         self.nimbus_duties: list[Duty] = []
-        self._submitted: list[Topology] = []  # keeps alive what components made for tests refer to
+        self._submitted: list[Topology] = []  # keeps objects of components made for tests in memory
         self._views: dict[str, LocalTopology] = {}
         self.store = self.open_session("client")
         self.storm_state = StormState(self.store, KEY)
@@ -307,9 +307,7 @@ class LocalCluster:
         return base is not None and base.pending is not None
 
     def _settle(self, topology_id: str) -> None:
-        """Run until the slots have what the assignment wants of them, or a component cannot be
-        started.
-        """
+        """Run until the slots match the assignment, or a component cannot be started."""
         view = self._view(topology_id)
         data = self._data(topology_id)
         self._run_until(lambda: view.is_placed() or data.failure is not None, _PLACED_MS)
@@ -322,7 +320,7 @@ class LocalCluster:
             node.disk.close()
 
     def savepoint(self, folder: Path, name: str | None = None, overwrite: bool = False) -> None:
-        """Write a savepoint as a handle's `savepoint` does; CheckpointError says what is still
+        """Write a savepoint as a handle's `savepoint` does; CheckpointError names what is still
         under way after a minute.
         """
         topology = self.topology(name)
@@ -378,8 +376,8 @@ class LocalCluster:
                 self.simulation.leap(until_ms)
 
     def _raise_paused(self) -> None:
-        """Raise TopologyPausedError when most inputs of a component have failed: nothing more will
-        come of waiting.
+        """Raise TopologyPausedError when most inputs of a component have failed: waiting would
+        change nothing.
         """
         for slot in self.slots:
             worker = (
@@ -416,8 +414,8 @@ class LocalCluster:
         return True
 
     def _raise_failure(self) -> None:
-        """Raise what a worker has died of, when every other start would come to the same end, or of
-        a fed row that is refused.
+        """Raise the error that a worker has died of, when every other start would end the same, or
+        that of a fed row that is refused.
         """
         for data in self.data_plane.all().values():
             if data.failure is not None and not self._is_lively:

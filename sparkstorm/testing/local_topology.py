@@ -1,5 +1,5 @@
-"""A running topology of a simulated cluster, to look at: its workers, states, counts, and what is
-not done yet.
+"""View of a running topology of a simulated cluster: its workers, states, counts, and what is not
+done yet.
 """
 
 from __future__ import annotations
@@ -105,8 +105,8 @@ class LocalTopology:
         return [slot for slot in self.slots if slot.slot in wanted]
 
     def is_placed(self) -> bool:
-        """Return whether every slot runs what the assignment wants of it, and no other slot has a
-        worker of this topology.
+        """Return whether every slot matches the assignment, and no other slot has a worker of this
+        topology.
         """
         assignment = self._state.read_assignment(self.id)
         return all(

@@ -52,7 +52,7 @@ class ControlPlane(WorkerServices, Protocol):
 
 @dataclass(slots=True)
 class SimNode:
-    """A machine: what is on its disk, and the name that others know it by."""
+    """A machine: its disk and its host name."""
 
     disk: MemoryDisk
     host: str
@@ -175,8 +175,8 @@ class SimSlot:
             simulation.add(duty, has_threads=False)
 
     def die(self) -> StateStore | None:
-        """End the slot process without a word: its worker dies with it; its session is returned and
-        lasts until it is closed.
+        """End the slot process without a report: its worker dies with it; its session is returned
+        and lasts until it is closed.
         """
         for duty in self.threads:
             self._around.simulation.discard(duty)
@@ -243,7 +243,7 @@ class SimSlot:
         self.bury(-signal.SIGKILL, "killed")
 
     def bury(self, code: int, reason: str, restart_ms: int = 0) -> None:
-        """End the worker with an exit code; the slot does not hear of it for a while."""
+        """End the worker with an exit code; the slot does not notice it for a while."""
         if (
             self.process is not None
             and self.process.exit_code is None

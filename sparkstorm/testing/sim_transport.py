@@ -166,7 +166,7 @@ class FaultyTransport(SimTransport):
         return super().poll(after, count)
 
     def _reach(self) -> None:
-        """Raise what ends a worker whose patience with Redis is over: here it has none."""
+        """Raise the error of a worker whose patience with Redis is over: here it has none."""
         if self._is_cut():
             raise StoreUnavailableError("Redis cannot be reached: the network is cut")
 

@@ -51,8 +51,8 @@ class Simulation:
         return tuple(self._due_ms)
 
     def add(self, actor: Actor, has_threads: bool = True) -> None:
-        """Let an actor take part, from now on; one without threads of its own is never asked for
-        them.
+        """Let an actor take part, from now on; `wait_for_threads` of one without threads of its own
+        is never called.
         """
         self._due_ms[actor] = self.clock.now_ms()
         if has_threads:
@@ -125,7 +125,7 @@ class Simulation:
         """Move time on to what is due next, at most to a limit; whether there is anything to do
         before the limit.
         """
-        posted = [actor.wait_for_threads() for actor in self._threaded]  # everybody gets the chance
+        posted = [actor.wait_for_threads() for actor in self._threaded]  # every actor gets one
         if any(posted):
             return True
         due_ms = self.next_due_ms()

@@ -61,8 +61,8 @@ class Subject:
 
 @dataclass(frozen=True)
 class Reference:
-    """Results of unharmed runs: states of the bolts that depend on no order, dead letters, and how
-    far the triggers counted.
+    """Results of runs without faults: states of the bolts that depend on no order, dead letters,
+    and how far the triggers counted.
     """
 
     states: Mapping[str, Mapping[str, list[str]]]
@@ -76,8 +76,8 @@ class Reference:
 
 
 class Client:
-    """Makes requests without waiting for them; one in four dies right after, and its requests are
-    carried out all the same.
+    """Client that makes requests without waiting for them; one in four dies right after, and its
+    requests are carried out all the same.
     """
 
     def __init__(self, cluster: FaultyCluster, chance: random.Random) -> None:
@@ -176,7 +176,7 @@ class Trial:
         self._main = _fed(topology, self.feeders)
         self._other = _other_topology()
         self._client = Client(self.cluster, self._chance)
-        self._anew = False  # ZooKeeper lost the topology, which Nimbus's problems said
+        self._anew = False  # ZooKeeper lost the topology, which was among Nimbus's problems
         self.final_states: dict[str, dict[str, list[str]]] = {}
         self.num_dead_letters = 0
         self.failed: dict[str, frozenset[Any]] = {}
@@ -363,8 +363,8 @@ class Trial:
         ]
 
     def _operate(self) -> list[str]:
-        """Do what an operator does after ZooKeeper went back: end what Nimbus's problems name, and
-        submit anew.
+        """Do the steps of an operator after ZooKeeper went back: end what Nimbus's problems name,
+        and submit anew.
         """
         service = self.cluster.service
         nimbus = self.cluster.nimbus
@@ -429,7 +429,7 @@ class Trial:
         return found
 
     def _check(self) -> None:
-        """Compare with what unharmed runs gave."""
+        """Compare with the results of runs without faults."""
         reference = self._reference
         topology = self.cluster.topology(MAIN)
         if self._subject.check is not None:
@@ -463,7 +463,7 @@ class Trial:
 
     def _check_targets(self, reference: Reference) -> None:
         """No row is missing in a target, and none is there twice, unless Redis has lost data and
-        that was said.
+        that was reported.
         """
         for component, found in self.targets().items():
             wanted = Counter(reference.targets.get(component, found))
@@ -497,9 +497,7 @@ class Trial:
 
 
 def has_zookeeper_gone_back(cluster: FaultyCluster) -> bool:
-    """Return whether ZooKeeper has lost what it knew: requests too may be lost then, and their
-    outcomes.
-    """
+    """Return whether ZooKeeper has lost records: requests and outcomes may be lost then too."""
     return any(
         fault.kind.name in ("ZOOKEEPER_BACK", "ZOOKEEPER_EMPTIED") for fault in cluster.struck
     )

@@ -141,13 +141,13 @@ class Trials:
         return tuple(drawn[number] for number in self._only)
 
     def problem(self, seed: int, faults: Sequence[Fault] | None = None) -> str:
-        """Run a seed; what went wrong, or nothing."""
+        """Run a seed; return what went wrong, or nothing."""
         trial = Trial(
             self.subject, seed, self.faults(seed) if faults is None else faults, self.reference
         )
         try:
             trial.run()
-        except Exception as error:  # whatever a run raises is what it has found
+        except Exception as error:  # any error of a run is a finding
             return "\n".join([f"{type(error).__name__}: {error}", *trial.cluster.log])
         return ""
 
@@ -172,7 +172,7 @@ class Trials:
         return kept if self._only is None else [self._only[number] for number in kept]
 
     def explain(self, seed: int, name: str) -> str:
-        """Return what a failing seed shows, shrunk, and the line that runs it again."""
+        """Return the finding of a failing seed, shrunk, and the line that runs it again."""
         kept = self.shrink(seed)
         drawn = draw_faults(seed, self.reference.scale, self._kinds, self._most)
         problem = self.problem(seed, [drawn[number] for number in kept])
@@ -191,7 +191,7 @@ def _reference(subject: Subject) -> Reference:
     for trial in trials:
         try:
             trial.run()
-        except Exception as error:  # whatever a run raises is what it has found
+        except Exception as error:  # any error of a run is a finding
             said = "\n".join(
                 [f"a run without faults fails: {type(error).__name__}: {error}", *trial.cluster.log]
             )

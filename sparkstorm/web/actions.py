@@ -1,6 +1,4 @@
-"""Changes that the page asks for: each with its plan, its command line, and the request that
-carries it out.
-"""
+"""Changes from the page: each with its plan, its command line, and its request to Nimbus."""
 
 from __future__ import annotations
 

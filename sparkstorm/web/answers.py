@@ -50,7 +50,7 @@ Act = Callable[[Request, Any], Any]
 
 
 def json_response(value: Any, status: int = 200) -> Response:
-    """Return a JSON answer that nobody keeps."""
+    """Return a JSON answer that is not cached."""
     body = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode(
         "utf-8", "replace"
     )
@@ -66,7 +66,7 @@ def error_response(status: int, sentence: str) -> Response:
 
 
 def reading(answer: Answer) -> Callable[[Request], Awaitable[Response]]:
-    """Return an endpoint for what only looks at the read model: it never waits for a store."""
+    """Return an endpoint that only looks at the read model: it never waits for a store."""
 
     async def endpoint(request: Request) -> Response:
         return guarded(lambda: json_response(answer(request)))
@@ -76,9 +76,7 @@ def reading(answer: Answer) -> Callable[[Request], Awaitable[Response]]:
 
 
 def acting(act: Act) -> Callable[[Request], Awaitable[Response]]:
-    """Return an endpoint for what asks Nimbus or a store, on a thread; the body, if any, is an
-    object.
-    """
+    """Return an endpoint that asks Nimbus or a store, on a thread; a body is an object."""
 
     async def endpoint(request: Request) -> Response:
         try:

@@ -137,8 +137,8 @@ ROWS: Mapping[str, tuple[Chart, ...]] = {
 
 
 class Alert(NamedTuple):
-    """An alert rule: name, expression, how long it must hold, how grave it is, and a sentence for
-    people.
+    """An alert rule: name, expression, how long it must hold, how grave it is, and a readable
+    sentence.
     """
 
     name: str

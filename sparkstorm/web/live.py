@@ -73,11 +73,11 @@ class Shared(Generic[Key, Made]):
         self._made: dict[Key, Made] = {}
 
     def get(self, key: Key, make: Callable[[], Made]) -> Made:
-        """Return the value of a key, made now if nobody has asked for it."""
+        """Return the value of a key, made now if there is none yet."""
         with self._lock:
             if key in self._made:
                 return self._made[key]
-        made = make()  # not under the lock: two who ask at once make it twice, and nobody waits
+        made = make()  # not under the lock: two callers at once make it twice, and none waits
         with self._lock:
             self._made[key] = made
             while len(self._made) > self._most:

@@ -100,7 +100,7 @@ class OtlpPush:
         while not self._stopping.is_set():
             try:
                 is_taken = self.push()
-            except Exception as error:  # of the SDK: whatever it is, the page goes on
+            except Exception as error:  # of the SDK: after any error the page goes on
                 is_taken = False
                 _LOG.debug("push to %s failed", self._address, exc_info=error)
             if is_taken == self._is_away and not self._stopping.is_set():

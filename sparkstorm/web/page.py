@@ -50,8 +50,8 @@ _BEAT_S = 4.0  # a line of comment this often: the page greys itself after 5 s w
 
 
 class Page:
-    """Handlers over one read model and, for what only the stores can say, connections beside the
-    sampler's.
+    """Handlers over one read model and, for records that only the stores have, connections beside
+    the sampler's.
     """
 
     def __init__(
@@ -100,11 +100,11 @@ class Page:
         ]
 
     async def index(self, request: Request) -> Response:
-        """Return the page; it is the same for everybody, and fetches the rest."""
+        """Return the page; it is the same for every user, and fetches the rest."""
         return FileResponse(STATIC / "index.html", media_type="text/html")
 
     async def session(self, request: Request) -> Response:
-        """Return what the page must know of itself."""
+        """Return the page's own settings."""
         access = self._access
         return JSONResponse(
             {
@@ -158,7 +158,7 @@ class Page:
         """Return what a page shows, one record for all that show the same of one sample."""
         try:
             cluster = self._model.cluster()
-        except Exception as error:  # before the first reading the page shows why
+        except Exception as error:  # before the first reading the page shows the reason
             return {"problem": str(error)}
         return self._records.get(
             (cluster.number, topology, window, component),
@@ -320,7 +320,7 @@ class Page:
         )
 
     def _require_writer(self, why: str) -> None:
-        """Refuse where the connection file may only look."""
+        """Refuse with a read-only connection file."""
         if self._access.is_read_only:
             raise HTTPException(
                 403, f"this server was started with a read-only connection file, and {why}"
@@ -369,7 +369,7 @@ def _text(record: Any) -> str:
 
 
 def _letter(letter: DeadLetter) -> dict[str, Any]:
-    """Return a letter for the page; long values are cut, and the page says so."""
+    """Return a letter for the page; long values are cut, with a mark."""
     values = {
         name: shown(repr(value)[:300])
         for name, value in zip(letter.fields, letter.values, strict=False)

@@ -1,7 +1,7 @@
-"""Guard of the web server: who may ask what, and which headers every answer has.
+"""Guard of the web server: access to its routes, and the headers of every answer.
 
-Everybody on the host reaches a port on loopback, and so does every page in the user's browser. So a
-request needs the token of this start (or the cookie that the token was exchanged for), its Host
+Every user of the host reaches a port on loopback, and so does every page in the user's browser. So
+a request needs the token of this start (or the cookie that the token was exchanged for), its Host
 must be one of ours (a foreign name that resolves to this address is DNS rebinding), its Origin too,
 and a change by cookie a value that only our page can read.
 """

@@ -1,5 +1,5 @@
-"""Process of the web server: one connection, one sampler on a thread, uvicorn until it is told to
-stop.
+"""Process of the web server: one connection, one sampler on a thread, uvicorn until a signal stops
+it.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class SamplerThread:
 
 
 def options() -> dict[str, Any]:
-    """Return uvicorn's settings: what it tells, and what clients may take."""
+    """Return uvicorn's settings: its logs, and its limits for clients."""
     return {
         "access_log": False,  # it would hold the token
         "log_level": "warning",

@@ -41,7 +41,7 @@ def pretty(seconds: float) -> str:
 
 
 def window_hint(window: str) -> str:
-    """Return a window for people."""
+    """Return a window as readable text."""
     return "All time" if window == ":all-time" else pretty(int(window))
 
 

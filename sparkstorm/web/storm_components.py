@@ -130,7 +130,7 @@ def _inputs(view: TopologyView, each: ComponentView, of: Window) -> list[dict[st
 def _outputs(
     view: TopologyView, each: ComponentView, of: Window, is_spout: bool
 ) -> list[dict[str, Any]]:
-    """Return a row per declared stream; a stream that nobody reads is not counted apart."""
+    """Return a row per declared stream; a stream without subscribers is not counted apart."""
     streams = [name for name in each.streams if not name.startswith("__")]
     found = []
     for stream in streams:

@@ -117,7 +117,7 @@ class _Storm:
         )
 
     def lag(self, request: Request) -> Any:
-        """Answer with the spouts whose source tells how far its head is."""
+        """Answer with the spouts whose source reports its head."""
         return components.lag(self.view(request))
 
     def workers(self, request: Request) -> Any:

@@ -1,6 +1,4 @@
-"""Queue of keys by the time they are due, ordered by time and then by key, whatever the order of
-adding.
-"""
+"""Queue of keys by their due time, ordered by time and then by key, in any order of adding."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ IDLE_MS = "topology.bolts.watermark.idle.timeout.ms"
 LATE_STREAM = "topology.bolts.late.tuple.stream"
 SHAPE_KEYS = (LENGTH_COUNT, LENGTH_MS, SLIDE_COUNT, SLIDE_MS, SESSION_GAP_MS)
 LATE_FIELDS = ("component", "stream", "time_ms", "values")
-"""Fields of a late tuple on the late stream: whose it was, its time, and its values by field."""
+"""Fields of a late tuple on the late stream: its sender, its time, and its values by field."""
 
 _LARGEST_MS = 100 * 366 * 86_400_000
 

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 NEVER = -1
-"""The mark of a sender that has said nothing yet; times are never negative."""
+"""The mark of a sender that has sent none yet; times are never negative."""
 END = 2**63 - 1
 """The mark of a sender that will never send again."""
 

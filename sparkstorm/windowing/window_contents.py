@@ -101,8 +101,8 @@ class Folded:
 
 
 class Collected:
-    """Every tuple, under ("t", number, start, *key): written once, whatever else its window
-    gets.
+    """Every tuple, under ("t", number, start, *key): written once, for any number of later tuples
+    in its window.
     """
 
     def __init__(self, store: Store, find_source: FindSource) -> None:

@@ -56,10 +56,10 @@ class Codec:
         self._tag_by_type = {kind: (tag, encode) for kind, (tag, encode, _) in registered.items()}
         self._decode_by_tag = {tag: decode for tag, _, decode in registered.values()}
         self._depth = 0  # of registered values inside registered values being read
-        # raised inside a hook: the packer only says that a hook failed
+        # raised inside a hook: the packer reports only that a hook failed
         self._fault: Exception | None = None
         self.rest: Callable[..., Any] = self._normalise_plain
-        """Decides about what the core's `normalise` does not copy by itself."""
+        """Check of values that the core's `normalise` does not copy by itself."""
         self.normalise: Callable[..., Any] = (
             self.rest if core is None else partial(core.normalise, self.rest)
         )
@@ -96,7 +96,7 @@ class Codec:
         ):
             packed = self.pack(value)
             try:
-                # there and back: a serializer may drop what does not matter to it
+                # there and back: a serializer may drop a part of the value
                 return self.unpack(packed)
             except MalformedFrameError as error:
                 raise CodecError(

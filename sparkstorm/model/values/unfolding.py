@@ -78,7 +78,7 @@ def weigh_plain(data: bytes | memoryview, most: int) -> int:
     """Return the weight of packed values, or the first sum above `most`; damaged bytes weigh
     nothing. Twin of the core's.
 
-    The content of an extension ends with it, whatever length the values in it claim.
+    The content of an extension ends with it, even if the values in it claim a greater length.
     """
     at = 0
     stop = len(data)

@@ -3,8 +3,8 @@ a state and a sink.
 
 The topology reads a log from any position, counts words (the state) and writes each number to files
 (the target), with `topology.store.loss=continue`. The state must be exact. The target must lack no
-number, and may have one number as many times as losses were said before, and once more. A loss that
-is not said within three minutes ends the run.
+number, and may have one number as many times as losses were reported before, and once more. A loss
+that is not reported within three minutes ends the run.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _ZOOKEEPER_DATA = ("zookeeper-data",)
 
 class Log(Numbers):
     """Numbers of a log that has grown since `began_ms`: number n is there n / per_second seconds
-    later, for whoever reads it.
+    later, for any reader.
 
     The gate's text is the number at which it ends.
     """
@@ -87,8 +87,7 @@ def numbers_of(target: Path) -> Counter[int]:
 
 
 def step_since(mark: StoreMark | None, since_ms: int) -> int | None:
-    """Return the newest write that a mark knows of; None for a mark without a write since that
-    time.
+    """Return the newest write in a mark; None for a mark without a write since that time.
 
     A mark is a second old or more; one from before a disaster of ZooKeeper lacks all that a copy of
     Redis has. Its step is then below the copy's, and putting back the copy takes less than the tail
@@ -98,7 +97,7 @@ def step_since(mark: StoreMark | None, since_ms: int) -> int | None:
 
 
 class DisasterRun:
-    """The cluster, its one topology, and the number of losses that were said."""
+    """The cluster, its one topology, and the number of losses that were reported."""
 
     def __init__(self, cluster: ChaosCluster) -> None:
         self.cluster = cluster
@@ -124,8 +123,8 @@ class DisasterRun:
         self.cluster.wait_at_work()
 
     def age(self) -> None:
-        """Wait until what is written now is no tail of the store any more, as its mark in ZooKeeper
-        says.
+        """Wait until what is written now is no tail of the store any more, by its mark in
+        ZooKeeper.
         """
         step = self._known_step()
         self.cluster.wait(lambda: self._known_floor() > step, "writes beyond the tail")
@@ -152,8 +151,8 @@ class DisasterRun:
         return set(self.handle.losses()), errors
 
     def lose(self, strike: Callable[[], None]) -> None:
-        """Let Redis lose data, and wait until that is said in the topology's losses and errors and
-        all tasks work.
+        """Let Redis lose data, and wait until that is in the topology's losses and errors and all
+        tasks work.
         """
         losses, errors = self.reported()
         strike()

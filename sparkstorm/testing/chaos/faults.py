@@ -39,7 +39,7 @@ def _kill(pid: int) -> None:
 
 
 def _kill_with_all_below(cluster: ChaosCluster, pid: int) -> None:
-    """Kill a process, and wait until those are gone that end with it, some a moment later."""
+    """Kill a process, and wait for the end of all that end with it, some a moment later."""
     below = descendants(pid)
     _kill(pid)
     cluster.wait(lambda: all(map(is_gone, below)), "the end of what a killed process had started")

@@ -1,7 +1,7 @@
 """Chaos in real processes: a standing cluster of four topologies on Spark, whose parts are killed,
 paused, cut and filled up.
 
-Last comes a cluster of its own whose stores forget (`disasters.py`). A recovery lasts from the
+Last comes a cluster of its own whose stores lose data (`disasters.py`). A recovery lasts from the
 fault (from its end, where it lasts a while) until every task has worked off some more tuples.
 """
 
@@ -34,7 +34,7 @@ MASTERS: Mapping[str, str] = {
     "at-least-once": LOCAL,
     "at-most-once": STANDALONE,
 }
-"""Spark's master for each guarantee, where none is asked for."""
+"""Spark's master for each guarantee, where none is given."""
 
 
 def schedule(seed: int, names: Sequence[str]) -> Iterator[str]:

@@ -18,7 +18,7 @@ class Exactness:
     """Differences between a topology's state, or the target of its sink, and the expected one,
     under one guarantee.
 
-    `said` counts what is there again after a loss of the stores that was said; it is not in
+    `said` counts what is there again after a loss of the stores that was reported; it is not in
     `doubled`.
     """
 
@@ -33,7 +33,7 @@ class Exactness:
         self, expected: Mapping[Any, int], found: Mapping[Any, int], most_said: int = 0
     ) -> None:
         """Take in one run's state; each key may be there `most_said` times more, because so many
-        losses were said.
+        losses were reported.
         """
         self.runs += 1
         self.expected += sum(expected.values())

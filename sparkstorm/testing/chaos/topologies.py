@@ -1,5 +1,5 @@
-"""Four topologies that chaos runs harm, over numbers without an end, and what each must have
-counted in the end.
+"""Four topologies under the faults of chaos runs, over numbers without an end, and the counts that
+each must have in the end.
 
 A source of numbers emits one number after the other until the file `gate` exists, then a row that
 says how many there were: the expected states follow from it, independently of the engine.

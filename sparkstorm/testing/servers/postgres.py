@@ -73,7 +73,7 @@ class PostgresServer(OwnServer):
 
     def run(self, *statements: str) -> list[Any]:
         """Run statements; the rows of the last one that has any."""
-        # of the extra `servers`: this module is in the wheel, which does not ask for it
+        # of the extra `servers`: this module is in the wheel, which does not require it
         import psycopg
 
         rows: list[Any] = []

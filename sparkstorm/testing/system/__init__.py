@@ -1,3 +1,3 @@
-"""Helpers of system tests: real processes, servers and connections, watched and harmed from
-outside.
+"""Helpers of system tests: real processes, servers and connections, watched and put under faults
+from outside.
 """

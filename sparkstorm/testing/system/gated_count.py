@@ -1,8 +1,8 @@
 """Word count without an end of its own: its source repeats the files until a gate opens.
 
 A fault can be injected at any time, because work is left until the gate opens. The input is still
-known exactly: the source emits a marker line at the end of each file, so that the marker's count
-says how often that file was read.
+known exactly: the source emits a marker line at the end of each file, so that the marker's count is
+how often that file was read.
 """
 
 from __future__ import annotations

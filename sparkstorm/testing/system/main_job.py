@@ -53,13 +53,13 @@ class MainJob:
         }
         self._process: subprocess.Popen[bytes] | None = None
         self._seen: set[int] = set()
-        self._former = 0  # what earlier runs have said, in characters
+        self._former = 0  # length of earlier runs' output, in characters
         self.log = folder / "output.log"
 
     # -- the process -------------------------------------------------------------------------------
 
     def start(self, *more: str) -> None:
-        """Start a run; what it says is appended to `log`."""
+        """Start a run; its output is appended to `log`."""
         command = [
             _spark_submit(),
             "--master",
@@ -135,7 +135,7 @@ class MainJob:
         return found
 
     def close(self) -> None:
-        """End whatever still lives."""
+        """End all processes that still live."""
         if self._process is None:
             return
         for pid in [*self.tree(), self.pid]:
@@ -150,8 +150,8 @@ class MainJob:
         return self.log.read_text(errors="replace") if self.log.exists() else ""
 
     def wait_for(self, condition: Callable[[], object], what: str, seconds: float = 600.0) -> float:
-        """Poll until something holds; the seconds it took. AssertionError with the run's words when
-        it never does.
+        """Poll until something holds; the seconds it took. AssertionError with the run's output
+        when it never does.
         """
         began = time.monotonic()
         while not condition():
@@ -173,7 +173,7 @@ class MainJob:
             return Counter(dict(json.loads(line) for line in lines))
 
     def sight(self) -> Sight:
-        """Eyes on the running topology."""
+        """View of the running topology."""
         assert self._process is not None
         process = self._process
         self.wait_for(
@@ -255,7 +255,7 @@ class Sight:
         return tasks & self.tokens().keys()
 
     def close(self) -> None:
-        """Let go of the stores."""
+        """Close the connections to the stores."""
         self.state.store.close()
         self._reader.close()
 

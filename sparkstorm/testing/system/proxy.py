@@ -252,7 +252,7 @@ class _Pair:
                 return b""
             elif cut is not None:
                 if cut is Cut.WITHIN_REQUEST:
-                    self._reply_cut = cut  # a server that answers half a request is not heard
+                    self._reply_cut = cut  # an answer of the server to half a request is dropped
                     self.server.sendall(request[: length // 2])
                 raise ConnectionAbortedError(cut.value)
             self.server.sendall(request)

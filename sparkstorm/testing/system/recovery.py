@@ -32,7 +32,7 @@ Fault = Callable[["Stage"], float]
 
 @dataclass(slots=True)
 class Stage:
-    """A main job at work, with eyes on it."""
+    """A main job at work, with a view of its topology."""
 
     job: MainJob
     sight: Sight
