@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, defaultdict, namedtuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -193,6 +193,25 @@ class ReliableSpout(Spout):
         self.emit(tup, tup_id, stream, direct_task)
 
 
+class _Named(Tuple):
+    """Tuple as a streamparse bolt sees it: `tup.values.word` beside `tup.values[0]`.
+
+    A tuple of its own, because its values are of another type than those that are recorded, parked
+    and packed; `given` is the tuple that the task has in work.
+    """
+
+    __slots__ = ("given",)
+
+    def __init__(self, given: Tuple, values: tuple[Any, ...]) -> None:
+        super().__init__(values, given.roots, given.source)
+        self.given = given
+
+
+def _given(tup: Tuple) -> Tuple:
+    """Return the tuple that the task has in work for one that its bolt sees."""
+    return tup.given if isinstance(tup, _Named) else tup
+
+
 class Bolt(_Component, api.Bolt):
     """Bolt of streamparse: `initialize`, `process(tup)`, `process_tick(tup)`, `emit`; anchors, acks
     and fails by itself.
@@ -208,7 +227,17 @@ class Bolt(_Component, api.Bolt):
     def prepare(self, conf: api.Conf, context: TopologyContext, collector: OutputCollector) -> None:
         """Prepare the task."""
         self._current: list[Tuple] = []
+        self._types: dict[tuple[str, str], Callable[..., tuple[Any, ...]]] = {}
         self._begin(conf, context, collector)
+
+    def _named(self, tup: Tuple) -> Tuple:
+        """Return a tuple whose values are read by name too; names that Python cannot have are
+        `_0`, `_1`, ..., as in streamparse.
+        """
+        key = tup.component, tup.stream
+        if (made := self._types.get(key)) is None:
+            made = self._types[key] = namedtuple("Values", tup.fields, rename=True)
+        return _Named(tup, made(*tup.values))
 
     def execute(self, tup: Tuple) -> None:
         """Process one tuple or tick."""
@@ -218,7 +247,7 @@ class Bolt(_Component, api.Bolt):
                 self._current = []
                 self.process_tick(tup)
                 return
-            self.process(tup)
+            self.process(self._named(tup))
             if self.auto_ack:
                 self.ack(tup)
         except Exception as error:  # user code may raise anything
@@ -249,18 +278,19 @@ class Bolt(_Component, api.Bolt):
         _refuse_task_ids(need_task_ids)
         if anchors is None:
             anchors = self._current if self.auto_anchor else ()
+        given = [_given(anchor) for anchor in anchors]
         if direct_task is not None:
-            self._collector.emit_direct(direct_task, list(tup), list(anchors), stream or "default")
+            self._collector.emit_direct(direct_task, list(tup), given, stream or "default")
         else:
-            self._collector.emit(list(tup), list(anchors), stream or "default")
+            self._collector.emit(list(tup), given, stream or "default")
 
     def ack(self, tup: Tuple) -> None:
         """Mark a tuple as done."""
-        self._collector.ack(tup)
+        self._collector.ack(_given(tup))
 
     def fail(self, tup: Tuple) -> None:
         """Mark a tuple as failed."""
-        self._collector.fail(tup)
+        self._collector.fail(_given(tup))
 
     def raise_exception(self, exception: BaseException, tup: Any = None) -> None:
         """Record an error of this component."""
@@ -309,7 +339,8 @@ class BatchingBolt(Bolt):
     def execute(self, tup: Tuple) -> None:
         """Put a tuple to its batch; at a tick, process what is due."""
         if not tup.is_tick:
-            self._batches[self.group_key(tup)].append(tup)
+            named = self._named(tup)
+            self._batches[self.group_key(named)].append(named)
             return
         self.process_tick(tup)
         self._ticks += 1
@@ -327,7 +358,8 @@ class BatchingBolt(Bolt):
             except Exception as error:  # as above
                 self.raise_exception(error)
                 for tup in tups if self.auto_fail else ():
-                    self._collector.fail(tup, f"its batch failed: {type(error).__name__}: {error}")
+                    reason = f"its batch failed: {type(error).__name__}: {error}"
+                    self._collector.fail(_given(tup), reason)
             else:
                 for tup in tups if self.auto_ack else ():
                     self.ack(tup)

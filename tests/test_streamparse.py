@@ -113,6 +113,40 @@ def test_streams_names_and_groupings_lead_where_the_class_says() -> None:
     assert len(done.acked["numbers"]) == 3
 
 
+class Named(Bolt):
+    outputs = ["n", "of"]
+    auto_ack = False
+
+    def process(self, tup: Any) -> None:
+        first, second = tup.values
+        assert (tup.values.word, tup.values._1) == (first, second) == (tup["word"], tup["class"])
+        self.emit([tup.values.word, list(tup.values)], anchors=[tup])
+        if first == "bad":
+            self.fail(tup)
+        else:
+            self.ack(tup)
+
+
+class Words(Spout):
+    outputs = ["word", "class"]
+
+
+class ByName(Topology):
+    words = Words.spec()
+    named = Named.spec(inputs=[words])
+
+
+def test_values_are_read_by_name_and_a_failed_tuple_keeps_plain_ones() -> None:
+    done = complete_topology(
+        ByName(),  # type: ignore[arg-type]
+        {"words": [["dog", 1], ["bad", 2]]},
+        conf={"topology.max.retries": 0},
+    )
+    assert done["named"] == [("dog", ["dog", 1])] and len(done.acked["words"]) == 1
+    (letter,) = done.dead_letters
+    assert type(letter.values) is tuple and letter.values == ("bad", 2)
+
+
 class Batches(BatchingBolt):
     outputs = ["key", "sum"]
     ticks_between_batches = 2
@@ -121,7 +155,7 @@ class Batches(BatchingBolt):
         return tup.values[0] % 2
 
     def process_batch(self, key: Any, tups: list[Any]) -> None:
-        self.emit([key, sum(tup.values[0] for tup in tups)])
+        self.emit([key, sum(tup.values.n for tup in tups)])
 
 
 class Tickless(TicklessBatchingBolt):
