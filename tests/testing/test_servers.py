@@ -12,7 +12,7 @@ import urllib.error
 import pytest
 
 from sparkstorm.cli.dev import sample_clicks
-from sparkstorm.testing.servers import ObjectStore
+from sparkstorm.testing.servers import ObjectStore, PostgresServer
 from sparkstorm.testing.system.processes import descendants, is_gone
 from tests import pages
 from tests.waiting import wait_until
@@ -52,6 +52,14 @@ def test_a_server_ends_when_the_process_that_started_it_is_killed() -> None:
         "the end of the server and its children",
     )
     shutil.rmtree(folder)
+
+
+@pytest.mark.system
+def test_postgres_gives_text_where_no_locale_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE"):
+        monkeypatch.delenv(name, raising=False)
+    with PostgresServer() as postgres:
+        assert postgres.run("SELECT 'ä'::text") == [("ä",)]
 
 
 @pytest.mark.system

@@ -61,6 +61,8 @@ class PostgresServer(OwnServer):
         self.url = f"postgresql+psycopg://{_USER}@127.0.0.1:{self.port}/postgres"
         command = [str(self._bin / "initdb"), "-D", str(self.folder / "data"), "-U", _USER]
         command += ["--auth=scram-sha-256", f"--pwfile={secret}", "--no-sync"]
+        # without a locale, as in containers, it would take SQL_ASCII, whose text clients give as bytes
+        command += ["--encoding=UTF8", "--locale=C"]
         pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
         done = subprocess.run(
             command, cwd=self.folder, timeout=180, check=False, **pipes, **as_user
