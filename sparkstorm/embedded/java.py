@@ -18,7 +18,8 @@ from pathlib import Path
 from sparkstorm.errors import EmbeddedServerError
 
 OLDEST_VERSION = 17
-DEBIAN_PACKAGE = "openjdk-17-jre-headless"
+# a release's own: Debian 12 has 17 alone, Debian 13 has 21 and 25 and no 17
+DEBIAN_PACKAGE = "default-jre-headless"
 _ADVICE = f"install one (Debian: apt-get install {DEBIAN_PACKAGE}) or set JAVA_HOME to it"
 
 
