@@ -50,7 +50,7 @@ class _Column:
 
 
 class JoinBolt(WindowedBolt):
-    """Joins streams by equal keys within each window; emits one row per combination.
+    """Bolt that joins streams by equal keys within each window and emits one row per combination.
 
     Sources are written as in `inputs=`: "component" or "component:stream". The first stream's rows
     come first; each further stream is joined to a stream before it (the first, unless `to` names

@@ -13,7 +13,7 @@ from sparkstorm.model.tuples import Tuple
 
 
 class RefusedRows(Exception):
-    """Raised by a TransactionalSink for tuples that the target will never take: they are parked,
+    """Error of a TransactionalSink for tuples that the target will never take: they are parked,
     each with its reason.
 
     After `prepare` has raised it, the worker calls `prepare` again; the sink must have dropped

@@ -154,7 +154,7 @@ class TimeAware(Stateful):
     _time: Mapping[str, Any] = {settings.TIMESTAMP_FIELD: None}
 
     def prepare(self, conf: Conf, context: TopologyContext) -> None:
-        """Called once per task before the first tuple, in the worker."""
+        """Prepare the task: called once in the worker, before the first tuple."""
 
     def on_timer(self, timer: Timer, collector: BasicOutputCollector) -> None:
         """Handle a timer that is due; an exception undoes what this call did, and it is tried

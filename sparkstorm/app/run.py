@@ -305,7 +305,7 @@ def end(handle: TopologyHandle) -> None:
 
 
 class StoppedError(BaseException):
-    """Raised by the signal handler, in any code of the main thread: no library may take it for a
+    """Interrupt by the signal handler, in any code of the main thread: no library may take it for a
     fault of its own.
     """
 

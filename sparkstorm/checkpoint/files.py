@@ -127,8 +127,8 @@ class Checkpoint:
 
 
 class CheckpointWriter:
-    """Writes a checkpoint beside its folder; `close` gives it its name, leaving without it removes
-    what there is.
+    """Writer of a checkpoint beside its folder; `close` gives it its name, leaving without it
+    removes what there is.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp(), "one")

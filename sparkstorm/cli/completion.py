@@ -76,7 +76,7 @@ def complete(words: Sequence[str], parser: argparse.ArgumentParser) -> int:
 
 
 class _TooLongError(BaseException):
-    """Raised when the cluster has not answered in time; no client takes it for an error of its
+    """Interrupt when the cluster has not answered in time; no client takes it for an error of its
     own.
     """
 

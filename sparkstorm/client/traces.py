@@ -21,8 +21,8 @@ ENDED = ("acked", "given up")
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that a task did with rows of a message, committed at `committed_us` (microseconds
-    since the epoch).
+    """Action of a task on rows of a message, committed at `committed_us` (microseconds since the
+    epoch).
     """
 
     what: str  # "emitted", "executed", "held", "failed", "acked", "given up"

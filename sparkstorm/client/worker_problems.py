@@ -26,7 +26,8 @@ _DIGITS = re.compile(r"[\d.,]+")
 
 
 class DeadWorkers:
-    """Finds workers whose heartbeats are old and do not change; `read` reads one heartbeat again.
+    """Finder of workers whose heartbeats are old and do not change; `read` reads one heartbeat
+    again.
 
     An old time alone may come from a host's clock: if there is one, the old heartbeats are read
     again after `wait` (seconds) of one and a half of their periods, `beat_ms`. There is one wait

@@ -39,8 +39,8 @@ class _Call:
 
 
 class DrpcSpout(Spout):
-    """Emits (args, return-info) for each request to a function; the request is answered by what
-    `ReturnResults` sends back.
+    """Spout that emits (args, return-info) for each request to a function; the request is answered
+    by what `ReturnResults` sends back.
 
     The routes are Storm's: `GET /drpc/FUNCTION/ARGS`, and `POST /drpc/FUNCTION` with the arguments
     as body. An answer is 200 with the result as text; 500 when a tuple of the request was parked,
@@ -180,8 +180,8 @@ class _Handler(SpoutHandler):
 
 
 class ReturnResults(BasicBolt):
-    """Sends results back: of each tuple the first value is the result, the last one the return-info
-    of its request.
+    """Bolt that sends results back: of each tuple the first value is the result, the last one the
+    return-info of its request.
 
     A result that is no text is sent as JSON. It is sent while the tuple is executed, so a caller
     may have it a moment before what its request changed is committed; a tuple that is tried again

@@ -13,7 +13,8 @@ from sparkstorm.errors import InvalidConfigError
 
 
 class DeltaSink(TableSink):
-    """Appends rows to a Delta table ("tables/clicks", "s3://bucket/clicks"), exactly once.
+    """Sink that appends rows to a Delta table ("tables/clicks", "s3://bucket/clicks"), exactly
+    once.
 
     An epoch is one Parquet file, which is written first and is part of the table once the table's
     log names it. The same entry of the log has the epoch as transaction (`txn`: application id

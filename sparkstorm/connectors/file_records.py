@@ -38,7 +38,7 @@ class RecordReader(Protocol):
 
 
 class TextReader:
-    """Reads records of text; a position is an offset in (unpacked) bytes."""
+    """Reader of records of text; a position is an offset in (unpacked) bytes."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ _DAMAGES = ("thrift", "orrupt", "end of stream", "ecompress")  # of a page, in p
 
 
 class ParquetReader:
-    """Reads a Parquet file by batches; a position is a number of rows."""
+    """Reader of a Parquet file by batches; a position is a number of rows."""
 
     def __init__(self, source: Any, at: int, types: Mapping[str, str], where: str) -> None:
         import pyarrow.parquet as pq
@@ -168,7 +168,7 @@ class ParquetReader:
 
 
 class ParquetRows:
-    """Reads a Parquet file row by row."""
+    """Reader of a Parquet file row by row."""
 
     def __init__(self, reader: ParquetReader) -> None:
         self._reader = reader
@@ -260,7 +260,7 @@ def json_parser(
 
 
 def _load(data: bytes) -> Any:
-    """Return a JSON value with spaces around it, or say why there is none."""
+    """Return a JSON value with spaces around it; an error names why there is none."""
     try:
         return json.loads(data)
     except ValueError as error:

@@ -41,7 +41,7 @@ class FileSizes(TypedDict, total=False):
 
 
 class FileSink(TransactionalSink):
-    """Writes rows to files of a folder ("out", "s3://bucket/out"), exactly once.
+    """Sink that writes rows to files of a folder ("out", "s3://bucket/out"), exactly once.
 
     `schema` declares the columns: "user string, clicks bigint", or a `pyarrow.Schema`; Parquet
     needs one. An epoch is staged under `_staging` and appears by a rename (in an object store: by a

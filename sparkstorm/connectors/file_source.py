@@ -77,7 +77,7 @@ def _file(position: Sequence[int]) -> _File:
 
 
 class Files(ReplayableSpout):
-    """Emits each record of the files that match its patterns exactly once.
+    """Spout that emits each record of the files that match its patterns exactly once.
 
     `format` is "lines" (field `line`), "json" (an object a line), "csv" (with a header) or
     "parquet"; the latter three need `fields`, as names or as types by name. Text may be packed

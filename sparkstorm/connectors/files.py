@@ -61,8 +61,8 @@ def _sized(files: str | Path | Sequence[tuple[str, int] | str | Path]) -> list[t
 
 
 class FileLines(ReplayableSpout):
-    """Emits every line of its files, without the line end; message id file number * 2**40 + byte
-    offset.
+    """Spout that emits every line of its files, without the line end; message id file number *
+    2**40 + byte offset.
 
     `files` are paths of files or folders, or what `find_files` returned. Files are dealt to tasks
     so that each gets about the same bytes, and each task reads its files in the order of their

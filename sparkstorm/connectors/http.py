@@ -148,7 +148,7 @@ class _Request:
 
 
 class Webhook(Spout):
-    """Emits the JSON objects that are posted to it: named `fields`, and the request's
+    """Spout that emits the JSON objects that are posted to it: named `fields`, and the request's
     `Idempotency-Key` (`idempotency_key`).
 
     A request is one object or a list of them. It is answered with 200 once every tuple of it was
@@ -271,8 +271,8 @@ class _Handler(SpoutHandler):
 
 
 class HttpSink(TransactionalSink):
-    """Posts rows as JSON, one request each or `batch` rows as a list, after the commit; idempotent
-    by `Idempotency-Key`.
+    """Sink that posts rows as JSON, one request each or `batch` rows as a list, after the commit;
+    idempotent by `Idempotency-Key`.
 
     The key names topology, component, task, the store's incarnation, epoch and place, and is the
     same whenever the request is repeated. Rows are an outbox in the worker's commit. Answers of

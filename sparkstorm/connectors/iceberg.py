@@ -11,7 +11,7 @@ from sparkstorm.errors import InvalidConfigError
 
 
 class IcebergSink(TableSink):
-    """Appends rows to an Iceberg table ("db.clicks"), exactly once.
+    """Sink that appends rows to an Iceberg table ("db.clicks"), exactly once.
 
     An epoch is one Parquet file, which is written first and is part of the table once a snapshot
     names it. The same commit sets the table's property

@@ -36,7 +36,7 @@ _META = {
 
 
 class KafkaSource(ReplayableSpout):
-    """Emits the records of Kafka topics, each exactly once.
+    """Spout that emits the records of Kafka topics, each exactly once.
 
     Without `fields` a tuple has `value` as text (`binary=True`: bytes); with them, values are JSON
     objects and these their fields. Then come `key`, `topic`, `partition`, `offset` and the record's
@@ -405,7 +405,7 @@ class KafkaSource(ReplayableSpout):
         return (int(partition) + crc32(topic.encode())) % self._tasks == self._index
 
     def _assign(self) -> None:
-        """Take up this task's partitions, at their positions or where `start` says."""
+        """Take up this task's partitions, at their positions or where `start` sets them."""
         from confluent_kafka import TopicPartition
 
         new = []

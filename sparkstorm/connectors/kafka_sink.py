@@ -17,7 +17,7 @@ from sparkstorm.model.values.tagged import row_writer, to_json
 
 
 class KafkaSink(TransactionalSink):
-    """Produces rows to a Kafka topic in transactions, exactly once for readers with
+    """Sink that produces rows to a Kafka topic in transactions, exactly once for readers with
     `read_committed`.
 
     A record's value is a JSON object of the tuple, or the field `value` as it is (text or bytes);
@@ -115,7 +115,7 @@ class KafkaSink(TransactionalSink):
         return int(self._speaking(self._committed))
 
     def cleanup(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         self._drop()
         if self._groups is not None:
             self._groups.close()

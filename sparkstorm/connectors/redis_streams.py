@@ -38,8 +38,8 @@ return 1
 
 
 class RedisSource(ReplayableSpout):
-    """Emits the entries of Redis streams exactly once: named fields as text, the entry's `id` and
-    its time (`time_ms`).
+    """Spout that emits the entries of Redis streams exactly once: named fields as text, the entry's
+    `id` and its time (`time_ms`).
 
     The streams of a task are read in step by event time: that of the field `time`, which has
     milliseconds as text, or what the function `time` makes of a record's fields by name; else the
@@ -280,8 +280,8 @@ def _loss(info: Mapping[str, Any], last: str, passed: int | None) -> str:
 
 
 class RedisSink(TransactionalSink):
-    """Appends rows to a Redis stream, exactly once: entries and the epoch's number are written by
-    one script.
+    """Sink that appends rows to a Redis stream, exactly once: entries and the epoch's number are
+    written by one script.
 
     Fields become the entry's; text and bytes as they are, other values as JSON. The rows are an
     outbox in the worker's commit. The number is kept under

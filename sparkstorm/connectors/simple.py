@@ -13,8 +13,8 @@ from sparkstorm.model.values.tagged import to_json
 
 
 class Rate(ReplayableSpout):
-    """Emits the numbers 0, 1, 2 ... with their times, so many a second over all tasks; `rows` of
-    them, or without an end.
+    """Spout that emits the numbers 0, 1, 2 ... with their times, so many a second over all tasks;
+    `rows` of them, or without an end.
 
     Row n is due, and has the time, n / rows_per_second after the start of the first run.
     """
@@ -63,8 +63,8 @@ class Rate(ReplayableSpout):
 
 
 class Console(BasicBolt):
-    """Prints each tuple as a line of its worker's log: component, then the fields as JSON. At least
-    once.
+    """Bolt that prints each tuple as a line of its worker's log: component, then the fields as
+    JSON. At least once.
     """
 
     def prepare(self, conf: Conf, context: TopologyContext) -> None:

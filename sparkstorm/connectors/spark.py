@@ -29,8 +29,8 @@ _BATCH_ROWS = 8192
 
 
 class SparkSource(ReplayableSpout):
-    """Emits the rows of a Spark Python data source (`pyspark.sql.datasource.DataSource`), each
-    exactly once.
+    """Spout that emits the rows of a Spark Python data source
+    (`pyspark.sql.datasource.DataSource`), each exactly once.
 
     The position is the source's own offsets with the rows read of the range at hand; a partition
     that was being read is read again after a crash, up to where it was. So `read` of a partition
@@ -261,7 +261,7 @@ class SparkSource(ReplayableSpout):
 
 
 class SparkSink(TransactionalSink):
-    """Writes through a Spark Python data source's `DataSourceStreamWriter`, or its
+    """Sink that writes through a Spark Python data source's `DataSourceStreamWriter`, or its
     `DataSourceWriter` where it has no other.
 
     `write` runs in the epoch's first phase, `commit` after the worker's commit, with the epoch of
@@ -306,7 +306,7 @@ class SparkSink(TransactionalSink):
         self._checks: list[Callable[[Any], None]] | None = None
 
     def begin(self, epoch: int) -> None:
-        """Begin without rows; the first epoch's writer tells whether batches are wanted."""
+        """Begin without rows; the first epoch's writer decides whether batches are passed."""
         self._rows = []
         if self._checks is None:
             if _takes_arrow(self._writer(epoch)):

@@ -42,8 +42,8 @@ return 1
 
 
 class SparkFrame(RedisSource):
-    """Emits the rows that `send_frame` puts into a Redis stream, each exactly once: of any source
-    that a Spark cluster can read.
+    """Spout that emits the rows that `send_frame` puts into a Redis stream, each exactly once: of
+    any source that a Spark cluster can read.
 
     `fields` are columns of the frame, as names or types by name. Entries are deleted when all
     tuples up to theirs are done. One that is no such row goes to the stream `bad` (id, text,

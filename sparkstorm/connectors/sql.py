@@ -28,7 +28,8 @@ _PARAMETER = re.compile(r"(?<![:\w\\]):(?=\w)")  # as SQLAlchemy finds it: withi
 
 
 class SqlSource(ReplayableSpout):
-    """Emits the rows of a table or query in the order of a growing column, each exactly once.
+    """Spout that emits the rows of a table or query in the order of a growing column, each exactly
+    once.
 
     `key` is a column that grows and is unique, such as an identity; the position is its last value.
     Transactions may commit in another order than they drew their numbers: a whole number that is

@@ -30,7 +30,7 @@ _IDLE_SECS = 30
 
 
 class SqlSink(TransactionalSink):
-    """Inserts rows into a table, exactly once: the epoch's number is written into
+    """Sink that inserts rows into a table, exactly once: the epoch's number is written into
     `sparkstorm_epochs` in the same transaction.
 
     The tuples' fields are the columns, unless `fields` names some of them. The rows of an epoch are

@@ -24,8 +24,8 @@ class TableSizes(FileSizes, total=False):
 
 
 class TableSink(FileSink):
-    """Writes an epoch as one Parquet file, then names file and epoch in one entry of the table's
-    log.
+    """Sink that writes an epoch as one Parquet file, then names file and epoch in one entry of the
+    table's log.
 
     The log has the number of each task's last epoch, so a commit that is repeated changes nothing.
     A subclass opens the table (`_make_table`, `_newest_table`), finds the place of its files

@@ -28,8 +28,8 @@ _READ_PER_CALL = 256
 
 
 class RecordTime:
-    """Takes the event time of a record: the field that `time` names, or what the function `time`
-    makes of the fields by name.
+    """Reader of the event time of a record: the field that `time` names, or what the function
+    `time` makes of the fields by name.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class _Partition:
 
 
 class PartitionOrder:
-    """Gives out records of partitions by their clocks, as Kafka Streams does (KIP-353, KIP-695).
+    """Merge of records of partitions by their clocks, as in Kafka Streams (KIP-353, KIP-695).
 
     A record goes out when no partition that still has records can have an older clock. So a record
     is behind the newest one that was given out by as much as it is behind its own partition's
@@ -179,7 +179,7 @@ class _Ahead(Generic[T]):
 
 
 class MergedInputs(Generic[T]):
-    """Gives out records of inputs that are read one record ahead, by their clocks; of equal ones,
+    """Merge of records of inputs that are read one record ahead, by their clocks; of equal ones,
     the input of lower rank first.
 
     An input that has nothing is left out until it is added again: so it is not waited for.

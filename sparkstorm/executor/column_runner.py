@@ -41,8 +41,8 @@ Divide = Callable[[Any], list[tuple[Rows, Any]]]
 
 
 class ColumnRunner(BasicRunner):
-    """Runs a ColumnBolt over batches; one that fails is undone, and its rows are executed one by
-    one.
+    """Runner of a ColumnBolt over batches; one that fails is undone, and its rows are executed one
+    by one.
     """
 
     def __init__(
@@ -118,7 +118,9 @@ class ColumnRunner(BasicRunner):
 
 
 class BatchEmitter:
-    """Emits batches of one task: as pieces where types and groupings allow it, else row by row."""
+    """Emitter of batches of one task: as pieces where types and groupings allow it, else row by
+    row.
+    """
 
     def __init__(self, emitter: Emitter) -> None:
         self._emitter = emitter

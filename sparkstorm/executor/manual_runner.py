@@ -144,7 +144,7 @@ def _run_tuples(
 
 
 class ManualRunner(Runner):
-    """Runs a Bolt over rows and is its OutputCollector; calls from other threads are taken in by
+    """Runner of a Bolt over rows, and its OutputCollector; calls from other threads are taken in by
     the loop.
 
     `is_answering`: what other threads emit for inputs that are open leaves with their ack.

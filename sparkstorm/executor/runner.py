@@ -137,7 +137,7 @@ def _run_values(
 
 
 class BasicRunner(Runner):
-    """Runs a BasicBolt over rows: an input is done when execute returns."""
+    """Runner of a BasicBolt over rows: an input is done when execute returns."""
 
     def __init__(
         self,

@@ -54,7 +54,7 @@ MOST_AT_ONCE = 4096
 
 
 class TimedRunner(Runner):
-    """Runs one task of a WindowedBolt or TimedBolt."""
+    """Runner of one task of a WindowedBolt or TimedBolt."""
 
     def __init__(
         self,
@@ -330,11 +330,13 @@ class TimedRunner(Runner):
             self._timer_is_firing = False
 
     def _may_set_event_timer(self) -> bool:
-        """After the end of all input a timer that sets timers would go on for ever."""
+        """Return whether a timer may be set: after the end of all input, timers that set timers
+        would never end.
+        """
         return not (self._timer_is_firing and self._watermark_ms == END)
 
     def _take_in(self, row: Row) -> None:
-        """A tuple's turn has come."""
+        """Take in a tuple whose turn has come."""
         source = row.tuple.source
         if self._windows is None:
             self._execute(row.tuple)

@@ -63,8 +63,8 @@ _BY_HAND = "asked for by a request"
 
 
 class GrayUpgrades:
-    """Begins, continues and ends gray upgrades; runs the handler of topologies without a topology
-    master.
+    """Verbs that begin, continue and end gray upgrades, and the handler of topologies without a
+    topology master.
     """
 
     def __init__(self, parts: NimbusParts, wake: Callable[[], None]) -> None:

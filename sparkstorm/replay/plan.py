@@ -226,7 +226,7 @@ def components_in_order(topology: Topology) -> list[str]:
     order: list[str] = []
     while missing:
         # By id among those that are ready: stages, and with them the sources of chunks, have the
-        # same numbers in whatever order a program adds its components.
+        # same numbers in any order in which a program adds its components.
         ready = sorted(id for id, sources in missing.items() if not sources - set(order))
         if not ready:
             raise InvalidTopologyError(

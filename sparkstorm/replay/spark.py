@@ -80,7 +80,7 @@ WriteChunks = Callable[[Iterable[Chunk]], Iterator[pa.RecordBatch]]
 
 
 class EvidenceParam(AccumulatorParam[Evidence]):
-    """Merges the evidence of tasks."""
+    """Accumulator that merges the evidence of tasks."""
 
     def zero(self, value: Evidence) -> Evidence:
         """Return no evidence."""
@@ -93,7 +93,7 @@ class EvidenceParam(AccumulatorParam[Evidence]):
 
 
 class SparkStages:
-    """Builds the frame of every stage on first use, and keeps it."""
+    """Builder of the frame of every stage on first use, which it keeps."""
 
     def __init__(
         self,
@@ -275,7 +275,7 @@ class SparkStages:
         place = sf.expr(f"CAST(target - {tasks[0]} AS INT)")
         order = sf.expr(f"struct({', '.join(ORDER)})")
         # One partition a task: Spark sorts a task's chunks outside of
-        # Python, whatever their number, and tries a task again alone.
+        # Python, for any number of them, and tries a task again alone.
         dealt = dealt_by_id(arrived, len(tasks), place).sortWithinPartitions(order)
         run = self._run(stage, write)
         return map_in_arrow(

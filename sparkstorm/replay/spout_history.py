@@ -106,7 +106,7 @@ class _Collector:
 
 
 class SpoutReader:
-    """Reads one task of a spout from its first row."""
+    """Reader of one task of a spout from its first row."""
 
     def __init__(self, plan: Plan, spout: ReplayableSpout, component: str, index: int) -> None:
         self.component = component
@@ -269,8 +269,8 @@ Schemas = dict[str, pa.Schema]
 
 
 class SpoutFrames:
-    """Measures and reads the spouts of a job on Spark; `clocks` are positions of times by stream
-    and field.
+    """Reader of the spouts of a job on Spark, measured first; `clocks` are positions of times by
+    stream and field.
     """
 
     def __init__(self, spark: SparkSession, job: Job) -> None:

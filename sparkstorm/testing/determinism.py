@@ -194,7 +194,7 @@ def _run(
 
 
 def _difference(topology: Topology, component: str, one: _Sample, other: _Sample) -> str:
-    """Something that one run has and the other has not; empty when they agree."""
+    """Return one difference between two runs; empty when they agree."""
     for stream, declared in topology.components[component].streams.items():
         if not declared.direct:
             first, second = (

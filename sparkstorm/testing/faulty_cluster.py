@@ -183,7 +183,7 @@ class FaultyCluster(LocalCluster):
             return None
 
     def _end_nimbus(self, restart_ms: int) -> None:
-        """Nimbus's process is gone; its session lasts a while, and another Nimbus comes."""
+        """End Nimbus's process: its session lasts a while, and another Nimbus comes."""
         if self.nimbus_store is None:
             return
         for duty in self.nimbus_duties:

@@ -13,8 +13,8 @@ _stepping: list[WorkerClock] = []
 
 
 class SimulatedDeath(BaseException):
-    """Raised in a component (die()): its worker's process is gone at once, as after a segfault or a
-    kill -9.
+    """Exception in a component (die()): its worker's process is gone at once, as after a segfault
+    or a kill -9.
     """
 
 

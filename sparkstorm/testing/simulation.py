@@ -16,8 +16,8 @@ START_MS = 1_767_225_600_000  # 2026-01-01T00:00:00Z
 
 
 class Actor(Protocol):
-    """Something that is stepped. `step` never sleeps; its result None means that only a wake-up
-    makes it due again.
+    """Part of a simulation that is stepped. `step` never sleeps; its result None means that only a
+    wake-up makes it due again.
     """
 
     def step(self, now_ms: int) -> int | None:

@@ -28,14 +28,14 @@ Laws of every Transport (tests/contracts/test_transport.py runs them against eac
    id and a greater generation, so that all owners claim anew. One that lacks more than its tail (a
    write up to the mark's floor, or all writes, at any time) is refused (StoreLostError), and
    nothing is changed, unless the claimer accepts the loss; once one has, marks of former
-   incarnations are no witness against it. Until then a claimer that knows more than the first one
-   after the loss is refused, or says the loss, all the same.
+   incarnations prove nothing against it. Until then a claimer that knows more than the first one
+   after the loss is refused, or reports the loss, all the same.
 
 Left out: barriers in the streams and one snapshot of all tasks, as in Flink. Here every commit is a
 consistent cut of its worker, so a crash repeats one epoch of one worker and not the time since the
 last snapshot of all. Left out too: an ack per tuple with nothing stored, as in Storm, which repeats
 tuples and counts them twice. Sources: tokens and sequence numbers do what producer epochs and
-sequences do in Kafka's transactions; decisions 1 to 8, 46 and 48 in docs/decisions say what was
+sequences do in Kafka's transactions; decisions 1 to 8, 46 and 48 in docs/decisions have what was
 tried.
 """
 
@@ -244,7 +244,7 @@ class Transport(Protocol):
         """
 
     def commit(self, commit: Commit) -> Pressure:
-        """Apply a commit exactly once, across lost connections; raises as the laws say."""
+        """Apply a commit exactly once, across lost connections; raises as in the laws."""
 
     def poll(self, after: Mapping[int, str], count: int) -> list[Entry]:
         """Entries behind the given ids, at most `count` per task; empty when there is none now.
@@ -291,7 +291,7 @@ class Transport(Protocol):
         """
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close the connections."""
 
 
 class Reader(Protocol):

@@ -71,7 +71,7 @@ class AccessRefusedError(StoreUnavailableError):
 
 
 def open_connection(address: RedisAddress, timeout_s: float = 10.0) -> Connection:
-    """A raw connection that never retries; StoreUnavailableError says what to check."""
+    """A raw connection that never retries; StoreUnavailableError names what to check."""
     # Not redis.Redis: its pool sends a request again by itself when a connection breaks, and a
     # commit may then be applied twice unnoticed (decision 1).
     kind = redis.SSLConnection if address.tls else Connection
@@ -248,7 +248,7 @@ class Link:
         self.number = 0
 
     def close(self) -> None:
-        """Let go of the connection; the next request makes a new one."""
+        """Close the connection; the next request makes a new one."""
         if self._connection is not None:
             self._connection.disconnect()  # type: ignore[no-untyped-call]
             self._connection = None

@@ -3,10 +3,10 @@
 Laws: a frame is read completely checked or not at all (MalformedFrameError); sizes are capped
 before anything is allocated; nothing in it is ever executed. Layout: b"SF", version, kind, birth of
 the oldest root in it (8 bytes, ms), then msgpack; ids and roots are columns of little-endian 64-bit
-integers, values are one list per field. `oldest.lua` reads the birth where it stands.
+integers, values are one list per field. `oldest.lua` reads the birth at its place.
 
 A block has the rows of one channel (component and stream) for one task: their senders, roots as
-runs (a root, or several, and their rows), and one edge id, which stands for the block in the value
+runs (a root, or several, and their rows), and one edge id, which represents the block in the value
 of each root that is tracked (a batch of trees has one, model/roots.py) until the last row of that
 root is consumed. Left out: pickle and Storm's Kryo, which make objects of what they read; Arrow for
 all rows, whose schema takes more bytes than a row; an edge id per row (decision 6); one entry for
@@ -63,8 +63,8 @@ TASK_LIMIT = 1 << 31
 # Of a frame's values. Only a frame of one large row can take so much: packed values of a few bytes
 # may unfold to far more, and are weighed before they are unpacked.
 MAX_MEMORY = 384 << 20
-# numpy's calls cost some us whatever the length, and most frames of a topology with little load
-# hold one row. Measured for columns of ids (1 us instead of 8, commit a4912cc1), not for runs.
+# numpy's calls cost some us at any length, and most frames of a topology with little load hold one
+# row. Measured for columns of ids (1 us instead of 8, commit a4912cc1), not for runs.
 _FEW_ROWS = 24  # below it plain loops are faster than numpy
 _NO_ROOTS: tuple[bytes, bytes, dict[int, bytes] | None] = (b"", b"", None)
 _ZERO = np.zeros(1, np.int64)

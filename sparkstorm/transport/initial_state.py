@@ -4,7 +4,7 @@ Laws, the same for LocalSeeding: a task's journal is there wholly or not at all;
 changes nothing; once a task of the topology was ever claimed, or it has ended, nothing is sown any
 more (FencedError). Left out: workers that read the checkpoint's files at their first start. Every
 host would need these files, and each start would have to find out whether it is the first. A base
-is written in its place, without the journal that says it is whole.
+is written in its place, without the journal that marks it as whole.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _BYTES_AT_ONCE = 4 << 20
 
 
 class RedisSeeding:
-    """Sows one topology's journals: entry by entry beside their place, then all of a task at once
-    into it.
+    """Writer of one topology's initial journals: entry by entry beside their place, then all of a
+    task at once into it.
     """
 
     def __init__(self, address: RedisAddress, topology_id: str, patience_s: float = 10.0) -> None:
@@ -81,5 +81,5 @@ class RedisSeeding:
         return answer
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         self._link.close()

@@ -70,7 +70,7 @@ class LocalStore:
         self.max_bytes = max_bytes
         # Apart from max_bytes: a full memory still takes what frees, a full disk takes nothing
         # (laws 6 and 8).
-        self.is_disk_full = False  # every write is refused, whatever it frees
+        self.is_disk_full = False  # every write is refused, even one that frees memory
         # In place of a connection that is made anew: it makes owners check that what they have read
         # is still there.
         self.restores = 0
@@ -147,9 +147,9 @@ class LocalTransport:
 
     def __init__(self, store: LocalStore) -> None:
         self._store = store
-        # As a Redis transport keeps it, to ask with it whether the store still stands where this
-        # owner left it.
-        self._standing = Commit("", {}, 0, 0)  # the last commit known to stand
+        # As a Redis transport keeps it, to check with it whether the store is still as this owner
+        # left it.
+        self._standing = Commit("", {}, 0, 0)  # the last commit known to be applied
         # frames read and not consumed: (number, bytes)
         self._brought: dict[int, deque[tuple[int, int]]] = {}
         self._restores = store.restores
@@ -213,14 +213,14 @@ class LocalTransport:
         return Pressure({t: store.task(t).backlog for t in commit.watched}, fullness, store.step)
 
     def in_doubt(self) -> InDoubt:
-        """Return what this owner knows of its last commit, and the entries that it has read and not
+        """Return this owner's record of its last commit, and the entries that it has read and not
         consumed.
         """
-        # Copied: what the owner reads next must not change what it knew when the answer was lost.
+        # Copied: what the owner reads next must not change its record as of the lost answer.
         return self._standing, {task: deque(brought) for task, brought in self._brought.items()}
 
     def forget_answer(self, before: InDoubt) -> None:
-        """Undo what the answer to a commit told its owner: it never arrived."""
+        """Undo the effects of the answer to a commit on its owner: it never arrived."""
         self._standing, self._brought = before
 
     def poll(self, after: Mapping[int, str], count: int) -> list[Entry]:
@@ -284,7 +284,7 @@ class LocalTransport:
         """Do nothing: there is no connection to close."""
 
     def _recognise(self, expected: Expected) -> str:
-        """Law 10: compare the store with what its claimer knows; return what it has lost beyond its
+        """Compare the store with its claimer's mark (law 10); return what it has lost beyond its
         tail.
         """
         store = self._store

@@ -72,7 +72,7 @@ class LogRewrite:
         self._say_due = self._began + _SAY_EVERY_S
 
     def finish(self) -> None:
-        """Return when the file is whole, or when this server cannot rewrite it (said once in a
+        """Return when the file is whole, or when this server cannot rewrite it (reported once in a
         process).
 
         StoreUnavailableError while the server still loads its file, or when a rewrite takes longer

@@ -211,7 +211,7 @@ class RedisReader:
             self._link.ask(("UNLINK", *names[at : at + _NAMES_AT_ONCE]))
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         self._link.close()
 
 

@@ -3,11 +3,11 @@ read but not consumed.
 
 Laws: at most one question is open, and none while an answer waits to be taken, so that no frame is
 read twice; after a lost connection nothing is read before the store was asked whether it is behind
-(`Phase.LOST`). What happens when is in one table, `NEXT`. Ten flags said the same before, and which
-of their combinations could be was nowhere written. A read travels with a commit where one is made
-anyway, since that costs no round trip of its own; a blocking question on a connection of its own is
-for a worker that waits. One connection for both would have to cut off the open question before each
-commit, which Redis can only do by closing the connection.
+(`Phase.LOST`). What happens when is in one table, `NEXT`. Before, ten flags held the same, and
+which of their combinations could be was nowhere written. A read travels with a commit where one is
+made anyway, since that costs no round trip of its own; a blocking question on a connection of its
+own is for a worker that waits. One connection for both would have to cut off the open question
+before each commit, which Redis can only do by closing the connection.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ class Reading:
         self.phase = Phase.FREE
 
     def drop(self) -> None:
-        """Let go of the connection, of the open question and of an answer that waits."""
+        """Close the connection, and drop the open question and an answer that waits."""
         is_open = self._connection is not None
         if self._connection is not None:
             # Redis has no command that takes back a blocking question; only the end of its
@@ -334,7 +334,7 @@ class Reading:
         if self._connection is None or self.phase not in (Phase.ASKED, Phase.COME):
             return
         if self.phase is Phase.ASKED and not self._connection.can_read(timeout=0):
-            if time.monotonic() > self._answer_due:  # a peer that went away without a word
+            if time.monotonic() > self._answer_due:  # a peer that went away without a reply
                 self.drop()
             return
         try:

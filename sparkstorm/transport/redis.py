@@ -6,7 +6,7 @@ sending the very same commit again after a cut connection is always safe, and no
 on a connection that may be gone. A commit's first write is one that Redis refuses when memory is
 full, so a refused commit changed nothing; a commit that sends no more rows than it consumes is let
 through, or a full store could never be drained. A server that was restarted may have lost its tail:
-on a new connection a commit also says which frames its owner has read but not consumed, and is
+on a new connection a commit also names the frames that its owner has read but not consumed, and is
 refused when one of them is gone. docs/keys.md lists the keys.
 """
 
@@ -95,7 +95,7 @@ class RedisTransport:
         self._claim_script = Script("claim.lua", self._link)
         self._oldest_script = Script("oldest.lua", self._link)
         self._states = StateReading(self._link, self._keys)
-        self._standing = Commit("", {}, 0, 0)  # the last commit known to stand, without its changes
+        self._standing = Commit("", {}, 0, 0)  # last commit known to be applied, without changes
         # number of the connection on which the store is known to hold what this owner has read
         self._proven = 0
         self._fullness = 0.0
@@ -393,7 +393,7 @@ class RedisTransport:
                 words += task, waiting[task], 1 if task in commit.drained_bytes else 0
             found.append(tuple(words))
         found += [("RPUSH", k("journal", task), delta) for task, delta in commit.journal]
-        # By number from the front, and after the pushes: a sweep's parts stand behind what they
+        # By number from the front, and after the pushes: a sweep's parts come after what they
         # replace.
         found += [
             ("LTRIM", k("journal", task), count, -1) for task, count in commit.dropped.items()

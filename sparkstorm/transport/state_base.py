@@ -21,8 +21,8 @@ from sparkstorm.transport.keys import Keys, read_number
 # Twice as many would keep twice the keys compact, at the price of more keys of Redis for a task
 # with few; half would make hashes large, and dear, from four million keys on.
 RANGES = 1 << 14
-"""Ranges of a task: fixed, since they say where a key lies. Compact up to some 8 million keys of a
-task.
+"""Ranges of a task: fixed, since they decide where a key lies. Compact up to some 8 million keys of
+a task.
 """
 # The server runs nothing else while it gathers them. Half doubles the round trips of a savepoint;
 # double, the time for which commits wait. Not measured.

@@ -49,7 +49,7 @@ _NS_PER_MS = 1_000_000
 
 
 class OtlpPush:
-    """Pushes to one collector on a thread."""
+    """Thread that pushes to one collector."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class OtlpPush:
 
     def start(self) -> None:
         """Push now, and then every period."""
-        # The exporter says each failed try in a line and a traceback; one sentence for a change is
+        # The exporter logs each failed try in a line and a traceback; one sentence for a change is
         # enough.
         logging.getLogger("opentelemetry.exporter").setLevel(logging.CRITICAL)
         self._thread.start()

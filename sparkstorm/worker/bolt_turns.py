@@ -32,8 +32,8 @@ _ROWS_PER_BATCH = 1 << 16
 
 
 class BoltTurns:
-    """Runs rows of bolts; `is_careful` while a worker runs one input per epoch: windows and marks
-    then wait for their own turn.
+    """Runner of rows of bolts; `is_careful` while a worker runs one input per epoch: windows and
+    marks then wait for their own turn.
     """
 
     def __init__(self, parts: WorkerParts, budget: Budget, timers: TimerService) -> None:
@@ -195,7 +195,7 @@ class BoltTurns:
         if bolt.done_since:
             self._meters.note_done(bolt, self._clock.now_us())
         # A window that fires here would be in the commit of the row that made it due, and if it
-        # kills the process the row would be blamed.
+        # kills the process the row would be the suspect.
         if not self.is_careful:
             self._timers.advance(epoch, bolt)
         self.deliver(epoch, bolt)

@@ -1,7 +1,7 @@
 """Commits of a worker: numbered, left out without news, and kept while the store is full.
 
-Law: the same commit is sent again until the store has said that it is applied. A refused one is
-never built anew: what it holds was taken out of the tasks, and the next epoch would count on it.
+Law: the same commit is sent again until the store has confirmed that it is applied. A refused one
+is never built anew: what it holds was taken out of the tasks, and the next epoch would count on it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _REFUSED_MS = 20
 _REFUSED_LONG_MS = 200
 # Refusals after which a commit goes through all the same: its rows are consumed, and this worker
 # may be the only one whose commit can free anything. That is after a second; with half of it a
-# worker goes through while others still drain, with double it stands still for twice as long.
+# worker goes through while others still drain, with double it waits for twice as long.
 _PATIENCE = 50
 
 
@@ -67,9 +67,7 @@ class Commits:
         return commit
 
     def complete(self, commit: Commit, now_ms: int) -> bool:
-        """Put the counts into a new commit; False when it says nothing, and no answer is waited
-        for.
-        """
+        """Put the counts into a new commit; False when it has no news and no answer is awaited."""
         self._counters.note(now_ms, self._clock.now_us(), self._builder.take_latencies())
         gauges = self._counters.gauges()
         # Only the clock has moved: committing it with every step would let the append-only file
@@ -93,8 +91,7 @@ class Commits:
         try:
             pressure = self._transport.commit(commit)
         except StoreFullError as error:
-            # The same object: its number is what lets the store tell a repetition from a new
-            # commit.
+            # The same object: by its number the store distinguishes a repetition from a new commit.
             self._keep_refused(commit, error)
             return None
         self.took_ms = (self._clock.now_us() - began_us) / 1000

@@ -68,7 +68,7 @@ class Budget:
         sent.
         """
         adapted = pace
-        # Only a full batch that took no time may grow: a short one says nothing of the bolt.
+        # Only a full batch that took no time may grow: a short one does not measure the bolt.
         # Between 1 and 4 ms it stays, so that the clock's coarse milliseconds do not make it swing.
         if took_ms <= 1 and done == pace:
             adapted = min(pace * 2, most)

@@ -48,7 +48,7 @@ _BYTES_PER_ENTRY = 256 << 10
 
 
 class CommitBuilder:
-    """Turns an epoch and its task_set into a commit."""
+    """Converter of an epoch and its task_set into a commit."""
 
     def __init__(self, parts: WorkerParts) -> None:
         self._plan = parts.plan
@@ -72,8 +72,8 @@ class CommitBuilder:
                 self._send(epoch, commit, block)
         for sender, time in self._timed:
             time.outlook.has_ended |= sender.has_ended
-            # After the data and before the blocks of marks leave: a mark says that nothing older
-            # follows, so it must not be written before a row that it covers.
+            # After the data and before the blocks of marks leave: a mark promises that nothing
+            # older follows, so it must not be written before a row that it covers.
             time.put_marks(lambda target: True, self._now_ms())
         for block in self._task_set.blocks.marks:
             if block.rows:

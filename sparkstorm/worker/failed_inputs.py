@@ -28,8 +28,8 @@ from sparkstorm.worker.tasks.circuit_breaker import CircuitBreaker
 
 
 class FailedInputs:
-    """Treats failed inputs by the RetryPolicy of their topology; collects dead letters for the next
-    commit.
+    """Treatment of failed inputs by the RetryPolicy of their topology; collects dead letters for
+    the next commit.
     """
 
     def __init__(
@@ -101,8 +101,7 @@ class FailedInputs:
                 epoch.let_go(tup.roots, held.edge)
         for tup, failure in failures:
             key = bolt.held_key(tup)
-            # It may have been let go of meanwhile: a bolt may fail an input that its time-out has
-            # parked.
+            # It may not be held any more: a bolt may fail an input that its time-out has parked.
             if key is not None:
                 held = bolt.held[key]
                 self._take_late_failure(

@@ -4,7 +4,7 @@ the slot.
 Law: the loop alone sleeps, and each event (an answer of Redis, a command, a call of a user's
 thread) wakes it through a descriptor. Left out: asking in short intervals, which costs CPU when
 idle and half an interval of latency otherwise. Liveness and progress are two signals (decision 29):
-a thread says that the process runs, the loop's heartbeats that it gets on.
+a thread reports that the process runs, the loop's heartbeats that it makes progress.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ def _printed() -> int:
 
 
 class WakeUp:
-    """Wakes the loop out of its wait; threads of user code send it. Nothing without event
-    descriptors (Linux has them).
+    """Wake-up of the loop out of its wait, sent by threads of user code. It does nothing without
+    event descriptors (Linux has them).
     """
 
     def __init__(self) -> None:
@@ -129,7 +129,7 @@ class LogLevels:
         the root logger).
         """
         if level_by_logger and not logging.getLogger().handlers:
-            # Without a handler Python prints warnings and errors only, whatever the level.
+            # Without a handler Python prints warnings and errors only, at any level.
             logging.basicConfig(
                 format="%(levelname)s %(name)s: %(message)s", level=logging.getLogger().level
             )
@@ -147,7 +147,7 @@ def drive(
     """Step a worker until its run is over, and wait between the steps; return its exit code."""
     fds = [control.fileno(), *wake_up.fds]
     due_ms = _step_until_started(run, control)
-    # What stands now lives as long as the worker: no collection needs to walk it again.
+    # All present objects live as long as the worker: no collection needs to walk them again.
     gc.freeze()
     # Python's own thresholds would have it look for cycles after every few hundred rows, whose
     # tuples are freed by their counts; with these, cycles of user code are still found now and

@@ -235,7 +235,7 @@ def _open_log(path: str) -> None:
     except OSError as fault:
         if fault.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
-        # a full disk: the worker runs without a log, and its slot says why
+        # a full disk: the worker runs without a log, and its slot reports why
         fd = os.open(os.devnull, os.O_WRONLY)
     for target in (1, 2):
         # Descriptors, not only sys.stdout: libraries in C and crash reports write there.

@@ -131,7 +131,7 @@ class WorkerRun:
 
     `start` makes the worker; StoreFullError has it called again, because a full store refuses the
     claim before any component is opened. `exit_code` is set once the run is over; errors of ours
-    say why it ended.
+    give the reason why it ended.
     """
 
     def __init__(

@@ -130,7 +130,7 @@ class Sinks:
         text = f"the target refuses: {failure.text}"
         self._report(replace(failure, text=text, component=bolt.component, task=bolt.task))
         # The worker ends: another start may reach the target by another way, and the slot's records
-        # say that it cannot.
+        # report that it cannot.
         if now_ms - self._since_ms >= self._patience_ms:
             raise WorkerFailedError(
                 f"{self.problem}; given up after {self._patience_ms / 1000:g} s (topology.sink.patience.secs)"

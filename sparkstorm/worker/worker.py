@@ -2,9 +2,10 @@
 never sleeps.
 
 Laws: user code runs only between two commits of this owner; a crash before the commit leaves no
-trace, one after it loses nothing; whatever a step could not finish waits in the store, never only
-in memory. Left out: a thread for each executor, as Storm has. Python's lock would leave all but one
-of them waiting, and one commit for all tasks would need them to stop together (decision 24).
+trace, one after it loses nothing; all work that a step could not finish waits in the store, never
+only in memory. Left out: a thread for each executor, as Storm has. Python's lock would leave all
+but one of them waiting, and one commit for all tasks would need them to stop together (decision
+24).
 """
 
 from __future__ import annotations
@@ -294,7 +295,7 @@ class Worker:
         return did
 
     def _commit(self, commit: Commit, now_ms: int) -> float | None:
-        """Ask for more, write, then say when to come again; a store that is full is asked again
+        """Ask for more, write, then return when to step again; a store that is full is asked again
         after garbage was freed.
         """
         # Before the commit, in its round trip: a step that only asked for more came after each

@@ -1,5 +1,5 @@
-"""Steps one bolt through recorded input, tuple by tuple, to reproduce a failure in a unit test or a
-notebook.
+"""Stepper of one bolt through recorded input, tuple by tuple, to reproduce a failure in a unit test
+or a notebook.
 
 Law: a step calls no target outside and changes nothing but the stepper's own task, with any effects
 of the bolt. The task is that of a replay, so a failed step leaves no trace, as a failed input does

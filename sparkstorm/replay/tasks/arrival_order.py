@@ -120,7 +120,7 @@ class WatchedRunner(FoldingRunner):
 
 
 class FoldProbe:
-    """Folds neighbouring tuples of a key in both orders, on a sample, and compares the
+    """Probe that folds neighbouring tuples of a key in both orders, on a sample, and compares the
     accumulators.
 
     It calls `fold` of a copy of the bolt, with accumulators of its own.

@@ -31,7 +31,7 @@ _OURS = tuple(
 
 
 class Attributes:
-    """Watches one bolt's attributes; `changed` names the first that was seen to change."""
+    """Watch over one bolt's attributes; `changed` names the first that was seen to change."""
 
     __slots__ = ("changed", "_bolt", "_before", "_inputs", "_next_look", "_sampled")
 
@@ -153,7 +153,7 @@ class _Sink:
 
 
 class _Pickler(pickle.Pickler):
-    """Pickles tuples as their values, and objects that cannot be pickled as their names."""
+    """Pickler of tuples as their values, and of objects that cannot be pickled as their names."""
 
     def persistent_id(self, value: Any) -> Any:
         if isinstance(value, Tuple):

@@ -1,5 +1,5 @@
-"""Reads the chunks of one task: initial state, clocks of partitions, rows by virtual time or source
-by source. PURE.
+"""Reader of the chunks of one task: initial state, clocks of partitions, rows by virtual time or
+source by source. PURE.
 
 Chunks come sorted by (time of the first row, source, position), and the times of one source never
 fall. So a row earlier than the newest chunk's first row has its final position; only rows in which

@@ -2,9 +2,8 @@
 replay.
 
 Spark's shuffle has no cost per row: the emitting task has chosen the target with the live grouping.
-Laws: chunks are sorted by `order_of`, in whatever order Spark delivers them, so a retried stage
-reads the same rows in the same order; times never fall within a chunk, nor between chunks of one
-source.
+Laws: chunks are sorted by `order_of`, in any order of delivery by Spark, so a retried stage reads
+the same rows in the same order; times never fall within a chunk, nor between chunks of one source.
 """
 
 from __future__ import annotations
@@ -121,7 +120,7 @@ def _chunk_sizer() -> Sizer:
 
 
 class ChunkWriter:
-    """Cuts the rows of one partition into chunks, in one sequence."""
+    """Writer of the rows of one partition as chunks, in one sequence."""
 
     def __init__(self, codec: Codec, source: int, is_timed: bool) -> None:
         self._codec = codec

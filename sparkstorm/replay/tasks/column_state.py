@@ -3,7 +3,7 @@ state.
 
 The state keeps what batches add as Arrow columns until a key is used by itself. A bolt that only
 adds batches then needs no Python object per key: sums are made by Arrow, and the result is written
-from its columns. Law: keys and values are those of `MemoryState`, whatever the order of calls.
+from its columns. Law: keys and values are those of `MemoryState`, for any order of calls.
 """
 
 from __future__ import annotations

@@ -39,8 +39,8 @@ _BURST_MS = 100  # what a source that was kept waiting may catch up with
 
 
 class Numbers(ReplayableSpout):
-    """Emits 0, 1, 2, ... until the gate is open, then how many there were; a number's event time
-    follows from it.
+    """Spout that emits 0, 1, 2, ... until the gate is open, then how many there were; a number's
+    event time follows from it.
 
     `per_second` bounds the numbers of a second, 0 does not: recoveries are measured on a machine
     that has processor time left.
@@ -112,7 +112,7 @@ class Numbers(ReplayableSpout):
 
 
 class Words(BasicBolt):
-    """Makes two words of a number."""
+    """Bolt that makes two words of a number."""
 
     outputs = ("word", "amount")
 
@@ -126,7 +126,7 @@ class Words(BasicBolt):
 
 
 class Sum(StatefulBolt):
-    """Adds amounts by word."""
+    """Bolt that adds amounts by word."""
 
     order_insensitive = True
 
@@ -136,7 +136,7 @@ class Sum(StatefulBolt):
 
 
 class Side(BasicBolt):
-    """Hands a number on to the join, from one side."""
+    """Bolt that passes a number on to the join, from one side."""
 
     outputs = ("n", "total", "side")
 
@@ -149,7 +149,7 @@ class Side(BasicBolt):
 
 
 class Pair(Bolt):
-    """Joins the two sides of a number: what it emits is anchored to both."""
+    """Bolt that joins the two sides of a number: what it emits is anchored to both."""
 
     outputs = ("word", "amount")
 
@@ -170,7 +170,7 @@ class Pair(Bolt):
 
 
 class Both(FoldingBolt):
-    """Joins two streams of numbers by key within windows of a second: how many of each side."""
+    """Join of two streams of numbers by key within windows of a second: how many of each side."""
 
     outputs = ("word", "amount")
     key_fields = ("key",)
@@ -198,8 +198,8 @@ class Both(FoldingBolt):
 
 
 class Keyed(BasicBolt):
-    """Gives numbers their key, for one side of the windowed join; the last row goes to the left
-    alone.
+    """Bolt that gives numbers their key, for one side of the windowed join; the last row goes to
+    the left alone.
     """
 
     outputs = ("key", "at_ms", "side", "total")
@@ -214,8 +214,8 @@ class Keyed(BasicBolt):
 
 
 class Sink(StatefulBolt):
-    """Blocks for a millisecond, as a call of another system does, and refuses each fiftieth number
-    at the first try.
+    """Bolt that blocks for a millisecond, as a call of another system does, and refuses each
+    fiftieth number at the first try.
     """
 
     blocking = True

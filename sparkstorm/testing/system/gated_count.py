@@ -46,7 +46,7 @@ class GatedLines(FileLines):
 
 
 class Split(BasicBolt):
-    """Emits the words of a line."""
+    """Bolt that emits the words of a line."""
 
     outputs = ("word",)
 
@@ -57,7 +57,7 @@ class Split(BasicBolt):
 
 
 class Count(StatefulBolt):
-    """Keeps the number of occurrences of each word."""
+    """Bolt that keeps the number of occurrences of each word."""
 
     def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
         """Count one word."""

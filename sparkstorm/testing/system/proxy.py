@@ -58,8 +58,8 @@ class Fault:
 
 
 class TcpProxy:
-    """Listens on loopback and forwards to one server; `host` and `port` are where clients should
-    connect.
+    """Proxy that listens on loopback and forwards to one server; `host` and `port` are where
+    clients should connect.
     """
 
     def __init__(self, target_host: str, target_port: int, framing: Framing | None = None) -> None:

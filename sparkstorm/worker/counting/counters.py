@@ -28,7 +28,7 @@ _CONTAINERS = frozenset({list, dict, set, deque, defaultdict, OrderedDict, Count
 
 
 class Counters:
-    """Brings a Progress up to date from the tasks."""
+    """Collector of the tasks' counts into a Progress."""
 
     def __init__(
         self, plan: WorkerPlan, task_set: TaskSet, progress: Progress, meters: Meters
@@ -38,8 +38,8 @@ class Counters:
         self._task_set = task_set
         self._progress = progress
         for task in (*task_set.spouts, *task_set.bolts):
-            # By it the counts of two owners of a task are told apart: gauges are those of the newer
-            # one.
+            # By it the counts of two owners of a task are distinguished: gauges are those of the
+            # newer one.
             self.of(task).token = plan.token_by_task[task]
         self._spouts = [(self.of(task), spout) for task, spout in task_set.spouts.items()]
         self._bolts = [(self.of(task), bolt) for task, bolt in task_set.bolts.items()]
@@ -121,7 +121,7 @@ class Counters:
         found = {}
         for executor in self._plan.executors:
             shown = found[str(executor)] = self._shown(list(executor.tasks))
-            # One task is its executor: its figures would stand twice in a record that ZooKeeper
+            # One task is its executor: its figures would be twice in a record that ZooKeeper
             # bounds.
             if len(executor.tasks) > 1:
                 shown["tasks"] = {str(task): self._shown([task]) for task in executor.tasks}

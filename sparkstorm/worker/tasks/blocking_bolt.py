@@ -174,7 +174,7 @@ class _Recorder:
         self._calls = []
         if failed is None:
             return calls
-        # Its emissions and acks are undone with it; a report, and the fail of another input, stand.
+        # Its emissions and acks are undone with it; a report, and the fail of another input, stay.
         return [
             c for c in calls if c[0] == "report_error" or (c[0] == "fail" and c[1][0] is not failed)
         ]

@@ -156,7 +156,7 @@ class BoltTask(Task):
         # begin of the first execute of inputs that are done since the meter has looked
         self.done_since: list[int] = []
         self._held_by_tuple: dict[int, str] = {}
-        # heap over held inputs; those let go of are dropped when they surface
+        # heap over held inputs; those that are not held any more are dropped when they surface
         self._births: list[tuple[int, str]] = []
 
     def execute(
@@ -231,7 +231,7 @@ class BoltTask(Task):
         held inputs as well.
         """
         if self.held:
-            # Let go lazily: taking an input out of the middle of a heap would cost a search for
+            # Dropped lazily: taking an input out of the middle of a heap would cost a search for
             # each ack.
             while self._births[0][1] not in self.held:
                 heapq.heappop(self._births)
@@ -316,13 +316,13 @@ class BoltTask(Task):
         return held
 
     def finish(self, key: str) -> PendingInput:
-        """Let go of a held input that is done."""
+        """Drop a held input that is done."""
         held = self.let_go(key)
         self.done_since.append(held.since_us)
         return held
 
     def finish_late(self, tup: Tuple) -> PendingInput | None:
-        """Let go of a held input that was acked since; None when it is not held any more."""
+        """Drop a held input that was acked since; None when it is not held any more."""
         key = self.held_key(tup)
         if key is None:
             return None

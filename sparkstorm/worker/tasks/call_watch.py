@@ -52,7 +52,7 @@ def busy_s() -> float:
 
 class CallWatch:
     """Time of one bolt's calls in the loop: what they wait without wanting the CPU is found and
-    said, with the mend.
+    reported, with the mend.
     """
 
     def __init__(

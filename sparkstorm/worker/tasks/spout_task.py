@@ -294,7 +294,7 @@ class SpoutTask:
             if not (isinstance(self.spout, ThreadedSpout) and self.spout.is_failing):
                 self._failures = 0
         except USER_ERRORS as error:
-            # Of the call that raised alone: those before it in this turn stand.
+            # Of the call that raised alone: those before it in this turn stay.
             self._take_back(mark, born_mark, immediate_mark)
             self._note_failure(error, now_ms)
         # Without tracking a message is done when it is emitted.

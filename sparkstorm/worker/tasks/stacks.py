@@ -2,8 +2,8 @@
 
 A thread beside the loop takes the samples with `sys._current_frames`, and the loop publishes their
 counts once a second. A stack has the thread's name and its calls, the outermost first; besides the
-samples it has the CPU time that the thread has used (Linux), by which work and waiting are told
-apart.
+samples it has the CPU time that the thread has used (Linux), by which work and waiting are
+distinguished.
 
 Law: nothing runs without an open tap, and no value of a variable leaves the process: names of
 functions, files and lines only. Left out: py-spy, which sees C frames and needs no help of the
@@ -117,7 +117,7 @@ class StackTap:
 
     def _cpu_us(self, ident: int, native_id: int | None) -> int:
         """Return the microseconds of CPU that a thread has used since its last sample; 0 where the
-        system does not say.
+        system does not have it.
         """
         try:
             now_ns = int(

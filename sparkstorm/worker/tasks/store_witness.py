@@ -1,5 +1,5 @@
-"""A worker's knowledge of its store's incarnation: what it expects at the claim, says of a loss,
-and carries in heartbeats.
+"""A worker's knowledge of its store's incarnation: its expectation at the claim, its report of a
+loss, and its mark in heartbeats.
 
 Law: nothing is executed on a store that has lost more than its tail, unless the operator has
 allowed it; and what is known only grows. Left out: asking the store alone: one that was put back to

@@ -160,7 +160,7 @@ class TaskSet:
 
 
 class TaskFactory:
-    """Makes a TaskSet; one per worker start."""
+    """Factory of a TaskSet; one per worker start."""
 
     def __init__(self, plan: WorkerPlan, around: WorkerServices) -> None:
         self._plan = plan
@@ -554,7 +554,7 @@ class TaskFactory:
         return state
 
     def _root_drawer(self) -> Callable[[], int] | None:
-        """Draws numbers for roots whose acker is one of this worker's own, where there is one
+        """Source of numbers for roots whose acker is one of this worker's own, where there is one
         (topology.acker.local).
         """
         ackers = self._plan.ackers
