@@ -13,7 +13,7 @@ from typing import Any
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
-from redis.sentinel import Sentinel, SentinelConnectionPool
+from redis.sentinel import MasterNotFoundError, Sentinel, SentinelConnectionPool
 
 from sparkstorm.errors import InvalidConfigError, StoreUnavailableError
 from sparkstorm.model.worker_spec import RedisAddress
@@ -22,6 +22,22 @@ OLDEST_VERSION = (6, 2)  # XTRIM MINID, which frees what a commit has consumed
 # An operator waits for the check; a Redis that takes longer to answer a PING would hold up every
 # commit.
 _CHECK_LIMIT_S = 5.0
+
+
+class _Sentinels(Sentinel):
+    """Sentinels whose error is the last one's alone: redis-py's shows every setting of each
+    connection.
+    """
+
+    def discover_master(self, service_name: str) -> tuple[str, int]:
+        try:
+            host, port = super().discover_master(service_name)  # type: ignore[no-untyped-call]
+        except MasterNotFoundError as error:
+            last = str(error).rpartition(" - ")[2]
+            raise MasterNotFoundError(
+                f"no Sentinel names a primary {service_name}: {last}"
+            ) from None
+        return str(host), int(port)
 
 
 class _WatchedRedis(redis.Redis):
@@ -60,7 +76,7 @@ def client_of(
         # Its pool asks the Sentinels with each new connection, and gives up one to a server that
         # has become a replica.
         options = {**at.sentinel_options(), "retry": Retry(NoBackoff(), 0)}
-        watch = Sentinel(at.sentinel_hosts(), sentinel_kwargs=options)  # type: ignore[no-untyped-call]
+        watch = _Sentinels(at.sentinel_hosts(), sentinel_kwargs=options)  # type: ignore[no-untyped-call]
         watched: redis.Redis = watch.master_for(at.master, _WatchedRedis, **settings)  # type: ignore[no-untyped-call]
         return watched
     return redis.Redis(host=at.host, port=at.port, **settings)
@@ -111,7 +127,7 @@ def _server_of(client: redis.Redis) -> tuple[str, int]:
         host, port = pool.get_master_address()  # type: ignore[no-untyped-call]
         return str(host), int(port)
     except redis.RedisError as error:
-        raise StoreUnavailableError(f"the Sentinels name no primary: {error}") from error
+        raise StoreUnavailableError(str(error)) from error
 
 
 def _read_settings(client: redis.Redis, address: str) -> tuple[str, str]:

@@ -113,20 +113,41 @@ def open_connection(address: RedisAddress, timeout_s: float = 10.0) -> Connectio
 
 def _primary_of(address: RedisAddress) -> tuple[str, int]:
     """Ask the Sentinels, one after the other, where the primary is; StoreUnavailableError when none
-    of them names one.
+    of them names one, AccessRefusedError when every one refuses our password.
     """
     options = {**address.sentinel_options(), "retry": Retry(NoBackoff(), 0)}
-    watch = Sentinel(address.sentinel_hosts(), sentinel_kwargs=options)  # type: ignore[no-untyped-call]
+    watch: Any = Sentinel(address.sentinel_hosts(), sentinel_kwargs=options)  # type: ignore[no-untyped-call]
+    refused, problems = list[redis.RedisError](), list[str]()
     try:
-        host, port = watch.discover_master(address.master)  # type: ignore[no-untyped-call]
-        return str(host), int(port)
-    except (*LOST, redis.RedisError) as error:
-        raise StoreUnavailableError(
-            f"the Sentinels at {', '.join(address.sentinels)} name no primary: {error}"
-        ) from error
+        # Not redis-py's own loop, whose error shows every setting of each connection, and tells a
+        # refused password from a dead Sentinel in its text alone.
+        for place, each in zip(address.sentinels, watch.sentinels, strict=True):
+            try:
+                state = each.sentinel_masters().get(address.master)
+            except _REFUSED as error:
+                refused.append(error)
+                problems.append(f"{place} refuses our password")
+            except (*LOST, redis.RedisError) as error:
+                problems.append(f"{place}: {error}")
+            else:
+                if state and watch.check_master_state(state, address.master):
+                    return str(state["ip"]), int(state["port"])
+                problems.append(f"{place} {'takes it for dead' if state else 'knows no such name'}")
     finally:
         for each in watch.sentinels:
             each.close()
+    # Of some that let us in one may name the primary later; when all refuse, patience mends nothing.
+    if len(refused) == len(address.sentinels):
+        fault = (
+            "refuse our password" if address.sentinel_password else "want a password, none is set"
+        )
+        raise AccessRefusedError(
+            f"the Sentinels at {', '.join(address.sentinels)} {fault} "
+            f"(sparkstorm.redis.sentinel.password): {refused[0]}"
+        )
+    raise StoreUnavailableError(
+        f"no Sentinel names a primary {address.master}: {'; '.join(problems)}"
+    )
 
 
 def _require_primary(connection: Connection, host: str, port: int) -> None:

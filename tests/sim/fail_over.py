@@ -3,27 +3,39 @@
 
 A primary is killed, killed while its replica is behind, frozen, or told to hand over; three
 Sentinels promote the replica. Workers of a simulated cluster commit over real connections
-meanwhile, and what they count must be exact in the end.
+meanwhile, and what they count must be exact in the end. With `--target` a sink writes to SQLite,
+PostgreSQL or Kafka beside it: every number must be there, and one is there twice only where the
+sink has said that the store had lost a tail. With `--upgrade` both servers are replaced, under
+load, by each newer version of Redis or Valkey that is found here.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import random
 import tempfile
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import redis
 
 from tests.sim.over_redis import KEYS, Numbers, OverRedis
-from tests.sim.watched_redis import MASTER, Server, WatchedRedis
+from tests.sim.targets import TARGETS, Target
+from tests.sim.watched_redis import MASTER, PLAIN, Guard, Server, WatchedRedis
+from tests.transport.bare_redis import binaries
 
+Strike = Callable[[WatchedRedis, Server, random.Random], None]
+"""What happens to a primary that workers commit to; it returns when the replica is or will be
+promoted.
+"""
 _LONGEST_LAG_S = 0.6  # a replica that was cut off comes back within a second
 _ENDLESS = 1 << 62
+_SAID = "the target has epochs up to"
 
 
 def kill(watched: WatchedRedis, primary: Server, dice: random.Random) -> None:
@@ -58,7 +70,7 @@ def hand_over(watched: WatchedRedis, primary: Server, dice: random.Random) -> No
     primary is restarted.
     """
     for port in watched.sentinels:
-        with redis.Redis(port=port, socket_timeout=5) as client:
+        with watched.sentinel(port) as client:
             try:
                 client.sentinel_failover(MASTER)
                 break
@@ -68,7 +80,34 @@ def hand_over(watched: WatchedRedis, primary: Server, dice: random.Random) -> No
     primary.kill()
 
 
-KINDS: dict[str, Callable[[WatchedRedis, Server, random.Random], None]] = {
+def upgrade_to(binary: str) -> Strike:
+    """Both servers are replaced by those of another binary: the replica is, then it takes over, and
+    the former primary comes back as its replica.
+    """
+
+    def strike(watched: WatchedRedis, primary: Server, dice: random.Random) -> None:
+        replica = watched.other(primary)
+        replica.kill()
+        replica.binary = binary
+        watched.make_whole()
+        hand_over(watched, primary, dice)
+        primary.binary = binary
+
+    return strike
+
+
+def versions_here() -> dict[str, str]:
+    """Return the binaries found here by their versions, Redis before Valkey, older ones first."""
+
+    def age(version: str) -> tuple[bool, list[int]]:
+        name, _, number = version.partition("-")
+        return name != "redis", [int(part) for part in number.split(".")]
+
+    found = binaries()
+    return {version: found[version] for version in sorted(found, key=age)}
+
+
+KINDS: dict[str, Strike] = {
     "kill": kill,
     "kill behind": kill_behind,
     "freeze": freeze,
@@ -76,16 +115,36 @@ KINDS: dict[str, Callable[[WatchedRedis, Server, random.Random], None]] = {
 }
 
 
-class Trial:
-    """A count under fail-overs."""
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """Numbers of a trial that was exact, how often its data were rolled back, and how many rows its
+    target has twice, as its sink has said.
+    """
 
-    def __init__(self, folder: Path) -> None:
+    numbers: int
+    rolled_back: int
+    written_again: int
+
+    def __add__(self, other: Sums) -> Sums:
+        return Sums(
+            self.numbers + other.numbers,
+            self.rolled_back + other.rolled_back,
+            self.written_again + other.written_again,
+        )
+
+
+class Trial:
+    """A count under fail-overs, and a sink's target beside it where one is given."""
+
+    def __init__(self, folder: Path, target: Target | None = None, guard: Guard = PLAIN) -> None:
         Numbers.most, Numbers.keys = _ENDLESS, KEYS
-        self.watched = WatchedRedis(folder)
-        self.running = OverRedis(self.watched.address)
+        self.target = target
+        self.watched = WatchedRedis(folder, guard=guard)
+        sink = target.sink if target is not None else None
+        self.running = OverRedis(self.watched.address, sink=sink)
         self.seconds: list[float] = []
 
-    def fail_over(self, kind: str, dice: random.Random) -> None:
+    def fail_over(self, kind: Strike, dice: random.Random) -> None:
         """One fail-over while workers commit, and the return of the former primary as a replica."""
         self.running.rounds(10)
         primary = self.watched.primary()
@@ -93,7 +152,7 @@ class Trial:
 
         def strike() -> None:
             time.sleep(dice.uniform(0, 0.2))
-            KINDS[kind](self.watched, primary, dice)
+            kind(self.watched, primary, dice)
 
         self._meanwhile(strike)  # in a thread, so that it meets commits in any state
         self.watched.until_promoted(self.watched.other(primary))
@@ -117,15 +176,16 @@ class Trial:
         if faults:
             raise faults[0]
 
-    def finish(self) -> tuple[int, int]:
-        """End the numbers, and return how many there were and how often data had been rolled back;
-        AssertionError if not exact.
-        """
-        Numbers.most = self.running.emitted
+    def finish(self) -> Sums:
+        """End the numbers and return their sums; AssertionError if not exact."""
+        # The target may have numbers of a lost tail, which the source emits again.
+        written = self.target.read() if self.target is not None else ()
+        Numbers.most = max([self.running.emitted, *(number + 1 for number in written)])
         deadline = time.monotonic() + 300
         while True:
             self.running.rounds(20)
-            emitted, counted = self.running.emitted, self.running.counted
+            emitted = max(Numbers.most, self.running.emitted)
+            counted = self.running.counted
             if sum(counted.values()) >= emitted and not any(self.running.reader.backlog().values()):
                 break
             assert time.monotonic() < deadline, (
@@ -140,7 +200,26 @@ class Trial:
         )
         with self.watched.primary().client() as client:
             generation = int(client.get(f"{{{self.running.topology_id}}}:generation") or 0)
-        return total, generation
+        return Sums(total, generation, self._written_again(total))
+
+    def _written_again(self, total: int) -> int:
+        """Return how many rows the target has more than once; AssertionError when it lacks one, or
+        has one twice without a word of the sink.
+        """
+        if self.target is None:
+            return 0
+        wanted = set(range(total))
+        deadline = time.monotonic() + 300
+        while (found := self.target.read()).keys() != wanted and time.monotonic() < deadline:
+            self.running.rounds(20)
+        lost, foreign = wanted - found.keys(), found.keys() - wanted
+        assert not lost and not foreign, (
+            f"the target lacks {len(lost)} of {total}: {sorted(lost)[:9]}"
+        )
+        again = found.total() - total
+        said = [each for each in self.running.cluster.errors if _SAID in each.text]
+        assert said or not again, f"the target has {again} rows twice, and the sink said nothing"
+        return again
 
     def close(self) -> None:
         """End everything."""
@@ -149,31 +228,70 @@ class Trial:
         Numbers.most = Numbers.keys = 6_000
 
 
+def run_portion(
+    kinds: list[str], dice: random.Random, folder: Path, target: str, begin: int
+) -> Sums:
+    """Run so many fail-overs on servers of their own, compare the sums, and print each."""
+    with contextlib.ExitStack() as opened:
+        at = opened.enter_context(TARGETS[target](folder)) if target else None
+        trial = Trial(folder, at)
+        opened.callback(trial.close)
+        for number, kind in enumerate(kinds, begin + 1):
+            trial.fail_over(KINDS[kind], dice)
+            print(f"{number}: {kind}, {trial.seconds[-1]:.1f} s until commits went on", flush=True)
+        return trial.finish()
+
+
+def run_upgrades(folder: Path, dice: random.Random) -> None:
+    """Replace both servers by each newer version, under load, and compare the sums."""
+    oldest, *newer = versions_here().items()
+    trial = Trial(folder, guard=Guard(binary=oldest[1]))
+    try:
+        for version, binary in newer:
+            trial.fail_over(upgrade_to(binary), dice)
+            print(f"to {version}: {trial.seconds[-1]:.1f} s until commits went on", flush=True)
+        sums = trial.finish()
+    finally:
+        trial.close()
+    names = ", ".join([oldest[0], *(version for version, _ in newer)])
+    print(
+        f"{names}: {sums.numbers:,} numbers, lost 0, doubled 0; data rolled back {sums.rolled_back} times"
+    )
+
+
 def main() -> None:
     """Run the command."""
     parser = argparse.ArgumentParser(prog="python -m tests.sim.fail_over", description=__doc__)
     parser.add_argument("--times", type=int, default=100, help="fail-overs (100)")
+    parser.add_argument(
+        "--portion", type=int, default=20, help="so many on the same servers, then sums (20)"
+    )
+    parser.add_argument("--target", choices=[*TARGETS], default="", help="a sink's, beside it")
+    parser.add_argument("--upgrade", action="store_true", help="through the versions found here")
     parser.add_argument("--seed", type=int, default=0)
     chosen = parser.parse_args()
     dice = random.Random(chosen.seed)
-    done: Counter[str] = Counter()
+    kinds = [list(KINDS)[number % len(KINDS)] for number in range(chosen.times)]
     with tempfile.TemporaryDirectory(prefix="fail-over-") as folder:
-        trial = Trial(Path(folder))
-        try:
-            for number in range(chosen.times):
-                kind = list(KINDS)[number % len(KINDS)]
-                trial.fail_over(kind, dice)
-                done[kind] += 1
-                print(
-                    f"{number + 1}: {kind}, {trial.seconds[-1]:.1f} s until commits went on",
-                    flush=True,
-                )
-            total, generation = trial.finish()
-        finally:
-            trial.close()
+        if chosen.upgrade:
+            run_upgrades(Path(folder), dice)
+            return
+        sums = Sums(0, 0, 0)
+        for begin in range(0, chosen.times, chosen.portion):
+            place = Path(folder, str(begin))
+            place.mkdir()
+            some = kinds[begin : begin + chosen.portion]
+            sums += run_portion(some, dice, place, chosen.target, begin)
+            done = Counter(kinds[: begin + len(some)])
+            print(_text_of(sums, done, chosen.target), flush=True)
+
+
+def _text_of(sums: Sums, done: Counter[str], target: str) -> str:
     kinds = ", ".join(f"{count} {kind}" for kind, count in done.items())
-    print(
-        f"{chosen.times} fail-overs ({kinds}): {total} numbers, lost 0, doubled 0; data rolled back {generation} times"
+    told = f"{target} has all, {sums.written_again} twice as its sink said; " if target else ""
+    return (
+        f"{done.total()} fail-overs ({kinds}): {sums.numbers:,} numbers, lost 0, doubled 0; "
+        f"{told}data rolled back {sums.rolled_back} times"
     )
 
 

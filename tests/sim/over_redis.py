@@ -7,7 +7,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sparkstorm.api import ReplayableSpout
+from sparkstorm.api import ReplayableSpout, TopologyBuilder, TransactionalSink
+from sparkstorm.connectors import SqlSink
+from sparkstorm.model.topology import Topology
 from sparkstorm.model.worker_spec import RedisAddress
 from sparkstorm.testing import LocalCluster
 from sparkstorm.testing.in_process_worker import InProcessWorker
@@ -15,7 +17,7 @@ from sparkstorm.transport.progress import Progress, merge
 from sparkstorm.transport.reader import RedisReader
 from sparkstorm.transport.redis import RedisTransport
 from tests.topologies import Count
-from tests.worker.building import Pass, chain
+from tests.worker.building import Pass
 
 KEYS = 1009
 """Number of keys that are counted; a prime, so that no period of batches hides a number that is
@@ -24,11 +26,11 @@ lost and one that is doubled.
 
 
 class Numbers(ReplayableSpout):
-    """The numbers from 0 on, each once; the class's `most` ends them. What is counted is their rest
-    by `keys`.
+    """The numbers from 0 on, each once, behind their rest by `keys`; the class's `most` ends
+    them.
     """
 
-    outputs = ("value",)
+    outputs = ("value", "number")
     most, keys = 6_000, 6_000
 
     def open(self, conf: Any, context: Any, collector: Any) -> None:
@@ -37,7 +39,8 @@ class Numbers(ReplayableSpout):
     def next_tuple(self) -> None:
         if self.next < Numbers.most:
             self.next += 1
-            self.collector.emit(((self.next - 1) % Numbers.keys,), message_id=self.next)
+            number = self.next - 1
+            self.collector.emit((number % Numbers.keys, number), message_id=self.next)
 
     def is_exhausted(self) -> bool:
         return self.next >= Numbers.most
@@ -49,12 +52,31 @@ class Numbers(ReplayableSpout):
         self.next = position
 
 
-class OverRedis:
-    """A simulated cluster of three workers that count numbers over one Redis."""
+def counting(sink: TransactionalSink | None = None) -> Topology:
+    """Build numbers -> pass -> count of their rests, and numbers -> sink where one is given."""
+    builder = TopologyBuilder()
+    builder.set_spout("spout", Numbers())
+    builder.set_bolt("bolt", Pass(), 2).shuffle_grouping("spout")
+    builder.set_bolt("capture", Count()).global_grouping("bolt")
+    if sink is not None:
+        builder.set_bolt("sink", sink).global_grouping("spout")
+    return builder.build()
 
-    def __init__(self, at: RedisAddress, conf: Mapping[str, Any] | None = None) -> None:
+
+class OverRedis:
+    """A simulated cluster of three workers that count numbers over one Redis, and write them to a
+    sink where one is given.
+    """
+
+    def __init__(
+        self,
+        at: RedisAddress,
+        conf: Mapping[str, Any] | None = None,
+        sink: TransactionalSink | None = None,
+    ) -> None:
         self.at = at
         self.opened: list[RedisTransport] = []
+        self._processes: list[InProcessWorker] = []
         self.cluster = LocalCluster(supervisors=3, slots=1, make_transport=self._open)
         own = {
             "topology.workers": 3,
@@ -62,12 +84,25 @@ class OverRedis:
             "topology.max.spout.pending": 200,
             **(conf or {}),
         }
-        self.topology_id = self.cluster.submit(chain(Numbers(), Pass(), Count(), 2), own)
+        self.topology_id = self.cluster.submit(counting(sink), own)
         self.reader = RedisReader(self.at, self.topology_id)
 
     def _open(self, worker: InProcessWorker) -> RedisTransport:
+        self._end_of_the_dead()
+        self._processes.append(worker)
         self.opened.append(RedisTransport(self.at, worker.host.id))
         return self.opened[-1]
+
+    def _end_of_the_dead(self) -> None:
+        """Close what the end of a process would: a database keeps an open transaction's locks
+        otherwise. Kafka needs no such help: it fences a transaction's former producer.
+        """
+        for process in [each for each in self._processes if each.exit_code is not None]:
+            self._processes.remove(process)
+            worker = process.run.worker if process.run is not None else None
+            for bolt in worker.task_set.bolts.values() if worker is not None else ():
+                if isinstance(bolt.runner.bolt, SqlSink):
+                    bolt.runner.bolt.cleanup()
 
     def rounds(self, count: int) -> None:
         """Let every worker run so many epochs, and simulated time pass; slots pause before they
@@ -98,6 +133,7 @@ class OverRedis:
 
     def close(self) -> None:
         self.cluster.close()
+        self._end_of_the_dead()
         self.reader.close()
         for transport in self.opened:
             transport.close()

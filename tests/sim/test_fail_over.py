@@ -4,43 +4,52 @@ goes.
 
 from __future__ import annotations
 
+import contextlib
 import random
+import shutil
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import redis
 
+from sparkstorm.config import merge
+from sparkstorm.embedded.certificates import make_certificates
 from sparkstorm.errors import StoreUnavailableError
+from sparkstorm.stores.addresses import redis_stores
 from sparkstorm.stores.redis_client import check_redis, client_of
-from sparkstorm.transport.connection import Link, open_connection
+from sparkstorm.transport.connection import AccessRefusedError, Link, open_connection
 from sparkstorm.transport.redis import RedisTransport
-from tests.sim.fail_over import KINDS, Trial
-from tests.sim.watched_redis import Server, until
+from tests.sim.fail_over import KINDS, Trial, hand_over, kill, upgrade_to, versions_here
+from tests.sim.targets import sqlite
+from tests.sim.watched_redis import Guard, Server, WatchedRedis, until
+from tests.tls_servers import settings_of
+from tests.transport.bare_redis import debian_redis
 
 pytestmark = pytest.mark.system
 
 
 @pytest.fixture
 def trial(tmp_path: Path) -> Iterator[Trial]:
-    made = Trial(tmp_path)
-    yield made
-    made.close()
+    with sqlite(tmp_path) as target:
+        made = Trial(tmp_path, target)
+        yield made
+        made.close()
 
 
-def test_a_count_is_exact_over_every_kind_of_fail_over_and_no_worker_gives_up(trial: Trial) -> None:
+def test_a_count_and_a_table_are_exact_over_every_kind_of_fail_over_and_no_worker_gives_up(
+    trial: Trial,
+) -> None:
     dice = random.Random(1)
     with client_of(trial.watched.address, 10) as client:
         client.set("kept", "since before")
-        for kind in KINDS:
+        for kind in KINDS.values():
             trial.fail_over(kind, dice)
         client.connection_pool.disconnect()
         assert client.get("kept") == b"since before"
     check_redis(trial.watched.address)
-    total, _ = trial.finish()
-    assert total > 100 * len(KINDS)
+    assert trial.finish().numbers > 100 * len(KINDS)
     assert not [each for each in trial.running.deaths if "did not come back" in each], (
         "a worker waits for the promoted server"
     )
@@ -50,7 +59,7 @@ def test_a_server_that_is_a_replica_is_not_taken_for_the_primary(trial: Trial) -
     watched = trial.watched
     replica = watched.other(watched.primary())
     # as one does that has not heard of a fail-over
-    with redis.Redis(port=watched.sentinels[0]) as sentinel:
+    with watched.sentinel(watched.sentinels[0]) as sentinel:
         sentinel.sentinel_monitor("stale", "127.0.0.1", replica.port, 3)
     first = watched.address.sentinels[:1]
     with pytest.raises(
@@ -59,10 +68,66 @@ def test_a_server_that_is_a_replica_is_not_taken_for_the_primary(trial: Trial) -
     ):
         open_connection(replace(watched.address, master="stale", sentinels=first))
     with pytest.raises(
-        StoreUnavailableError, match=r"name no primary: No master found for 'unheard'"
+        StoreUnavailableError, match=r"no Sentinel names a primary unheard: .* knows no such name"
     ):
         open_connection(replace(watched.address, master="unheard", sentinels=first))
     open_connection(watched.address).disconnect()  # type: ignore[no-untyped-call]
+
+
+def test_a_count_is_exact_while_both_servers_are_replaced_by_newer_versions(tmp_path: Path) -> None:
+    oldest, *newer = versions_here().items()
+    if not newer:
+        pytest.skip("one version of Redis is here")
+    trial = Trial(tmp_path, guard=Guard(binary=oldest[1]))
+    with contextlib.closing(trial):
+        for _, binary in newer:
+            trial.fail_over(upgrade_to(binary), random.Random(1))
+        assert trial.finish().numbers > 100
+        name, _, number = newer[-1][0].partition("-")
+        for server in trial.watched.servers:
+            with server.client() as client:
+                assert client.info("server")[f"{name}_version"] == number
+
+
+@pytest.mark.skipif(
+    shutil.which("openssl") is None or shutil.which("dpkg-deb") is None,
+    reason="certificates are made by openssl, and a Redis with TLS comes from Debian",
+)
+def test_a_count_is_exact_over_sentinels_with_tls_a_password_and_certificates_of_clients(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = make_certificates(tmp_path / "tls", ["127.0.0.1"])
+    trial = Trial(tmp_path, guard=Guard(debian_redis(), "of-the-sentinels", made))
+    with contextlib.closing(trial):
+        watched, dice = trial.watched, random.Random(1)
+        for name, secret in (("", "of-the-trial"), ("SENTINEL_", "of-the-sentinels")):
+            monkeypatch.setenv(f"SPARKSTORM_REDIS_{name}PASSWORD", secret)
+        stores = redis_stores(merge({"sparkstorm.redis.url": watched.url, **settings_of(made)}))
+        assert stores is not None and stores.home == watched.address
+        require_keys(watched)
+        trial.fail_over(kill, dice)
+        trial.fail_over(hand_over, dice)
+        check_redis(watched.address)
+        assert trial.finish().numbers > 200
+
+
+def require_keys(watched: WatchedRedis) -> None:
+    """Check that nobody finds the primary without the password, and the certificate, of clients."""
+    key = r"\(sparkstorm\.redis\.sentinel\.password\)"
+    for secret, words in (
+        ("", "want a password, none is set"),
+        ("of-nobody", "refuse our password"),
+    ):
+        at = replace(watched.address, sentinel_password=secret)
+        with pytest.raises(AccessRefusedError, match=rf"{words} {key}"):
+            open_connection(at)
+        with pytest.raises(StoreUnavailableError, match="no Sentinel names a primary") as caught:
+            check_redis(at)
+        assert len(str(caught.value)) < 200, "the settings of connections are no part of it"
+    uncertified = replace(watched.address.tls_files, certificate="", key="")
+    for lacking in ({"tls": False}, {"tls_files": uncertified}):
+        with pytest.raises(StoreUnavailableError, match="no Sentinel names a primary"):
+            open_connection(replace(watched.address, **lacking))
 
 
 @pytest.fixture

@@ -10,14 +10,18 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import redis
 
+from sparkstorm.embedded.certificates import Certificates
 from sparkstorm.embedded.process import free_port
 from sparkstorm.embedded.redis import find_redis_binary
 from sparkstorm.model.worker_spec import RedisAddress
+from sparkstorm.tls import NO_FILES
+from tests.tls_servers import files_of
 
 MASTER = "trial"
 DOWN_AFTER_MS = 500
@@ -33,19 +37,63 @@ def until(condition: Callable[[], bool], words: str, limit_s: float = _LIMIT_S) 
         time.sleep(0.02)
 
 
-class Server:
-    """One Redis server on a port of its own; it comes back with its data."""
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """How servers and Sentinels are set up: their binary, the Sentinels' password (empty: none), and
+    certificates, with which all of them speak TLS alone and want a certificate of every client.
+    """
 
-    def __init__(self, folder: Path, password: str, *options: str) -> None:
+    binary: str = ""
+    sentinel_password: str = ""
+    certificates: Certificates | None = None
+
+    def lines(self, port: int) -> list[str]:
+        """Return the settings of a server's or Sentinel's port."""
+        made = self.certificates
+        if made is None:
+            return [f"port {port}", "bind 127.0.0.1"]
+        return [
+            "port 0", f"tls-port {port}", "bind 127.0.0.1", "tls-replication yes", "tls-auth-clients yes",
+            f"tls-ca-cert-file {made.ca}", f"tls-cert-file {made.server}", f"tls-key-file {made.server_key}",
+            f"tls-client-cert-file {made.client}", f"tls-client-key-file {made.client_key}",
+        ]  # fmt: skip
+
+    def client(self, port: int, password: str) -> redis.Redis:
+        """A client of that port, with short time limits."""
+        made = self.certificates
+        options: dict[str, Any] = (
+            {} if made is None else {"ssl": True, **files_of(made).for_redis()}
+        )
+        return redis.Redis(
+            port=port,
+            host="127.0.0.1",
+            password=password or None,
+            socket_timeout=2,
+            socket_connect_timeout=2,
+            **options,
+        )
+
+
+PLAIN = Guard()
+
+
+class Server:
+    """One Redis server on a port of its own; it comes back with its data, and as another version
+    when `binary` was changed meanwhile.
+    """
+
+    def __init__(self, folder: Path, password: str, *options: str, guard: Guard = PLAIN) -> None:
         folder.mkdir()
         self.folder, self.password, self._options = folder, password, options
+        self._guard = guard
+        self.binary = guard.binary or find_redis_binary()
         self.port = free_port()
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self, primary_port: int | None = None) -> None:
         """Start it, as a replica of the server on that port if one is given."""
         settings = [
-            f"port {self.port}", "bind 127.0.0.1", f"dir {self.folder}", "save \"\"", "appendonly yes", "appendfsync no",
+            *self._guard.lines(self.port), f"dir {self.folder}", "save \"\"", "appendonly yes", "appendfsync no",
             "maxmemory-policy noeviction", f"requirepass {self.password}", f"masterauth {self.password}", "logfile log",
             "repl-diskless-sync-delay 0", *self._options,
         ]  # fmt: skip
@@ -53,7 +101,7 @@ class Server:
             settings.append(f"replicaof 127.0.0.1 {primary_port}")
         file = self.folder / "redis.conf"
         file.write_text("\n".join(settings) + "\n")
-        self.process = subprocess.Popen([find_redis_binary(), str(file)], cwd=self.folder)
+        self.process = subprocess.Popen([self.binary, str(file)], cwd=self.folder)
         until(self.answers, f"the server on {self.port} does not start")
 
     @property
@@ -63,9 +111,7 @@ class Server:
 
     def client(self) -> redis.Redis:
         """A client with short time limits."""
-        return redis.Redis(
-            port=self.port, password=self.password, socket_timeout=2, socket_connect_timeout=2
-        )
+        return self._guard.client(self.port, self.password)
 
     def answers(self) -> bool:
         """Return whether it answers and has loaded its data."""
@@ -108,8 +154,13 @@ class WatchedRedis:
     away.
     """
 
-    def __init__(self, folder: Path, *options: str, sentinels: int = 3) -> None:
-        self.servers = [Server(folder / name, "of-the-trial", *options) for name in ("one", "two")]
+    def __init__(
+        self, folder: Path, *options: str, sentinels: int = 3, guard: Guard = PLAIN
+    ) -> None:
+        self.guard = guard
+        self.servers = [
+            Server(folder / name, "of-the-trial", *options, guard=guard) for name in ("one", "two")
+        ]
         self.sentinels = [free_port() for _ in range(sentinels)]
         self._folder = folder
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -131,35 +182,48 @@ class WatchedRedis:
     @property
     def address(self) -> RedisAddress:
         """Address that a worker is given."""
-        places = tuple(f"127.0.0.1:{port}" for port in self.sentinels)
+        made = self.guard.certificates
         return RedisAddress(
-            "127.0.0.1", self.sentinels[0], "of-the-trial", master=MASTER, sentinels=places
+            "127.0.0.1",
+            self.sentinels[0],
+            "of-the-trial",
+            tls=made is not None,
+            tls_files=NO_FILES if made is None else files_of(made),
+            master=MASTER,
+            sentinels=tuple(f"127.0.0.1:{port}" for port in self.sentinels),
+            sentinel_password=self.guard.sentinel_password,
         )
 
     @property
     def url(self) -> str:
-        """The same as a configuration has it."""
-        return f"redis+sentinel://:of-the-trial@{','.join(self.address.sentinels)}/{MASTER}"
+        """The same as a configuration has it, without the passwords."""
+        scheme = "redis" if self.guard.certificates is None else "rediss"
+        return f"{scheme}+sentinel://{','.join(self.address.sentinels)}/{MASTER}"
+
+    def sentinel(self, port: int) -> redis.Redis:
+        """A client of a Sentinel."""
+        return self.guard.client(port, self.guard.sentinel_password)
 
     def _start_sentinel(self, port: int, primary_port: int) -> None:
         folder = self._folder / f"sentinel-{port}"
         folder.mkdir()
         file, quorum = folder / "sentinel.conf", len(self.sentinels) // 2 + 1
         lines = [
-            f"port {port}", "bind 127.0.0.1", f"dir {folder}", "logfile log",
+            *self.guard.lines(port), f"dir {folder}", "logfile log",
             f"sentinel monitor {MASTER} 127.0.0.1 {primary_port} {quorum}",
             f"sentinel auth-pass {MASTER} of-the-trial", f"sentinel down-after-milliseconds {MASTER} {DOWN_AFTER_MS}",
             f"sentinel failover-timeout {MASTER} 4000", f"sentinel parallel-syncs {MASTER} 1",
         ]  # fmt: skip
+        if secret := self.guard.sentinel_password:
+            lines += [f"requirepass {secret}", f"sentinel sentinel-pass {secret}"]
         file.write_text("\n".join(lines) + "\n")
-        self._processes.append(
-            subprocess.Popen([find_redis_binary(), str(file), "--sentinel"], cwd=folder)
-        )
+        binary = self.guard.binary or find_redis_binary()
+        self._processes.append(subprocess.Popen([binary, str(file), "--sentinel"], cwd=folder))
 
     def _knows_all(self, port: int) -> bool:
         with (
             contextlib.suppress(redis.RedisError),
-            redis.Redis(port=port, socket_timeout=2) as client,
+            self.sentinel(port) as client,
         ):
             found = client.sentinel_master(MASTER)
             return bool(
@@ -172,7 +236,7 @@ class WatchedRedis:
         for port in self.sentinels:
             with (
                 contextlib.suppress(redis.RedisError),
-                redis.Redis(port=port, socket_timeout=2) as client,
+                self.sentinel(port) as client,
             ):
                 found = client.sentinel_get_master_addr_by_name(MASTER)
                 return int(found[1]) if found else None
@@ -219,7 +283,7 @@ class WatchedRedis:
     def _is_fit(self, port: int) -> bool:
         with (
             contextlib.suppress(redis.RedisError),
-            redis.Redis(port=port, socket_timeout=2) as client,
+            self.sentinel(port) as client,
         ):
             replicas = client.sentinel_slaves(MASTER)
             return len(replicas) == 1 and not (
