@@ -63,7 +63,7 @@ class Key:
     min: float | None = None
     max: float | None = None
     choices: tuple[str, ...] = ()
-    words: tuple[str, ...] = ()  # texts that are values as well, whatever the type
+    words: tuple[str, ...] = ()  # texts that are values as well, for any type
     secret: bool = False
 
     def text(self) -> str:

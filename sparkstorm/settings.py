@@ -186,7 +186,9 @@ class DeliverySettings(Settings):
 
     @property
     def is_tracked(self) -> bool:
-        """Return whether trees of messages are tracked, so that spouts hear of their ends."""
+        """Return whether trees of messages are tracked, so that `ack` and `fail` of spouts are
+        called.
+        """
         return self.guarantee != "at-most-once"
 
     @property

@@ -80,10 +80,10 @@ class MapBolt(BasicBolt):
 
 
 class FilterBolt(MapBolt):
-    """A function that says whether a tuple goes on."""
+    """Function that decides whether a tuple goes on."""
 
     def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
-        """Emit the tuple's values if the function says so."""
+        """Emit the tuple's values if the function returns true."""
         if self._function(tup):
             collector.emit(tup.values)
 

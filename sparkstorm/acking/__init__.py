@@ -15,7 +15,7 @@ core, is tested equal to it:
         a fail seen    -> failed, and forgotten
     An ack may come before its init. A root without an init ages out after three rotations.
 
-Edges that begin and end inside one epoch never come here. What comes is combined per root, as
+Edges that begin and end inside one epoch never come here. All messages are combined per root, as
 columns.
 
 A tree, or a batch of trees, has a root id: `tree_batches.TreeBatches` keeps a ledger with batches.

@@ -130,7 +130,7 @@ class Pending:
         # root of a message -> when a bolt last reset its time-out
         self._renewed: dict[int, int] = {}
         self._renewed_unwritten: dict[int, None] = {}
-        # The journal's side: what the next delta must say.
+        # The journal's side: the content of the next delta.
         self._added: dict[int, None] = {}  # batches
         self._unwritten: list[int] = []
         self._gone: list[int] = []
@@ -153,7 +153,7 @@ class Pending:
 
     @property
     def idle(self) -> bool:
-        """Return whether nothing is open, every callback was made and the journal knows it."""
+        """Return whether nothing is open, every callback was made and the journal has it."""
         return not (self._batches or self._settled or self._gone)
 
     @property
@@ -314,7 +314,7 @@ class Pending:
         return bool(self._due)
 
     def take_callbacks(self) -> list[Outcome]:
-        """Callbacks to make now; call it after the commit whose delta says that they are due."""
+        """Callbacks to make now; call it after the commit whose delta has them as due."""
         outcomes = self._due
         self._due = []
         return outcomes

@@ -10,8 +10,7 @@ were split off. PURE.
     A split root has failed -> told at once if the batch's spout task is known. Its entry stays until the batch ends, so that
     the member is among those that are not acked with it, whichever verdict its spout hears first.
 
-Why a batch at 0 has no common row that waits, and no split that nobody has heard of:
-docs/decisions/0060.
+Why a batch at 0 has no common row that waits, and no split that is unknown: docs/decisions/0060.
 """
 
 from __future__ import annotations

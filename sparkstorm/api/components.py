@@ -149,10 +149,10 @@ class Bolt:
     """Bolt with acking by hand (Storm's IRichBolt): every input must be acked or failed, now or
     later.
 
-    `effects` says what a batch replay does with a bolt that acts on the outside world; undeclared,
-    a bolt without outputs and state is redirected. `order_insensitive` promises that what the bolt
-    emits and keeps does not depend on the order of its inputs; a replay then chooses the cheapest
-    order.
+    `effects` chooses what a batch replay does with a bolt that acts on the outside world;
+    undeclared, a bolt without outputs and state is redirected. `order_insensitive` promises that
+    what the bolt emits and keeps does not depend on the order of its inputs; a replay then chooses
+    the cheapest order.
     """
 
     outputs: Outputs = ()

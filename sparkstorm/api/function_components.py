@@ -372,7 +372,7 @@ def _check_rows(where: str, function: Any, outputs: Outputs) -> None:
 
 def _width(before: dis.Instruction) -> int | None:
     """Return how many values a row has by the instruction that makes it; None where only a run can
-    tell.
+    show it.
     """
     if before.opname == "BUILD_TUPLE":
         return before.arg

@@ -108,7 +108,7 @@ def _check_method(where: str, method: Any, name: str, wanted: tuple[str, ...]) -
         )
     try:
         signature = inspect.signature(method, follow_wrapped=False)
-    except (TypeError, ValueError):  # some callables of C have none: the call itself will tell
+    except (TypeError, ValueError):  # some callables of C have none: the call itself will show it
         # a method without self
         if inspect.ismethod(method) and inspect.isfunction(method.__func__):
             raise InvalidTopologyError(f"{where} takes no self; {mend}") from None

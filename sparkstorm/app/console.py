@@ -178,7 +178,7 @@ def latency_text(progress: TopologyProgress) -> str:
 
 
 def _amount(total: int) -> str:
-    """A source's extent; it is in bytes for files, in whatever unit the spout chose otherwise."""
+    """A source's extent; it is in bytes for files, in the spout's own unit otherwise."""
     for limit, unit in ((1_000_000_000, "G"), (1_000_000, "M"), (1_000, "k")):
         if total >= limit:
             return f"{total / limit:.1f} {unit}"

@@ -266,8 +266,8 @@ def is_here(driver: DriverInfo) -> bool:
 
 
 def is_dead(driver: DriverInfo) -> bool:
-    """Return whether that was a process here and is gone; its start time tells it from a later one
-    with its number.
+    """Return whether that was a process here and is gone; its start time distinguishes it from a
+    later one with its number.
     """
     return is_here(driver) and (not driver.start or started_at(driver.pid) != driver.start)
 

@@ -211,7 +211,7 @@ def _call(job: JobFile, factory: Any) -> Topology:
 def _check_arguments(job: JobFile, factory: Any) -> None:
     try:
         signature = inspect.signature(factory)
-    except (TypeError, ValueError):  # some callables of C have none: the call itself will tell
+    except (TypeError, ValueError):  # some callables of C have none: the call itself will show it
         return
     try:
         signature.bind(**job.arguments)

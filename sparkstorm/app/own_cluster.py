@@ -41,7 +41,7 @@ def run_in_own_cluster(run: Run, job: JobFile) -> int:
         except StoppedError:
             run.console.say("stopped while starting; no run was begun or changed")
             return INTERRUPTED
-    if is_last:  # an unfinished run of another name may want the data
+    if is_last:  # an unfinished run of another name may need the data
         cluster.stores.discard()
     return status
 
@@ -74,8 +74,8 @@ def starting_text(what: str, own: list[str]) -> str:
 
 
 def check_spark(cluster: Cluster) -> None:
-    """Without Spark there are no slots, and nothing here can end in an orderly way: stop like a
-    killed driver.
+    """Stop like a killed driver: without Spark there are no slots, and nothing here can end in an
+    orderly way.
     """
     try:
         cluster.check_spark()

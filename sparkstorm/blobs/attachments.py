@@ -196,7 +196,7 @@ def _bounded(what: str, members: Iterator[_Member], most: int) -> dict[str, Call
     total = 0
     readers = dict[str, Callable[[], bytes]]()
     for name, size, read in members:
-        total += size  # as the archive says: neither library reads more of a file than that
+        total += size  # by the archive's own header: neither library reads more of a file than that
         if total > most:
             raise WorkerFailedError(
                 f"{what} unpacks to more than {most >> 20} MB ({_LEAST_BOUND >> 20} MB and "

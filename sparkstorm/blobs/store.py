@@ -1,7 +1,7 @@
 """Blob store: immutable bytes under their own sha256, signed, cut into chunks.
 
 Laws: read after write; a key never changes its bytes; the signature is checked against the
-cluster's key and the bytes against their address before anyone may open them; metadata is written
+cluster's key and the bytes against their address before they may be opened; metadata is written
 last and removed first, so a blob that can be seen is whole.
 """
 

@@ -1,11 +1,11 @@
 """Checkpoints: state, windows and positions of a topology's tasks in files, from which another run
 starts.
 
-A folder: `manifest.json` says which component has which tasks, and a Parquet file per component
-holds their rows (task, part, key, value), key and value packed as in the store. Parts: "state",
-"time" (windows, timers, clocks) and, of spouts, "position". Laws: a folder under its name is whole
-(it is written beside it and renamed); nothing in it is trusted before its checksum, and no row
-before its form was checked; what is wrong is named by file and field.
+A folder: `manifest.json` lists the tasks of each component, and a Parquet file per component holds
+their rows (task, part, key, value), key and value packed as in the store. Parts: "state", "time"
+(windows, timers, clocks) and, of spouts, "position". Laws: a folder under its name is whole (it is
+written beside it and renamed); nothing in it is trusted before its checksum, and no row before its
+form was checked; what is wrong is named by file and field.
 """
 
 from __future__ import annotations

@@ -81,8 +81,8 @@ class ClusterAccess:
         """Return what a sampler (`insight.sampler.Sampler`) reads this cluster from, or with `only`
         one topology, by its id.
 
-        A source that does not last, because it is read once or twice, waits a moment to tell dead
-        workers from slow clocks.
+        A source that does not last, because it is read once or twice, waits a moment to distinguish
+        dead workers from slow clocks.
         """
         clock = SystemClock()
         dead_workers = None if is_lasting else self.dead_workers

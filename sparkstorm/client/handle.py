@@ -245,7 +245,8 @@ class TopologyHandle:
         """Return what happens to a sample of messages in so many seconds: the failed first, then
         the slowest.
 
-        `emitted_per_s` of its spouts, as the read model has it, says how large the sample may be.
+        `emitted_per_s` of its spouts, as the read model has it, decides how large the sample may
+        be.
         """
         from sparkstorm.client.traces import bits_for, look
 
@@ -318,7 +319,7 @@ class TopologyHandle:
         ]
 
     def worker_problems(self) -> list[str]:
-        """Return dead workers, deaths of the last minute and reasons for which work stands still,
+        """Return dead workers, deaths of the last minute and reasons why workers make no progress,
         as heartbeats show them.
         """
         slots = self.slots()
@@ -506,7 +507,7 @@ class TopologyHandle:
         self._cluster.service.discard_blobs(self._blob_keys)
 
     def close(self) -> None:
-        """Let go of its connection to Redis; the next look makes a new one."""
+        """Close its connection to Redis; the next look makes a new one."""
         self._reader.close()
 
     # -- inside ------------------------------------------------------------------------------------

@@ -167,8 +167,8 @@ class Journeys:
         """Return the journey of the message with this root, or of the open one with this message
         id.
 
-        NotAliveError when no open message has the id; a root that is not known gives a journey that
-        says so.
+        NotAliveError when no open message has the id; a root that is not known gives an empty
+        journey.
         """
         if _ROOT.fullmatch(name):
             return self._journey(split(int(name, 16) & (1 << 63) - 1))

@@ -5,7 +5,7 @@ Laws (tests/cluster/test_state_store.py runs them against every implementation)
 - A node's version starts at 0 and grows by one per `put`; `put(version=n)` succeeds only when n is
   the present version.
 - Two reads of a path with one `change` have the same content: every write, and every creation, has
-  a new one. A version does not tell that, a node that was deleted and made again counts from 0.
+  a new one. A version does not show that: a node that was deleted and made again counts from 0.
 - Ephemeral nodes die with the session that made them; `session_epoch` grows each time a session was
   lost, and the owner of an ephemeral node makes it again at its next tick.
 - A hint given to a read is called at most once, some time after what was read may have changed,

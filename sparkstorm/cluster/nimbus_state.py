@@ -294,7 +294,7 @@ class NimbusState(RecordStore):
         return self._read_record(Deploy, paths.deploy(name))
 
     def remove_deploy(self, name: str) -> None:
-        """A hot deploy is finished, or given up."""
+        """Remove a hot deploy that is finished, or given up."""
         self.store.delete(paths.deploy(name))
 
     def deploy_names(self) -> list[str]:
@@ -315,7 +315,7 @@ class NimbusState(RecordStore):
         return found.conf if found else {}
 
     def try_lead(self, info: NimbusInfo) -> bool:
-        """Stand for election; True while this session leads."""
+        """Take part in the election; True while this session leads."""
         return self.store.try_ephemeral(paths.LEADER, encode_record(info))
 
     def read_leader(self, hint: Hint | None = None) -> NimbusInfo | None:

@@ -243,8 +243,8 @@ def check_components(topology: Topology, cluster_conf: Mapping[str, Any], name: 
 
 
 def _without_tasks(conf: Any) -> Any:
-    """Storm's own key for the number of tasks is no setting; a value that is no mapping is refused
-    by the check that follows.
+    """Return a configuration without Storm's own key for the number of tasks, which is no setting;
+    a value that is no mapping is refused by the check that follows.
     """
     return (
         {key: value for key, value in conf.items() if key != _TASKS_KEY}

@@ -98,8 +98,8 @@ def is_flux_document(path: str | Path) -> bool:
 
 
 def job_of_flux(path: str | Path, substituted: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys of a job file that stands for a Flux document: its name, its configuration
-    and the factory here.
+    """Return the keys of a job file in place of a Flux document: its name, its configuration and
+    the factory here.
     """
     document = read_flux(path, **substituted)
     config = document.get("config") or {}

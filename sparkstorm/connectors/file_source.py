@@ -51,8 +51,8 @@ _OFFSET_BITS = 40
 
 @dataclass(slots=True)
 class _File:
-    """A file of this task: position (-1: done), and a checksum of its first bytes, to tell it from
-    a new file of its name.
+    """A file of this task: position (-1: done), and a checksum of its first bytes, to distinguish
+    it from a new file of its name.
     """
 
     at: int = 0  # -1: done
@@ -286,7 +286,7 @@ class Files(ReplayableSpout):
             self._turns.append(known)
 
     def _emit(self, each: _File) -> int:
-        """Emit some records of a file; 0 when there are none now, and its position says whether
+        """Emit some records of a file; 0 when there are none now, and its position shows whether
         there will be.
         """
         count = 0

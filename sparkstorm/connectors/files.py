@@ -70,7 +70,7 @@ class FileLines(ReplayableSpout):
     files must be readable under the same paths wherever the spout runs. Bytes that are not UTF-8
     become U+FFFD; compressed files are not unpacked. Its position is (file number, byte offset).
     Bolts of columns get blocks of lines (128 kB) as Arrow batches, each as one message with the id
-    of its first line. `read` says of files how many bytes are not to be read again; files that have
+    of its first line. `read` has for files how many bytes are not to be read again; files that have
     grown or come since are read from there.
 
     With the function `time`, from a record ({"line": text}) to milliseconds, a task reads its files

@@ -456,7 +456,7 @@ class KafkaSource(ReplayableSpout):
 
 
 def _group(where: str) -> str:
-    """A consumer needs a group's name, though it joins none."""
+    """Name of a group, which a consumer needs though it joins none."""
     return f"sparkstorm-{crc32(where.encode()):08x}"
 
 

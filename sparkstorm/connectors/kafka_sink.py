@@ -24,7 +24,7 @@ class KafkaSink(TransactionalSink):
     `key` and `time` name fields of its key and its time in milliseconds. The epoch's number is
     committed in the same transaction, as an offset of the group
     `sparkstorm-<topology>/<component>/<task>`, and the rows are an outbox in the worker's commit:
-    what a crash left open is aborted and produced anew, unless the number says that it is there.
+    what a crash left open is aborted and produced anew, unless the number shows that it is there.
     One transactional id per task fences workers that are taken for dead.
     """
 

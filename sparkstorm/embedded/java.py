@@ -47,7 +47,7 @@ def _candidates(environ: Mapping[str, str]) -> list[str]:
 
 
 def java_version(program: str) -> int:
-    """Major version of a java program; 0 when it cannot be run or says nothing we know."""
+    """Major version of a java program; 0 when it cannot be run or has an unknown answer."""
     try:
         output = subprocess.run(
             [program, "-version"], capture_output=True, text=True, timeout=30, check=False

@@ -231,7 +231,7 @@ def refuse_busy(directory: Path, name: str) -> None:
     except OSError:
         return
     try:
-        # Taken and let go at once, only to ask: the lock that counts is the tether's.
+        # Taken and released at once, only as a test: the lock that counts is the tether's.
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip()

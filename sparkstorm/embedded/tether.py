@@ -53,7 +53,7 @@ def take_lock(path: str) -> int:
             if time.monotonic() > deadline or (holder.isdecimal() and started_at(int(holder))):
                 say(f"locked {holder or '?'}")
                 sys.exit(75)
-            time.sleep(0.05)  # its starter is dead: it will let go in a moment
+            time.sleep(0.05)  # its starter is dead: it will release the lock in a moment
             continue
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, str(os.getppid()).encode(), 0)

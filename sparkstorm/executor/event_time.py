@@ -138,7 +138,5 @@ class TaskEventTime:
         return self.outlook.next_idle_ms()
 
     def put_marks(self, may_have: Callable[[Target], bool], now_ms: int | None = None) -> bool:
-        """Put a mark behind the rows of every target that may have one now and does not know it
-        yet.
-        """
+        """Put a mark behind the rows of every target that may have one now and lacks it."""
         return self.outlook.put_marks(self.low_ms, may_have, now_ms)

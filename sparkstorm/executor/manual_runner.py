@@ -68,7 +68,7 @@ class DeferredEmits:
             self._given[id(tup)] = answers, new
 
     def take_back(self, tup: Tuple) -> None:
-        """The ack was undone, and with it what it had sent."""
+        """Undo an ack, and with it what it had sent."""
         if id(tup) in self._given:
             self.by_input[id(tup)], new = self._given.pop(id(tup))
             for answer in new:

@@ -141,7 +141,7 @@ class OutputClock:
         return self._late_by_rows[id(rows)] if is_late else rows
 
     def recount(self) -> None:
-        """Rows were taken back: the clock goes back to what is left of them."""
+        """Set the clock back to the rows that are left after some were taken back."""
         if self.clock is not None:
             task = self.mark_source.task
             left = [
@@ -173,8 +173,7 @@ class OutputClock:
         may_have: Callable[[Target], bool],
         now_ms: int | None = None,
     ) -> bool:
-        """Put a mark behind the rows of every target that may have one now and does not know it
-        yet.
+        """Put a mark behind the rows of every target that may have one now and lacks it.
 
         With the time of the clock it also sends the mark of an idle output, where the subscriber
         has an idle time-out.

@@ -1,9 +1,9 @@
 """Runner of a TransactionalSink: its rows, and the phases of its epochs, each of which may be tried
 again.
 
-Law: numbers of epochs only grow, over restarts and lost stores, and one number stands for the same
-rows for ever: so a target can tell a repeated commit from a new one (decision 48). Left out: random
-numbers, which have no order.
+Law: numbers of epochs only grow, over restarts and lost stores, and one number belongs to the same
+rows for ever: so a target can distinguish a repeated commit from a new one (decision 48). Left out:
+random numbers, which have no order.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ class SinkRunner(Runner):
             self._kept.delete(key)
 
     def take_news(self) -> dict[str, Any]:
-        """Return what the journal must say of this sink, if anything has changed."""
+        """Return this sink's record for the journal, if anything has changed."""
         news = self._news
         self._news = None
         if news is None and not self._is_known and len(self._kept):
@@ -180,7 +180,7 @@ class SinkRunner(Runner):
         return {} if news is None else {"e": news}
 
     def whole(self) -> dict[str, Any]:
-        """Return what the journal must say of this sink, as of now."""
+        """Return this sink's record for the journal, as of now."""
         return {"e": [self._epoch, self._value]} if self._epoch or len(self._kept) else {}
 
     def note_commit(self) -> None:

@@ -36,24 +36,28 @@ class TaskObserver:
         """
 
     def settled_late(self, acked: Sequence[Tuple], failures: Sequence[FailedInput]) -> None:
-        """A bolt has acked or failed these inputs of earlier epochs."""
+        """Take note that a bolt has acked or failed these inputs of earlier epochs."""
 
     def failed(self, tup: Tuple, failure: Failure) -> None:
-        """The first execution of an input has failed, and is undone; `failure` has its place and
-        time.
+        """Take note that the first execution of an input has failed, and is undone; `failure` has
+        its place and time.
         """
 
     def fired(self, watermark_ms: int, count: int) -> None:
-        """A bolt has received this watermark, which has made so many windows and timers due."""
+        """Take note that a bolt has received this watermark, which has made so many windows and
+        timers due.
+        """
 
     def emitted(self, emitter: Emitter) -> None:
-        """Rows were emitted for good since the emitter's counts were taken: its log has them."""
+        """Take note of rows emitted for good since the emitter's counts were taken: its log has
+        them.
+        """
 
     def settled(self, outcomes: Sequence[Outcome]) -> None:
-        """`ack` or `fail` of a spout is about to be called for these messages."""
+        """Take note that `ack` or `fail` of a spout is about to be called for these messages."""
 
     def committed(self) -> None:
-        """All of the above is in a commit that the store has applied."""
+        """Take note that all of the above is in a commit that the store has applied."""
 
     def close(self) -> None:
-        """The worker stops in an orderly way."""
+        """Release resources: the worker stops in an orderly way."""

@@ -79,7 +79,7 @@ class TimedInputs:
         return failure_of(error)
 
 
-# One entry per session (decision 39); form 1, which did not say so, was one per key.
+# One entry per session (decision 39); form 1, without this mark, was one per key.
 _SESSION_FORM = 2
 
 

@@ -3,7 +3,7 @@ read back from one.
 
 A record is a mapping of values of the codec: `watermark_ms`; for a window its content (`tuples`,
 `new`, `expired`, `value`, `is_update`), for a tuple the stored `cells` of its key. One that is too
-large says `is_left_out`.
+large has `is_left_out` instead.
 
 Law: a letter is enough to make the window fail again by itself. Left out: the inputs of the window
 instead of its content, of which the store has none any more.
@@ -99,7 +99,7 @@ def cells_of(times: MemoryState, key: Sequence[Any]) -> list[list[Any]] | None:
 
 
 def bounded(record: Record, codec: Codec) -> Record:
-    """Return a record, or one that says that it was too large."""
+    """Return a record, or one that marks that it was too large."""
     try:
         size = len(codec.pack(record))
     except CodecError:  # an accumulator that the failed call has filled with what cannot be stored
@@ -110,7 +110,7 @@ def bounded(record: Record, codec: Codec) -> Record:
 def due_of(
     stream: str, tup: Tuple, at_ms: int, record: Mapping[str, Any], make_source: MakeSource
 ) -> Due:
-    """Return what failed, out of its dead letter; RecordingError says what is wrong with the
+    """Return what failed, out of its dead letter; RecordingError names what is wrong with the
     letter.
     """
     try:

@@ -535,4 +535,4 @@ def _moment(due: Due) -> int:
 
 
 def _ignore(tup: Tuple) -> None:
-    """Ticks mean nothing to windows."""
+    """Ignore ticks: windows do not use them."""

@@ -128,7 +128,7 @@ def with_private_scratch(conf: SparkConf) -> SparkConf:
 
 def _remove_left_over(parent: Path) -> None:
     """Remove the scratch folders of this user's drivers that have ended; a process id would not
-    tell those of containers apart.
+    distinguish those of containers.
     """
     for folder in parent.glob(f"{_SCRATCH}*"):
         # another user's, in use, without a lock, or another driver was first

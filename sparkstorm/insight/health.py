@@ -1,7 +1,7 @@
 """Health of a topology over a time: load of each task, and the components at fault, ranked. PURE.
 
 Shares are of the time between two records of the same worker. A worker whose record did not change
-is left out: it may be idle, or inside one long call, and its record cannot tell which.
+is left out: it may be idle, or inside one long call, and its record cannot distinguish them.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class Latency:
 class Window:
     """Counts, rates, shares and latencies of a span of time."""
 
-    # That it covers: less than its name says while the sampler or the topology is younger; 0: none.
+    # That it covers: less than its name while the sampler or the topology is younger; 0: none.
     seconds: float
     counts: Counts = NO_COUNTS
     emitted_per_s: float | None = None  # None: it covers no time

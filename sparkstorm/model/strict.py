@@ -78,7 +78,8 @@ def named_errors(error: type[SparkStormError], root: str = "", prefix: str = "")
 
 
 def read_as(kind: type[T], value: object, needs_all: bool = False) -> T:
-    """Return the value as the hint says; UnfitValueError for the first part that does not fit.
+    """Return the value as the hint describes it; UnfitValueError for the first part that does not
+    fit.
 
     With `needs_all` a field must be there although it has a default, unless it is one that was
     `ADDED_LATER`.

@@ -25,8 +25,8 @@ def acker_count(conf: Mapping[str, Any]) -> int:
 
 
 def has_master(conf: Mapping[str, Any]) -> bool:
-    """Return whether the topology has a master: topology.master.single.worker says so, whether it
-    is alone or not.
+    """Return whether the topology has a master: it has if topology.master.single.worker is set, to
+    true or false.
     """
     return TrackingSettings.of_partial(conf).master is not None
 

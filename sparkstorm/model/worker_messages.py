@@ -84,8 +84,8 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Alive:
-    """Report of a thread beside the loop: the process runs, also while its loop stands; much output
-    counts as progress.
+    """Report of a thread beside the loop: the process runs, also while its loop makes no progress;
+    much output counts as progress.
     """
 
     is_printing: bool = False

@@ -159,7 +159,7 @@ class Assigner:
             return snapshot
         try:
             last = self._state.read_backup_assignment(base.name)
-        # A wish, not a condition: without its old places it gets others.
+        # A preference, not a condition: without its old places it gets others.
         except (StoreInconsistentError, TamperedBlobError) as error:
             _LOG.error("%s starts without its old places: %s", base.topology_id, error)
             return snapshot

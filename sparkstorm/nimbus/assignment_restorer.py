@@ -89,8 +89,8 @@ class AssignmentRestorer:
         return True
 
     def _overtake(self, base: TopologyBase, found: Assignment, seen: int) -> None:
-        """Slots refuse a version older than one they have seen: from the backup, else with all
-        fences raised.
+        """Publish the assignment above the version that slots have seen, since they refuse an older
+        one: from the backup, else with all fences raised.
         """
         _LOG.error(
             "the assignment of %s went back to version %d, after slots have seen version %d; it is written again",

@@ -107,8 +107,8 @@ class TopologyCleanup:
             if is_due:
                 self._stop_workers(base, now_ms)
             return False
-        # JStorm sleeps ten seconds here, in its only thread. Beats that are gone say it sooner, and
-        # the time limit is for slots that died and cannot remove theirs.
+        # JStorm sleeps ten seconds here, in its only thread. Beats that are gone show it sooner,
+        # and the time limit is for slots that died and cannot remove theirs.
         if not is_due and self._state.worker_beat_slots(topology_id):
             return False
         # An heir takes the data over when this topology is gone; see nimbus/deploy.py.

@@ -2,8 +2,8 @@
 
 Law: all memory here belongs to one leadership. A Nimbus that begins to lead makes these duties
 anew, since another may have led and changed everything; so nothing has to be forgotten piece by
-piece, and nothing can be left over. Each duty takes the reading and the time, and says whether it
-has changed something: the cluster is then read again before the next duty decides (decision 16).
+piece, and nothing can be left over. Each duty takes the reading and the time, and returns whether
+it has changed something: the cluster is then read again before the next duty decides (decision 16).
 Left out: a thread per duty, as in Storm and JStorm, whose writes interleave.
 """
 
@@ -138,7 +138,7 @@ class NimbusDuties:
         self._observer.note_trouble()
 
     def turn(self, now_ms: int, is_round: bool) -> None:
-        """Do what there is to do now, show the problems, and say when the next turn is due."""
+        """Carry out what is due now, show the problems, and return when the next turn is due."""
         reading = self._read(now_ms)
         for duty in self.in_turn + (self.in_round if is_round else ()):
             if duty(reading, now_ms):
@@ -228,7 +228,7 @@ class NimbusDuties:
         One with new trials of code is a reason to serve requests.
         """
         # Supervisors write their records every few seconds. A round for each of these heartbeats
-        # would read the whole cluster; one record tells whether there is anything to place.
+        # would read the whole cluster; one record shows whether there is anything to place.
         while self._changed_nodes:
             node = self._changed_nodes.pop()
             try:

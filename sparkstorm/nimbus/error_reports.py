@@ -85,8 +85,8 @@ class ErrorReports:
         for beat in beats:
             mark = read_mark(beat.stats.get("store"))
             if mark is not None and mark.losses and beat.topology_id in snapshot.topologies:
-                # As long as its workers say so, which is as long as the topology runs: a loss does
-                # not become right by waiting.
+                # As long as its workers report it, which is as long as the topology runs: a loss
+                # does not become right by waiting.
                 found[beat.topology_id] = (
                     f"{mark.losses[-1]}; it went on with what was left, which may lack rows or repeat them"
                 )
@@ -136,8 +136,8 @@ class FailurePauses:
     """Topologies that Nimbus deactivated for their failures; `problems` has their sentences.
 
     A worker pauses a component most of whose inputs fail by itself
-    (`worker/tasks/circuit_breaker.py`) and says so in its heartbeats. A heartbeat may be older than
-    the activation that ended its pause, so it counts only if it names the present number of
+    (`worker/tasks/circuit_breaker.py`) and reports it in its heartbeats. A heartbeat may be older
+    than the activation that ended its pause, so it counts only if it names the present number of
     activations.
     """
 
@@ -146,7 +146,9 @@ class FailurePauses:
         self.problems: dict[str, str] = {}
 
     def advance(self, reading: Reading) -> bool:
-        """Deactivate topologies whose workers say that a component is paused; whether any was."""
+        """Deactivate topologies whose workers report that a component is paused; return whether any
+        was.
+        """
         self.problems = {
             base.topology_id: base.paused for base in reading.bases.values() if base.paused
         }
@@ -227,8 +229,8 @@ class ProblemBoard:
 
     def __init__(self, state: StormState) -> None:
         self._state = state
-        # In the order of ranks from the beginning: later ones win in `problems`, whatever the order
-        # in which they were put.
+        # In the order of ranks from the beginning: later ones win in `problems`, in any order in
+        # which they were put.
         self._by_finder: dict[str, Mapping[str, str]] = {finder: {} for finder in FINDERS}
         self._shown: Mapping[str, str] | None = None
 

@@ -384,8 +384,8 @@ class GrayUpgrades:
         self, base: TopologyBase, upgrade: GrayUpgrade, assignment: Assignment, now_ms: int
     ) -> bool:
         state = UpgradeState(upgrade)
-        # The record goes in the turn after: until the assignment stands, it alone knows the former
-        # codes.
+        # The record goes in the turn after: until the assignment is written, it alone has the
+        # former codes.
         if self._publish(
             base, assignment, codes_wanted(upgrade, state, assignment), upgrade.former, now_ms
         ):

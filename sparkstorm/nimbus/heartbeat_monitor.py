@@ -53,7 +53,9 @@ class HeartbeatMonitor:
         self._mates: dict[str, tuple[Assignment, dict[Mates, list[ExecutorId]]]] = {}
 
     def note_trouble(self) -> None:
-        """The store did not answer, or our session was lost: what we see next may be stale."""
+        """Take note that the store did not answer, or our session was lost: the next reading may be
+        stale.
+        """
         # Set by the call that saw it and cleared by the round that has taken it into account.
         self._had_trouble = True
 

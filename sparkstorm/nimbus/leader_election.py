@@ -55,7 +55,7 @@ class LeaderStore:
         return self._inner.session_epoch
 
     def try_ephemeral(self, path: str, data: bytes) -> bool:
-        """Stand for election at the leader's path; another path only while leading."""
+        """Take part in the election at the leader's path; another path only while leading."""
         # Any other ephemeral node is a write like others.
         if path != paths.LEADER:
             return self._led().try_ephemeral(path, data)

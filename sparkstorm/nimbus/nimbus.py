@@ -126,7 +126,7 @@ class Nimbus:
             self._stand_by(now_ms)
 
     def _lead(self, now_ms: int) -> bool:
-        """Stand for election; whether this Nimbus leads."""
+        """Take part in the election; return whether this Nimbus leads."""
         epoch = self._state.store.session_epoch
         was_leading = self.is_leading
         self.is_leading = False  # also when the store does not answer

@@ -36,11 +36,11 @@ class OutcomeWriter:
         self._change(request_id, now_ms, step=sentence)
 
     def done(self, request_id: str, now_ms: int, topology_id: str) -> None:
-        """The request is carried out."""
+        """Write that the request is carried out."""
         self._change(request_id, now_ms, state=OutcomeState.DONE, topology_id=topology_id)
 
     def refuse(self, request_id: str, now_ms: int, error: SparkStormError) -> None:
-        """The request ends in an error."""
+        """Write that the request ends in an error."""
         kind = type(error).__name__
         self._change(
             request_id, now_ms, state=OutcomeState.REFUSED, error_kind=kind, error=str(error)

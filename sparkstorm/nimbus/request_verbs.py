@@ -312,7 +312,7 @@ class RequestVerbs:
 
     def _act(self, request: Request, outcome: Outcome, _reading: Reading, now_ms: int) -> bool:
         action, word = _SIMPLE[request.kind]
-        # With the request's id, by which a repetition is told from a second kill: a second one
+        # With the request's id, which distinguishes a repetition from a second kill: a second one
         # would begin the wait anew.
         order = ActionRequest(action, request.wait_ms, request_id=request.id)
         # one that is gone by now was killed since, or by this request

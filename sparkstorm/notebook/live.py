@@ -1,7 +1,7 @@
 """Display of a live cluster: assignments and heartbeats, read from ZooKeeper, as scenes, tables and
 pictures.
 
-Only reads. A look is what one pass over the store found; two looks compared tell what moved in
+Only reads. A look is the result of one pass over the store; two looks compared show what moved in
 between.
 """
 

@@ -1,7 +1,7 @@
 """Pictures of a scene and of the difference between two, for the laboratory: supervisors by ports,
 as SVG. PURE.
 
-A scene's cells have the colours of their topologies. A difference's cells tell what became of each
+A scene's cells have the colours of their topologies. A difference's cells show what became of each
 worker's executors.
 """
 

@@ -2,7 +2,7 @@
 SVG. PURE.
 
 A square is an executor, its colour the component, a number in it its tasks when it has several; a
-dark ring tells that it moved since the scene before. Supervisors that are gone stay in the picture,
+dark ring marks that it moved since the scene before. Supervisors that are gone stay in the picture,
 grey, with what they had.
 """
 

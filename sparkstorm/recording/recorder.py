@@ -213,7 +213,7 @@ class Recorder(TaskObserver):
         return self._lost + (self._beginning.lost if self._beginning is not None else 0)
 
     def _begin_anew(self) -> None:
-        """The next rows begin a segment, with the state as it is now."""
+        """Begin a segment with the next rows, and with the state as it is now."""
         state = self._state
         self._number += 1
         pairs = None if state is None or len(state) > self._most_keys else state.snapshot()

@@ -262,7 +262,7 @@ class Comparison:
 
 
 def _sorted(part: str, value: Any) -> Any:
-    """State changes have no order."""
+    """Return state changes in one order: they have none of their own."""
     return sorted(value, key=repr) if part in _PARTS[2:] else value
 
 

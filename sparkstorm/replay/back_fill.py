@@ -67,8 +67,8 @@ def back_fill(
 
     `rows` limits what is read. `inputs` replace spouts as in `replay`; for each of those,
     `positions` are what its tasks would hand over at the end of that data (what `snapshot` returns,
-    unless the spout says otherwise), in their order. The options are those of `replay`; an
-    `event_time` given by its name leaves rows in their order.
+    unless the spout hands over something else), in their order. The options are those of `replay`;
+    an `event_time` given by its name leaves rows in their order.
     """
     check_session("the session", spark)
     options = _modules_listed(options_of(options, arguments))

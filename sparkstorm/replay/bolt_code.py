@@ -26,7 +26,7 @@ _CLOCKS = {
     ("datetime", "today"),
     ("date", "today"),
 }
-# Names, not calls: a function's code does not say what a name is bound to. A name too
+# Names, not calls: a function's code does not show what a name is bound to. A name too
 # many is one warning too many; `from random import choice` is not found.
 _CHANCES = {"random", "secrets", "uuid1", "uuid4", "urandom", "default_rng"}
 _ADDING = ("add", "add_batch")

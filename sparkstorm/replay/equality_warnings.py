@@ -7,8 +7,8 @@ all grouping, results do not depend on how senders interleave (or rows are broug
 their event time in both runs), and time is event time. Every warning names its cause.
 
 A bolt keeps something when it has a state or windows, and when the replay saw it hold inputs or
-change its attributes. Before a component has run, its task numbers stand for what is not known:
-each task may send. PURE.
+change its attributes. Before a component has run, its task numbers are taken instead: each task may
+send. PURE.
 
 Left out: a warning for everything that might happen (decision 43). Half of the random topologies
 with equal results carried one, and such warnings are soon ignored.

@@ -121,8 +121,8 @@ def _let_stay(
 ) -> None:
     """Let a topology stay as it is that would lose workers or executors by leaving drained hosts.
 
-    Free slots are not all: resources, limits and other topologies have a say. Such a topology tries
-    again at the next round.
+    Free slots alone do not decide: resources, limits and other topologies count too. Such a
+    topology tries again at the next round.
     """
     for topology_id in [each for each in answer if each in leaving]:
         before = snapshot.assignments[topology_id].slot_by_executor

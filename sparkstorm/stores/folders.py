@@ -15,9 +15,9 @@ from pathlib import Path
 
 from sparkstorm.errors import InvalidConfigError
 
-# A file and no list of folders elsewhere: what a list says of a folder that was copied or mounted
-# anew is not true any more. A topology named ".." once made storm.local.dir its parent, whose files
-# would have been deleted.
+# A file and no list of folders elsewhere: a list is wrong about a folder that was copied or mounted
+# anew. A topology named ".." once made storm.local.dir its parent, whose files would have been
+# deleted.
 MARKER = ".sparkstorm"
 _TEXT = b"SparkStorm made this folder and may delete it with all that is in it.\n"
 

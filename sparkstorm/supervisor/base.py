@@ -31,7 +31,7 @@ class Lock(Protocol):
         """Take the lock if it is free; return whether this object holds it afterwards."""
 
     def release(self) -> None:
-        """Let go of it."""
+        """Release it."""
 
 
 class LocalRecords(Protocol):

@@ -82,7 +82,7 @@ class ForkServer:
             return -signal.SIGKILL
 
     def close(self) -> None:
-        """End the server, and with it whatever it has forked."""
+        """End the server, and with it all its forks."""
         if not self._is_open:
             return
         self._is_open = False

@@ -72,7 +72,7 @@ class MemoryLock:
         return self._disk.holder_by_lock.setdefault(self._name, self._process) is self._process
 
     def release(self) -> None:
-        """Let go of it."""
+        """Release it."""
         if self.is_held:
             del self._disk.holder_by_lock[self._name]
 
@@ -98,7 +98,7 @@ class MemoryNodeDir:
         return MemoryLock(self._disk, "duties", self)
 
     def clean_tmp(self) -> None:
-        """Downloads are never half done here."""
+        """Do nothing: downloads are never half done here."""
 
     def worker_state(self, port: int) -> MemoryRecords:
         """Records of a port that outlive its slot process."""

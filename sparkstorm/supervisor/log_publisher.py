@@ -76,7 +76,7 @@ class LogPublisher:
         return True
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         self._follow("", "")
         with contextlib.suppress(redis.RedisError):
             self._client.close()

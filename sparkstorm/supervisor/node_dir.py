@@ -95,7 +95,7 @@ class Flock:
         return True
 
     def release(self) -> None:
-        """Let go of it."""
+        """Release it."""
         if self.is_held:
             os.close(self._fd)
             self._fd = -1

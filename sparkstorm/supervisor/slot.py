@@ -104,7 +104,7 @@ class Child:
         self.stats: dict[str, JsonValue] = {}
         self.last_words = ""
         self.hung_s = 0  # time without progress when it was asked where it hangs
-        # a thread of it has said that the process runs, apart from its loop
+        # a thread of it has reported that the process runs, apart from its loop
         self.says_alive = False
         self.memory = MemoryWatch(MemorySettings.of(spec.conf).limit_mb)
         self.must_end_ms: int | None = None  # when it is killed if it does not end by itself
@@ -194,8 +194,8 @@ class Slot:
         )
 
     def _leave_if_over(self, before: SlotState) -> None:
-        """A topology that ends between two of its workers leaves no burial, but a beat that its end
-        waits for.
+        """Have the beat removed of a topology that ends between two of its workers: its end waits
+        for that.
         """
         if before.phase is Phase.WAITING_FOR_RELAUNCH and before.assignment is not None:
             now = self._state.assignment
@@ -387,7 +387,7 @@ class Slot:
             self._message = ""
             return
         self._reports.note_death(words, now_ms)
-        tail = [line for line in log if not line.endswith(words)]  # said already
+        tail = [line for line in log if not line.endswith(words)]  # reported already
         # its successor runs elsewhere
         is_said = child.has_reported_end or action.exit_code == ExitCode.FENCED
         # Nimbus records later ones
@@ -398,7 +398,7 @@ class Slot:
             )
         if action.started:
             self._suspicion = self._suspicion.died(action.exit_code, bool(child.last_words), words)
-        # the sentence stays whole, whatever the log's end is
+        # the sentence stays whole, for any end of the log
         room = MAX_MESSAGE_CHARS - len(words[:MAX_MESSAGE_CHARS])
         # there a trace has less
         end = "" if action.exit_code == ExitCode.DAMAGED else "".join(f"\n{line}" for line in tail)

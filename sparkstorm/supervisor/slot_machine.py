@@ -164,9 +164,7 @@ class KillChild:
 
 @dataclass(frozen=True, slots=True)
 class WorkerExited:
-    """The child is dead and forgotten; `blameless` when the slot ended it without a fault of the
-    child.
-    """
+    """Removal of a dead child; `blameless` when the slot ended it without a fault of the child."""
 
     exit_code: int
     blameless: bool

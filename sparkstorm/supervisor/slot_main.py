@@ -55,8 +55,8 @@ ORPHANED = "orphaned"
 def main(
     spec: SlotSpec, stopping: threading.Event | None = None, server: ForkServer | None = None
 ) -> str:
-    """Run one slot to its end and say why it ended; never raises (an exception would count against
-    the Spark job).
+    """Run one slot to its end and return why it ended; never raises (an exception would count
+    against the Spark job).
 
     `server` forks its worker processes; without one they are started by exec.
     """

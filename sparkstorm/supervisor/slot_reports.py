@@ -82,7 +82,7 @@ class RecentDeaths:
 
 
 class Complaints:
-    """Sentences that were reported lately: the same one, whatever its numbers, is reported once in
+    """Sentences that were reported lately: the same one, with any numbers, is reported once in
     _REPEAT_MS.
     """
 

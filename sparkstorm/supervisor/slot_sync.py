@@ -61,8 +61,8 @@ class DesiredState:
 
 @dataclass(frozen=True, slots=True)
 class SlotStores:
-    """Stores of a connected slot process; with several Redis a topology's base says which of them
-    has its data.
+    """Stores of a connected slot process; with several Redis a topology's base names the one with
+    its data.
     """
 
     state: StormState
@@ -99,7 +99,7 @@ class SlotSync:
         self._assignments: dict[str, Assignment] = {}
         self._parts = SlotParts(slot)
         self._guard = VersionGuard(node_dir.seen_versions(slot.port))
-        self._refused: dict[str, int] = {}  # versions that were said to be refused
+        self._refused: dict[str, int] = {}  # versions whose refusal was reported
         self._refusals: deque[WorkerBeat] = deque(maxlen=1)
         self._beats: deque[WorkerBeat] = deque(maxlen=1)
         self._errors: deque[tuple[str, Failure]] = deque(maxlen=MAX_ERRORS_WAITING)
@@ -141,11 +141,11 @@ class SlotSync:
         self._beats.append(beat)
 
     def runs(self, topology_id: str, code: WorkerCode) -> None:
-        """The worker of that topology has beaten under that code."""
+        """Take note that the worker of that topology has beaten under that code."""
         self._runs = (topology_id, code)
 
     def runs_nothing(self) -> None:
-        """The worker has ended."""
+        """Take note that the worker has ended."""
         self._runs = None
 
     def report(self, topology_id: str, error: Failure) -> None:
@@ -173,7 +173,7 @@ class SlotSync:
         return self._marks.get(topology_id)
 
     def leave(self, topology_id: str) -> None:
-        """The worker of that topology is gone for good: take its beat away."""
+        """Remove the beat of the topology's worker, which is gone for good."""
         self._left.append(topology_id)
 
     def order(self, assignment: LocalAssignment) -> None:
@@ -316,8 +316,8 @@ class SlotSync:
             levels = self._log_levels(part.topology_id, now_ms)
             order = self._order(part.topology_id)
             components = self._components(part.topology_id)
-            # The assignment comes before the base: of several stores it does not say which has the
-            # data.
+            # The assignment comes before the base: of several stores it does not name the one with
+            # the data.
             if self._status_read is None and self._desk().has_several:
                 return None
             wish = DesiredState(

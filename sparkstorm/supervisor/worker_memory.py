@@ -113,7 +113,7 @@ class MemoryWatch:
         """Return a sentence when the limit is near for the first time, or reached (`is_over`);
         empty otherwise.
 
-        `keeps`: the largest of what the worker's tasks keep, as it says in its heartbeat.
+        `keeps`: the largest of what the worker's tasks keep, as its heartbeat names it.
         """
         if self._limit_mb is None or not self._samples or self.is_over:
             return ""

@@ -263,7 +263,7 @@ def _component_at(frame: FrameType | None) -> str | None:
     callbacks = {getattr(each, "__code__", None) for each in gc.callbacks}
     while frame is not None:
         if frame.f_code in callbacks:
-            # the garbage collector interrupts whatever code runs, and libraries time it
+            # the garbage collector interrupts any running code, and libraries time it
             return None
         module = str(frame.f_globals.get("__name__", ""))
         if module == "sparkstorm.blobs.topology_code":

@@ -77,7 +77,7 @@ class DrawnBudget(Budget):
         self._chance = chance
 
     def begin(self, now_ms: int) -> None:
-        """An epoch begins: one in two takes what the settings allow, the others one to some dozens
+        """Begin an epoch: one in two takes what the settings allow, the others one to some dozens
         of rows.
         """
         super().begin(now_ms)
@@ -102,7 +102,7 @@ class _Reporter(SlotReporter):
     """
 
     def error(self, failure: Failure) -> None:
-        """User code raised, or an input was parked."""
+        """Take note that user code raised, or an input was parked."""
         self._control.data.errors.append(failure)  # type: ignore[attr-defined]
         self._send(failure)
 

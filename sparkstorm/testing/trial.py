@@ -462,8 +462,8 @@ class Trial:
         )
 
     def _check_targets(self, reference: Reference) -> None:
-        """No row is missing in a target, and none is there twice, unless Redis has lost data and
-        that was reported.
+        """Check that no row is missing in a target, and none is there twice, unless Redis has lost
+        data and that was reported.
         """
         for component, found in self.targets().items():
             wanted = Counter(reference.targets.get(component, found))

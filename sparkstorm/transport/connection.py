@@ -362,8 +362,8 @@ class Link:
             raise
 
     def _make_log_whole(self, connection: Connection) -> None:
-        """Another connection may mean a restarted server, whose file may end in half a
-        transaction.
+        """Have the file of a restarted server made whole, which may end in half a transaction:
+        another connection may mean such a server.
         """
         if not self._may_write:
             return

@@ -147,7 +147,7 @@ class Sessions:
                 self._session_at(session[0], key)  # removes it from the index as well
 
     def pause(self) -> None:
-        """Do nothing: each session's entry says whether it has fired."""
+        """Do nothing: each session's entry has whether it has fired."""
 
     # -- sessions of a key -------------------------------------------------------------------------
 

@@ -37,7 +37,7 @@ class Budget:
         self._deadline_ms = 0.0
 
     def begin(self, now_ms: int) -> None:
-        """An epoch begins."""
+        """Begin an epoch."""
         self._deadline_ms = now_ms + self._ms
 
     def is_over(self, epoch: Epoch, now_ms: int) -> bool:
@@ -53,7 +53,7 @@ class Budget:
         return max(0, 2 * self.rows - epoch.rows)
 
     def end(self, was_over: bool) -> None:
-        """An epoch ended because its budget was over, or because there was nothing left to do."""
+        """Take note of the end of an epoch: its budget was over, or nothing was left to do."""
         longest_ms = max(self._loaded_ms, min(self._commit_ms, _LONGEST_MS))
         # By halves and doubles: load comes in bursts, and a mean would make the first epochs after
         # a lull late.

@@ -115,8 +115,8 @@ class CommitBuilder:
             self._task_set.bolts[task].spill(entries)
 
     def _require_bounded(self, block: OpenBlock, commit: Commit, size: int) -> None:
-        """An epoch ends long before it is so large, unless one input made all this: the store would
-        hang up.
+        """Refuse a commit that the store would hang up on: an epoch ends long before it is so
+        large, unless one input made all this.
         """
         self._leaving = size if not commit.frames else self._leaving + size
         if self._leaving > self._most_bytes:

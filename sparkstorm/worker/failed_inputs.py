@@ -60,7 +60,7 @@ class FailedInputs:
         )
 
     def settle(self, epoch: Epoch, bolt: BoltTask, tup: Tuple, failure: Failure) -> None:
-        """A first failure of an input."""
+        """Treat the first failure of an input."""
         failure = self._noted(bolt, failure, self._waited_ms(bolt))
         self._breaker.note_failed(bolt.component)
         for observer in bolt.observers:
@@ -73,7 +73,7 @@ class FailedInputs:
             self._fail(epoch, bolt, tup, failure)
 
     def try_again(self, epoch: Epoch, bolt: BoltTask, held: PendingInput) -> None:
-        """A held input is due."""
+        """Try a held input that is due."""
         bolt.begin(held.born_ms)
         held.due_ms = None
         # Only the last try notes the keys that it uses: noting costs a call for each, and only a

@@ -57,7 +57,7 @@ class ReplayRun:
         self._topology = topology
         self._by_value = by_value
         self._file = file
-        # what the job file wants, in its own formats
+        # results of the job file, in its own formats
         self._own = [] if file.outputs else named(job.results)
 
     def write(self, folder: Path, written: str, against: Path | None = None) -> int:

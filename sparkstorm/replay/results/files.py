@@ -30,7 +30,7 @@ from sparkstorm.replay.arrow_map import map_in_arrow
 from sparkstorm.replay.job import STATE_MARK
 from sparkstorm.replay.results.types import state_values
 
-# JSON itself tells these apart, so a state of them comes back as it was.
+# JSON itself distinguishes these, so a state of them comes back as it was.
 _NAMED_BY_JSON = (StringType, LongType, BooleanType)
 
 
@@ -52,7 +52,7 @@ def writable(name: str, frame: DataFrame, written: str) -> DataFrame:
 
 
 def check_columns(name: str, columns: Sequence[str]) -> None:
-    """Raise InvalidConfigError for names that Spark does not tell apart when it writes files."""
+    """Raise InvalidConfigError for names that Spark does not distinguish when it writes files."""
     for place, column in enumerate(columns):
         # A frame may have both, and so may a replay's result: it
         # is the file that Spark cannot read again.

@@ -131,7 +131,7 @@ class ReplayTask(Task):
     def __init__(self, bolt: AnyBolt, outputs: Outputs, codec: Codec, mode: TaskMode) -> None:
         is_basic = isinstance(bolt, BasicBolt)
         # Runners of other bolts set `roots` from the anchors, which would be no time here. A
-        # BasicBolt's emission descends from the one input, whose time stands in its row already.
+        # BasicBolt's emission descends from the one input, whose time is in its row already.
         kind = Emitter if is_basic else ClockedEmitter
         emitter = kind(outputs.component, outputs.routes, mode.skip_bad)
         emitter.timed_outputs = outputs.timed_outputs

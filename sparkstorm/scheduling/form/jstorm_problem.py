@@ -153,7 +153,7 @@ def context_from(value: object) -> AssignContext:
 def _as_counted(
     components: tuple[JStormComponent, ...], conf: Mapping[str, Any]
 ) -> tuple[JStormComponent, ...]:
-    """Return the components by which JStorm counts workers: ackers as the conf says, and a master,
+    """Return the components by which JStorm counts workers: ackers by the conf, and a master,
     whether listed or not.
     """
     counts = {ACKER: int(conf.get(ACKERS_KEY, 0)), MASTER: 1}

@@ -1,8 +1,8 @@
 """Four topologies under the faults of chaos runs, over numbers without an end, and the counts that
 each must have in the end.
 
-A source of numbers emits one number after the other until the file `gate` exists, then a row that
-says how many there were: the expected states follow from it, independently of the engine.
+A source of numbers emits one number after the other until the file `gate` exists, then a row with
+their number: the expected states follow from it, independently of the engine.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from sparkstorm.api import (
 )
 from sparkstorm.model.topology import Topology
 
-END = -1  # in place of a number: the row says how many numbers there were
+END = -1  # in place of a number: the row has how many numbers there were
 _LOOKS_EVERY = 64
 _MS_PER_NUMBER = 10
 _BURST_MS = 100  # what a source that was kept waiting may catch up with

@@ -1,6 +1,6 @@
 """TCP proxy that breaks connections: before a request, within it, or between it and its reply.
 
-For tests and chaos runs; threads and sockets, nothing else. A `Framing` says where a request ends,
+For tests and chaos runs; threads and sockets, nothing else. A `Framing` finds where a request ends,
 so that faults hit requests and not packets; `redis_request` is the one of Redis, without any each
 chunk received counts as a request.
 """
@@ -152,7 +152,7 @@ class TcpProxy:
             self._late.append(pair)
 
     def forget(self, pair: _Pair) -> None:
-        """A pair has ended."""
+        """Drop a pair that has ended."""
         with self._lock:
             if pair in self._pairs:
                 self._pairs.remove(pair)

@@ -27,13 +27,13 @@ class Reporter(Protocol):
     """Reports of a worker to its slot."""
 
     def trying(self, task: int, entry: str, row: int) -> None:
-        """The next commit holds this one input; should the process die now, it is the suspect."""
+        """Announce the one input of the next commit: the suspect should the process die now."""
 
     def passed(self) -> None:
-        """No input is under suspicion any more."""
+        """Withdraw the announcement: no input is a suspect any more."""
 
     def error(self, failure: Failure) -> None:
-        """User code raised, or an input was parked."""
+        """Take note that user code raised, or an input was parked."""
 
 
 class TaskMeter:

@@ -260,7 +260,7 @@ class SpoutTask:
         return self.time is None or self.time.outlook.has_ended or not self._asked("has_ended")
 
     def begin(self, now_ms: int) -> None:
-        """Trees may begin now."""
+        """Note the time at which trees may begin."""
         self._births.note(now_ms)
 
     def ask(self, epoch: Epoch, calls: int, now_ms: int) -> bool:
