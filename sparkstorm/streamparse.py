@@ -272,8 +272,8 @@ class Bolt(_Component, api.Bolt):
         direct_task: int | None = None,
         need_task_ids: bool = False,
     ) -> None:
-        """Send a tuple, anchored to what is being processed unless `anchors` or `auto_anchor` says
-        otherwise.
+        """Send a tuple, anchored to what is being processed unless `anchors` or `auto_anchor` is
+        set otherwise.
         """
         _refuse_task_ids(need_task_ids)
         if anchors is None:
@@ -425,7 +425,7 @@ class _TopologyType(type):
             outputs = _outputs(name, spec.component.outputs)
             conf = {**shared, **spec.config}
             instance = spec.component()
-            # keys of the project's own too, which no configuration here knows
+            # keys of the project's own too, which are in no configuration here
             instance.own_conf = conf
             conf = {key: value for key, value in conf.items() if key.startswith("topology.")}
             if issubclass(spec.component, api.Spout):

@@ -7,8 +7,8 @@ were split off. PURE.
     came before their init (S1.18).
     The batch's value is 0 -> the batch is acked, except its members whose split root is not 0. These are begun now, with the
     batch's spout task: from here on a split root is a tree like any other.
-    A split root has failed -> told at once if the batch's spout task is known. Its entry stays until the batch ends, so that
-    the member is among those that are not acked with it, whichever verdict its spout hears first.
+    A split root has failed -> reported at once if the batch's spout task is known. Its entry stays until the batch ends, so that
+    the member is among those that are not acked with it, whichever verdict reaches its spout first.
 
 Why a batch at 0 has no common row that waits, and no split that is unknown: docs/decisions/0060.
 """

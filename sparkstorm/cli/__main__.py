@@ -105,7 +105,7 @@ class _Version(argparse.Action):
 
 
 def parser(verb: str = "") -> argparse.ArgumentParser:
-    """The command line; a verb is a sub-command that sets `run`. With `verb` it may know that one
+    """The command line; a verb is a sub-command that sets `run`. With `verb` it may have that one
     alone.
     """
     made = _Parser(

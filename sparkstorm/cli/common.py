@@ -34,7 +34,7 @@ EXITS = "exit status: 0 done, 1 refused or failed (one sentence on stderr), 2 wr
 def add_verb(
     verbs: Any, name: str, run: Verb, help: str, is_listing: bool = False, **options: Any
 ) -> argparse.ArgumentParser:
-    """Add a verb that speaks to a cluster: with --cluster, --context and --json; one that lists
+    """Add a verb that connects to a cluster: with --cluster, --context and --json; one that lists
     things has all formats.
     """
     verb: argparse.ArgumentParser = verbs.add_parser(
@@ -116,7 +116,7 @@ def _watched(run: Verb, arguments: argparse.Namespace) -> int:
 def add_topology_verb(
     verbs: Any, name: str, run: Verb, help: str, **options: Any
 ) -> argparse.ArgumentParser:
-    """Add a verb that speaks to a cluster about one topology: NAME is its first argument."""
+    """Add a verb that connects to a cluster for one topology: NAME is its first argument."""
     verb = add_verb(verbs, name, run, help, **options)
     verb.add_argument("name", metavar="NAME", help=NAME_HELP)
     return verb

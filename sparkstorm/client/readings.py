@@ -267,8 +267,8 @@ class StoreSource:
         return known[1]
 
     def _wanted(self, base: TopologyBase, conf: Mapping[str, Any]) -> int | None:
-        """Return how many workers it wants; None where its scheduler decides, or may: a viewer
-        cannot read.
+        """Return its requested number of workers; None where its scheduler decides, or may: a
+        viewer cannot read.
         """
         if not conf:
             return None

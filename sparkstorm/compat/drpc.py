@@ -47,9 +47,9 @@ class DrpcSpout(Spout):
     or its tree ends without a result; 503 after `patience_secs` or when `most_waiting` requests
     wait; 404 for another function. A request whose worker dies gets no answer: send it again.
 
-    It listens on `host` (this machine only, unless you say otherwise) and `port` + the task's
-    index, where `ReturnResults` in other workers must reach it. `token_file` or `token_env` name a
-    secret that callers show as `Authorization: Bearer ...`; without one only loopback is allowed.
+    It listens on `host` (this machine only by default) and `port` + the task's index, where
+    `ReturnResults` in other workers must reach it. `token_file` or `token_env` name a secret that
+    callers show as `Authorization: Bearer ...`; without one only loopback is allowed.
     """
 
     outputs = ("args", "return-info")

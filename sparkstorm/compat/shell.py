@@ -1,5 +1,5 @@
-"""Components in other languages: a child process per task that speaks Storm's multi-lang protocol
-(JSON on its pipes).
+"""Components in other languages: a child process per task with Storm's multi-lang protocol (JSON on
+its pipes).
 
 A bolt sends each tuple with a heartbeat behind it and reads until the child answers that: all that
 the child emits and acks for the tuple before is then part of the same call, so that a child that
@@ -352,19 +352,19 @@ class ShellSpout(_Shell, Spout):
         self._ask({"command": "next"})
 
     def ack(self, message_id: Any) -> None:
-        """Tell the child."""
+        """Send `ack` to the child."""
         self._ask({"command": "ack", "id": message_id})
 
     def fail(self, message_id: Any) -> None:
-        """Tell the child."""
+        """Send `fail` to the child."""
         self._ask({"command": "fail", "id": message_id})
 
     def activate(self) -> None:
-        """Tell the child."""
+        """Send `activate` to the child."""
         self._ask({"command": "activate"})
 
     def deactivate(self) -> None:
-        """Tell the child."""
+        """Send `deactivate` to the child."""
         self._ask({"command": "deactivate"})
 
     def close(self) -> None:

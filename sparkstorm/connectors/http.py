@@ -156,8 +156,8 @@ class Webhook(Spout):
     `patience_secs` or when `most_waiting` requests wait. A sender that gets no 200 must send again:
     at least once; a topology that keeps the keys it has seen makes it exactly once.
 
-    It listens on `host` (this machine only, unless you say otherwise) and `port` + the task's
-    index. `token_file` or `token_env` name a secret that senders show as
+    It listens on `host` (this machine only by default) and `port` + the task's index. `token_file`
+    or `token_env` name a secret that senders show as
     `Authorization: Bearer ...`; without one only loopback is allowed.
     """
 

@@ -2,8 +2,8 @@
 spread over Spark's hosts.
 
 Spark's own retry is not relied on: it counts failures per task set and never forgets them, and
-`local[N]` has none. A slot's task never raises: it returns a word. Its closure carries a one-time
-ticket (cluster/tickets.py) and no secret.
+`local[N]` has none. A slot's task never raises: it returns the reason of its end. Its closure
+carries a one-time ticket (cluster/tickets.py) and no secret.
 
 Executors of this machine import the package from where this process has it. On other hosts it is
 installed, or shipped: `--py-files sparkstorm.zip` for the package, `--archives env.tar.gz#env` with
@@ -122,9 +122,9 @@ class SparkSlots(Generic[TicketT]):
     """`count` slots on one SparkContext, under the laws of Slots, spread evenly over its hosts.
 
     Each submission of a slot's job, the first and every further one, runs `slot_main` with a fresh
-    ticket that is good while the job runs; `ticket` gets the slot's number. `ask_to_stop` tells all
-    slots to end gently (it makes the node at the spec's `stop_path`); without it they are
-    cancelled. `ask_to_move` tells the slot of a number to end gently if it has no worker, None
+    ticket that is good while the job runs; `ticket` gets the slot's number. `ask_to_stop` orders
+    all slots to end gently (it makes the node at the spec's `stop_path`); without it they are
+    cancelled. `ask_to_move` orders the slot of a number to end gently if it has no worker, None
     withdraws that; without it, slots stay where they are when a host returns.
     """
 

@@ -91,7 +91,7 @@ def _shares(
     """Return a share for each place, `wanted` in all while there is room; what is left over goes
     where more slots stay by it, then to places that hold more.
 
-    `stay` tells how many slots of a place stay with a share. A place that holds no more than
+    `stay` gives how many slots of a place stay with a share. A place that holds no more than
     another may have them on one executor, and lose one with a smaller share: by the number alone,
     slots that were started one after another were released again.
     """

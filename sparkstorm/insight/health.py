@@ -124,7 +124,7 @@ def examine(
     given_workers: int = 0,
     problems: Sequence[str] = (),
 ) -> Health:
-    """Return the health of a topology from two looks, the workers that it wants and has, and its
+    """Return the health of a topology from two looks, its requested and present workers, and its
     known problems.
     """
     found = loads(before.progress, after.progress)

@@ -271,7 +271,7 @@ def health_html(health: Health) -> str:
 
 
 def _line(sentence: str, is_well: bool) -> str:
-    """Return a sentence after a mark, whose shape says the same as its colour."""
+    """Return a sentence after a mark, whose shape means the same as its colour."""
     mark, color = ("●", PALETTE[2]) if is_well else ("▲", PALETTE[5])
     return f'<p style="{_TEXT}"><span style="color:{color}">{mark}</span> {escape(sentence)}</p>'
 
@@ -366,7 +366,7 @@ def live(
 
 
 def register(formatter: Any) -> None:
-    """Tell IPython's HTML formatter how to show the types."""
+    """Register the types with IPython's HTML formatter."""
     for (module, name), show in BY_TYPE.items():
         formatter.for_type_by_name(module, name, show)
 

@@ -4,8 +4,8 @@ both.
 Laws of every Transport (tests/contracts/test_transport.py runs them against each):
 1. A commit is applied wholly or not at all, and at most once: the same (owner, seq) sent again
    changes nothing.
-2. A commit is refused (FencedError) when a newer token is stored for any of its tasks, or none;
-   whatever else it holds.
+2. A commit is refused (FencedError) when a newer token is stored for any of its tasks, or none; its
+   content does not matter.
 3. A commit is refused (StoreRolledBackError) when the store may be behind its owner: another
    generation, a seq that is not one more than the stored one, a token older than the owner's, or a
    frame that the owner has read and not consumed and the store no longer has. The first call that

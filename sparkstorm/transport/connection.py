@@ -36,12 +36,12 @@ from sparkstorm.transport.log_rewrite import LogRewrite
 LOST = (redis.ConnectionError, redis.TimeoutError, redis.InvalidResponse, OSError)
 Packed = Sequence[bytes]
 
-# Told apart from a server that is away: a wrong password stays wrong, and a worker that went on
+# Distinguished from a server that is away: a wrong password stays wrong, and a worker that went on
 # trying would look as if it waited for Redis.
 _REFUSED = (redis.AuthenticationError, redis.exceptions.AuthorizationError)
-# codes of replies that a little patience may mend; inside a script's error they stand anywhere in
-# the text codes of a server that is no primary, or not yet one again: the next try asks anew where
-# the primary is
+# codes of replies that a little patience may mend; inside a script's error they are anywhere in the
+# text codes of a server that is no primary, or not yet one again: the next try asks anew where the
+# primary is
 _ELSEWHERE = ("READONLY", "MASTERDOWN", "LOADING", "UNBLOCKED")
 _PASSING = ("LOADING", "BUSY ", "TRYAGAIN", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "NOREPLICAS")
 MISCONF = "MISCONF"  # the code of Redis for a server that cannot write its files

@@ -4,8 +4,8 @@ input waiting.
 A task is held back by the bytes that wait in the receivers' streams, or in those of a receiver that
 is held back here; edges inside a cycle never hold back (they would deadlock), edges into it do.
 Acker traffic does not count as waiting. Left out: credits per channel, as Flink's network stack
-has: a stream in the store takes what comes and has one reader, so a sender has to learn only what
-waits there, and its commit brings that along.
+has: a stream in the store takes what comes and has one reader, so a sender needs only the number of
+bytes that wait there, and its commit brings that along.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One version of a bolt in a process of its own: steps through rows that come on standard input,
 for a comparison of versions.
 
-`python -m sparkstorm.replay.stepping.step_server CODE_FILE COMPONENT` speaks frames, each four
+`python -m sparkstorm.replay.stepping.step_server CODE_FILE COMPONENT` exchanges frames, each four
 bytes of length and MessagePack. First comes the configuration; then `["begin", task_index, state,
 cells of windows or null]` (answered by an empty list) and `["rows", [component, stream, values,
 at_ms] ...]`, answered by a list of outcomes, one per row. An error of the code ends the process

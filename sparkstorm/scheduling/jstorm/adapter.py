@@ -1,9 +1,9 @@
 """JStorm's topology scheduler as a Scheduler: topologies one by one, each placed as a whole or
 refused.
 
-A JStorm task is one of our executors, numbered by its first task. JStorm asks for workers only when
+A JStorm task is one of our executors, numbered by its first task. JStorm requests workers only when
 a task is dead, a topology is new or a rebalance was wanted: a topology that runs on fewer workers
-than it wished for is left alone.
+than it requested is left alone.
 """
 
 from dataclasses import replace
