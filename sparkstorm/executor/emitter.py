@@ -28,7 +28,7 @@ from sparkstorm.grouping.routes import (
     pick_one,
     ring_of,
 )
-from sparkstorm.model.compiled import core
+from sparkstorm.model.compiled import core, empty
 from sparkstorm.model.topology import BAD_STREAM, DEFAULT_STREAM, Grouping, Topology
 from sparkstorm.model.tuples import Roots, Source
 from sparkstorm.model.values.codec import SCALARS, Codec
@@ -290,7 +290,7 @@ class Emitter:
                 value.add(amount)
             self.changed += len(self.changes)
             self.changes.clear()
-        self.log.clear()
+        empty(self.log)
         self.unread.clear()
         self.spreads.clear()
         return emitted, transferred, bad

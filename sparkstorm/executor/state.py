@@ -247,11 +247,7 @@ class MemoryState:
 
     def take_changes(self) -> tuple[list[tuple[Any, Any]], list[Any]]:
         """Return changed (key, value) pairs and deleted keys since the last call."""
-        keys = self.undo[::3]
-        if not _are_plain(keys):
-            keys = list(map(_plain_key, keys))
-        value_by_key = dict(zip(keys, self.undo[2::3], strict=True))  # the last one of a key wins
-        self.undo.clear()
+        value_by_key = self._take_last_values()
         deleted = (
             [k for k, value in value_by_key.items() if value is MISSING]
             if self._has_deleted
@@ -261,6 +257,21 @@ class MemoryState:
             del value_by_key[key]
         self._has_deleted = False
         return list(value_by_key.items()), deleted
+
+    def _take_last_values(self) -> dict[Any, Any]:
+        """Return the newest value of each changed key, MISSING for one that was deleted."""
+        # One pass in the core: these lists and the mapping were a third of what closing a commit of
+        # a word count costs.
+        if core is not None:
+            found: dict[Any, Any] | None = core.last_values(self.undo, _KEYS_AND_TUPLES)
+            if found is not None:
+                return found
+        keys = self.undo[::3]
+        if not _are_plain(keys):
+            keys = list(map(_plain_key, keys))
+        found = dict(zip(keys, self.undo[2::3], strict=True))  # the last one of a key wins
+        self.undo.clear()
+        return found
 
     def marks(self) -> dict[str, Any]:
         """Return what the journal keeps of this state beside its changes: nothing."""

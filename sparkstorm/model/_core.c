@@ -7,7 +7,7 @@
 #include <Python.h>
 #include <structmember.h>
 
-#define CORE_VERSION 13 /* VERSION of compiled.py */
+#define CORE_VERSION 14 /* VERSION of compiled.py */
 #if PY_VERSION_HEX >= 0x030D0000 /* they have left the public headers */
 #define _PyDict_GetItem_KnownHash(dict, key, hash) PyDict_GetItemWithError(dict, key)
 #define _PyDict_SetItem_KnownHash(dict, key, value, hash) PyDict_SetItem(dict, key, value)
@@ -1347,6 +1347,101 @@ fold_cells(PyObject *module, PyObject *const *args, Py_ssize_t count)
     return begun;
 }
 
+/* ---- lists that are filled again; twins: list.clear and slices ---- */
+
+/* Items for which an emptied list keeps its memory, 512 kB: an epoch of 21,000 changes to a state. Half of it would be outgrown by
+   usual epochs, which then fill new pages; double is kept for each task and receiver. */
+enum { MOST_KEPT = 1 << 16 };
+
+static void
+empty_list(PyObject *list)
+{
+    if (((PyListObject *)list)->allocated > MOST_KEPT)
+        PyList_SetSlice(list, 0, PyList_GET_SIZE(list), NULL); /* gives its memory back */
+    else
+        cut_list(list, 0);
+}
+
+PyDoc_STRVAR(empty_doc, "empty(list): remove all items and keep the memory, unless it is large. Twin: list.clear.");
+
+static PyObject *
+empty(PyObject *module, PyObject *list)
+{
+    if (!PyList_CheckExact(list)) {
+        PyErr_SetString(PyExc_TypeError, "empty takes a list");
+        return NULL;
+    }
+    empty_list(list);
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(move_doc, "move(list): a new list of its items, of which it keeps none. Twin: _move of model/compiled.py.");
+
+static PyObject *
+move(PyObject *module, PyObject *list)
+{
+    if (!PyList_CheckExact(list)) {
+        PyErr_SetString(PyExc_TypeError, "move takes a list");
+        return NULL;
+    }
+    for (;;) {
+        Py_ssize_t size = PyList_GET_SIZE(list);
+        PyObject *moved = PyList_New(size); /* a collection in here may run code that changes the list */
+        if (moved == NULL || size == 0)
+            return moved;
+        if (PyList_GET_SIZE(list) == size) {
+            memcpy(((PyListObject *)moved)->ob_item, ((PyListObject *)list)->ob_item, size * sizeof(PyObject *));
+            Py_SET_SIZE(list, 0);
+            empty_list(list);
+            return moved;
+        }
+        Py_DECREF(moved);
+    }
+}
+
+PyDoc_STRVAR(last_values_doc,
+             "last_values(undo, kinds): the last value of each key of a log (key, former value, value, key, ...), which is emptied; None, with\n"
+             "nothing changed, where a key, or a part of a tuple, is of none of these types. Twin: MemoryState.take_changes.");
+
+/* Whether a key is of one of these types, and so are its parts; -1 with an error. */
+static int
+is_of_kinds(PyObject *key, PyObject *kinds)
+{
+    int found = PySet_Contains(kinds, (PyObject *)Py_TYPE(key));
+    for (Py_ssize_t n = 0; found == 1 && PyTuple_CheckExact(key) && n < PyTuple_GET_SIZE(key); n++)
+        found = PySet_Contains(kinds, (PyObject *)Py_TYPE(PyTuple_GET_ITEM(key, n)));
+    return found;
+}
+
+static PyObject *
+last_values(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    if (count != 2 || !PyList_CheckExact(args[0]) || !PyAnySet_Check(args[1]) || PyList_GET_SIZE(args[0]) % 3 != 0) {
+        PyErr_SetString(PyExc_TypeError, "last_values takes a list of keys with two values each, and a set");
+        return NULL;
+    }
+    PyObject *undo = args[0], *found = PyDict_New();
+    PyTypeObject *known = NULL; /* most keys of a state are of one type */
+    for (Py_ssize_t at = 0; found != NULL && at + 2 < PyList_GET_SIZE(undo); at += 3) {
+        PyObject *key = Py_NewRef(PyList_GET_ITEM(undo, at)), *value = Py_NewRef(PyList_GET_ITEM(undo, at + 2));
+        int is_plain = Py_TYPE(key) == known ? 1 : is_of_kinds(key, args[1]);
+        if (is_plain == 1 && PyDict_SetItem(found, key, value) < 0)
+            is_plain = -1;
+        known = PyTuple_CheckExact(key) ? NULL : Py_TYPE(key);
+        Py_DECREF(key);
+        Py_DECREF(value);
+        if (is_plain != 1) {
+            Py_DECREF(found);
+            if (is_plain < 0)
+                return NULL;
+            Py_RETURN_NONE;
+        }
+    }
+    if (found != NULL)
+        empty_list(undo);
+    return found;
+}
+
 PyDoc_STRVAR(fold_doc, "fold(values, roots, edge): XOR an edge into the value of each root. Twin: Epoch.consume.");
 
 static PyObject *
@@ -1653,6 +1748,9 @@ static PyMethodDef functions[] = {
     {"tuples", (PyCFunction)(void (*)(void))tuples, METH_FASTCALL, tuples_doc},
     {"emit_rows", (PyCFunction)(void (*)(void))emit_rows, METH_FASTCALL, emit_rows_doc},
     {"set_reading", set_reading, METH_VARARGS, set_reading_doc},
+    {"empty", empty, METH_O, empty_doc},
+    {"move", move, METH_O, move_doc},
+    {"last_values", (PyCFunction)(void (*)(void))last_values, METH_FASTCALL, last_values_doc},
     {"fold", (PyCFunction)(void (*)(void))fold, METH_FASTCALL, fold_doc},
     {"last_rows", (PyCFunction)(void (*)(void))last_rows, METH_FASTCALL, last_rows_doc},
     {"weigh", (PyCFunction)(void (*)(void))weigh, METH_FASTCALL, weigh_doc},

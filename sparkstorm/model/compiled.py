@@ -8,11 +8,12 @@ Without it the twins in Python do the same.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-VERSION = 13
+VERSION = 14
 """Version of the core that these sources work with: CORE_VERSION of `_core.c`."""
 
 
@@ -37,3 +38,15 @@ def _load() -> tuple[ModuleType | None, str]:
 core: Any
 core, description = _load()
 """The module, or None; and a readable phrase: which one runs and why."""
+
+
+def _move(items: list[Any]) -> list[Any]:
+    moved = items[:]
+    items.clear()
+    return moved
+
+
+empty: Callable[[list[Any]], None] = list.clear if core is None else core.empty
+"""Empties a list that is filled again at once: the core's keeps the memory."""
+move: Callable[[list[Any]], list[Any]] = _move if core is None else core.move
+"""Empties such a list too, and returns its items."""

@@ -19,6 +19,7 @@ from sparkstorm.executor.pieces import count_rows, is_piece, sliced
 from sparkstorm.executor.sink_runner import SinkRunner
 from sparkstorm.executor.state import MemoryState
 from sparkstorm.grouping.routes import Rows
+from sparkstorm.model.compiled import empty
 from sparkstorm.model.roots import split_roots
 from sparkstorm.model.values.unfolding import require_bounded
 from sparkstorm.settings import EpochSettings
@@ -110,7 +111,7 @@ class CommitBuilder:
                 entries += 1
                 flow.bytes += len(data)
         flow.entries += entries
-        block.rows.clear()
+        empty(block.rows)
         if block.target.is_local:
             self._task_set.bolts[task].spill(entries)
 
@@ -286,6 +287,9 @@ def _cut(block: OpenBlock) -> Iterator[Sequence[Row]]:
     columns.
     """
     if not block.has_pieces:
+        if len(block.rows) <= _ROWS_PER_ENTRY:
+            yield block.rows
+            return
         for start in range(0, len(block.rows), _ROWS_PER_ENTRY):
             yield block.rows[start : start + _ROWS_PER_ENTRY]
         return

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 from sparkstorm.executor.pieces import take
 from sparkstorm.grouping.routes import MakeTarget, Rows, Target
+from sparkstorm.model.compiled import move
 from sparkstorm.model.topology import LATE_PREFIX, WATERMARK_STREAM
 from sparkstorm.model.values.codec import Codec
 from sparkstorm.transport.frames import travelled
@@ -67,14 +68,12 @@ class OpenBlock:
         rows = self.rows
         if self.has_pieces:
             return take(rows, most)
+        # The list stays: pickers and the compiled core hold on to it for as long as the worker
+        # lives.
         if len(rows) <= most:
-            taken = rows[:]
-            # The list stays: pickers and the compiled core hold on to it for as long as the worker
-            # lives.
-            rows.clear()
-        else:
-            taken = rows[:most]
-            del rows[:most]
+            return move(rows)
+        taken = rows[:most]
+        del rows[:most]
         return taken
 
 

@@ -11,10 +11,12 @@ import random
 import re
 import subprocess
 import sys
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from sparkstorm.api import (
@@ -423,6 +425,71 @@ def test_bolts_that_ack_by_hand_do_the_same(seed: int, monkeypatch: pytest.Monke
     assert plain == fast
     runs, *_ = plain
     assert all(any(run[at] for run in runs) for at in range(5))
+
+
+@pytest.mark.parametrize("kinds", [["text"], ["text", "tuples"], ["text", "numbers", "odd"]])
+def test_changes_of_a_state_are_those_of_the_plain_way(
+    kinds: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keys that equal each other, of numpy's types, in tuples, put again after a deletion."""
+    keys: dict[str, list[Any]] = {
+        "text": ["a", "b", "c"],
+        "numbers": [0, 1, True, 1.0, 2**62, b"a"],
+        "tuples": [("a", 1), ("a", True), (), ("a", b"b")],
+        "odd": [np.int64(1), np.float64(0.5), ("a", np.int64(1)), uuid.UUID(int=1)],
+    }
+
+    def taken() -> Any:
+        state, chance, found = MemoryState(Codec()), random.Random(11), []
+        for _ in range(40):
+            for _ in range(chance.randrange(12)):
+                key = chance.choice(keys[chance.choice(kinds)])
+                match chance.randrange(4):
+                    case 0:
+                        state.put(key, chance.random())
+                    case 1:
+                        state.delete(key)
+                    case _:
+                        state.put(key, 0) if key not in state else state.add(key)
+            pairs, deleted = state.take_changes()
+            found.append([(type(key), key, value) for key, value in pairs] + [*map(repr, deleted)])
+            assert state.undo == []
+        return found, state.snapshot()
+
+    plain, fast = both(monkeypatch, taken)
+    assert plain == fast and any(len(each) > 2 for each in plain[0])
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, 9_000, 70_000])
+@pytest.mark.parametrize("move", [compiled._move, compiled.move])
+@pytest.mark.parametrize("empty", [list.clear, compiled.empty])
+def test_lists_are_emptied_alike(
+    count: int, move: Callable[[Any], Any], empty: Callable[[Any], Any]
+) -> None:
+    items = [object() for _ in range(3)]
+    references = [sys.getrefcount(each) for each in items]
+    rows: list[Any] = []
+    for _ in range(3):
+        rows += [items[n % 3] for n in range(count)]
+        moved = move(rows)
+        assert moved == [items[n % 3] for n in range(count)] and rows == []
+        rows.append(items[0])
+        moved.append(items[1])
+        empty(moved)
+        assert (moved, rows) == ([], [items[0]])
+        empty(rows)
+        del moved
+    assert [sys.getrefcount(each) for each in items] == references
+
+
+def test_an_emptied_list_keeps_its_memory_unless_it_is_large() -> None:
+    if compiled.core is None:
+        pytest.skip(compiled.description)
+    for empty in (compiled.empty, compiled.move):
+        rows, large = list(range(60_000)), list(range(70_000))
+        sizes = sys.getsizeof(rows), sys.getsizeof(large)
+        empty(rows), empty(large)
+        assert sys.getsizeof(rows) == sizes[0] and sys.getsizeof(large) < 100
 
 
 def test_values_of_one_source_are_executed_alike_and_leave_nothing_to_undo(each_core: str) -> None:

@@ -397,6 +397,12 @@ def test_arguments_of_another_shape_are_refused() -> None:
         lambda: core.run_tuples([1], "x", print, {}, [], [], [], [], [0] * 5),
         lambda: core.run_tuples([1], 0, None, {}, [], [], [], [], [0] * 5),
         lambda: core.set_reading(Tuple, int, print),
+        lambda: core.empty(()),
+        lambda: core.move((1,)),
+        lambda: core.last_values([], []),
+        lambda: core.last_values((), {str}),
+        lambda: core.last_values(["a", 1], {str}),
+        lambda: core.last_values([[], 1, 1], {list}),
     )
     for call in calls:
         with pytest.raises((TypeError, ValueError, AttributeError, RuntimeError)):
