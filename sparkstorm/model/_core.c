@@ -7,7 +7,7 @@
 #include <Python.h>
 #include <structmember.h>
 
-#define CORE_VERSION 14 /* VERSION of compiled.py */
+#define CORE_VERSION 15 /* VERSION of compiled.py */
 #if PY_VERSION_HEX >= 0x030D0000 /* they have left the public headers */
 #define _PyDict_GetItem_KnownHash(dict, key, hash) PyDict_GetItemWithError(dict, key)
 #define _PyDict_SetItem_KnownHash(dict, key, value, hash) PyDict_SetItem(dict, key, value)
@@ -540,6 +540,117 @@ static PyTypeObject EmitType = {
     .tp_clear = (inquiry)emit_clear,
     .tp_dealloc = (destructor)emit_dealloc,
     .tp_vectorcall_offset = offsetof(Emit, call),
+    .tp_call = PyVectorcall_Call,
+};
+
+/* ---- SpoutEmit: emit with a message id, whose batch of trees is open; twin: SpoutCollector._emit_plainly ---- */
+
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc call;
+    PyObject *emitter;
+    Py_ssize_t roots; /* where the emitter has them */
+    PyObject *trees;
+    Py_ssize_t root, start, size; /* where these have the batch's root, the place of its first message and the most it may have */
+    PyObject *ids;                /* of messages */
+    PyObject *emit;
+    PyObject *plain;
+} SpoutEmit;
+
+static PyObject *
+spout_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *names)
+{
+    SpoutEmit *self = (SpoutEmit *)callable;
+    Py_ssize_t count = PyVectorcall_NARGS(nargsf);
+    long long id, root, start, size;
+    int is_usual = names == NULL ? count == 2
+                                 : count == 1 && PyTuple_GET_SIZE(names) == 1 &&
+                                       PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(names, 0), "message_id") == 0;
+    if (!is_usual || !read_number(args[1], &id) || !read_number(SLOT(self->trees, self->start), &start) || start < 0 ||
+        start > PyList_GET_SIZE(self->ids) || !read_number(SLOT(self->trees, self->size), &size) ||
+        PyList_GET_SIZE(self->ids) - start >= size || !read_number(SLOT(self->trees, self->root), &root) || root < 0 ||
+        root > LLONG_MAX - (PyList_GET_SIZE(self->ids) - start))
+        return PyObject_Vectorcall(self->plain, args, count, names);
+    PyObject *of_message = PyLong_FromLongLong(root + PyList_GET_SIZE(self->ids) - start);
+    if (of_message == NULL)
+        return NULL;
+    set_slot(self->emitter, self->roots, of_message);
+    Py_DECREF(of_message);
+    PyObject *result = PyObject_Vectorcall(self->emit, args, 1, NULL);
+    if (result != NULL && PyList_Append(self->ids, args[1]) < 0)
+        Py_CLEAR(result);
+    return result;
+}
+
+static PyObject *
+spout_new(PyTypeObject *type, PyObject *args, PyObject *names)
+{
+    PyObject *emitter, *trees, *ids, *emit, *plain;
+    const char *slot;
+    if (!PyArg_ParseTuple(args, "OsOO!OO", &emitter, &slot, &trees, &PyList_Type, &ids, &emit, &plain))
+        return NULL;
+    PyObject *kind = (PyObject *)Py_TYPE(trees);
+    Py_ssize_t roots, root, start, size;
+    if ((roots = slot_of((PyObject *)Py_TYPE(emitter), slot)) < 0 || (root = slot_of(kind, "_root")) < 0 ||
+        (start = slot_of(kind, "_start")) < 0 || (size = slot_of(kind, "size")) < 0)
+        return NULL;
+    SpoutEmit *self = (SpoutEmit *)type->tp_alloc(type, 0);
+    if (self == NULL)
+        return NULL;
+    self->call = spout_call;
+    self->emitter = Py_NewRef(emitter);
+    self->roots = roots;
+    self->trees = Py_NewRef(trees);
+    self->root = root;
+    self->start = start;
+    self->size = size;
+    self->ids = Py_NewRef(ids);
+    self->emit = Py_NewRef(emit);
+    self->plain = Py_NewRef(plain);
+    return (PyObject *)self;
+}
+
+static int
+spout_traverse(SpoutEmit *self, visitproc visit, void *arg)
+{
+    Py_VISIT(self->emitter);
+    Py_VISIT(self->trees);
+    Py_VISIT(self->ids);
+    Py_VISIT(self->emit);
+    Py_VISIT(self->plain);
+    return 0;
+}
+
+static int
+spout_clear(SpoutEmit *self)
+{
+    Py_CLEAR(self->emitter);
+    Py_CLEAR(self->trees);
+    Py_CLEAR(self->ids);
+    Py_CLEAR(self->emit);
+    Py_CLEAR(self->plain);
+    return 0;
+}
+
+static void
+spout_dealloc(SpoutEmit *self)
+{
+    PyObject_GC_UnTrack(self);
+    spout_clear(self);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+static PyTypeObject SpoutEmitType = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "sparkstorm.model._core.SpoutEmit",
+    .tp_doc = "SpoutEmit(emitter, slot of its roots, trees, ids, emit, plain): emit of a message of a batch of trees.",
+    .tp_basicsize = sizeof(SpoutEmit),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
+    .tp_new = spout_new,
+    .tp_traverse = (traverseproc)spout_traverse,
+    .tp_clear = (inquiry)spout_clear,
+    .tp_dealloc = (destructor)spout_dealloc,
+    .tp_vectorcall_offset = offsetof(SpoutEmit, call),
     .tp_call = PyVectorcall_Call,
 };
 
@@ -1771,7 +1882,7 @@ PyInit__core(void)
     PyObject *module = PyModule_Create(&definition);
     one = PyLong_FromLong(1);
     if (module == NULL || one == NULL || PyModule_AddType(module, &PickType) < 0 || PyModule_AddType(module, &TimedPickType) < 0 ||
-        PyModule_AddType(module, &EmitType) < 0 || PyModule_AddType(module, &ReaderType) < 0 ||
+        PyModule_AddType(module, &EmitType) < 0 || PyModule_AddType(module, &SpoutEmitType) < 0 || PyModule_AddType(module, &ReaderType) < 0 ||
         PyModule_AddType(module, &AnchoredEmitType) < 0 || PyModule_AddType(module, &AckType) < 0 ||
         PyModule_AddType(module, &AddType) < 0 || PyModule_AddIntConstant(module, "VERSION", CORE_VERSION) < 0 ||
         PyModule_AddFunctions(module, ledger_functions) < 0 || PyModule_AddFunctions(module, resp_functions) < 0 ||

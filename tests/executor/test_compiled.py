@@ -52,6 +52,8 @@ from sparkstorm.transport import connection, frames
 from sparkstorm.windowing.settings import TimeSettings
 from sparkstorm.worker import epoch as epochs
 from sparkstorm.worker.epoch import Epoch, RandomIds
+from sparkstorm.worker.tasks import spout_task
+from sparkstorm.worker.tasks.spout_task import SpoutCollector
 
 SOURCE = Path(compiled.__file__).with_name("_core.c")
 GROUPINGS: dict[str, Callable[[Declarer], Any]] = {
@@ -88,6 +90,7 @@ def use(which: str, monkeypatch: pytest.MonkeyPatch) -> None:
         output_clock,
         tuples,
         manual_runner,
+        spout_task,
     ):
         monkeypatch.setattr(module, "core", core)
     if core is None and compiled.core is not None:
@@ -490,6 +493,46 @@ def test_an_emptied_list_keeps_its_memory_unless_it_is_large() -> None:
         sizes = sys.getsizeof(rows), sys.getsizeof(large)
         empty(rows), empty(large)
         assert sys.getsizeof(rows) == sizes[0] and sys.getsizeof(large) < 100
+
+
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_a_spouts_messages_get_the_roots_of_the_plain_way(
+    size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ids of all kinds and none, values that are refused, turns that end or fail in a batch."""
+
+    def emitted() -> Any:
+        emitter, chance, ids = emitter_of("fields"), random.Random(size), RandomIds(7)
+        collector = SpoutCollector(emitter, 1, ids.root, lambda failure: None, Codec(), print)
+        collector.trees.size = size
+        found: list[Any] = []
+        for turn in range(60):
+            for number in range(chance.randrange(7)):
+                values = chance.choice([("w", number), ["w", 1.5], ("w",), ("w", object())])
+                id_: Any = chance.choice([number, number, number, None, "x", True, 2**63, [number]])
+                calls: list[Any] = [
+                    *[((values, id_), {})] * 4,
+                    ((values,), {"message_id": id_}),
+                    ((values,), {"stream": "default", "message_id": id_}),
+                    ((values, id_, "default"), {}),
+                    ((values, id_, "other"), {}),
+                    ((values, id_), {"streams": "default"}),
+                    ((), {}),
+                ]
+                args, names = chance.choice(calls)
+                try:
+                    collector.emit(*args, **names)
+                    if chance.random() < 0.1:
+                        collector.keep_position(number)
+                except (SparkStormError, TypeError) as error:
+                    found.append(re.sub("0x[0-9a-f]+|[A-Za-z]*[.]_?emit[a-z_]*", "", str(error)))
+            if turn % 7 == 0:
+                collector.trees.roll_back(len(collector.born) // 2)
+            found += [[root, *of_batch] for root, of_batch in collector.trees.take()]
+        return found, lists_of(emitter)
+
+    plain, fast = both(monkeypatch, emitted)
+    assert plain == fast and any(isinstance(each, list) for each in plain[0])
 
 
 def test_values_of_one_source_are_executed_alike_and_leave_nothing_to_undo(each_core: str) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sparkstorm.acking.new_trees import NewTrees
 from sparkstorm.acking.table_ledger import (
     CANDIDATES,
     CHANGED,
@@ -403,10 +404,33 @@ def test_arguments_of_another_shape_are_refused() -> None:
         lambda: core.last_values((), {str}),
         lambda: core.last_values(["a", 1], {str}),
         lambda: core.last_values([[], 1, 1], {list}),
+        lambda: core.SpoutEmit(emitter, "roots", object(), [], print, print),
+        lambda: core.SpoutEmit(emitter, "roots", NewTrees(None), (), print, print),
+        lambda: core.SpoutEmit(emitter, "log of none", NewTrees(None), [], print, print),
     )
     for call in calls:
         with pytest.raises((TypeError, ValueError, AttributeError, RuntimeError)):
             call()
+
+
+@pytest.mark.parametrize("name", ["_root", "_start", "size"])
+@pytest.mark.parametrize("odd", [None, "x", 2**70, -(2**70), -1, True])
+def test_trees_of_odd_numbers_are_left_to_the_plain_way(name: str, odd: Any) -> None:
+    trees, emitter = NewTrees(lambda: 5), Emitter("s", {}, False)
+    trees.size = 3
+    trees.next_root()
+    plain, fast = list[Any](), list[Any]()
+    emit = core.SpoutEmit(
+        emitter, "roots", trees, trees.ids, fast.append, lambda *args: plain.append(args)
+    )
+    emit((1,), 7)
+    assert (fast, plain, trees.ids) == ([(1,)], [], [7])
+    setattr(trees, name, odd)
+    emit((2,), 8)
+    assert (fast, plain) == ([(1,)], [((2,), 8)])
+    delattr(trees, name)
+    emit((3,), 9)
+    assert (fast, plain) == ([(1,)], [((2,), 8), ((3,), 9)])
 
 
 @pytest.mark.parametrize("position", [1, -1, 2**40])

@@ -21,6 +21,7 @@ from sparkstorm.executor.event_time import TaskEventTime
 from sparkstorm.executor.runner import ReportError, report_of
 from sparkstorm.executor.task_observer import TaskObserver
 from sparkstorm.executor.user_traceback import USER_ERRORS, describe_error, failure_of
+from sparkstorm.model.compiled import core
 from sparkstorm.model.failure import Failure
 from sparkstorm.model.values.codec import INT_MAX, INT_MIN, Codec
 from sparkstorm.model.values.metric_values import MetricValue
@@ -58,6 +59,7 @@ class SpoutCollector:
         "_report",
         "_task",
         "born",
+        "emit",
         "immediate",
         "trees",
     )
@@ -84,8 +86,13 @@ class SpoutCollector:
         self._emit = fast_emit(emitter)
         # message ids of untracked emissions: acked at once, as Storm does without ackers
         self.immediate: list[Any] = []
+        self.emit = self._emit_plainly
+        if core is not None and draw_root is not None:
+            self.emit = core.SpoutEmit(
+                emitter, emitter.roots_slot, self.trees, self.born, self._emit, self._emit_plainly
+            )
 
-    def emit(self, values: Any, message_id: Any = None, stream: str = "default") -> None:
+    def _emit_plainly(self, values: Any, message_id: Any = None, stream: str = "default") -> None:
         """Send values to every subscriber of a stream."""
         if message_id is None:
             self._emitter.roots = 0
