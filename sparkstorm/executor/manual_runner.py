@@ -16,7 +16,7 @@ from typing import Any
 from sparkstorm.api.components import Bolt
 from sparkstorm.errors import InvalidTopologyError, WorkerFailedError
 from sparkstorm.executor.emitter import Emitter, fast_emit
-from sparkstorm.executor.runner import FailedInput, ReportError, Runner, report_of
+from sparkstorm.executor.runner import FailedInput, ReportError, Row, Runner, report_of
 from sparkstorm.executor.state import MemoryState
 from sparkstorm.executor.user_traceback import USER_ERRORS, failure_of, raise_out_of_memory
 from sparkstorm.model.compiled import core
@@ -113,7 +113,7 @@ Calls = Sequence[tuple[str, tuple[Any, ...]]]
 
 
 def _run_tuples(
-    tuples: list[Tuple],
+    items: Sequence[Row | Tuple],
     place: int,
     execute: Callable[[Tuple], Any],
     outstanding: dict[int, Tuple],
@@ -121,26 +121,40 @@ def _run_tuples(
     log: list[Any],
     undo: list[Any],
     acked: list[Tuple],
-    marks: list[int],
+    kept: list[Tuple],
+    marks: list[Any],
+    kind: type[Tuple],
 ) -> int:
-    """Execute tuples from `place` on, each of them outstanding; stop behind the first call after
-    which `failed` has anything.
+    """Execute rows, or tuples, from `place` on, each of them outstanding; stop behind the first
+    call after which `failed` has anything.
 
-    Return the place of that call, or the number of tuples. `marks` gets it, the lengths of log,
-    undo and acked before the call, and how many inputs before it are outstanding still; also where
-    a call raises. Twin of the core's `run_tuples`.
+    Return the place of that call, or the number of items. `kept` gets the inputs before it that are
+    outstanding still, `marks` its place, the lengths of log, undo and acked before it, and its
+    tuple; also where a call raises. `acked` gets no input that was acked in its own call.
+
+    Twin of the core's `run_tuples`. That one gets the runner's Ack in place of `outstanding`: an
+    input that is acked at once is never put there. It also uses one tuple for all rows, unless user
+    code keeps it.
     """
-    marks[:] = place, 0, 0, 0, 0
-    for at in range(place, len(tuples)):
-        tup = tuples[at]
+    for at in range(place, len(items)):
+        item = items[at]
+        tup = item if isinstance(item, Tuple) else kind(*item)
         outstanding[id(tup)] = tup
-        marks[:4] = at, len(log), len(undo), len(acked)
+        marks[:] = at, len(log), len(undo), len(acked), tup
         execute(tup)
         if failed:
             return at
-        marks[4] += id(tup) in outstanding
-    marks[0] = len(tuples)
-    return len(tuples)
+        if id(tup) in outstanding:
+            kept.append(tup)
+        else:
+            _leave_out(tup, acked, marks[3])
+    marks[0] = len(items)
+    return len(items)
+
+
+def _leave_out(tup: Tuple, acked: list[Tuple], place: int) -> None:
+    """Take an input that was acked in its own call out of the acks from a place on."""
+    acked[place:] = [other for other in acked[place:] if other is not tup]
 
 
 class ManualRunner(Runner):
@@ -173,7 +187,13 @@ class ManualRunner(Runner):
         self._posts: deque[Call] = deque()
         self._is_closed = False
         self._outstanding: dict[int, Tuple] = {}
+        # of inputs whose own call left them open: an ack within it leaves no trace
         self._acked: list[Tuple] = []
+        self._kept: list[Tuple] = []  # inputs of the last run that their own call left open
+        # what the loop puts an input into, and how to have the one that is executed in
+        # `outstanding`
+        self._acks: Any = self._outstanding
+        self._show_current: Call = _nothing
         self._failed: list[FailedInput] = []
         self.held = 0  # inputs so far that were open when their execute had returned
         if core is not None:
@@ -188,24 +208,34 @@ class ManualRunner(Runner):
         plain_ack = self.ack
         # A replay's emitter has the time of its task where others have roots.
         slot = emitter.roots_slot if emitter.roots_slot == "roots" else None
+        acks = core.Ack(
+            self._thread, self._outstanding, self._acked, self._answers.by_input, plain_ack
+        )
         calls = {
             "emit": core.AnchoredEmit(self._thread, emitter, slot, self._emit, Tuple, plain_emit),
-            "ack": core.Ack(
-                self._thread, self._outstanding, self._acked, self._answers.by_input, plain_ack
-            ),
+            "ack": acks,
         }
         vars(self).update(calls)
+        self._acks = acks
+        self._show_current = acks.show
 
     def execute_tuples(self, tuples: Sequence[Tuple]) -> list[FailedInput]:
         """Execute every tuple; return the inputs that raised or were failed in this run."""
+        return self.execute_rows(tuples)
+
+    def execute_rows(self, rows: Sequence[Row | Tuple]) -> list[FailedInput]:
+        """Execute every row (or tuple); return the inputs that raised or were failed in this
+        run.
+        """
         failures: list[FailedInput] = []
         run = _run_tuples if core is None else core.run_tuples
-        every = tuples if type(tuples) is list else list(tuples)
+        every = rows if type(rows) is list else list(rows)
         log = self._emitter.log
         # Some list, so that the loop needs no test: its length is taken and not used.
         undo = self._state.undo if self._state is not None else log
         holds_others = bool(self._outstanding or self._acked)
-        marks = [0] * 5
+        marks: list[Any] = [0] * 5
+        kept = self._kept = []
         place = 0
         while place < len(every):
             failure = None
@@ -214,24 +244,22 @@ class ManualRunner(Runner):
                     every,
                     place,
                     self.bolt.execute,
-                    self._outstanding,
+                    self._acks,
                     self._failed,
                     log,
                     undo,
                     self._acked,
+                    kept,
                     marks,
+                    Tuple,
                 )
                 if place < len(every):
-                    failure = next(
-                        (f for failed, f in self._failed if failed is every[place]), None
-                    )
+                    failure = next((f for failed, f in self._failed if failed is marks[4]), None)
             except USER_ERRORS as error:
                 failure = failure_of(error)
-            place, log_mark, undo_mark, acked_mark, held = marks
-            self.held += held
+            place, log_mark, undo_mark, acked_mark, tup = marks
             if place == len(every):
                 break
-            tup = every[place]
             place += 1
             if failure is not None:
                 self._undo(log_mark, undo_mark, acked_mark)
@@ -240,16 +268,25 @@ class ManualRunner(Runner):
                 self.forget(tup)
                 failures.append((tup, failure))
             elif id(tup) in self._outstanding:
-                self.held += 1
+                kept.append(tup)
+            else:
+                _leave_out(tup, self._acked, acked_mark)
+        self.held += len(kept)
         # The usual run: each input was acked in its own call, and none waited before.
         if not holds_others and not self._failed and self._answers.is_settled:
             self._acked.clear()
             return failures
-        return failures + self._sort_out(tuples)
+        return failures + self._sort_out(kept)
 
     def unfinished(self, tuples: Sequence[Tuple]) -> list[Tuple]:
         """Inputs of this run that wait for an ack."""
         return [tup for tup in tuples if id(tup) in self._outstanding] if self._outstanding else []
+
+    def take_unfinished(self) -> list[Tuple]:
+        """Return the inputs of the last run that wait for an ack, once."""
+        kept = self._kept
+        self._kept = []
+        return self.unfinished(kept)
 
     def forget(self, tup: Tuple) -> None:
         """Expect no ack of this input."""
@@ -308,7 +345,9 @@ class ManualRunner(Runner):
         """Take note that this input is done."""
         if get_ident() != self._thread:
             self.post(lambda: self.ack(tup))
-        elif id(tup) not in self._outstanding:
+            return
+        self._show_current()
+        if id(tup) not in self._outstanding:
             if not _is_tick(tup):
                 self.report_error(
                     f"ack of a tuple that is not outstanding (acked twice, or not an input of this task): {tup!r}"
@@ -321,7 +360,9 @@ class ManualRunner(Runner):
         """Take note that this input failed."""
         if get_ident() != self._thread:
             self.post(lambda: self.fail(tup, reason))
-        elif id(tup) not in self._outstanding:
+            return
+        self._show_current()
+        if id(tup) not in self._outstanding:
             text = reason.text if isinstance(reason, Failure) else reason
             self.report_error(
                 f"on a tick: {text}"
@@ -335,7 +376,9 @@ class ManualRunner(Runner):
         """Let the time-out of this input's trees begin anew."""
         if get_ident() != self._thread:
             self.post(lambda: self.reset_timeout(tup))
-        elif id(tup) in self._outstanding:
+            return
+        self._show_current()
+        if id(tup) in self._outstanding:
             self._emitter.renewed.append(tup.roots)
         elif not _is_tick(tup):
             self.report_error(f"reset_timeout of a tuple that is not outstanding: {tup!r}")
@@ -439,6 +482,10 @@ class ManualRunner(Runner):
         self._failed.clear()
         self._answers.settle()
         return failures
+
+
+def _nothing() -> None:
+    """Leave things as they are."""
 
 
 def _is_tick(tup: Any) -> bool:

@@ -7,7 +7,7 @@
 #include <Python.h>
 #include <structmember.h>
 
-#define CORE_VERSION 15 /* VERSION of compiled.py */
+#define CORE_VERSION 16 /* VERSION of compiled.py */
 #if PY_VERSION_HEX >= 0x030D0000 /* they have left the public headers */
 #define _PyDict_GetItem_KnownHash(dict, key, hash) PyDict_GetItemWithError(dict, key)
 #define _PyDict_SetItem_KnownHash(dict, key, value, hash) PyDict_SetItem(dict, key, value)
@@ -759,7 +759,34 @@ typedef struct {
     PyObject *outstanding, *acked;
     PyObject *answers; /* by input; with any, the plain way */
     PyObject *plain;
+    PyObject *current; /* the input that run_tuples executes, which is not among `outstanding`; NULL: none, or it was put there */
+    int is_acked;      /* the current one */
 } Ack;
+
+static PyTypeObject AckType;
+
+/* Put the input that is executed where the plain way has it. */
+static int
+show_current(Ack *self)
+{
+    PyObject *current = self->current;
+    if (current == NULL)
+        return 0;
+    self->current = NULL;
+    PyObject *key = self->is_acked ? NULL : PyLong_FromVoidPtr(current);
+    int failed = !self->is_acked && (key == NULL || PyDict_SetItem(self->outstanding, key, current) < 0);
+    Py_XDECREF(key);
+    Py_DECREF(current);
+    return failed ? -1 : 0;
+}
+
+static PyObject *
+ack_show(Ack *self, PyObject *Py_UNUSED(ignored))
+{
+    if (show_current(self) < 0)
+        return NULL;
+    Py_RETURN_NONE;
+}
 
 static PyObject *
 ack_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *names)
@@ -768,6 +795,10 @@ ack_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *nam
     Py_ssize_t count = PyVectorcall_NARGS(nargsf);
     if (names != NULL || count != 1 || PyDict_GET_SIZE(self->answers) > 0 || PyThread_get_thread_ident() != self->thread)
         return PyObject_Vectorcall(self->plain, args, count, names);
+    if (args[0] == self->current && !self->is_acked) {
+        self->is_acked = 1;
+        Py_RETURN_NONE;
+    }
     PyObject *key = PyLong_FromVoidPtr(args[0]);
     PyObject *found = key == NULL ? NULL : PyDict_GetItemWithError(self->outstanding, key);
     if (found == NULL) {
@@ -809,6 +840,7 @@ ack_traverse(Ack *self, visitproc visit, void *arg)
     Py_VISIT(self->acked);
     Py_VISIT(self->answers);
     Py_VISIT(self->plain);
+    Py_VISIT(self->current);
     return 0;
 }
 
@@ -819,6 +851,7 @@ ack_clear(Ack *self)
     Py_CLEAR(self->acked);
     Py_CLEAR(self->answers);
     Py_CLEAR(self->plain);
+    Py_CLEAR(self->current);
     return 0;
 }
 
@@ -829,6 +862,11 @@ ack_dealloc(Ack *self)
     ack_clear(self);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
+
+static PyMethodDef ack_methods[] = {
+    {"show", (PyCFunction)ack_show, METH_NOARGS, "Put the input that is executed among the outstanding ones, unless it was acked."},
+    {NULL, NULL, 0, NULL},
+};
 
 static PyTypeObject AckType = {
     PyVarObject_HEAD_INIT(NULL, 0)
@@ -842,6 +880,7 @@ static PyTypeObject AckType = {
     .tp_dealloc = (destructor)ack_dealloc,
     .tp_vectorcall_offset = offsetof(Ack, call),
     .tp_call = PyVectorcall_Call,
+    .tp_methods = ack_methods,
 };
 
 /* ---- Reader: base of Tuple, which reads values by name or place; twin: the class of that name in model/tuples.py ---- */
@@ -1137,56 +1176,112 @@ run_rows(PyObject *module, PyObject *const *args, Py_ssize_t count)
 }
 
 PyDoc_STRVAR(run_tuples_doc,
-             "run_tuples(tuples, start, execute, outstanding, failed, log, undo, acked, marks): execute tuples from a place on, each of them\n"
-             "outstanding; the place behind the last one, or of the first call after which `failed` has anything.\n\n"
-             "`marks` gets the place, the lengths that log, undo and acked had before that call, and how many inputs before it are\n"
-             "outstanding still; also where a call raises. Twin: _run_tuples of executor/manual_runner.py.");
+             "run_tuples(items, start, execute, acks, failed, log, undo, acked, kept, marks, tuple_type): execute rows or tuples from a place\n"
+             "on, each of them outstanding; the place behind the last one, or of the first call after which `failed` has anything.\n\n"
+             "`kept` gets the inputs before that call which are outstanding still, `marks` the place, the lengths that log, undo and acked\n"
+             "had before it, and its tuple; also where a call raises. Twin: _run_tuples of executor/manual_runner.py.");
+
+/* Take what a call has acked itself out of the list from a place on. */
+static int
+cut_acked(PyObject *acked, Py_ssize_t from, PyObject *tuple)
+{
+    for (Py_ssize_t at = PyList_GET_SIZE(acked) - 1; at >= from; at--)
+        if (PyList_GET_ITEM(acked, at) == tuple && PyList_SetSlice(acked, at, at + 1, NULL) < 0)
+            return -1;
+    return 0;
+}
+
+/* After a call: end its input's way as far as the call has decided. */
+static int
+end_call(Ack *acks, PyObject *tuple, Py_ssize_t acked_before, PyObject *kept)
+{
+    if (acks->current == tuple && acks->is_acked) {
+        Py_CLEAR(acks->current);
+        return 0;
+    }
+    PyObject *key = show_current(acks) < 0 ? NULL : PyLong_FromVoidPtr(tuple);
+    int is_held = key == NULL ? -1 : PyDict_Contains(acks->outstanding, key);
+    Py_XDECREF(key);
+    if (is_held < 0)
+        return -1;
+    return is_held ? PyList_Append(kept, tuple) : cut_acked(acks->acked, acked_before, tuple);
+}
+
+/* The tuple of an item: itself, or one with a row's values, the former one where nobody else has it. Takes the former one. */
+static PyObject *
+tuple_of(PyObject *items, Py_ssize_t at, PyObject *former, PyTypeObject *type, const Fields *of)
+{
+    PyObject *item = Py_NewRef(PyList_GET_ITEM(items, at)), *tuple = NULL;
+    if (PyObject_TypeCheck(item, type)) {
+        Py_XDECREF(former);
+        return item;
+    }
+    if (!PyTuple_CheckExact(item) || PyTuple_GET_SIZE(item) != 3)
+        PyErr_SetString(PyExc_TypeError, "a row is values, roots and source");
+    else if (former != NULL && Py_TYPE(former) == type && Py_REFCNT(former) == 1) {
+        tuple = former;
+        former = NULL;
+    } else
+        tuple = type->tp_alloc(type, 0);
+    if (tuple != NULL) {
+        set_slot(tuple, of->values, PyTuple_GET_ITEM(item, 0));
+        set_slot(tuple, of->roots, PyTuple_GET_ITEM(item, 1));
+        set_slot(tuple, of->source, PyTuple_GET_ITEM(item, 2));
+    }
+    Py_XDECREF(former);
+    Py_DECREF(item);
+    return tuple;
+}
 
 static int
-put_marks(PyObject *marks, const Py_ssize_t *numbers, int count)
+put_marks(PyObject *marks, const Py_ssize_t *numbers, PyObject *tuple)
 {
-    for (int n = 0; n < count; n++) {
+    for (int n = 0; n < 4; n++) {
         PyObject *number = PyLong_FromSsize_t(numbers[n]);
         if (number == NULL || PyList_SetItem(marks, n, number) < 0)
             return -1;
     }
-    return 0;
+    return PyList_SetItem(marks, 4, Py_NewRef(tuple == NULL ? Py_None : tuple));
 }
 
 static PyObject *
 run_tuples(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
-    if (count != 9 || !PyList_CheckExact(args[0]) || !PyDict_CheckExact(args[3]) || !PyList_CheckExact(args[4]) ||
-        !PyList_CheckExact(args[5]) || !PyList_Check(args[6]) || !PyList_CheckExact(args[7]) || !PyList_CheckExact(args[8])) {
-        PyErr_SetString(PyExc_TypeError, "run_tuples takes lists of tuples, failures, log, undo, acked and marks, and a dict");
+    Fields of;
+    if (count != 11 || !PyList_CheckExact(args[0]) || Py_TYPE(args[3]) != &AckType || !PyList_CheckExact(args[4]) ||
+        !PyList_CheckExact(args[5]) || !PyList_Check(args[6]) || !PyList_CheckExact(args[7]) || !PyList_CheckExact(args[8]) ||
+        !PyList_CheckExact(args[9]) || !PyType_Check(args[10])) {
+        PyErr_SetString(PyExc_TypeError, "run_tuples takes an Ack, and lists of rows, failures, log, undo, acked, kept and marks");
         return NULL;
     }
-    PyObject *tuples = args[0], *execute = args[2], *outstanding = args[3], *failed = args[4];
-    Py_ssize_t said[5] = {PyLong_AsSsize_t(args[1]), 0, 0, 0, 0};
+    if (take_fields(args[10], &of) < 0)
+        return NULL;
+    PyObject *items = args[0], *execute = args[2], *failed = args[4], *tuple = NULL;
+    Ack *acks = (Ack *)args[3];
+    Py_ssize_t said[4] = {PyLong_AsSsize_t(args[1]), 0, 0, 0};
     if (said[0] < 0) {
         if (!PyErr_Occurred())
             PyErr_SetString(PyExc_ValueError, "tuples begin at 0");
         return NULL;
     }
-    for (; said[0] < PyList_GET_SIZE(tuples); said[0]++) {
-        PyObject *tuple = Py_NewRef(PyList_GET_ITEM(tuples, said[0])), *key = PyLong_FromVoidPtr(tuple), *result = NULL;
+    for (; said[0] < PyList_GET_SIZE(items); said[0]++) {
         for (int n = 1; n < 4; n++)
             said[n] = PyList_GET_SIZE(args[n + 4]);
-        if (key != NULL && PyDict_SetItem(outstanding, key, tuple) == 0) {
-            PyObject *call[2] = {NULL, tuple};
-            result = PyObject_Vectorcall(execute, call + 1, 1 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
-        }
-        int is_held = result == NULL || PyList_GET_SIZE(failed) > 0 ? 0 : PyDict_Contains(outstanding, key);
-        Py_DECREF(tuple);
-        Py_XDECREF(key);
-        Py_XDECREF(result);
-        if (result == NULL || PyList_GET_SIZE(failed) > 0 || is_held < 0)
+        if ((tuple = tuple_of(items, said[0], tuple, (PyTypeObject *)args[10], &of)) == NULL || show_current(acks) < 0)
             break;
-        said[4] += is_held;
+        acks->current = Py_NewRef(tuple);
+        acks->is_acked = 0;
+        PyObject *call[2] = {NULL, tuple};
+        PyObject *result = PyObject_Vectorcall(execute, call + 1, 1 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
+        Py_XDECREF(result);
+        if (result == NULL || PyList_GET_SIZE(failed) > 0 || end_call(acks, tuple, said[3], args[8]) < 0)
+            break;
     }
     PyObject *error, *value, *trace;
     PyErr_Fetch(&error, &value, &trace);
-    if (put_marks(args[8], said, 5) < 0) {
+    int is_lost = show_current(acks) < 0 || put_marks(args[9], said, tuple) < 0;
+    Py_XDECREF(tuple);
+    if (is_lost) {
         Py_XDECREF(error);
         Py_XDECREF(value);
         Py_XDECREF(trace);

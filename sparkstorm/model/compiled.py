@@ -13,7 +13,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-VERSION = 15
+VERSION = 16
 """Version of the core that these sources work with: CORE_VERSION of `_core.c`."""
 
 

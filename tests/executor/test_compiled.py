@@ -369,8 +369,8 @@ class _ByHand(Bolt):
     def execute(self, tup: Tuple) -> None:
         collector, chance = self._collector, self._chance
         for what in chance.choices(
-            ["emit", "ack", "keep", "old", "fail", "raise"],
-            [8, 8, 1, 1, 1, 1],
+            ["emit", "ack", "keep", "old", "fail", "raise", "renew"],
+            [8, 8, 1, 1, 1, 1, 1],
             k=chance.randrange(1, 5),
         ):
             old = chance.choice(self._kept) if self._kept else tup
@@ -386,6 +386,8 @@ class _ByHand(Bolt):
                     self._kept.append(tup)
                 case "raise":
                     raise ValueError(f"no {tup[0]}")
+                case "renew":
+                    collector.reset_timeout(tup)
                 case "fail":
                     collector.fail(chance.choice([tup, old]), "bad")
                 case _:
@@ -393,7 +395,10 @@ class _ByHand(Bolt):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_bolts_that_ack_by_hand_do_the_same(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("as_rows", [False, True])
+def test_bolts_that_ack_by_hand_do_the_same(
+    seed: int, as_rows: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source = Source("s", 1, "default", ("n",))
 
     def done() -> Any:
@@ -408,26 +413,46 @@ def test_bolts_that_ack_by_hand_do_the_same(seed: int, monkeypatch: pytest.Monke
         )
         runner.bolt = _ByHand(runner, seed)
         found = []
-        for start in range(0, 300, 50):
-            inputs = [Tuple((n,), n + 1000, source) for n in range(start, start + 50)]
-            failures = runner.execute_tuples(inputs)
+        for start in range(0, 1500, 50):
+            rows: list[Any] = [((n,), n + 1000, source) for n in range(start, start + 50)]
+            failures = runner.execute_rows(rows if as_rows else [Tuple(*row) for row in rows])
+            unfinished = runner.take_unfinished()
+            assert runner.take_unfinished() == []
             late, late_failures = runner.take_late()
             found.append(
                 [
                     [(tup[0], failure.text, failure.kind) for tup, failure in failures],
-                    [tup[0] for tup in runner.unfinished(inputs)],
+                    [(tup[0], tup.roots) for tup in unfinished],
                     [tup[0] for tup in late],
                     [(tup[0], failure.text) for tup, failure in late_failures],
                     runner.held,
                     runner.outstanding,
                 ]
             )
-        return found, reported, lists_of(emitter), emitter.take_counts()
+        return found, reported, lists_of(emitter), emitter.take_counts(), emitter.renewed
 
     plain, fast = both(monkeypatch, done)
     assert plain == fast
     runs, *_ = plain
     assert all(any(run[at] for run in runs) for at in range(5))
+
+
+def test_a_tuple_that_user_code_keeps_is_used_for_no_other_row(each_core: str) -> None:
+    source, kept = Source("s", 1, "default", ("n",)), list[Tuple]()
+    emitter = emitter_of("fields")
+    runner = ManualRunner(None, emitter, None, 2, print, lambda: None)  # type: ignore[arg-type]
+
+    class Keeping(Bolt):
+        def execute(self, tup: Tuple) -> None:
+            if tup[0] % 3 == 0:
+                kept.append(tup)
+            runner.ack(tup)
+
+    runner.bolt = Keeping()
+    assert runner.execute_rows([((n,), n + 100, source) for n in range(10)]) == []
+    assert [(tup[0], tup.roots) for tup in kept] == [(n, n + 100) for n in range(0, 10, 3)]
+    assert (runner.outstanding, runner.held, runner.take_unfinished()) == (0, 0, [])
+    assert runner.take_late() == ([], [])
 
 
 @pytest.mark.parametrize("kinds", [["text"], ["text", "tuples"], ["text", "numbers", "odd"]])

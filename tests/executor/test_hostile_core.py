@@ -8,6 +8,7 @@ import sys
 import tracemalloc
 from collections.abc import Callable, Iterator
 from random import Random
+from threading import get_ident
 from typing import Any
 
 import numpy as np
@@ -369,6 +370,7 @@ def test_arguments_of_another_shape_are_refused() -> None:
         Codec().rest,
     )
     clock = SourceClock(0, 0)
+    row, acks = ((1,), 0, source), core.Ack(get_ident(), {}, [], {}, print)
     calls: tuple[Callable[[], Any], ...] = (
         lambda: core.tuples(((), 0, source), Tuple),
         lambda: core.tuples([((), 0)], Tuple),
@@ -392,11 +394,15 @@ def test_arguments_of_another_shape_are_refused() -> None:
         lambda: core.Ack(1, [], [], {}, print),
         lambda: core.Ack(1, {}, (), {}, print),
         lambda: core.Ack(1, {}, [], None, print),
-        lambda: core.run_tuples([], 0, print, {}, [], [], [], []),
-        lambda: core.run_tuples((), 0, print, {}, [], [], [], [], [0] * 5),
-        lambda: core.run_tuples([1], -1, print, {}, [], [], [], [], [0] * 5),
-        lambda: core.run_tuples([1], "x", print, {}, [], [], [], [], [0] * 5),
-        lambda: core.run_tuples([1], 0, None, {}, [], [], [], [], [0] * 5),
+        lambda: core.run_tuples([], 0, print, acks, [], [], [], [], [], [0] * 5),
+        lambda: core.run_tuples((), 0, print, acks, [], [], [], [], [], [0] * 5, Tuple),
+        lambda: core.run_tuples([], 0, print, {}, [], [], [], [], [], [0] * 5, Tuple),
+        lambda: core.run_tuples([1], 0, print, acks, [], [], [], [], [], [0] * 5, Tuple),
+        lambda: core.run_tuples([((), 0)], 0, print, acks, [], [], [], [], [], [0] * 5, Tuple),
+        lambda: core.run_tuples([((), 0, 0)], 0, print, acks, [], [], [], [], [], [0] * 5, int),
+        lambda: core.run_tuples([row], -1, print, acks, [], [], [], [], [], [0] * 5, Tuple),
+        lambda: core.run_tuples([row], "x", print, acks, [], [], [], [], [], [0] * 5, Tuple),
+        lambda: core.run_tuples([row], 0, None, acks, [], [], [], [], [], [0] * 5, Tuple),
         lambda: core.set_reading(Tuple, int, print),
         lambda: core.empty(()),
         lambda: core.move((1,)),
@@ -456,14 +462,39 @@ def test_a_clock_whose_numbers_are_none_is_left_to_the_plain_way() -> None:
 
 
 def test_marks_that_are_too_short_are_an_error() -> None:
-    with pytest.raises(IndexError):
-        core.run_tuples([1], 0, print, {}, [], [], [], [], [0])
+    acks = core.Ack(get_ident(), {}, [], {}, print)
+    for size in (0, 1, 4):
+        with pytest.raises(IndexError):
+            core.run_tuples(
+                [((1,), 0, SOURCE)], 0, repr, acks, [], [], [], [], [], [0] * size, Tuple
+            )
 
 
-def test_calls_may_change_the_list_of_tuples() -> None:
-    inputs, marks = [Tuple((n,), n, SOURCE) for n in range(5)], [0] * 5
-    assert core.run_tuples(inputs, 0, lambda tup: inputs.clear(), {}, [], [], [], [], marks) == 1
-    assert marks == [1, 0, 0, 0, 1]
+def test_calls_may_change_the_list_of_rows() -> None:
+    rows: list[Any] = [((n,), n, SOURCE) for n in range(5)]
+    outstanding, kept, marks = dict[int, Tuple](), list[Tuple](), [0] * 5
+    acks = core.Ack(get_ident(), outstanding, [], {}, print)
+    run = core.run_tuples
+    assert run(rows, 0, lambda tup: rows.clear(), acks, [], [], [], [], kept, marks, Tuple) == 1
+    assert marks == [1, 0, 0, 0, kept[0]] and list(outstanding.values()) == kept
+    assert kept[0].values == (0,)
+
+
+def test_runs_within_a_run_lose_no_input() -> None:
+    """No runner does it; the input of the outer run is outstanding as ever, or acked."""
+    outstanding, kept, marks = dict[int, Tuple](), list[Tuple](), [0] * 5
+    acks = core.Ack(get_ident(), outstanding, [], {}, print)
+
+    def execute(tup: Tuple) -> None:
+        if tup[0] < 3:
+            rows = [((tup[0] + 1,), 0, SOURCE)]
+            core.run_tuples(rows, 0, execute, acks, [], [], [], [], kept, [0] * 5, Tuple)
+        if tup[0] == 2:
+            acks(tup)
+
+    core.run_tuples([((0,), 0, SOURCE)], 0, execute, acks, [], [], [], [], kept, marks, Tuple)
+    assert sorted(tup[0] for tup in outstanding.values()) == [0, 1, 3]
+    assert sorted(tup[0] for tup in kept) == [0, 1, 3]
 
 
 def test_one_picker_of_several_that_fails_leaves_no_row() -> None:

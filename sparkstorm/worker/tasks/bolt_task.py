@@ -20,6 +20,7 @@ from sparkstorm.errors import MalformedFrameError
 from sparkstorm.executor.column_runner import ColumnRunner
 from sparkstorm.executor.emitter import Emitter
 from sparkstorm.executor.event_time import TaskEventTime
+from sparkstorm.executor.manual_runner import ManualRunner
 from sparkstorm.executor.pieces import count_rows, unfold
 from sparkstorm.executor.runner import BasicRunner, FailedInput, Runner
 from sparkstorm.executor.sink_runner import SinkRunner
@@ -151,6 +152,7 @@ class BoltTask(Task):
             runner.bolt if isinstance(getattr(runner, "bolt", None), ThreadedBolt) else None
         )
         self._rows_runner = runner if isinstance(runner, BasicRunner) else None
+        self._manual_runner = runner if isinstance(runner, ManualRunner) else None
         self._columns_runner = runner if isinstance(runner, ColumnRunner) else None
         self.began_us = 0  # when the call under way began
         # begin of the first execute of inputs that are done since the meter has looked
@@ -185,9 +187,13 @@ class BoltTask(Task):
         # A lazy state reads the keys of the block at once: one round trip instead of one per key.
         if self.expect is not None:
             self.expect(rows)
-        # Tuples are made only for runners and observers that need them: the fast way uses one
+        if self._is_watched:
+            return self.execute_tuples(epoch, tuples_of(rows))
+        # Tuples are made only for runners and observers that need them: the fast ways use one
         # object for all rows unless user code keeps it, 90 ns a row against 350 (decision 52).
-        if self._rows_runner is None or self._is_watched:
+        if self._manual_runner is not None:
+            return self._execute_by_hand(epoch, self._manual_runner, rows)
+        if self._rows_runner is None:
             return self.execute_tuples(epoch, tuples_of(rows))
         self.executed += len(rows)
         epoch.rows += len(rows)
@@ -209,11 +215,29 @@ class BoltTask(Task):
         self.acked += len(tuples) - len(failures) - len(waiting)
         for observer in self.observers:
             observer.executed(tuples, failures, waiting)
+        self._hold_all(waiting)
+        return failures
+
+    def _execute_by_hand(
+        self, epoch: Epoch, runner: ManualRunner, rows: Sequence[Row]
+    ) -> list[FailedInput]:
+        """Run new rows of a bolt that acks: tuples live on for those that it does not ack at
+        once.
+        """
+        self.executed += len(rows)
+        epoch.rows += len(rows)
+        run = runner.execute_rows
+        failures = run(rows) if self.watch is None else self.watch.call(run, rows)
+        waiting = runner.take_unfinished()
+        self.acked += len(rows) - len(failures) - len(waiting)
+        self._hold_all(waiting)
+        return failures
+
+    def _hold_all(self, waiting: Iterable[Tuple]) -> None:
         for tup in waiting:
             # One that is held already is tried again, and keeps its record with its tries.
             if id(tup) not in self._held_by_tuple:
                 self.hold(PendingInput(tup, 0, self.oldest_ms, self.new_key()))
-        return failures
 
     def resume(self, last_entry: str, held: Iterable[PendingInput], version: int) -> None:
         """Go on where a former owner has stopped: newest entry in its stream, held inputs, version
