@@ -110,9 +110,8 @@ class NimbusDuties:
         self._pauses = FailurePauses(state)
         self._gatherer = TaskBeatGatherer(state, self._settings.task_heartbeat_ms)
         restorer = AssignmentRestorer(state, self.assigner.publish)
-        # The order decides. Records are whole before a duty acts on them; a kill that is due comes
-        # before requests for its name; monitoring comes after all duties that change what should
-        # run.
+        # The order decides: records are whole before a duty acts on them, a due kill comes before
+        # requests for its name, monitoring after all duties that change what should run.
         self.in_turn: tuple[Duty, ...] = (
             restorer.restore,
             self._run_timers,
