@@ -9,11 +9,12 @@ tree takes a target. Like TCP Vegas it reads delay, not loss; nothing is drawn b
 The target has two parts: `TARGET_MS` of work and queues, and `GAIN` times the *base*, the latency
 that a tree has where nothing waits: round trips of all workers that it passes, and their commits. A
 target without a base took every distance for a queue: the limit was halved, the latency stayed, and
-so on down to the least limit, with as many commits for a few trees each. The base is found from the
-latencies under two limits, as where the line through them meets a limit of zero. The worker's own
-round trip is not the base, because trees pass other workers. BBR's way, the least latency of the
-last ten seconds with a drop to almost nothing in between, was left out: the drop costs seconds
-where a tree takes one.
+so on down to the least limit, with as many commits for a few trees each. The base is where the line
+through the latencies under the last limits meets a limit of zero. The worker's own round trip is
+not the base, because trees pass other workers. BBR's way, the least latency of the last ten seconds
+with a drop to almost nothing in between, was left out: the drop costs seconds where a tree takes
+one. A line through the last two limits alone was left out too: with latencies that vary by 30 % its
+base was off by as much (tests/acking/test_pending_limit.py).
 """
 
 from __future__ import annotations
@@ -26,10 +27,12 @@ TARGET_MS = 40
 """Some epochs of commits, from where on throughput hardly grows (benchmarks/README.md: half of it
 costs a tenth of the words).
 """
-GAIN = 4.0
+GAIN = 9.0
 """Where a worker waits for its commits, trees take the base and their work in turn, and a target of
-`GAIN` bases leaves three quarters of the throughput at the least (half of it: a half, double: seven
-eighths, each at as much more latency)."""
+`GAIN` bases and one leaves nine tenths of the throughput (4: four fifths, 19: nineteen twentieths,
+at about half and double the latency). Where a commit takes longer than 50 ms, epochs as long as a
+commit are full from two bases on: there the line is steeper, its base lower, and trees take no
+more than two to three bases under 9 as under 4 (models)."""
 # the least per worker: a commit of each then carries some rows
 FIRST = 200
 LEAST = 20
@@ -39,8 +42,60 @@ _LEAST_TREES = 20
 _TOLERANCE = 0.2  # a latency that is off by less changes nothing
 _LARGEST_STEP = 2.0
 _FULL = 0.9  # share of the limit from which the limit is what holds the task back
-# of the base per window: it sinks until latency has not followed the limit, which measures it anew
-_FORGET = 0.01
+# Of the base per window: it sinks until latency has not followed the limit, which measures it anew.
+# With half of it trees wait twice as long after a distance has gone; double: models show no loss
+_FORGET = 0.02
+# Of a window's weight in the line with each later one: three windows have half of all. With 0.7 the
+# base follows noise, with 0.9 trees wait longer after a change
+_KEEP = 0.8
+# spread of the limits in the line, as a share of their mean, from which it tells anything
+_LEAST_SPREAD = 0.05
+# A latency that is so many times off what the line allows begins a new one: a task that had become
+# twenty times slower kept ten times its trees for minutes otherwise. With 1.6 noise does it too
+_SURPRISE = 2.0
+
+
+class _Line:
+    """Straight line through latencies by limit: least squares, in which a window weighs less with
+    each later one.
+    """
+
+    __slots__ = ("_sums",)
+
+    def __init__(self) -> None:
+        self._sums = [0.0] * 5
+
+    def note(self, limit: int, latency_ms: int) -> None:
+        """Take in the latency under a limit."""
+        if not self._may_be(limit, latency_ms):
+            self._sums = [0.0] * 5
+        # Latencies vary by a share of themselves: unweighted, the largest would place the line
+        terms = (1, limit, latency_ms, limit * limit, limit * latency_ms)
+        self._sums = [
+            _KEEP * former + term / limit**2 for former, term in zip(self._sums, terms, strict=True)
+        ]
+
+    def _may_be(self, limit: int, latency_ms: int) -> bool:
+        """Return whether a latency is between none that follows the limit and one that does."""
+        weight, limits, latencies, *_ = self._sums
+        if not weight:
+            return True
+        flat_ms = latencies / weight
+        steep_ms = latencies * limit / limits
+        least_ms, most_ms = sorted((flat_ms, steep_ms))
+        return least_ms / _SURPRISE <= latency_ms <= most_ms * _SURPRISE
+
+    def at_zero(self) -> float | None:
+        """Return the latency where the limit is zero; None where the limits are too much alike to
+        tell.
+        """
+        weight = self._sums[0]
+        limit, latency_ms, squares, products = (each / weight for each in self._sums[1:])
+        variance = squares - limit * limit
+        if variance <= (_LEAST_SPREAD * limit) ** 2:
+            return None
+        slope = max(0.0, (products - limit * latency_ms) / variance)
+        return max(0.0, latency_ms - slope * limit)
 
 
 class AdaptiveLimit:
@@ -48,9 +103,9 @@ class AdaptiveLimit:
 
     __slots__ = (
         "_base_ms",
-        "_former",
         "_latencies_ms",
         "_least",
+        "_line",
         "_since_ms",
         "_was_full",
         "limit",
@@ -60,7 +115,7 @@ class AdaptiveLimit:
         self.limit = FIRST
         self._least = min(FIRST, LEAST * workers)
         self._base_ms = math.inf
-        self._former: tuple[int, int] | None = None  # limit and median latency before the last move
+        self._line = _Line()
         self._latencies_ms: list[int] = []
         self._since_ms: int | None = None
         self._was_full = False
@@ -99,22 +154,11 @@ class AdaptiveLimit:
         if abs(wanted - 1) > _TOLERANCE:
             step = min(_LARGEST_STEP, max(1 / _LARGEST_STEP, wanted))
             self.limit = min(MOST, max(self._least, round(former * step)))
-        if self.limit != former:
-            self._former = (former, median_ms)
         return self.limit != former
 
     def _learn(self, median_ms: int) -> None:
-        """Move the base towards the estimate from the latencies under two limits: the more, the
-        further these are apart.
-        """
         self._base_ms *= 1 - _FORGET
-        if self._former is not None:
-            limit, latency_ms = self._former
-            slope = (median_ms - latency_ms) / (self.limit - limit)
-            found = min(
-                max(0.0, median_ms - slope * self.limit), float(median_ms), float(latency_ms)
-            )
-            share = min(1.0, abs(math.log2(self.limit / limit)))
-            self._base_ms += (found - self._base_ms) * share
-            self._former = None
+        self._line.note(self.limit, median_ms)
+        if (found := self._line.at_zero()) is not None:
+            self._base_ms = found
         self._base_ms = min(self._base_ms, float(median_ms))
