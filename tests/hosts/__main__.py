@@ -1,7 +1,7 @@
 """`make hosts`: a cluster over several hosts, harmed in every way that a network and its hosts
 know; a table of what came of it.
 
-`python -m tests.hosts [--starts N | --verbs] [--firewall] [FAULT ...]`. Each fault meets a topology with a known answer of
+`python -m tests.hosts [--starts N | --verbs] [--firewall] [--tls] [FAULT ...]`. Each fault meets a topology with a known answer of
 its own, which must be exact in the end. As root, on Linux.
 """
 
@@ -284,6 +284,11 @@ def options_of(arguments: Sequence[str]) -> argparse.Namespace:
         help="let only the ports of docs/operations.md through to each host",
     )
     parser.add_argument(
+        "--tls",
+        action="store_true",
+        help="encrypt Redis (Debian's) and ZooKeeper; both ask for a client's certificate",
+    )
+    parser.add_argument(
         "--verbs", action="store_true", help="only try every verb at the client's host"
     )
     options = parser.parse_args(arguments)
@@ -303,7 +308,7 @@ def main(arguments: Sequence[str]) -> int:
         return 1
     with (
         tempfile.TemporaryDirectory(prefix="sparkstorm-hosts-") as folder,
-        Lab(Path(folder), is_guarded=options.firewall) as lab,
+        Lab(Path(folder), is_guarded=options.firewall, is_encrypted=options.tls) as lab,
     ):
         if options.starts:
             return starts(lab, options.starts)

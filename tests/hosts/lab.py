@@ -10,6 +10,7 @@ import os
 import re
 import secrets
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -25,6 +26,7 @@ from sparkstorm.embedded.redis import find_redis_binary
 from sparkstorm.embedded.zookeeper import class_path
 from sparkstorm.testing.chaos.topologies import words_of
 from tests.hosts.network import Host, Network
+from tests.transport.bare_redis import debian_redis
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -38,6 +40,8 @@ PORTS = {
     "d": (7300, *range(7301, 7318)),
     "client": (),
 }
+# instead of those, where connections to the stores are encrypted
+_TLS_PORTS = {"redis": (6380,), "zk": (2281, 2888, 3888)}
 # of each driver on each worker host, all of whose cores they take: what is lost with a host has
 # room only there
 SLOTS = 2
@@ -54,7 +58,7 @@ _ANSWERS_S = 900.0  # a loaded machine starts a dozen JVMs in that
 _WATCH = Path(__file__).with_name("watch.py")
 _REDIS = """\
 bind 0.0.0.0
-port 6379
+{ports}
 requirepass {password}
 maxmemory 512mb
 maxmemory-policy noeviction
@@ -62,9 +66,15 @@ appendonly yes
 save ""
 dir /srv
 """
+_REDIS_TLS = """\
+port 0
+tls-port 6380
+tls-cert-file /srv/tls/server.pem
+tls-key-file /srv/tls/server.key
+tls-ca-cert-file /srv/tls/ca.pem"""
 _KEEPER = """\
 dataDir=/srv/data
-clientPort=2181
+{ports}
 admin.enableServer=false
 tickTime=500
 initLimit=20
@@ -72,6 +82,30 @@ syncLimit=10
 maxSessionTimeout=120000
 maxClientCnxns=0
 4lw.commands.whitelist=ruok,srvr
+{peers}"""
+_KEEPER_TLS = """\
+secureClientPort=2281
+serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory
+ssl.keyStore.location=/srv/tls/server.pem
+ssl.keyStore.type=PEM
+ssl.trustStore.location=/srv/tls/ca.pem
+ssl.trustStore.type=PEM
+ssl.clientAuth=need"""
+_TLS_OPTIONS = (
+    "storm.zookeeper.ssl.enable=true",
+    "sparkstorm.tls.ca.file=/srv/tls/ca.pem",
+    "sparkstorm.tls.certificate.file=/srv/tls/client.pem",
+    "sparkstorm.tls.key.file=/srv/tls/client.key",
+)
+_ASK = """\
+import socket, ssl, sys
+connection = socket.create_connection((sys.argv[1], int(sys.argv[2])), 5)
+if sys.argv[2] == "2281":
+    context = ssl.create_default_context(cafile="/srv/tls/ca.pem")
+    context.load_cert_chain("/srv/tls/client.pem", "/srv/tls/client.key")
+    connection = context.wrap_socket(connection, server_hostname=sys.argv[1])
+connection.sendall(b"srvr")
+print(connection.recv(9999))
 """
 _SPARK = """\
 spark.authenticate true
@@ -111,8 +145,7 @@ class Watch:
 
     def close(self) -> None:
         """End it."""
-        self.process.kill()
-        self.process.wait()
+        Host.end(self.process, number=signal.SIGKILL)
         self._thread.join()
         assert self.process.stdout is not None
         self.process.stdout.close()
@@ -170,11 +203,14 @@ class Lab:
         workers: int = 3,
         drivers: int = 2,
         is_guarded: bool = False,
+        is_encrypted: bool = False,
     ) -> None:
         """Make the hosts; guarded ones are each behind a firewall that lets only the ports of
-        docs/operations.md through.
+        docs/operations.md through. With encryption Redis and ZooKeeper take TLS alone, and ask
+        for a client's certificate.
         """
-        self._is_guarded = is_guarded
+        self._is_guarded, self._is_encrypted = is_guarded, is_encrypted
+        self._ports = PORTS | (_TLS_PORTS if is_encrypted else {})
         self._folder, self._cores = folder, SLOTS * drivers
         self._closers = ExitStack()
         names: dict[str, list[str]] = {"redis": ["redis.example"], "head": []}
@@ -200,6 +236,8 @@ class Lab:
         try:
             for host in self.hosts.values() if self._is_guarded else ():
                 self._guard(host)
+            if self._is_encrypted:
+                self._make_certificates()
             self.start_redis()
             for keeper in self.keepers:
                 self.start_keeper(keeper)
@@ -223,14 +261,26 @@ class Lab:
         self._closers.close()
 
     def _guard(self, host: Host) -> None:
-        host.guard(PORTS[host.name.rstrip("0123456789")])
+        host.guard(self._ports[host.name.rstrip("0123456789")])
+
+    def _make_certificates(self) -> None:
+        """Make certificates by the command of docs/operations.md, and copy them to every host."""
+        names = [f"{host.name}.example" for host in (self.redis, *self.keepers)]
+        script = [sys.executable, "-m", "sparkstorm.embedded.certificates"]
+        subprocess.run([*script, str(self._folder / "tls"), *names], check=True, timeout=_ANSWERS_S)
+        for host in self.hosts.values():
+            shutil.copytree(self._folder / "tls", host.folder / "tls")
 
     # -- servers -----------------------------------------------------------------------------------
 
     def start_redis(self) -> None:
         """Start Redis on its host, over what its folder has."""
-        _write_private(self.redis.folder / "redis.conf", _REDIS.format(password=self._password))
-        self.redis.start("redis.log", [find_redis_binary(), "/srv/redis.conf"])
+        ports = _REDIS_TLS if self._is_encrypted else "port 6379"
+        text = _REDIS.format(password=self._password, ports=ports)
+        _write_private(self.redis.folder / "redis.conf", text)
+        # the packaged server is built without TLS
+        binary = debian_redis() if self._is_encrypted else find_redis_binary()
+        self.redis.start("redis.log", [binary, "/srv/redis.conf"])
 
     def start_keeper(self, keeper: Host) -> None:
         """Start a ZooKeeper on its host, one of an ensemble if there are several."""
@@ -240,11 +290,15 @@ class Lab:
             f"server.{each.name.removeprefix('zk')}={each.name}:2888:3888\n"
             for each in self.keepers
         ]
-        (keeper.folder / "zoo.cfg").write_text(_KEEPER + ("".join(peers) if len(peers) > 1 else ""))
+        ports = _KEEPER_TLS if self._is_encrypted else "clientPort=2181"
+        text = _KEEPER.format(ports=ports, peers="".join(peers) if len(peers) > 1 else "")
+        (keeper.folder / "zoo.cfg").write_text(text)
+        # TLS takes Netty, which Spark has
+        classes = f"{self._spark_home}/jars/*" if self._is_encrypted else class_path()
         main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
         keeper.start(
             "keeper.log",
-            [find_java(), "-Xmx96m", *_JAVA, "-cp", class_path(), main, "/srv/zoo.cfg"],
+            [find_java(), "-Xmx96m", *_JAVA, "-cp", classes, main, "/srv/zoo.cfg"],
         )
 
     def start_worker(self, worker: Host) -> None:
@@ -305,10 +359,10 @@ class Lab:
         }
 
     def _keepers_serve(self) -> bool:
-        command = "import socket; s = socket.create_connection(('{}', 2181), 5); s.sendall(b'srvr'); print(s.recv(9999))"
+        ask = [sys.executable, "-I", "-S", "-c", _ASK]
+        port = str(self._ports["zk"][0])
         return all(
-            "Mode"
-            in self.client.run(sys.executable, "-I", "-S", "-c", command.format(keeper.name)).stdout
+            "Mode" in self.client.run(*ask, f"{keeper.name}.example", port).stdout
             for keeper in self.keepers
         )
 
@@ -320,10 +374,13 @@ class Lab:
 
     def stores(self) -> list[str]:
         """Return the options that README gives for the addresses of the stores."""
-        keepers = ", ".join(f"{keeper.name}.example" for keeper in self.keepers)
+        port = ":2281" if self._is_encrypted else ""
+        keepers = ", ".join(f"{keeper.name}.example{port}" for keeper in self.keepers)
+        scheme = "rediss" if self._is_encrypted else "redis"
         options = [
-            "sparkstorm.redis.url=redis://redis.example:6379",
+            f"sparkstorm.redis.url={scheme}://redis.example:{self._ports['redis'][0]}",
             "sparkstorm.redis.password.file=redis.password",
+            *(_TLS_OPTIONS if self._is_encrypted else ()),
         ]
         return [
             word

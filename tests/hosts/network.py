@@ -14,9 +14,10 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from tests.waiting import wait_until
 
@@ -26,38 +27,36 @@ _TOOLS = ("ip", "unshare", "nsenter")
 _NOBODY = "02:00:00:00:00:fe"
 # a host that is switched on again is known to the others by the same
 _FRAME = "02:00:00:00:00:{:02x}"
-_SECONDS = 30.0
+# what ends is killed: the time is the machine's, which may be busy with other tests
+_SECONDS = 180.0
 _WIRE = Path(__file__).with_name("wire.py")
 # settings of whoever makes the hosts: `make test` sets SPARK_LOCAL_IP to loopback, where no
 # executor of a host finds its driver
 _NOT_A_HOSTS = ("SPARK", "PYSPARK")
+_A_HOST = (
+    "mount --make-rprivate /; mount -t proc proc /proc; hostname a-host; mount --bind /tmp /srv; "
+    "ip link add br0 type bridge; ip link add p1 type veth peer name eth0; "
+    "test -c /dev/net/tun || { echo /dev/net/tun is missing >&2; exit 1; }"
+)
 _NO_ENVIRONMENT: Mapping[str, str] = MappingProxyType({})
 
 
 def why_not() -> str:
-    """Return why no hosts can be made here, in a clause; empty when they can."""
+    """Return why no hosts can be made here, in a clause; empty when they can.
+
+    One host's devices and mounts are tried: containers may make namespaces of network and yet
+    mount nothing in them.
+    """
     if sys.platform != "linux":
         return "network namespaces are Linux's"
     if missing := [tool for tool in _TOOLS if shutil.which(tool) is None]:
         return f"{missing[0]} is missing (Debian: apt-get install iproute2 util-linux)"
     tried = subprocess.run(
-        [
-            "unshare",
-            "--net",
-            "--uts",
-            "--mount",
-            "--pid",
-            "--fork",
-            "ip",
-            "link",
-            "add",
-            "br0",
-            "type",
-            "bridge",
-        ],
+        ["unshare", "--net", "--uts", "--mount", "--pid", "--fork", "sh", "-ec", _A_HOST],
         capture_output=True,
         text=True,
         check=False,
+        timeout=_SECONDS,
     )
     return (
         ""
@@ -184,15 +183,26 @@ class Host:
         return process
 
     @staticmethod
-    def end(process: subprocess.Popen[bytes], limit_s: float = 120.0) -> int:
-        """End a program that `start` has started by SIGTERM; return its exit status.
+    def end(
+        process: subprocess.Popen[Any], limit_s: float = 120.0, number: int = signal.SIGTERM
+    ) -> int:
+        """End a program that runs on a host by a signal; return its exit status.
 
         The signal is sent to the program itself: nsenter, which is its parent, hands none on. A
         driver outlived its nsenter, and the next one in its folder was refused.
         """
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        for child in children:
-            os.kill(int(child), signal.SIGTERM)
+
+        def is_told() -> bool:
+            if process.poll() is not None:
+                return True
+            # nsenter forks a moment after its start; once ended it has an entry until waited for
+            children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+            for child in children:
+                with suppress(ProcessLookupError):
+                    os.kill(int(child), number)
+            return bool(children)
+
+        wait_until(is_told, "the program's process", limit_s)
         return process.wait(limit_s)
 
     def run(
@@ -305,8 +315,6 @@ class Network:
     def __init__(self, folder: Path, names: Mapping[str, Sequence[str]]) -> None:
         """Make a host for each name; its further names (as in /etc/hosts) are the value."""
         self._closers = ExitStack()
-        self._bridge = Namespaces(("net",), "ip link add br0 type bridge; ip link set br0 up")
-        self._closers.callback(self._bridge.close)
         self.names_path = folder / "hosts"
         numbers = {name: number for number, name in enumerate(names, 1)}
         lines = [
@@ -319,6 +327,8 @@ class Network:
         }
 
     def __enter__(self) -> Network:
+        self._bridge = Namespaces(("net",), "ip link add br0 type bridge; ip link set br0 up")
+        self._closers.callback(self._bridge.close)
         try:
             for host in self.hosts.values():
                 self._closers.callback(host.close)

@@ -1,16 +1,17 @@
-"""Short form of `make hosts`: two worker hosts, started as README says, one of which loses its
-power under a topology.
+"""Short form of `make hosts`: a cluster over three worker hosts, started as README says, one of
+which is cut from Redis under a topology.
 """
 
 from __future__ import annotations
 
-import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.hosts.__main__ import Fault, harm
-from tests.hosts.lab import Lab
+from tests.hosts.__main__ import RATE
+from tests.hosts.lab import ROOT, SLOTS, Lab, now
 from tests.hosts.network import Host, Network, why_not
 from tests.waiting import wait_until
 
@@ -77,23 +78,42 @@ def test_hosts_have_names_and_addresses_and_lose_what_a_cut_loses(tmp_path: Path
         assert answers(a, "b")
 
 
-@pytest.mark.skipif(
-    not os.environ.get("SPARKSTORM_HOSTS"),
-    reason="minutes of five JVMs: SPARKSTORM_HOSTS=1, or make hosts",
-)
-def test_a_host_without_power_costs_no_count_and_is_named(tmp_path: Path) -> None:
-    with Lab(tmp_path, keepers=1, workers=2, drivers=1) as lab:
+def test_hosts_end_with_the_program_that_made_them(tmp_path: Path) -> None:
+    program = (
+        "import pathlib, sys, time; from tests.hosts.network import Network; "
+        "from tests.reaper import start_reaper; start_reaper(); "
+        "hosts = Network(pathlib.Path(sys.argv[1]), {'a': []}); hosts.__enter__(); a = hosts.hosts['a']; "
+        "a.start('log', ['sleep', 'infinity']); "
+        "print(hosts._bridge.pid, a._spaces.pid, flush=True); time.sleep(1000)"
+    )
+    made = subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path)], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
+    assert made.stdout is not None
+    with made.stdout:
+        pids = [Path("/proc", pid) for pid in made.stdout.readline().split()]
+        assert len(pids) == 2 and all(pid.exists() for pid in pids)
+        made.kill()
+        made.wait()
+        wait_until(lambda: not any(pid.exists() for pid in pids), "the end of the hosts")
+
+
+def test_slots_spread_over_hosts_and_a_cut_from_redis_is_named_and_costs_no_count(
+    tmp_path: Path,
+) -> None:
+    with Lab(tmp_path, keepers=1, workers=3, drivers=1) as lab:
         lab.cluster("d1")
         lab.share_connection("d1", [])
-        assert lab.slots_by_host() == {"w1": 2, "w2": 2}
-        w2 = lab.hosts["w2"]
-
-        def power_on(_: Lab) -> None:
-            w2.switch_on()
-            lab.start_worker(w2)
-
-        fault = Fault("power-off", lambda _: w2.switch_off(), power_on, "w2")
-        assert harm(lab, fault, fault_s=10.0, workers=2).named_s is not None
-        wait_until(lambda: lab.slots_by_host().get("w2") == 2, "the slots of the host that is back")
-        assert "/rack-of-w2" in lab.answer("hosts")
-        assert list((w2.folder / "of-slots" / "logs").glob("slot-w2-*.log"))
+        assert lab.slots_by_host() == {"w1": SLOTS, "w2": SLOTS, "w3": SLOTS}
+        assert "/rack-of-w3" in lab.answer("hosts")
+        watch = lab.submit("short", RATE)
+        lab.wait_for(watch, RATE)
+        w3 = lab.hosts["w3"]
+        assert any(w3.name in slot for slot in watch.lines[-1]["workers"])
+        at = now()
+        w3.cut([lab.redis])
+        wait_until(lambda: watch.named_after(w3.name, at) is not None, "a problem that names w3")
+        w3.heal([lab.redis])
+        lab.wait_for(watch, watch.done() + 2 * RATE)
+        assert lab.end("short", watch) > 2 * RATE
+        assert list((w3.folder / "of-slots" / "logs").glob("slot-w3-*.log"))
