@@ -101,7 +101,8 @@ DRIVER_LIBRARIES = {"redis", "kazoo"}
 # the entry points parse arguments and read files, and tests run without Spark, before they import
 # what brings Spark along
 LAZY_WITHIN: dict[str, str | tuple[str, ...]] = {
-    "app": "sparkstorm.app.",
+    # the checks of doctor work where pyspark is not installed
+    "app": ("sparkstorm.app.", "sparkstorm.hosting.spark"),
     # what submits, writes savepoints, packs code or puts tuples back: who only looks starts without
     # it
     "client": (

@@ -12,6 +12,7 @@ from typing import Any
 
 from sparkstorm.app.exit_status import guarded
 from sparkstorm.app.job_file import JobFile, make_topology, read_job_file, topology_conf
+from sparkstorm.app.job_options import add_options
 from sparkstorm.client.connect import VARIABLE
 from sparkstorm.client.submission import prepare
 from sparkstorm.config import parse_override, unsupported_among
@@ -99,62 +100,6 @@ def say_warnings(overrides: Mapping[str, Any], own_conf: Mapping[str, Any], path
     """Warn of passwords that other users of this machine can read, and of keys without effect."""
     for sentence in (*exposed(overrides, own_conf, path), *unsupported_among(own_conf)):
         print(f"warning: {sentence}", file=sys.stderr, flush=True)
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of a job to a command line."""
-    parser.add_argument(
-        "conf",
-        metavar="CONF.yaml",
-        help="the job file: topology, parallelism, topology.* keys; or a Flux document",
-    )
-    parser.add_argument(
-        "--input",
-        nargs="+",
-        default=[],
-        metavar="PATH",
-        help="files or folders, the factory's `input`",
-    )
-    parser.add_argument(
-        "-c",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="override one configuration key",
-    )
-    parser.add_argument("--name", help="name of the topology")
-    parser.add_argument(
-        "--from",
-        dest="from_checkpoint",
-        metavar="CHECKPOINT",
-        help="begin with what a replay of the history left (sparkstorm replay --checkpoint)",
-    )
-    parser.add_argument(
-        "--files",
-        nargs="+",
-        metavar="PATH",
-        help="files and folders that travel with it (topology.files)",
-    )
-    parser.add_argument(
-        "--archives",
-        nargs="+",
-        metavar="FILE",
-        help="archives of packages that travel with it (topology.archives)",
-    )
-    parser.add_argument(
-        "--filter", metavar="FILE", help="properties for the ${name}s of a Flux document"
-    )
-    parser.add_argument(
-        "--env-filter", action="store_true", help="fill the ${ENV-NAME}s of a Flux document"
-    )
-    parser.add_argument(
-        "--fresh", action="store_true", help="drop an unfinished run of this name first"
-    )
-    parser.add_argument(
-        "--detach",
-        action="store_true",
-        help="on a standing cluster: end as soon as the topology is assigned",
-    )
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sparkstorm.cli.common import (
     EXITS,
@@ -27,7 +27,6 @@ from sparkstorm.cli.common import (
     write_json,
 )
 from sparkstorm.cli.terminal import columns, show, table
-from sparkstorm.client import ClusterClient, TopologyHandle
 from sparkstorm.clock import SystemClock
 from sparkstorm.config import check, parse_override
 from sparkstorm.errors import InvalidConfigError
@@ -35,6 +34,9 @@ from sparkstorm.model.assignment import ExecutorId, NamedBlob, TaskInfo, WorkerS
 from sparkstorm.model.names import counted, shown
 from sparkstorm.model.requests import LOG_LEVELS, LogLevel, RebalancePlan
 from sparkstorm.model.status import RebalanceOptions, TopologyStatus
+
+if TYPE_CHECKING:
+    from sparkstorm.client import ClusterClient, TopologyHandle
 
 
 def add_verbs(verbs: Any) -> None:
@@ -169,12 +171,16 @@ def list_blobs(arguments: argparse.Namespace) -> int:
 
 def create_blob(arguments: argparse.Namespace) -> int:
     """Keep a file under a name; topologies get it by topology.blobstore.map."""
-    return _put_blob(arguments, "is kept", ClusterClient.create_blob)
+    return _put_blob(
+        arguments, "is kept", lambda cluster, name, data: cluster.create_blob(name, data)
+    )
 
 
 def update_blob(arguments: argparse.Namespace) -> int:
     """Replace a blob; workers that use it get the new version while they run."""
-    return _put_blob(arguments, "is replaced", ClusterClient.update_blob)
+    return _put_blob(
+        arguments, "is replaced", lambda cluster, name, data: cluster.update_blob(name, data)
+    )
 
 
 def delete_blob(arguments: argparse.Namespace) -> int:
@@ -237,12 +243,12 @@ def savepoint(arguments: argparse.Namespace) -> int:
 
 def activate(arguments: argparse.Namespace) -> int:
     """Let a topology's spouts emit again."""
-    return _change_status(arguments, TopologyHandle.activate, "active")
+    return _change_status(arguments, lambda handle: handle.activate(), "active")
 
 
 def deactivate(arguments: argparse.Namespace) -> int:
     """Let a topology's spouts rest; what is under way is finished."""
-    return _change_status(arguments, TopologyHandle.deactivate, "inactive")
+    return _change_status(arguments, lambda handle: handle.deactivate(), "inactive")
 
 
 def _change_status(

@@ -6,21 +6,15 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sparkstorm.cli.common import EXITS, OK, add_formats, add_json, say, write
 from sparkstorm.cli.terminal import columns, show, table
-from sparkstorm.client.contexts import (
-    Contexts,
-    add_context,
-    contexts_file,
-    read_contexts,
-    remove_context,
-    use_context,
-)
 from sparkstorm.errors import InvalidConfigError
 from sparkstorm.model.names import shown
-from sparkstorm.stores.connection import Connection, load_any_connection
+
+if TYPE_CHECKING:
+    from sparkstorm.client.contexts import Contexts
 
 
 def add_verbs(verbs: Any) -> None:
@@ -53,6 +47,8 @@ def add_verbs(verbs: Any) -> None:
 
 def list_contexts(arguments: argparse.Namespace) -> int:
     """List contexts with their connection files, and what a connection may do."""
+    from sparkstorm.client.contexts import contexts_file, read_contexts
+
     found = read_contexts()
     rows = [
         {
@@ -80,6 +76,8 @@ def list_contexts(arguments: argparse.Namespace) -> int:
 
 
 def _rights(file: str) -> str:
+    from sparkstorm.stores.connection import Connection, load_any_connection
+
     try:
         return "all" if isinstance(load_any_connection(Path(file)), Connection) else "read only"
     except InvalidConfigError as error:
@@ -88,12 +86,16 @@ def _rights(file: str) -> str:
 
 def add(arguments: argparse.Namespace) -> int:
     """Name the connection file of a cluster; the first context is the current one at once."""
+    from sparkstorm.client.contexts import add_context
+
     found = add_context(arguments.which, arguments.file, arguments.force)
     return _said(arguments, found, f"{arguments.which} is {found.files[arguments.which]}")
 
 
 def use(arguments: argparse.Namespace) -> int:
     """Make a context the current one; verbs without --cluster and --context ask its cluster."""
+    from sparkstorm.client.contexts import use_context
+
     found = use_context(arguments.which)
     return _said(
         arguments,
@@ -104,6 +106,8 @@ def use(arguments: argparse.Namespace) -> int:
 
 def remove(arguments: argparse.Namespace) -> int:
     """Forget a context; its connection file stays."""
+    from sparkstorm.client.contexts import remove_context
+
     found = remove_context(arguments.which)
     return _said(arguments, found, f"{arguments.which} is forgotten; its connection file stays")
 

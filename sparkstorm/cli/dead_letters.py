@@ -8,15 +8,16 @@ import argparse
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sparkstorm.app.dead_letter_file import Groups, line_of, read_dead_letters
 from sparkstorm.cli.common import EXITS, FAILED, OK, add_verb, is_for_programs, opened, say, write
-from sparkstorm.client import ClusterClient
-from sparkstorm.client.dead_letters import StoredLetters
 from sparkstorm.errors import InvalidConfigError, NotAliveError
 from sparkstorm.model.dead_letter import Cause, DeadLetter
 from sparkstorm.model.names import counted, shown
+
+if TYPE_CHECKING:
+    from sparkstorm.client import ClusterClient
+    from sparkstorm.client.dead_letters import StoredLetters
 
 _SHOWN_CAUSES = 20
 
@@ -78,6 +79,8 @@ def read_letters_of_file(path: Path) -> Iterator[tuple[str, DeadLetter]]:
     """Yield id and letter of each line of a file or folder; InvalidConfigError when it cannot be
     read.
     """
+    from sparkstorm.app.dead_letter_file import read_dead_letters
+
     try:
         yield from read_dead_letters(path)
     except (OSError, UnicodeDecodeError) as error:
@@ -89,6 +92,8 @@ def _list(
     several: Iterable[tuple[str, Iterable[tuple[str, DeadLetter | None, bytes]]]],
 ) -> int:
     """Write the letters of topologies or of a file; for programs, one record for each."""
+    from sparkstorm.app.dead_letter_file import Groups, line_of
+
     rows = []
     for title, letters in several:
         if arguments.lines:

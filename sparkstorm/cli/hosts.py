@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable, Mapping, Set
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sparkstorm.cli.changes import is_wanted, plan_record, plan_text
 from sparkstorm.cli.common import (
@@ -21,13 +21,15 @@ from sparkstorm.cli.common import (
     write_json,
 )
 from sparkstorm.cli.terminal import columns, show, table
-from sparkstorm.client import ClusterClient
 from sparkstorm.clock import SystemClock
 from sparkstorm.errors import InvalidConfigError
 from sparkstorm.insight.records import HostView, to_json
 from sparkstorm.model.assignment import WorkerSlot
 from sparkstorm.model.names import counted, shown
 from sparkstorm.model.requests import RebalancePlan
+
+if TYPE_CHECKING:
+    from sparkstorm.client import ClusterClient
 
 _CHANGES = {
     "drain": "is drained: its workers move as far as slots elsewhere are free; `sparkstorm hosts` shows those that stay",

@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from sparkstorm.app.job_options import add_options
+from sparkstorm.app.replay import options as of_replay
 from sparkstorm.cli.common import (
     EXITS,
     OK,
@@ -33,9 +35,6 @@ _JOB_EXITS = f"{EXITS}, 3 done but tuples were parked"
 
 def add_verbs(verbs: Any) -> None:
     """Add them to the command line."""
-    from sparkstorm.app.job import add_options
-    from sparkstorm.app.replay import options as of_replay
-
     verb = add_verb(
         verbs,
         "submit",

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,9 +27,6 @@ from sparkstorm.cli.common import (
     write_json,
 )
 from sparkstorm.cli.terminal import columns, table
-from sparkstorm.client.logs import LogReader
-from sparkstorm.client.tap import Sample
-from sparkstorm.client.traces import spans
 from sparkstorm.clock import SystemClock
 from sparkstorm.errors import InvalidConfigError, NotAliveError
 from sparkstorm.model.names import shown
@@ -38,6 +36,7 @@ from sparkstorm.notebook.flame_graph import flame_graph
 if TYPE_CHECKING:
     from sparkstorm.client.journey import Journey, Message
     from sparkstorm.client.stacks import Stacks
+    from sparkstorm.client.tap import Sample
     from sparkstorm.client.traces import Trace
 
 _LOOK_EVERY_S = 1.0
@@ -131,6 +130,8 @@ def logs(arguments: argparse.Namespace) -> int:
     """Show how the logs of a topology's workers end; their slots publish up to 1 MiB of each, a
     second later.
     """
+    from sparkstorm.client.logs import LogReader
+
     with opened(arguments) as cluster:
         handle = cluster.topology(arguments.name)
         slots = handle.log_slots()
@@ -167,7 +168,6 @@ def tail(arguments: argparse.Namespace) -> int:
     """Show samples of a stream's committed rows: the newest 50 of each worker, ten times a second;
     changes no count.
     """
-    count = 0
     with opened(arguments, writes=True) as cluster:
         try:
             rows = cluster.topology(arguments.name).tail(
@@ -176,17 +176,10 @@ def tail(arguments: argparse.Namespace) -> int:
         except ValueError as error:
             raise InvalidConfigError(str(error)) from error
         with contextlib.closing(rows):
-            while arguments.rows is None or count < arguments.rows:
-                sample = next(rows, _END)
-                if sample is _END:
-                    break
-                if isinstance(sample, Sample):
-                    _show(arguments, sample)
-                    count += 1
+            read = (sample for sample in rows if sample is not None)
+            for sample in islice(read, arguments.rows):
+                _show(arguments, sample)
     return OK
-
-
-_END = object()
 
 
 def _show(arguments: argparse.Namespace, sample: Sample) -> None:
@@ -269,6 +262,8 @@ def traces_text(found: Sequence[Trace]) -> str:
     """Return traces as text: a line for each message, then one for each of its events."""
     if not found:
         return "no message was traced: none was emitted meanwhile, or the topology has no ackers, so that its rows have no roots"
+    from sparkstorm.client.traces import spans
+
     lines = []
     for trace in found:
         lines.append(

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sparkstorm.cli.common import (
     FAILED,
@@ -26,14 +26,16 @@ from sparkstorm.cli.common import (
     write_json,
 )
 from sparkstorm.cli.terminal import table
-from sparkstorm.client import TopologyHandle
-from sparkstorm.client.upgrade import UpgradeStatus
 from sparkstorm.clock import SystemClock
 from sparkstorm.errors import InvalidConfigError
 from sparkstorm.model.assignment import WorkerSlot
 from sparkstorm.model.failure import Failure
 from sparkstorm.model.names import counted, shown
 from sparkstorm.model.upgrade import UpgradeStage
+
+if TYPE_CHECKING:
+    from sparkstorm.client import TopologyHandle
+    from sparkstorm.client.upgrade import UpgradeStatus
 
 _LOOK_SECS = 0.2
 _SHADOW = "exit status: 0 no difference, 1 differences or failed (one sentence on stderr), 2 wrong arguments"

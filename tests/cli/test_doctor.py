@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.cli import doctor, main
+from sparkstorm.app import machine_checks
+from sparkstorm.cli import main
 from sparkstorm.config import merge
 from sparkstorm.embedded import RedisServer, ZooKeeperServer
 from sparkstorm.model import compiled
@@ -25,7 +26,7 @@ from sparkstorm.stores.connection import (
 
 
 def faults(conf: dict[str, Any], environ: dict[str, str]) -> dict[str, str]:
-    found = doctor.findings(merge(conf), None, environ)
+    found = machine_checks.findings(merge(conf), None, environ)
     return {each.subject: each.text for each in found if not each.is_well}
 
 
@@ -87,7 +88,7 @@ def test_a_port_that_is_taken_is_named_with_its_key() -> None:
 def test_the_time_of_the_question_is_no_difference_of_clocks(
     theirs_ms: float, is_well: bool, text: str
 ) -> None:
-    found = doctor._clock(theirs_ms, 10_000, 10_100, "host:1")
+    found = machine_checks._clock(theirs_ms, 10_000, 10_100, "host:1")
     assert (found.is_well, text in found.text) == (is_well, True)
 
 
@@ -113,7 +114,8 @@ def test_the_servers_of_a_cluster_are_checked(
     # a viewer of any name
     save_connection(tmp_path / "viewer.json", ReadOnlyConnection(at, keeper))
     found = {
-        each.subject: each for each in doctor.findings(merge({}), str(tmp_path / "viewer.json"), {})
+        each.subject: each
+        for each in machine_checks.findings(merge({}), str(tmp_path / "viewer.json"), {})
     }
     assert found["Redis"].is_well and "a viewer cannot ask" in found["Redis"].text
 
@@ -125,7 +127,7 @@ def test_servers_that_do_not_answer_and_policies_that_lose_data_are_named(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(doctor, "_WAIT_S", 0.5)
+    monkeypatch.setattr(machine_checks, "_WAIT_S", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         conf = {

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sparkstorm.app.driver_office import this_driver
-from sparkstorm.app.job import add_options as add_job_options
+from sparkstorm.app.job_options import add_options as add_job_options
 from sparkstorm.app.replay.options import add_options as add_replay_options
 from sparkstorm.app.standing import LeaderWatch, ProblemWatch, TopologyWatch, cluster_conf, up_lines
 from sparkstorm.cli.__main__ import main, parser

@@ -1,0 +1,63 @@
+"""Command-line options of a job; imports nothing, since every `sparkstorm --help` builds its parser
+from them.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a job to a command line."""
+    parser.add_argument(
+        "conf",
+        metavar="CONF.yaml",
+        help="the job file: topology, parallelism, topology.* keys; or a Flux document",
+    )
+    parser.add_argument(
+        "--input",
+        nargs="+",
+        default=[],
+        metavar="PATH",
+        help="files or folders, the factory's `input`",
+    )
+    parser.add_argument(
+        "-c",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="override one configuration key",
+    )
+    parser.add_argument("--name", help="name of the topology")
+    parser.add_argument(
+        "--from",
+        dest="from_checkpoint",
+        metavar="CHECKPOINT",
+        help="begin with what a replay of the history left (sparkstorm replay --checkpoint)",
+    )
+    parser.add_argument(
+        "--files",
+        nargs="+",
+        metavar="PATH",
+        help="files and folders that travel with it (topology.files)",
+    )
+    parser.add_argument(
+        "--archives",
+        nargs="+",
+        metavar="FILE",
+        help="archives of packages that travel with it (topology.archives)",
+    )
+    parser.add_argument(
+        "--filter", metavar="FILE", help="properties for the ${name}s of a Flux document"
+    )
+    parser.add_argument(
+        "--env-filter", action="store_true", help="fill the ${ENV-NAME}s of a Flux document"
+    )
+    parser.add_argument(
+        "--fresh", action="store_true", help="drop an unfinished run of this name first"
+    )
+    parser.add_argument(
+        "--detach",
+        action="store_true",
+        help="on a standing cluster: end as soon as the topology is assigned",
+    )
