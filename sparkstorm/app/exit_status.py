@@ -20,7 +20,8 @@ PARKED = 3  # not 2, argparse's status of a wrong command line
 DATA_LOST = 4
 INTERRUPTED = 130  # 128 and SIGINT's number, as shells count
 _NO_JVM = (
-    "Spark's JVM ended while it was starting: killed (also for want of memory), or a Java or an option that Spark does not take; "
+    "Spark's JVM ended while it was starting: killed (also for want of memory), a Java or an option that Spark does not take, "
+    "or a name of this host that it cannot resolve (UnknownHostException: add '127.0.1.1 NAME' to /etc/hosts); "
     "what it said itself is above; nothing was begun"
 )
 
