@@ -103,7 +103,7 @@ def processes() -> list[tuple[str, psutil.Process]]:
 
 def _kind(process: psutil.Process) -> str:
     words = " ".join(process.cmdline())
-    if "redis-server" in words:
+    if "redis-server" in words or "valkey-server" in words:
         return "redis"
     return "workers" if process.name() == "storm-worker" else "other"
 
