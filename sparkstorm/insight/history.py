@@ -277,16 +277,19 @@ class Grown:
         complete: Latency = Latency(),  # noqa: B008 - it is frozen
         trees: Mapping[int, int] | None = None,
     ) -> Window:
-        columns = [self._history.column(self._tasks, n, rows) for n in range(len(_COLUMNS))]
-        sums = {n: sum(columns[n]) for n in range(len(COUNTS))} | dict(trees or {})
-        counts = Counts(*sums.values())
+        size = len(self._history.tasks)
+        columns = [
+            self._tasks[begin + rows.start : begin + rows.stop]
+            for begin in range(0, size * len(_COLUMNS), size)
+        ]
+        sums = [*map(sum, columns[: len(COUNTS)])]
+        for n, count in (trees or {}).items():
+            sums[n] = count
+        counts = Counts(*sums)
         if not self.seconds:
             return Window(0.0, counts, complete=complete)
         busy = columns[_BUSY]
-        most = {
-            cause: self._share(max(column, default=0))
-            for cause, column in zip(PAUSES, columns[_BUSY + 1 :], strict=True)
-        }
+        most = zip(PAUSES, (max(column, default=0) for column in columns[_BUSY + 1 :]), strict=True)
         return Window(
             self.seconds,
             counts,
@@ -296,7 +299,7 @@ class Grown:
             counts.failed / self.seconds,
             self._share(max(busy, default=0)),
             sum(map(self._share, busy)) / len(busy) if busy else 0.0,
-            {cause: round(share, 4) for cause, share in most.items() if share > 0},
+            {cause: round(self._share(spent_us), 4) for cause, spent_us in most if spent_us > 0},
             sum(busy) / 1000 / counts.executed if counts.executed else None,
             complete,
         )

@@ -5,6 +5,7 @@ PURE.
 from __future__ import annotations
 
 from collections import defaultdict
+from functools import lru_cache
 from typing import Any
 
 from sparkstorm.insight.records import TopologyView
@@ -28,12 +29,13 @@ def graph(view: TopologyView) -> dict[str, Any]:
     system's components.
     """
     names = [name for name in view.components if not name.startswith("__")]
+    known = {*names}
     links = [
         (edge.sender, edge.receiver)
         for edge in view.edges.values()
-        if {edge.sender, edge.receiver} <= {*names}
+        if {edge.sender, edge.receiver} <= known
     ]
-    layout = lay_out(names, links)
+    layout = _laid_out(tuple(names), tuple(links))
     names.sort(key=lambda name: (layout.layers[name], layout.heights[name]))
     rows = max(
         [
@@ -56,6 +58,13 @@ def graph(view: TopologyView) -> dict[str, Any]:
         "boxes": boxes,
         "edges": _edges(view, layout),
     }
+
+
+# An open page asks each second, and a graph changes only with its topology. Half of the entries would
+# do for most clusters; one entry is some kilobytes.
+@lru_cache(maxsize=64)
+def _laid_out(names: tuple[str, ...], links: tuple[tuple[str, str], ...]) -> Layout:
+    return lay_out(names, links)
 
 
 def _edges(view: TopologyView, layout: Layout) -> dict[str, dict[str, Any]]:

@@ -17,6 +17,8 @@ import pytest
 
 from sparkstorm.errors import StoreUnavailableError
 from sparkstorm.insight.sampler import Sampler
+from sparkstorm.web import picture
+from sparkstorm.web.live import topology_record
 from tests.insight.watched import watched
 from tests.web.listening import LargeSource, Listening, listening
 from tests.web.served import served
@@ -222,3 +224,14 @@ def test_hostile_data_reaches_no_browser_as_markup() -> None:
             assert answer.headers["content-security-policy"].startswith("default-src 'self'"), path
             assert b"\x1b" not in answer.content or path.startswith("/page/capsule"), path
         assert "img" in at.client.get(f"/page/log/words/{slot}").json()["lines"][0]
+
+
+def test_a_graph_that_stays_is_laid_out_once() -> None:
+    sampler = Sampler(LargeSource(5, 2))
+    sampler.step()
+    first = topology_record(sampler.topology("large"), "10m")
+    made = picture._laid_out.cache_info().misses
+    sampler.step()
+    second = topology_record(sampler.topology("large"), "10m")
+    assert second["graph"] == first["graph"] and second["counts"] != first["counts"]
+    assert picture._laid_out.cache_info().misses == made
