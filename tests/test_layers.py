@@ -81,6 +81,34 @@ EFFECTS_ALLOWED = {
     "api/value_columns.py": {"datetime"},
 }
 PYSPARK_ALLOWED = ("hosting/spark", "replay/", "app", "connectors/spark")
+# the one module that knows versions of PySpark, and two that stand in the place of its own
+PRIVATE_PYSPARK_ALLOWED = (
+    "hosting/spark_versions.py",
+    "connectors/spark.py",
+    "app/spark_daemon.py",
+)
+# the JVM behind a context or frame, and what makes one; private ones of others have other names
+PRIVATE_PYSPARK = {
+    "_active_spark_context",
+    "_ensure_initialized",
+    "_gateway",
+    "_jc",
+    "_jdf",
+    "_jrdd",
+    "_jsc",
+    "_jsparkSession",
+    "_jvm",
+}
+# moved, or with other parameters, between 3.5 and 4.3
+MOVED_PYSPARK = (
+    "pyspark.daemon",
+    "pyspark.rdd",
+    "pyspark.sql.classic",
+    "pyspark.sql.datasource_internal",
+    "pyspark.sql.pandas",
+    "pyspark.util",
+    "pyspark.worker",
+)
 # imported inside functions: slow to import and needed by few
 LAZY = {
     "pyarrow",
@@ -270,6 +298,39 @@ def test_pyspark_is_imported_where_spark_is_spoken_and_nowhere_else(path: Path) 
         assert module.split(".")[0] not in ("pyspark", "py4j"), (
             f"{names_of(path)}:{line}: imports {module}"
         )
+
+
+def private_pyspark_of(tree: ast.Module, imported: Iterator[str]) -> list[str]:
+    """Return what a module uses of PySpark that differs, or may differ, between its versions."""
+    used = [
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and node.attr in PRIVATE_PYSPARK
+    ]
+    moved = [
+        each
+        for each in imported
+        if each in MOVED_PYSPARK or each.startswith(tuple(f"{name}." for name in MOVED_PYSPARK))
+    ]
+    return sorted({*used, *moved})
+
+
+def test_private_parts_of_pyspark_are_seen_in_every_form() -> None:
+    text = "a = sc._jsc.sc()\nframe._jdf\nself._job\n"
+    imported = iter(["pyspark.sql", "pyspark.sql.pandas.types", "pyspark.utility"])
+    assert private_pyspark_of(ast.parse(text), imported) == [
+        "_jdf",
+        "_jsc",
+        "pyspark.sql.pandas.types",
+    ]
+
+
+@pytest.mark.parametrize("path", FILES, ids=names_of)
+def test_private_parts_of_pyspark_are_used_in_the_module_of_versions(path: Path) -> None:
+    if names_of(path) in PRIVATE_PYSPARK_ALLOWED:
+        return
+    found = private_pyspark_of(tree_of(path), (module for module, _, _ in imports_of(path)))
+    assert not found, f"{names_of(path)} uses {found}: put that into hosting/spark_versions.py"
 
 
 @pytest.mark.parametrize("path", FILES, ids=names_of)

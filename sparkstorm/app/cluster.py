@@ -51,6 +51,7 @@ from sparkstorm.hosting.spark_security import (
     secured,
     with_private_scratch,
 )
+from sparkstorm.hosting.spark_versions import is_stopped, quiet_java, start_java
 from sparkstorm.model.names import driver_of_node
 from sparkstorm.model.topology import Topology
 from sparkstorm.nimbus.guarded_scheduler import GuardedScheduler
@@ -183,12 +184,12 @@ class Cluster:
     def check_spark(self) -> None:
         """SlotsUnavailableError when Spark, and with it every slot, is gone."""
         try:
-            is_stopped = self.sc._jsc is None or bool(self.sc._jsc.sc().isStopped())
+            has_stopped = is_stopped(self.sc)
         except Exception as error:  # py4j raises various errors when its JVM is gone
             raise SlotsUnavailableError(
                 f"Spark is gone ({type(error).__name__}), and with it every slot"
             ) from error
-        if is_stopped:
+        if has_stopped:
             raise SlotsUnavailableError("the Spark context was stopped, and with it every slot")
 
     # -- starting ----------------------------------------------------------------------------------
@@ -424,17 +425,8 @@ def quiet_spark() -> None:
         and Path(os.environ["SPARK_CONF_DIR"], "log4j2.properties").exists()
     ):
         return
-    jvm: Any = SparkContext._jvm
     try:
-        # Spark reads its own settings at its first line, and would undo ours: let it read them now,
-        # in silence.
-        getattr(getattr(jvm.org.apache.spark.util, "Utils$"), "MODULE$").initializeLogIfNecessary(
-            False, True
-        )
-        log4j = jvm.org.apache.logging.log4j
-        log4j.core.config.Configurator.setRootLevel(log4j.Level.ERROR)
-        for name in ("executor.Executor", "scheduler.TaskSetManager"):
-            log4j.core.config.Configurator.setLevel(f"org.apache.spark.{name}", log4j.Level.OFF)
+        quiet_java(("executor.Executor", "scheduler.TaskSetManager"))
     except Exception:  # various errors of py4j; a Spark with another logger prints more, and works
         return
 
@@ -443,8 +435,7 @@ def context_conf(conf: Conf) -> SparkConf:
     """Return Spark's settings; `spark-submit` names the master, without it it is local with cores
     enough.
     """
-    # a SparkConf made before it lacks spark-submit's --master and --conf
-    SparkContext._ensure_initialized()
+    start_java()
     spark_conf = slot_conf(SparkConf())
     settings = DriverSettings.of(conf)
     # A gateway of plain Python's own (a notebook's, say) has local[*] when no master is named.

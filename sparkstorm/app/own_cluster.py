@@ -8,15 +8,13 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
-
-from pyspark import SparkContext
 
 from sparkstorm.app.cluster import Cluster
 from sparkstorm.app.exit_status import DATA_LOST, FAILED, INTERRUPTED, OK, PARKED, leave
 from sparkstorm.app.job_file import JobFile
 from sparkstorm.app.run import Run, Signals, StoppedError
 from sparkstorm.errors import SlotsUnavailableError
+from sparkstorm.hosting.spark_versions import is_java_ending
 from sparkstorm.model import compiled
 from sparkstorm.stores.addresses import not_configured
 
@@ -116,9 +114,6 @@ def _is_jvm_gone(parent: int) -> bool:
     if os.getppid() != parent:
         return True
     try:
-        runtime: Any = SparkContext._jvm
-        return runtime is not None and bool(
-            runtime.org.apache.spark.util.ShutdownHookManager.inShutdown()
-        )
+        return is_java_ending()
     except Exception:  # py4j has several errors for a JVM that does not answer
         return True

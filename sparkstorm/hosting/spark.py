@@ -20,15 +20,24 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from itertools import count as count_from
 from pathlib import Path
-from typing import Any, Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from pyspark import SparkConf, SparkContext, TaskContext
 
 from sparkstorm.errors import InvalidConfigError, SlotsUnavailableError, StoreUnavailableError
 from sparkstorm.hosting.base import RestartPause
 from sparkstorm.hosting.slot_places import SlotPlaces
-from sparkstorm.hosting.spark_executors import executor_of_group, executors_of, one_partition
 from sparkstorm.hosting.spark_security import guard_accumulators
+from sparkstorm.hosting.spark_versions import (
+    cores_per_task,
+    executor_of_group,
+    executors_of,
+    is_stopped,
+    let_java_ignore_interrupts,
+    one_partition,
+    processors_of,
+    task_slots,
+)
 from sparkstorm.hosting.spread import Executor, is_complete
 
 _LOG = logging.getLogger(__name__)
@@ -110,8 +119,7 @@ def make_context(conf: SparkConf) -> SparkContext:
     sc = SparkContext(conf=conf)
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, former)
-    misc: Any = sc._jvm.sun.misc  # type: ignore[union-attr]
-    misc.Signal.handle(misc.Signal("INT"), misc.SignalHandler.SIG_IGN)
+    let_java_ignore_interrupts(sc)
     return sc
 
 
@@ -266,7 +274,7 @@ class SparkSlots(Generic[TicketT]):
             reason = self._run_once(index, place)
             if self._places is not None:
                 self._places.leave(index)
-            if _is_stopped(self._sc):
+            if _is_gone(self._sc):
                 return
             if index in self._moved:
                 self._moved.discard(index)
@@ -288,7 +296,7 @@ class SparkSlots(Generic[TicketT]):
                 if (place := self._places.take(index)) is not None:
                     return True, place
             except Exception as fault:  # ZooKeeper is away, or Spark ends
-                if _is_stopped(self._sc):
+                if _is_gone(self._sc):
                     return False, None
                 _LOG.warning("slot %d gets no place: %s", index, fault)
             if self._stopping.wait(_EVEN_S):
@@ -325,7 +333,7 @@ class SparkSlots(Generic[TicketT]):
                     self._even_out(places, time.monotonic())
                     even_due = time.monotonic() + _EVEN_S
             except Exception as fault:  # ZooKeeper is away, or Spark ends
-                if _is_stopped(self._sc):
+                if _is_gone(self._sc):
                     return
                 _LOG.warning("places of slots: %s", fault)
 
@@ -374,20 +382,15 @@ def _closure(
 
 def task_room(sc: SparkContext) -> int:
     """Return how many tasks can run at once on the present cores."""
-    per_task = int(sc.getConf().get("spark.task.cpus", "1") or 1)
-    jvm: Any = sc._jvm
     if (asked := _local_cores(_master_of(sc))) is not None:
-        return (asked or int(jvm.java.lang.Runtime.getRuntime().availableProcessors())) // per_task
-    java: Any = sc._jsc
-    executors = java.sc().statusStore().executorList(True)
-    return sum(int(executors.apply(at).totalCores()) // per_task for at in range(executors.size()))
+        return (asked or processors_of(sc)) // cores_per_task(sc)
+    return task_slots(sc)
 
 
-def _is_stopped(sc: SparkContext) -> bool:
+def _is_gone(sc: SparkContext) -> bool:
     """Return whether the context is gone, or its JVM."""
     try:
-        java: Any = sc._jsc
-        return java is None or bool(java.sc().isStopped())
+        return is_stopped(sc)
     except Exception:  # py4j has several errors for a JVM that does not answer
         return True
 

@@ -17,13 +17,13 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from pyspark import SparkConf, SparkContext
 
 from sparkstorm.errors import InvalidConfigError
 from sparkstorm.hosting.peers import is_of_another_user
-from sparkstorm.hosting.spark_versions import accumulator_server
+from sparkstorm.hosting.spark_versions import accumulator_server, delete_at_exit
 
 _LOG = logging.getLogger(__name__)
 
@@ -147,10 +147,7 @@ def remove_at_exit(sc: SparkContext) -> None:
     """Have the JVM delete the folder of `with_private_scratch` when it ends."""
     folder = sc.getConf().get("spark.local.dir") or ""
     if os.path.basename(folder).startswith(_SCRATCH):
-        jvm: Any = sc._jvm
-        jvm.org.apache.spark.util.ShutdownHookManager.registerShutdownDeleteDir(
-            jvm.java.io.File(folder)
-        )
+        delete_at_exit(sc, folder)
 
 
 def check_given(sc: SparkContext, wants_authentication: bool) -> str:

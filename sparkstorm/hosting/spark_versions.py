@@ -1,20 +1,26 @@
-"""Differences between the versions of PySpark, 3.5 to 4.3: the private or moved parts that
-SparkStorm calls, by version.
+"""Private and moved parts of PySpark that SparkStorm calls, by version, 3.5 to 4.3.
 
-Nothing else in the package asks for a version of PySpark.
+Nothing else in the package asks for a version of PySpark or touches its JVM (tests/test_layers.py).
+Two modules stand in the place of PySpark's own: `connectors/spark.py` of what calls a data source,
+`app/spark_daemon.py` of its daemon.
 """
 
 import functools
 import importlib
 import re
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 import pyspark
-from pyspark import accumulators
+from pyspark import RDD, SparkContext, accumulators
+from pyspark.serializers import NoOpSerializer
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
-from pyspark.sql.pandas.types import to_arrow_schema, to_arrow_type
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema, to_arrow_type
 from pyspark.sql.types import DataType, StructType
+
+from sparkstorm.hosting.spread import Executor
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,6 +36,9 @@ VERSION: Final = version_of(pyspark.__version__)
 # the converters to Arrow; older ones take UTC for times with a zone
 _NAMES_TIMEZONE: Final = VERSION >= (4, 2, 1)
 _BITS: Final = 0xFFFFFFFF
+_PORT: Final = re.compile(r":\d+$")
+# RDDs in one union: a task's closure names each of them. 8 would need half as many levels more.
+_MOST_JOINED: Final = 16
 _DEALS_BY_ID: Final = VERSION >= (4, 1)  # has DataFrame.repartitionById
 HAS_UNION_BY_PLACE: Final = VERSION >= (4, 1)
 """Whether Spark has `SQLPartitioningAwareUnionRDD`, which joins the n-th partitions of several RDDs
@@ -59,6 +68,69 @@ MAP_IN_ARROW: Final[int] = _found(
 """Kind of a function from batches of Arrow to batches of Arrow."""
 
 
+# -- the JVM and the context -----------------------------------------------------------------------
+
+
+def start_java() -> None:
+    """Start the JVM, or join spark-submit's: a SparkConf made before knows nothing of its options."""
+    context: Any = SparkContext
+    context._ensure_initialized()
+
+
+def has_context() -> bool:
+    """Return whether this process has a SparkContext."""
+    context: Any = SparkContext
+    return context._active_spark_context is not None
+
+
+def is_stopped(sc: SparkContext) -> bool:
+    """Return whether the context was stopped; raises what py4j raises when its JVM is gone."""
+    java: Any = sc._jsc
+    return java is None or bool(java.sc().isStopped())
+
+
+def is_java_ending() -> bool:
+    """Return whether the JVM shuts down; raises what py4j raises when it is gone."""
+    java: Any = SparkContext._jvm
+    return java is not None and bool(java.org.apache.spark.util.ShutdownHookManager.inShutdown())
+
+
+def let_java_ignore_interrupts(sc: SparkContext) -> None:
+    """Have the JVM ignore SIGINT, which a terminal sends to it as well."""
+    java: Any = sc._jvm
+    misc = java.sun.misc
+    misc.Signal.handle(misc.Signal("INT"), misc.SignalHandler.SIG_IGN)
+
+
+def quiet_java(silenced: Sequence[str]) -> None:
+    """Have the JVM log errors only, and nothing of the classes below org.apache.spark; raises what
+    py4j raises.
+    """
+    java: Any = SparkContext._jvm
+    # Spark reads its own settings at its first line, and would undo ours: let it read them now, in
+    # silence.
+    utils = getattr(getattr(java.org.apache.spark.util, "Utils$"), "MODULE$")
+    utils.initializeLogIfNecessary(False, True)
+    log4j = java.org.apache.logging.log4j
+    log4j.core.config.Configurator.setRootLevel(log4j.Level.ERROR)
+    for name in silenced:
+        log4j.core.config.Configurator.setLevel(f"org.apache.spark.{name}", log4j.Level.OFF)
+
+
+def delete_at_exit(sc: SparkContext, folder: str) -> None:
+    """Have the JVM delete a folder when it ends."""
+    java: Any = sc._jvm
+    java.org.apache.spark.util.ShutdownHookManager.registerShutdownDeleteDir(
+        java.java.io.File(folder)
+    )
+
+
+def processors_of(sc: SparkContext) -> int:
+    """Return the number of processors that the JVM sees."""
+    java: Any = sc._jvm
+    return int(java.java.lang.Runtime.getRuntime().availableProcessors())
+
+
 def accumulator_server() -> Any:
     """Return the class of the server that takes the updates of accumulators over TCP."""
     module: Any = accumulators
@@ -79,6 +151,22 @@ def arrow_schema(schema: StructType) -> "pa.Schema":
     return made
 
 
+def spark_schema(schema: "pa.Schema") -> StructType:
+    """Return Spark's schema of an Arrow schema; PySparkTypeError for a type that it does not have.
+
+    A time without a zone becomes TIMESTAMP_NTZ, which is the default since 4.2 only.
+    """
+    return from_arrow_schema(schema, prefer_timestamp_ntz=True)
+
+
+# -- frames ----------------------------------------------------------------------------------------
+
+
+def java_frame(frame: DataFrame) -> Any:
+    """Return the Java object of a classic frame."""
+    return frame._jdf
+
+
 def java_map_in_arrow(frame: DataFrame, column: Column) -> Any:
     """Return the Java frame of a frame and the call of a function of kind MAP_IN_ARROW."""
     java: Any = frame._jdf
@@ -88,6 +176,79 @@ def java_map_in_arrow(frame: DataFrame, column: Column) -> Any:
         if _IS_ONE_CLASS
         else java.mapInArrow(made._jc, False, None)
     )
+
+
+def optimized_plan(frame: DataFrame) -> Any:
+    """Return the Java object of the plan that Spark's optimizer makes of a frame."""
+    return java_frame(frame).queryExecution().optimizedPlan()
+
+
+def executed_plan(frame: DataFrame) -> str:
+    """Return the physical plan of a frame as text."""
+    return str(java_frame(frame).queryExecution().executedPlan().toString())
+
+
+def fixed_rows(frame: DataFrame) -> Any:
+    """Return the Java RDD of a frame's rows in Spark's own form: its plan's partitions are fixed
+    now.
+    """
+    return java_frame(frame).queryExecution().toRdd()
+
+
+def frame_of(rows: Any, like: DataFrame) -> DataFrame:
+    """Return an RDD of `fixed_rows` as a frame of the columns of another one."""
+    session: Any = like.sparkSession
+    made = session._jsparkSession.internalCreateDataFrame(rows, java_frame(like).schema(), False)
+    return DataFrame(made, session)
+
+
+def joined_by_place(frame: DataFrame, parts: Sequence[Any], count: int) -> Any:
+    """Return the RDD whose n-th of `count` partitions has the rows of the n-th of each of `parts`,
+    in their order; only where HAS_UNION_BY_PLACE.
+    """
+    context: Any = frame.sparkSession.sparkContext
+    union = context._jvm.org.apache.spark.rdd.SQLPartitioningAwareUnionRDD
+    together = context._jvm.PythonUtils.toSeq(list(parts))
+    return union(context._jsc.sc(), together, count, parts[0].elementClassTag())
+
+
+def neighbours_joined(frame: DataFrame, rows: Any, width: int) -> Any:
+    """Return an RDD of at most `width` partitions: contiguous groups of another's, without a
+    shuffle; only where HAS_UNION_BY_PLACE.
+
+    Each level joins up to 16 neighbours.
+    """
+    while (count := rows.getNumPartitions()) > width:
+        # Of each group. A multiple of `width` at every level keeps the groups equal at the last one.
+        parts_left = -(-count // (width * _MOST_JOINED))
+        rows = _joined_once(frame, rows, count, width * parts_left)
+    return rows
+
+
+def _joined_once(frame: DataFrame, rows: Any, count: int, groups: int) -> Any:
+    """Return an RDD whose partitions are contiguous groups of another's, whose sizes differ by one
+    at most.
+
+    The n-th RDD of the union has the n-th partition of every group. Larger groups come first: the
+    last RDD lacks partitions at its end, where empty ones are added, since a union of this kind
+    needs as many in each.
+    """
+    context: Any = frame.sparkSession.sparkContext
+    scala_context = context._jsc.sc()
+    pruned = context._jvm.org.apache.spark.rdd.PartitionPruningRDD
+    as_seq = context._jvm.PythonUtils.toSeq
+    kind = rows.elementClassTag()
+    # Sizes differ by one at most: a group of twice the size would be the last task of the stage.
+    starts = [group * (count // groups) + min(group, count % groups) for group in range(groups + 1)]
+    layers = []
+    for place in range(-(-count // groups)):
+        numbers = [start + place for start, end in pairwise(starts) if start + place < end]
+        layer = pruned.create(rows, as_seq(numbers).toSet())
+        lacking = groups - len(numbers)
+        layers.append(
+            layer.union(scala_context.parallelize(as_seq([]), lacking, kind)) if lacking else layer
+        )
+    return joined_by_place(frame, layers, groups)
 
 
 def dealt_by_id(frame: DataFrame, width: int, place: Column) -> DataFrame:
@@ -130,3 +291,78 @@ def spark_hash(number: int) -> int:
 
 def _rotated(value: int, by: int) -> int:
     return (value << by | value >> 32 - by) & _BITS
+
+
+# -- executors -------------------------------------------------------------------------------------
+
+
+def executors_of(sc: SparkContext) -> list[Executor]:
+    """Return the living executors by id, without those that Spark excludes; none on a local
+    master.
+    """
+    per_task = cores_per_task(sc)
+    found = []
+    for summary in _summaries(sc):
+        # the port is there when the executor's block manager has registered
+        host = _PORT.sub("", summary.hostPort() or "")
+        if host and summary.id() != "driver" and not summary.isExcluded():
+            found.append(Executor(summary.id(), host, int(summary.totalCores()) // per_task))
+    return sorted(found)
+
+
+def task_slots(sc: SparkContext) -> int:
+    """Return how many tasks the cores of all known executors can run at once."""
+    per_task = cores_per_task(sc)
+    return sum(int(each.totalCores()) // per_task for each in _summaries(sc))
+
+
+def cores_per_task(sc: SparkContext) -> int:
+    """Return the cores that a task takes."""
+    return int(sc.getConf().get("spark.task.cpus", "1") or 1)
+
+
+def _summaries(sc: SparkContext) -> list[Any]:
+    java: Any = sc._jsc
+    listed = java.sc().statusStore().executorList(True)
+    return [listed.apply(at) for at in range(listed.size())]
+
+
+def one_partition(sc: SparkContext, at: Executor | None) -> "RDD[Any]":
+    """Return an RDD of one partition that Spark computes on that executor, if a core of it is free
+    in time.
+
+    Spark waits `spark.locality.wait` for the core and takes any other then.
+    """
+    if at is None:
+        return sc.parallelize([0], 1)
+    jvm: Any = sc._jvm
+    java: Any = sc._jsc
+    # Spark reads this form of a location as an executor; the name of a host alone would admit its
+    # other executors too
+    places = jvm.PythonUtils.toSeq([f"executor_{at.host}_{at.id}"])
+    rows = jvm.PythonUtils.toSeq([jvm.scala.Tuple2(b"", places)])
+    rdd = java.sc().makeRDD(rows, jvm.scala.reflect.ClassTag.Any())
+    return RDD(rdd.toJavaRDD(), sc, NoOpSerializer())
+
+
+def executor_of_group(sc: SparkContext, group: str) -> str | None:
+    """Return the id of the executor that runs the newest task of a job group; None while there is
+    none.
+    """
+    java: Any = sc._jsc
+    tracker = java.sc().statusTracker()
+    store = java.sc().statusStore()
+    jobs = list(tracker.getJobIdsForGroup(group))
+    job = tracker.getJobInfo(max(jobs)) if jobs else None
+    if job is None or job.isEmpty():
+        return None
+    for stage in job.get().stageIds():
+        tasks = store.taskList(stage, 0, 100)
+        running = [
+            task
+            for task in (tasks.apply(at) for at in range(tasks.size()))
+            if task.status() == "RUNNING"
+        ]
+        if running:
+            return str(max(running, key=lambda task: task.taskId()).executorId())
+    return None

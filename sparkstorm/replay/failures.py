@@ -17,7 +17,7 @@ from pyspark.errors import PySparkException, PythonException
 from pyspark.sql import DataFrame
 
 from sparkstorm.errors import InvalidTopologyError, ReplayFailedError, SparkStormError
-from sparkstorm.hosting.spark_versions import CLASSIC_FRAME
+from sparkstorm.hosting.spark_versions import CLASSIC_FRAME, java_frame
 
 # Spark hands errors of a task over as the text of their tracebacks: there is no object to look at.
 _SENTENCE = re.compile(r"(?:ReplayFailedError|WorkerFailedError|InvalidTopologyError): (.+)")
@@ -100,7 +100,7 @@ for _name in [each for each in _ACTIONS if hasattr(CLASSIC_FRAME, each)]:
 
 def as_result(frame: DataFrame) -> DataFrame:
     """Return a frame as a ResultFrame."""
-    return ResultFrame(frame._jdf, frame.sparkSession)
+    return ResultFrame(java_frame(frame), frame.sparkSession)
 
 
 def check_frame(what: str, frame: Any) -> None:

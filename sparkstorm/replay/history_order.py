@@ -10,7 +10,7 @@ A sort of all rows by position would be right too, but it is a shuffle of all of
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import chain, pairwise
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -19,13 +19,20 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
 from sparkstorm.errors import ReplayFailedError
-from sparkstorm.hosting.spark_versions import HAS_UNION_BY_PLACE, dealt_by_id
+from sparkstorm.hosting.spark_versions import (
+    HAS_UNION_BY_PLACE,
+    dealt_by_id,
+    executed_plan,
+    fixed_rows,
+    frame_of,
+    joined_by_place,
+    neighbours_joined,
+    optimized_plan,
+)
 from sparkstorm.replay.arrow_map import map_in_arrow, quoted
 from sparkstorm.replay.failures import unwrapped
 from sparkstorm.replay.inputs import LONG_AGO, running_times
 
-# RDDs in one union: a task's closure names each of them. 8 would need half as many levels more.
-_MOST_JOINED = 16
 _FILE = "sparkstorm: file"
 _BLOCK = "sparkstorm: block"
 _PLACE = "sparkstorm: place"  # beside the fields of a stream, which may have any name
@@ -56,7 +63,7 @@ def _reads_files(frame: DataFrame) -> bool:
     """Return whether a frame's rows come from files one by one: selected and filtered, but not
     joined, shuffled or cached.
     """
-    plan: Any = frame._jdf.queryExecution().optimizedPlan()
+    plan = optimized_plan(frame)
     # The optimised plan, not the caller's: a view or a filter that was pushed down is still a read
     # of files, while a cached or joined frame has an order of its own that is not to be touched.
     while (kind := plan.getClass().getSimpleName()) in ("Project", "Filter"):
@@ -69,8 +76,8 @@ def grouped(frame: DataFrame, width: int) -> DataFrame:
     by number.
 
     `DataFrame.coalesce` groups partitions by the hosts that hold them, where Spark knows those: of
-    cached or shuffled frames, and of files on a distributed store. Each level here joins
-    neighbours, up to 16 of them, without a shuffle. The plan's partitions are fixed at this call,
+    cached or shuffled frames, and of files on a distributed store. Here neighbours are joined
+    without a shuffle. The plan's partitions are fixed at this call,
     as by `DataFrame.rdd`: with adaptive execution the frame's own shuffles run now. Spark before
     4.1 has no such union: rows are shuffled there.
     """
@@ -85,28 +92,15 @@ def grouped(frame: DataFrame, width: int) -> DataFrame:
             else _brought_in_order(_with_places(fixed, group), width).drop(PARTITION)
         )
     with unwrapped():
-        rows = frame._jdf.queryExecution().toRdd()
-        while (count := rows.getNumPartitions()) > width:
-            # Of each group. A multiple of `width` at every
-            # level keeps the groups equal at the last one.
-            parts_left = -(-count // (width * _MOST_JOINED))
-            rows = _neighbours_joined(frame, rows, count, width * parts_left)
-    return _as_frame(frame, rows)
-
-
-def _as_frame(frame: DataFrame, rows: Any) -> DataFrame:
-    """Return an RDD of Spark's rows as a frame of the columns of another one."""
-    session: Any = frame.sparkSession
-    return DataFrame(
-        session._jsparkSession.internalCreateDataFrame(rows, frame._jdf.schema(), False), session
-    )
+        rows = neighbours_joined(frame, fixed_rows(frame), width)
+    return frame_of(rows, frame)
 
 
 def _fixed(frame: DataFrame) -> tuple[DataFrame, int]:
     """Return the rows in the partitions that the frame's plan has now, and the number of these."""
     with unwrapped():
-        rows = frame._jdf.queryExecution().toRdd()
-        return _as_frame(frame, rows), rows.getNumPartitions()
+        rows = fixed_rows(frame)
+        return frame_of(rows, frame), rows.getNumPartitions()
 
 
 def _with_places(frame: DataFrame, partition: Column) -> DataFrame:
@@ -121,33 +115,6 @@ def _brought_in_order(frame: DataFrame, width: int, keeps_place: bool = False) -
     place = sf.col(quoted(_PLACE))
     dealt = dealt_by_id(frame, width, sf.col(quoted(PARTITION))).sortWithinPartitions(place)
     return dealt if keeps_place else dealt.drop(_PLACE)
-
-
-def _neighbours_joined(frame: DataFrame, rows: Any, count: int, groups: int) -> Any:
-    """Return an RDD whose partitions are contiguous groups of another's, whose sizes differ by one
-    at most.
-
-    The n-th RDD of the union has the n-th partition of every group. Larger groups come first: the
-    last RDD lacks partitions at its end, where empty ones are added, since a union of this kind
-    needs as many in each.
-    """
-    context = frame.sparkSession.sparkContext
-    jvm: Any = context._jvm
-    scala_context: Any = context._jsc.sc()
-    rdds = jvm.org.apache.spark.rdd
-    as_seq = jvm.PythonUtils.toSeq
-    kind = rows.elementClassTag()
-    # Sizes differ by one at most: a group of twice the size would be the last task of the stage.
-    starts = [group * (count // groups) + min(group, count % groups) for group in range(groups + 1)]
-    layers = []
-    for place in range(-(-count // groups)):
-        numbers = [start + place for start, end in pairwise(starts) if start + place < end]
-        layer = rdds.PartitionPruningRDD.create(rows, as_seq(numbers).toSet())
-        lacking = groups - len(numbers)
-        layers.append(
-            layer.union(scala_context.parallelize(as_seq([]), lacking, kind)) if lacking else layer
-        )
-    return rdds.SQLPartitioningAwareUnionRDD(scala_context, as_seq(layers), groups, kind)
 
 
 def sorted_within(frame: DataFrame, at: str) -> DataFrame:
@@ -205,7 +172,7 @@ def newest_times(frame: DataFrame, read: DataFrame, at: str, width: int) -> list
     column = read
     # Reading one column of files is cheap. Of a shuffled frame it is not sound: adaptive execution
     # chooses partitions by size, so a narrower frame has others than the replay will read.
-    if "Exchange" not in frame._jdf.queryExecution().executedPlan().toString():
+    if "Exchange" not in executed_plan(frame):
         column = frame.select(quoted(at))
         column = grouped(column, width) if width else column
     with unwrapped():
@@ -244,10 +211,9 @@ def numbered(frame: DataFrame) -> DataFrame:
         both = _brought_in_order(heads.union(rows_in_place), count, keeps_place=True)
         is_head = sf.col(quoted(_PLACE)) < 0
         return both.withColumn(PARTITION, sf.when(is_head, sf.col(quoted(PARTITION)))).drop(_PLACE)
-    context = session.sparkContext
     placed = frame.withColumn(PARTITION, sf.lit(None).cast("int"))
     with unwrapped():
-        rows = placed._jdf.queryExecution().toRdd()
+        rows = fixed_rows(placed)
         count = rows.getNumPartitions()
         nothing = [sf.lit(None).cast(field.dataType).alias(field.name) for field in frame.schema]
         heads = session.range(0, count, 1, max(1, count)).select(
@@ -256,10 +222,8 @@ def numbered(frame: DataFrame) -> DataFrame:
         if count:
             # Heads first: the union keeps the order of its parts,
             # and a partition is read from its first row.
-            both = context._jvm.PythonUtils.toSeq([heads._jdf.queryExecution().toRdd(), rows])
-            union = context._jvm.org.apache.spark.rdd.SQLPartitioningAwareUnionRDD
-            rows = union(context._jsc.sc(), both, count, rows.elementClassTag())
-    return _as_frame(heads, rows)
+            rows = joined_by_place(frame, [fixed_rows(heads), rows], count)
+    return frame_of(rows, heads)
 
 
 def without_head(batches: Iterator[pa.RecordBatch]) -> tuple[int, Iterator[pa.RecordBatch]]:

@@ -15,7 +15,6 @@ from typing import Any, Self
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from sparkstorm.api.columns import check_batch, rows_of
 from sparkstorm.api.components import ReplayableSpout
@@ -23,6 +22,7 @@ from sparkstorm.errors import CodecError, ReplayFailedError
 from sparkstorm.executor.emitter import Emitter
 from sparkstorm.executor.user_traceback import USER_ERRORS, describe_error
 from sparkstorm.executor.watermark_routes import TimePlan
+from sparkstorm.hosting.spark_versions import spark_schema
 from sparkstorm.model.topology import DEFAULT_STREAM
 from sparkstorm.model.values.codec import Codec
 from sparkstorm.replay.arrow_map import map_in_arrow
@@ -295,7 +295,7 @@ class SpoutFrames:
 
         with unwrapped():
             found = sorted(
-                map_in_arrow(self._tasks(spout), measure, from_arrow_schema(_MEASURED)).collect()
+                map_in_arrow(self._tasks(spout), measure, spark_schema(_MEASURED)).collect()
             )
         whole = _SeenTypes(job, spout)
         for row in found:
@@ -322,7 +322,7 @@ class SpoutFrames:
                             waiting = []
                 yield _batch(spout, waiting, schema)
 
-        return map_in_arrow(self._tasks(spout), read, from_arrow_schema(schema))
+        return map_in_arrow(self._tasks(spout), read, spark_schema(schema))
 
     def _tasks(self, spout: str) -> DataFrame:
         count = len(self._job.plan.tasks(spout))

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -35,6 +34,7 @@ from sparkstorm.api.components import Stateful
 from sparkstorm.api.windows import TimedBolt, WindowedBolt
 from sparkstorm.errors import ReplayFailedError
 from sparkstorm.grouping.hashing import stable_hash
+from sparkstorm.hosting.spark_versions import optimized_plan
 from sparkstorm.model.topology import Component, Subscription
 from sparkstorm.replay.arrow_map import quoted
 from sparkstorm.replay.job import Job
@@ -133,7 +133,7 @@ def is_known_empty(frame: DataFrame) -> bool:
     then.
     """
     # Without tasks, nothing would be prepared and cleaned up, and no state would be written.
-    most: Any = frame._jdf.queryExecution().optimizedPlan().maxRows()
+    most = optimized_plan(frame).maxRows()
     return bool(most.isDefined() and most.get() == 0)
 
 

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
+from pyspark.sql.types import LongType, StructType
 
-from sparkstorm.hosting.spark_versions import keys_by_place, spark_hash, version_of
+from sparkstorm.hosting.spark_versions import (
+    arrow_schema,
+    keys_by_place,
+    spark_hash,
+    spark_schema,
+    version_of,
+)
 
 
 @pytest.mark.parametrize(
@@ -34,3 +42,14 @@ def test_the_hash_is_that_of_sparks_sql() -> None:
 @pytest.mark.parametrize("width", [1, 2, 3, 7, 200])
 def test_each_place_has_a_number_that_is_dealt_to_it(width: int) -> None:
     assert [spark_hash(key) % width for key in keys_by_place(width)] == list(range(width))
+
+
+def test_schemas_are_the_same_with_every_version() -> None:
+    """The defaults of PySpark's converters for times changed in 4.2."""
+    schema = pa.schema(
+        [("at", pa.timestamp("us", "UTC")), ("local", pa.timestamp("us")), ("n", pa.int64())]
+    )
+    made = spark_schema(schema)
+    assert [each.dataType.typeName() for each in made] == ["timestamp", "timestamp_ntz", "long"]
+    assert arrow_schema(made) == schema
+    assert arrow_schema(StructType().add("n", LongType())) == pa.schema([("n", pa.int64())])

@@ -12,7 +12,7 @@ from typing import Any
 from uuid import uuid4
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
-from pyspark import SparkConf, SparkContext
+from pyspark import SparkConf
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -25,6 +25,7 @@ from sparkstorm.app.replay.job_results import named, place_of, write_result
 from sparkstorm.checkpoint.restore import FROM_CHECKPOINT
 from sparkstorm.errors import InvalidConfigError
 from sparkstorm.hosting.spark_security import remove_at_exit, secured, with_private_scratch
+from sparkstorm.hosting.spark_versions import has_context, start_java
 from sparkstorm.model.names import counted, file_name
 from sparkstorm.model.topology import Topology
 from sparkstorm.replay import EventTime, Replay, back_fill, replay
@@ -408,9 +409,8 @@ def result_folders(folder: Path, results: Sequence[str]) -> dict[str, Path]:
 
 def _session(name: str, wants_authentication: bool) -> SparkSession:
     """The caller's session, or a new one with the settings of `secured`."""
-    is_given = SparkContext._active_spark_context is not None
-    # a SparkConf made before it lacks spark-submit's --master and --conf
-    SparkContext._ensure_initialized()
+    is_given = has_context()
+    start_java()
     conf = SparkConf()
     given = conf.get("spark.executorEnv.PYTHONPATH") or os.environ.get("PYTHONPATH")
     conf.set(

@@ -12,11 +12,10 @@ import pyarrow as pa
 from pyspark.errors import PySparkTypeError
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
-from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from sparkstorm.errors import CodecError, ReplayFailedError
-from sparkstorm.hosting.spark_versions import arrow_schema
+from sparkstorm.hosting.spark_versions import arrow_schema, spark_schema
 from sparkstorm.model.dead_letter import DeadLetter
 from sparkstorm.model.topology import LATE_PREFIX
 from sparkstorm.model.values.codec import Codec
@@ -177,14 +176,14 @@ class Replay(Mapping[str, DataFrame]):
         """
         settings = self._stages.job.settings
         if not settings.skip_bad:
-            return self._stages.spark.createDataFrame([], from_arrow_schema(_LINES))
+            return self._stages.spark.createDataFrame([], spark_schema(_LINES))
         frames = [
             self._stages.frame(stage)
             for stage in self._plan.stages
             if stage.bolts or settings.is_timed
         ]
         chunks = reduce(DataFrame.union, frames).where(f"kind = {DEAD}")
-        return map_in_arrow(chunks, _lines, from_arrow_schema(_LINES))
+        return map_in_arrow(chunks, _lines, spark_schema(_LINES))
 
     def keep(self) -> None:
         """Persist also results that each action on them would compute."""
@@ -315,7 +314,7 @@ def writing(
     if key is not None:
         whole = [*((_KEY_FIELD.format(at), field.type) for at, field in enumerate(key)), *whole[1:]]
     try:
-        spark_schema = from_arrow_schema(
+        made = spark_schema(
             pa.schema([(f, pa.string() if kind == TAGGED else kind) for f, kind in whole])
         )
     except PySparkTypeError as error:
@@ -323,7 +322,7 @@ def writing(
             f"result '{name}': its columns ({', '.join(f'{f}: {kind}' for f, kind in columns)}) hold a type "
             "that Spark has not; emit another one"
         ) from error
-    schema = arrow_schema(spark_schema)
+    schema = arrow_schema(made)
     kinds = [
         TAGGED if kind == TAGGED else field.type
         for (_, kind), field in zip(whole, schema, strict=True)
@@ -341,7 +340,7 @@ def writing(
                 [*first, *(_array(name, field, *each) for field, *each in rest)], schema=schema
             )
 
-    return write, spark_schema
+    return write, made
 
 
 def _key_of(name: str, columns: Sequence[tuple[str, pa.DataType]]) -> pa.StructType | None:
