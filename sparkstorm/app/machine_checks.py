@@ -107,8 +107,10 @@ def _spark(environ: Mapping[str, str]) -> Iterator[Finding]:
         )
         return
     from sparkstorm.hosting.spark import contradiction
+    from sparkstorm.hosting.spark_versions import unfit_here
 
-    yield Finding("Spark", True, version("pyspark"))
+    fault = unfit_here()
+    yield Finding("Spark", not fault, fault or version("pyspark"))
     home = Path(environ.get("SPARK_HOME") or Path(spec.origin).parent)
     file = Path(environ.get("SPARK_CONF_DIR") or home / "conf") / "spark-defaults.conf"
     for name, value, where in (*_of_file(file), *_of_words(environ.get("PYSPARK_SUBMIT_ARGS", ""))):

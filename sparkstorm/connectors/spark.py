@@ -372,11 +372,14 @@ def _takes_arrow(writer: Any) -> bool:
 
 
 def _base_source() -> type[DataSource]:
+    import pyspark
+
     try:
         from pyspark.sql.datasource import DataSource
     except ImportError as error:
-        said = "this PySpark has no data sources in Python: use 4.0 or newer, or another connector"
-        raise InvalidTopologyError(said) from error
+        raise InvalidTopologyError(
+            f"PySpark {pyspark.__version__} has no data sources in Python: use PySpark 4.0 or newer, or another connector"
+        ) from error
     return DataSource
 
 

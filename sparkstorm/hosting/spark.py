@@ -37,6 +37,7 @@ from sparkstorm.hosting.spark_versions import (
     one_partition,
     processors_of,
     task_slots,
+    unfit_here,
 )
 from sparkstorm.hosting.spread import Executor, is_complete
 
@@ -82,8 +83,10 @@ _PYTHON_ERROR = re.compile(r"(?!org\.|java\.|Py4J)[\w.]+(Error|Exception): ")
 
 def slot_conf(conf: SparkConf) -> SparkConf:
     """Put what slots need into a conf, before the context is made; InvalidConfigError for a value
-    against it.
+    against it, or a PySpark that cannot work here.
     """
+    if fault := unfit_here():
+        raise InvalidConfigError(fault)
     for name, value in SPARK_CONF.items():
         given = conf.get(name)
         if given is not None and (fault := contradiction(name, given)):

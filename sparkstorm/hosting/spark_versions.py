@@ -8,7 +8,9 @@ Two modules stand in the place of PySpark's own: `connectors/spark.py` of what c
 import functools
 import importlib
 import re
+import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
@@ -66,6 +68,26 @@ MAP_IN_ARROW: Final[int] = _found(
     "pyspark.rdd" if _IS_ONE_CLASS else "pyspark.util", "PythonEvalType"
 ).SQL_MAP_ARROW_ITER_UDF
 """Kind of a function from batches of Arrow to batches of Arrow."""
+
+
+def unfit(version: str, python: tuple[int, int], has_distutils: bool) -> str:
+    """Return what keeps a PySpark from working here, a sentence; "" for nothing."""
+    numbers = version_of(version)
+    if numbers < (3, 5):
+        return f"PySpark {version} is too old: install 3.5 or newer (pip install 'pyspark>=3.5,<5')"
+    if numbers < (4, 0) and python >= (3, 12) and not has_distutils:
+        named = ".".join(map(str, python))
+        return (
+            f"PySpark {version} imports distutils, which Python {named} lacks: use Python 3.11, "
+            "PySpark 4.0 or newer, or pip install setuptools on every host"
+        )
+    return ""
+
+
+def unfit_here() -> str:
+    """Return what keeps the installed PySpark from working with this Python; "" for nothing."""
+    has_distutils = find_spec("distutils") is not None
+    return unfit(pyspark.__version__, sys.version_info[:2], has_distutils)
 
 
 # -- the JVM and the context -----------------------------------------------------------------------

@@ -25,7 +25,7 @@ from sparkstorm.app.replay.job_results import named, place_of, write_result
 from sparkstorm.checkpoint.restore import FROM_CHECKPOINT
 from sparkstorm.errors import InvalidConfigError
 from sparkstorm.hosting.spark_security import remove_at_exit, secured, with_private_scratch
-from sparkstorm.hosting.spark_versions import has_context, start_java
+from sparkstorm.hosting.spark_versions import has_context, start_java, unfit_here
 from sparkstorm.model.names import counted, file_name
 from sparkstorm.model.topology import Topology
 from sparkstorm.replay import EventTime, Replay, back_fill, replay
@@ -409,6 +409,8 @@ def result_folders(folder: Path, results: Sequence[str]) -> dict[str, Path]:
 
 def _session(name: str, wants_authentication: bool) -> SparkSession:
     """The caller's session, or a new one with the settings of `secured`."""
+    if fault := unfit_here():
+        raise InvalidConfigError(fault)
     is_given = has_context()
     start_java()
     conf = SparkConf()
