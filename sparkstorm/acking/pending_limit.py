@@ -43,10 +43,10 @@ _TOLERANCE = 0.2  # a latency that is off by less changes nothing
 _LARGEST_STEP = 2.0
 _FULL = 0.9  # share of the limit from which the limit is what holds the task back
 # Of the base per window: it sinks until latency has not followed the limit, which measures it anew.
-# With half of it trees wait twice as long after a distance has gone; double: models show no loss
+# Half or double of it was not measured.
 _FORGET = 0.02
-# Of a window's weight in the line with each later one: three windows have half of all. With 0.7 the
-# base follows noise, with 0.9 trees wait longer after a change
+# Of a window's weight in the line with each later one: three windows have half of all. 0.7 and 0.9
+# hardly differed in simulations
 _KEEP = 0.8
 # spread of the limits in the line, as a share of their mean, from which it tells anything
 _LEAST_SPREAD = 0.05
