@@ -4,6 +4,7 @@ or grow.
 
 from __future__ import annotations
 
+import copy
 import gzip
 import os
 import zlib
@@ -219,8 +220,7 @@ class Files(ReplayableSpout):
 
     def take_over(self, handed: Sequence[Any]) -> Files:
         """The same files behind what was read of each, with any number of tasks."""
-        spout = object.__new__(type(self))
-        vars(spout).update(vars(self))
+        spout = copy.copy(self)
         spout._read = {key: list(at) for each in handed for key, at in each.items()}
         return spout
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -60,6 +61,16 @@ def _sized(files: str | Path | Sequence[tuple[str, int] | str | Path]) -> list[t
     return found
 
 
+def _checked(read: Mapping[str, int], files: Sequence[tuple[str, int]]) -> dict[str, int]:
+    """Return bytes read by path; InvalidConfigError for a file that has become shorter."""
+    for path, size in files:
+        if read.get(path, 0) > size:
+            raise InvalidConfigError(
+                f"input {path}: {read[path]} bytes were read of it, but it has {size} now"
+            )
+    return dict(read)
+
+
 class FileLines(ReplayableSpout):
     """Spout that emits every line of its files, without the line end; message id file number *
     2**40 + byte offset.
@@ -89,15 +100,9 @@ class FileLines(ReplayableSpout):
         time: TimeOf | None = None,
     ) -> None:
         self._files = _sized(files)
-        self._given_time = time
         self._time = None if time is None else RecordTime("FileLines", time, self.outputs, ())
         self._order = order
-        self._read = dict(read or {})
-        for path, size in self._files:
-            if self._read.get(path, 0) > size:
-                raise InvalidConfigError(
-                    f"input {path}: {self._read[path]} bytes were read of it, but it has {size} now"
-                )
+        self._read = _checked(read or {}, self._files)
 
     def open(self, conf: Conf, context: TopologyContext, collector: SpoutOutputCollector) -> None:
         """Take this task's share of the files."""
@@ -190,7 +195,10 @@ class FileLines(ReplayableSpout):
                 )
             for path, size in each.items():
                 read[path] = max(size, read.get(path, 0))
-        return type(self)(self._files, read, self._order, self._given_time)
+        # Not a call of the class: a subclass may have another constructor.
+        spout = copy.copy(self)
+        spout._read = _checked(read, self._files)
+        return spout
 
     def close(self) -> None:
         """Close what is open."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -287,8 +288,7 @@ class KafkaSource(ReplayableSpout):
 
     def take_over(self, handed: Sequence[Any]) -> KafkaSource:
         """The same source behind all former tasks' positions, with any number of tasks."""
-        spout = object.__new__(type(self))
-        vars(spout).update(vars(self))
+        spout = copy.copy(self)
         spout._handed = {key: offset for each in handed for key, offset in each.items()}
         return spout
 

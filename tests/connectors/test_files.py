@@ -231,6 +231,25 @@ def test_a_taken_over_spout_goes_on_from_its_own_positions(tmp_path: Path) -> No
     assert (before.lines, after.lines) == (["2"], ["3", "4", "5"])
 
 
+class Logs(FileLines):
+    """A source of the user's own, with another constructor."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(find_files([folder]))
+
+
+def test_a_subclass_is_handed_over_whatever_its_constructor_takes(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"1\n2\n")
+    spout = Logs(tmp_path).take_over([{str(tmp_path / "a"): 2}])
+    collector = Collector()
+    assert isinstance(spout, Logs)
+    spout.open({}, Context(0, 1), collector)  # type: ignore[arg-type]
+    drain(spout)
+    assert collector.lines == ["2"]
+    with pytest.raises(InvalidConfigError, match="9 bytes were read of it, but it has 4 now"):
+        Logs(tmp_path).take_over([{str(tmp_path / "a"): 9}])
+
+
 def test_a_task_reads_its_share_in_the_order_of_names_whatever_the_sizes(tmp_path: Path) -> None:
     """Logs by day are in the order of their times."""
     for day, size in ((1, 300), (2, 100), (3, 900), (4, 500)):
