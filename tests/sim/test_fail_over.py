@@ -16,6 +16,7 @@ import pytest
 
 from sparkstorm.config import merge
 from sparkstorm.embedded.certificates import make_certificates
+from sparkstorm.embedded.process import free_port
 from sparkstorm.errors import StoreUnavailableError
 from sparkstorm.stores.addresses import redis_stores
 from sparkstorm.stores.redis_client import check_redis, client_of
@@ -132,7 +133,7 @@ def require_keys(watched: WatchedRedis) -> None:
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
-    made = Server(tmp_path / "server", "of-the-trial")
+    made = Server(tmp_path / "server", free_port(), "of-the-trial")
     made.start()
     yield made
     made.kill()

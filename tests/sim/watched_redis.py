@@ -17,7 +17,7 @@ from typing import Any
 import redis
 
 from sparkstorm.embedded.certificates import Certificates
-from sparkstorm.embedded.process import free_port
+from sparkstorm.embedded.process import free_ports
 from sparkstorm.embedded.redis import find_redis_binary
 from sparkstorm.model.worker_spec import RedisAddress
 from sparkstorm.tls import NO_FILES
@@ -82,12 +82,14 @@ class Server:
     when `binary` was changed meanwhile.
     """
 
-    def __init__(self, folder: Path, password: str, *options: str, guard: Guard = PLAIN) -> None:
+    def __init__(
+        self, folder: Path, port: int, password: str, *options: str, guard: Guard = PLAIN
+    ) -> None:
         folder.mkdir()
         self.folder, self.password, self._options = folder, password, options
         self._guard = guard
         self.binary = guard.binary or find_redis_binary()
-        self.port = free_port()
+        self.port = port
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self, primary_port: int | None = None) -> None:
@@ -101,8 +103,12 @@ class Server:
             settings.append(f"replicaof 127.0.0.1 {primary_port}")
         file = self.folder / "redis.conf"
         file.write_text("\n".join(settings) + "\n")
-        self.process = subprocess.Popen([self.binary, str(file)], cwd=self.folder)
-        until(self.answers, f"the server on {self.port} does not start")
+        self.process = process = subprocess.Popen([self.binary, str(file)], cwd=self.folder)
+        until(
+            lambda: self.answers() or process.poll() is not None,
+            f"the server on {self.port} does not start",
+        )
+        assert process.poll() is None, f"the server on {self.port} ended: {self.folder}/log"
 
     @property
     def address(self) -> RedisAddress:
@@ -158,10 +164,13 @@ class WatchedRedis:
         self, folder: Path, *options: str, sentinels: int = 3, guard: Guard = PLAIN
     ) -> None:
         self.guard = guard
+        # asked for at once: two that are asked for in a row can be the same
+        ports = free_ports(2 + sentinels)
         self.servers = [
-            Server(folder / name, "of-the-trial", *options, guard=guard) for name in ("one", "two")
+            Server(folder / name, port, "of-the-trial", *options, guard=guard)
+            for name, port in zip(("one", "two"), ports, strict=False)
         ]
-        self.sentinels = [free_port() for _ in range(sentinels)]
+        self.sentinels = ports[2:]
         self._folder = folder
         self._processes: list[subprocess.Popen[bytes]] = []
         one, two = self.servers
