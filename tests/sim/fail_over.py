@@ -30,7 +30,7 @@ from tests.sim.watched_redis import MASTER, PLAIN, Guard, Server, WatchedRedis
 from tests.transport.bare_redis import binaries
 
 Strike = Callable[[WatchedRedis, Server, random.Random], None]
-"""What happens to a primary that workers commit to; it returns when the replica is or will be
+"""Fault of a primary that workers commit to; the call returns when the replica is or will be
 promoted.
 """
 _LONGEST_LAG_S = 0.6  # a replica that was cut off comes back within a second

@@ -39,7 +39,7 @@ def until(condition: Callable[[], bool], words: str, limit_s: float = _LIMIT_S) 
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """How servers and Sentinels are set up: their binary, the Sentinels' password (empty: none), and
+    """Settings of servers and Sentinels: their binary, the Sentinels' password (empty: none), and
     certificates, with which all of them speak TLS alone and want a certificate of every client.
     """
 
