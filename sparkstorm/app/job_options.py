@@ -1,10 +1,17 @@
-"""Command-line options of a job; imports nothing, since every `sparkstorm --help` builds its parser
-from them.
+"""Command-line options of a job, and the one that overrides keys; imports nothing, since every
+`sparkstorm --help` builds its parser from them.
 """
 
 from __future__ import annotations
 
 import argparse
+
+
+def add_overrides(
+    parser: argparse.ArgumentParser, help: str = "override one configuration key"
+) -> None:
+    """Add the option `-c KEY=VALUE`, which may be given several times."""
+    parser.add_argument("-c", action="append", default=[], metavar="KEY=VALUE", help=help)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -21,13 +28,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         help="files or folders, the factory's `input`",
     )
-    parser.add_argument(
-        "-c",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="override one configuration key",
-    )
+    add_overrides(parser)
     parser.add_argument("--name", help="name of the topology")
     parser.add_argument(
         "--from",

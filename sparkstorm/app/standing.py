@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparkstorm.app.exit_status import INTERRUPTED, OK, guarded, leave
 from sparkstorm.app.job import say_warnings
+from sparkstorm.app.job_options import add_overrides
 from sparkstorm.client.connect import VARIABLE
 from sparkstorm.cluster.nimbus_state import DriverInfo
 from sparkstorm.config import Conf, load_conf, merge, parse_override
@@ -271,13 +272,7 @@ def _parse(arguments: Sequence[str], prog: str) -> argparse.Namespace:
         epilog=EXITS,
     )
     parser.add_argument("conf", nargs="?", metavar="CONF.yaml", help="configuration of the cluster")
-    parser.add_argument(
-        "-c",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="override one configuration key",
-    )
+    add_overrides(parser)
     parser.add_argument(
         "--web", type=int, metavar="PORT", help="also serve the cluster's page, on this port"
     )

@@ -11,6 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sparkstorm.app.job_options import add_overrides
 from sparkstorm.cli.common import (
     EXITS,
     FAILED,
@@ -103,13 +104,7 @@ def _add_rebalance(verbs: Any) -> None:
     verb.add_argument(
         "--executors", nargs="+", default=[], metavar="COMPONENT=N", help="executors of components"
     )
-    verb.add_argument(
-        "-c",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="change one key of its configuration",
-    )
+    add_overrides(verb, "change one key of its configuration")
     verb.add_argument(
         "--reassign", action="store_true", help="place every worker afresh; else keep what may stay"
     )

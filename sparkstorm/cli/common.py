@@ -15,6 +15,7 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from sparkstorm.app.job_options import add_overrides
 from sparkstorm.cli import terminal
 from sparkstorm.model.names import shown
 
@@ -121,17 +122,6 @@ def add_topology_verb(
     verb = add_verb(verbs, name, run, help, **options)
     verb.add_argument("name", metavar="NAME", help=NAME_HELP)
     return verb
-
-
-def add_overrides(verb: argparse.ArgumentParser) -> None:
-    """Add the option that overrides keys of a configuration."""
-    verb.add_argument(
-        "-c",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="override one configuration key",
-    )
 
 
 def add_job_options(verb: argparse.ArgumentParser) -> None:

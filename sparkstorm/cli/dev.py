@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sparkstorm.cli.common import add_overrides
+from sparkstorm.app.job_options import add_overrides
 from sparkstorm.client.connect import VARIABLE
 from sparkstorm.config import merge, parse_override
 from sparkstorm.embedded.process import refuse_busy

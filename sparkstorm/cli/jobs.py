@@ -12,14 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sparkstorm.app.job_options import add_options
+from sparkstorm.app.job_options import add_options, add_overrides
 from sparkstorm.app.replay import options as of_replay
 from sparkstorm.cli.common import (
     EXITS,
     OK,
     Verb,
     add_job_options,
-    add_overrides,
     add_topology_verb,
     add_verb,
     is_for_programs,

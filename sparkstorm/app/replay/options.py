@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import argparse
 
+from sparkstorm.app.job_options import add_overrides
+
 FORMATS = ("text", "csv", "json", "parquet", "orc", "table")
 WRITTEN = ("parquet", "json", "csv", "orc")
 EXITS = (
@@ -59,13 +61,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--skip-bad", action="store_true", help="put failing records aside instead of ending"
     )
     parser.add_argument("--overwrite", action="store_true", help="replace former results")
-    parser.add_argument(
-        "-c",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="override one configuration key",
-    )
+    add_overrides(parser)
     parser.add_argument("--name", help="name of the topology")
 
 
