@@ -49,12 +49,14 @@ from sparkstorm.replay.local import state_chunks
 from sparkstorm.replay.plan import Feed, Plan, Stage
 from sparkstorm.replay.results.types import problem_with, state_values
 from sparkstorm.replay.sql_shuffle import (
+    Key,
     checked_places,
+    head_keys,
     is_known_empty,
+    place_and_rows,
     place_of,
-    placed_rows,
     sql_shuffled_input,
-    with_places,
+    with_heads,
 )
 from sparkstorm.replay.tasks.batches import TimedRows, gathered, slices
 from sparkstorm.replay.tasks.chunks import CLOCK, DDL, ORDER, ROWS, START, Chunk
@@ -219,17 +221,20 @@ class SparkStages:
         # Rows may be late by the clocks of the checkpoint, which only the exchange decides.
         if self._plan.begin:
             return self._over_chunks(stage, write, schema)
-        place = place_of(only.grouping.fields, self._feeds[feed].schema, stage.width)
-        if place is None:
+        frame = self._feeds[feed]
+        fields = only.grouping.fields
+        place = place_of(fields, frame.schema, stage.width)
+        keys = None if place is None else head_keys(fields, frame.schema, stage.width)
+        if place is None or keys is None:
             return self._over_chunks(stage, write, schema)
-        placed, to = with_places(self._feeds[feed], place, stage.width)
+        headed = with_heads(frame, fields, keys)
+        to = sf.expr(place)
         if self.job.settings.is_timed:
-            dealt = sorted_by_task(
-                placed, _at(self.job, feed, self._feeds[feed].columns), stage.width, to
-            )
+            dealt = sorted_by_task(headed, _at(self.job, feed, frame.columns), stage.width, to)
         else:
-            dealt = dealt_by_id(placed, stage.width, to)
-        return map_in_arrow(dealt, _over_divided(self._run(stage, write), only, write), schema)
+            dealt = dealt_by_id(headed, stage.width, to)
+        run = self._run(stage, write)
+        return map_in_arrow(dealt, _over_divided(run, only, keys, write), schema)
 
     def _over_data(self, stage: Stage, write: WriteChunks, schema: Any) -> DataFrame:
         assert stage.feed is not None
@@ -396,14 +401,16 @@ def _over_data(run: StageRun, newest: list[int | None] | None, write: WriteChunk
     return _written(over, write)
 
 
-def _over_divided(run: StageRun, only: Subscription, write: WriteChunks) -> MapBatches:
+def _over_divided(
+    run: StageRun, only: Subscription, keys: Sequence[Key], write: WriteChunks
+) -> MapBatches:
     job = run.job
     feed = Feed(only.component, only.stream)
     fields = job.plan.topology.components[feed.spout].streams[feed.stream].fields
     places = [fields.index(f) for f in only.grouping.fields]
 
     def over(batches: Iterator[pa.RecordBatch]) -> Iterator[Chunk]:
-        partition, batches = placed_rows(batches)
+        partition, batches = place_and_rows(batches, places, keys)
         checked = checked_places(
             _with_maps_checked(feed, batches), places, partition, run.stage.width
         )

@@ -9,13 +9,14 @@ key; `checked_places` verifies it on a sample.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import reduce
 from itertools import chain
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as sf
+from pyspark.sql import DataFrame
 from pyspark.sql.types import (
     BinaryType,
     BooleanType,
@@ -41,12 +42,21 @@ from sparkstorm.replay.job import Job
 from sparkstorm.replay.plan import Feed, Plan, Stage
 from sparkstorm.windowing.settings import settings_of
 
-_PLACE = "sparkstorm: place of the task"  # beside the fields of a stream, which may have any name
 _WHOLE = (ByteType, ShortType, IntegerType, LongType)
 # Halves of the factor of stable_hash, equal modulo 2**32. A negative high half keeps both
 # products within a long; with unsigned halves SQL needed four products and divisions.
 _GOLDEN_HIGH = 0x9E3779B9 - (1 << 32)
 _GOLDEN_LOW = 0x7F4A7C15
+# Values of a key per task that are tried for a head. A task without any of 64 has a chance of e^-64;
+# with 8 one in 3,000.
+_TRIES = 64
+_MAKERS: dict[type[DataType], Callable[[int], object]] = {
+    BooleanType: (False, True, None).__getitem__,
+    StringType: str,
+    BinaryType: lambda number: str(number).encode(),
+    **dict.fromkeys(_WHOLE, int),
+}
+_OTHER_RULES = "Spark brought {}: Spark divides by other rules than this was written for"
 
 
 def sql_shuffled_input(plan: Plan, job: Job, stage: Stage) -> Subscription | None:
@@ -137,31 +147,93 @@ def is_known_empty(frame: DataFrame) -> bool:
     return bool(most.isDefined() and most.get() == 0)
 
 
-def with_places(frame: DataFrame, place: str, width: int) -> tuple[DataFrame, Column]:
-    """Return the rows with their task's place in a column, a head for each of the places, and where
-    each row has to go.
+Key = tuple[Any, ...]
 
-    The head of place n has nothing but -1 - n there: so a task knows its place, also without rows,
-    wherever Spark runs it.
+
+def head_keys(fields: Sequence[str], schema: StructType, width: int) -> list[Key] | None:
+    """Return a key of each task, in the tasks' order; None if the fields have too few values, as a
+    boolean has for four tasks.
     """
-    nothing = [sf.lit(None).cast(field.dataType).alias(field.name) for field in frame.schema]
-    heads = frame.sparkSession.range(0, width, 1, 1).select(
-        *nothing, sf.expr("CAST(-1 - id AS INT)").alias(_PLACE)
-    )
-    column = sf.col(quoted(_PLACE))
-    return frame.withColumn(_PLACE, sf.expr(place)).union(heads), sf.when(
-        column < 0, -1 - column
-    ).otherwise(column)
+    if width == 1:
+        return [(None,) * len(fields)]
+    sizes = [_values_of(schema[field].dataType) for field in fields]
+    # One field varies; the others of such a key are null.
+    varied = sizes.index(max(sizes))
+    of = _MAKERS[type(schema[fields[varied]].dataType)]
+    found: dict[int, Key] = {}
+    for number in range(min(max(sizes), width * _TRIES)):
+        key = tuple(of(number) if n == varied else None for n in range(len(fields)))
+        found.setdefault(_live_place(key, width), key)
+        if len(found) == width:
+            return [found[place] for place in range(width)]
+    return None
 
 
-def placed_rows(batches: Iterator[pa.RecordBatch]) -> tuple[int, Iterator[pa.RecordBatch]]:
-    """Return a task's place, and its rows without the head."""
+def with_heads(frame: DataFrame, fields: Sequence[str], keys: Sequence[Key]) -> DataFrame:
+    """Return the rows after a head for each task: a row with a key of that task and nothing else.
+
+    So a task gets its number from its rows, also without any of its own, wherever Spark runs it
+    (`history_order.numbered` says why not from Spark). A column for the number would cost a tenth
+    of the CPU of a replay by columns: Spark copies each row three times on its way to Python.
+    """
+    kinds = {field.name: field.dataType for field in frame.schema}
+    columns = dict.fromkeys(frame.columns, "NULL")
+    for field, values in zip(fields, zip(*keys, strict=True), strict=True):
+        each = ", ".join(_literal(value) for value in values)
+        # Of the column's own type: a union widens a column of bytes to the literals' integers.
+        columns[field] = (
+            f"CAST(element_at(array({each}), CAST(id + 1 AS INT)) AS {kinds[field].simpleString()})"
+        )
+    # As text: with Columns each would be a call of the JVM, a tenth of a small replay together.
+    expressions = [f"{value} AS {quoted(name)}" for name, value in columns.items()]
+    heads = frame.sparkSession.range(0, len(keys), 1, 1).selectExpr(*expressions)
+    # First: where rows are sorted by time and position, a head has no time and the least position.
+    return heads.union(frame)
+
+
+def place_and_rows(
+    batches: Iterator[pa.RecordBatch], positions: Sequence[int], keys: Sequence[Key]
+) -> tuple[int, Iterator[pa.RecordBatch]]:
+    """Return a task's place, and its rows without the head. `positions`: of the key's columns."""
     first = next(batches)
-    place = first.column(_PLACE)[0].as_py()
-    is_row = (
-        batch.filter(pc.greater_equal(batch.column(_PLACE), 0)) for batch in chain([first], batches)
-    )
-    return place if place >= 0 else -1 - place, (batch for batch in is_row if batch.num_rows)
+    place = _live_place(_first_key(first, positions), len(keys))
+    return place, _rows_without(chain([first], batches), positions, keys[place])
+
+
+def _rows_without(
+    batches: Iterator[pa.RecordBatch], positions: Sequence[int], key: Key
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows but for the first that equals the head.
+
+    A row of data may equal it too. Unsorted rows have no order, so it is the same which of two
+    equal ones is left out; sorted rows have the head first.
+    """
+    expected = dict(zip(positions, key, strict=True))
+    for batch in batches:
+        at = -1
+        if batch.num_rows:
+            is_head = reduce(
+                pc.and_,
+                (_equals(column, expected.get(n)) for n, column in enumerate(batch.columns)),
+            )
+            at = pc.index(is_head, True).as_py()
+        if at < 0:
+            yield batch
+            continue
+        yield from (part for part in (batch.slice(0, at), batch.slice(at + 1)) if part.num_rows)
+        break
+    else:
+        raise ReplayFailedError(
+            _OTHER_RULES.format(f"no row with the key {key!r:.100} to its task")
+        )
+    yield from batches
+
+
+def _equals(column: pa.Array, value: object) -> pa.Array:
+    """Return where a column has a value."""
+    if value is None:
+        return column.is_null()
+    return pc.fill_null(pc.equal(column, pa.scalar(value, column.type)), False)
 
 
 def checked_places(
@@ -172,14 +244,41 @@ def checked_places(
         # One row of each batch: hashing every key in Python again would cost what this way saves.
         # A version of Spark with another cast or checksum is found by any one of them.
         if width > 1 and batch.num_rows:
-            (values,) = rows_of(batch.slice(0, 1).select(list(positions)))
-            found = stable_hash(values if len(values) > 1 else values[0]) % width
+            key = _first_key(batch, positions)
+            found = _live_place(key, width)
             if found != place:
                 raise ReplayFailedError(
-                    f"Spark brought the key {values!r:.100} to task {place + 1} of {width}, live it goes to "
-                    f"task {found + 1}: Spark divides by other rules than this was written for"
+                    _OTHER_RULES.format(
+                        f"the key {key!r:.100} to task {place + 1} of {width}, live it goes to task {found + 1}"
+                    )
                 )
         yield batch
+
+
+def _first_key(batch: pa.RecordBatch, positions: Sequence[int]) -> Key:
+    (key,) = rows_of(batch.slice(0, 1).select(list(positions)))
+    return key
+
+
+def _live_place(key: Key, width: int) -> int:
+    return stable_hash(key if len(key) > 1 else key[0]) % width
+
+
+def _values_of(kind: DataType) -> int:
+    """Return how many values `_MAKERS` makes of a type."""
+    if isinstance(kind, BooleanType):
+        return 3
+    # Half of a byte's, as numbers begin with 0.
+    return 128 if isinstance(kind, ByteType) else 2**15
+
+
+def _literal(value: object) -> str:
+    """Return the SQL of a value of a head's key."""
+    if value is None:
+        return "NULL"
+    if isinstance(value, bytes):
+        return f"X'{value.hex()}'"
+    return f"'{value}'" if isinstance(value, str) else str(value)
 
 
 def _spelt(field: str, kind: DataType) -> str | None:

@@ -1,4 +1,4 @@
-"""Tests of division.py: data that Spark itself brings to the tasks, and its hash beside the live
+"""Tests of sql_shuffle.py: data that Spark itself brings to the tasks, and its hash beside the live
 one.
 """
 
@@ -11,6 +11,15 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    ByteType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
 
 from sparkstorm.api import (
     BasicBolt,
@@ -35,7 +44,14 @@ from sparkstorm.model.tuples import Source as Sender
 from sparkstorm.replay import replay
 from sparkstorm.replay.job import OpenEnd, RunSettings, make_job
 from sparkstorm.replay.plan import Feed, make_plan
-from sparkstorm.replay.sql_shuffle import checked_places, place_of, sql_shuffled_input
+from sparkstorm.replay.sql_shuffle import (
+    checked_places,
+    head_keys,
+    place_and_rows,
+    place_of,
+    sql_shuffled_input,
+    with_heads,
+)
 from tests.replay.bolts import Source
 
 TYPES = {"sum!state": "key string, value bigint"}
@@ -275,6 +291,102 @@ def test_every_task_begins_even_if_there_is_no_row(spark: SparkSession, rows: st
     )
     assert results.state("sum").count() == 0
     assert results.counts["sum"]["prepared"] == 3
+
+
+SCHEMA = StructType(
+    [
+        StructField("text", StringType()),
+        StructField("whole", LongType()),
+        StructField("byte", ByteType()),
+        StructField("flag", BooleanType()),
+        StructField("raw", BinaryType()),
+    ]
+)
+
+
+@pytest.mark.parametrize(
+    ("fields", "widths"),
+    [
+        (["text"], [1, 2, 7, 300]),
+        (["whole"], [1, 2, 7, 300]),
+        (["raw"], [1, 2, 7]),
+        (["byte"], [1, 2, 7]),
+        (["flag", "text"], [2, 50]),
+        (["flag", "byte"], [3]),
+        (["flag"], [1, 2]),
+    ],
+)
+def test_each_task_has_a_key_of_its_own(fields: list[str], widths: list[int]) -> None:
+    for width in widths:
+        keys = head_keys(fields, SCHEMA, width)
+        assert keys is not None
+        found = [stable_hash(key if len(key) > 1 else key[0]) % width for key in keys]
+        assert found == list(range(width))
+
+
+def test_fields_of_few_values_have_no_key_for_each_of_many_tasks() -> None:
+    assert head_keys(["flag"], SCHEMA, 4) is None
+    assert head_keys(["flag", "byte"], SCHEMA, 500) is None
+
+
+def words_of(words: list[str | None], numbers: list[int | None]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays(
+        [pa.array(words, pa.string()), pa.array(numbers, pa.int64())], ["word", "n"]
+    )
+
+
+def test_the_first_row_that_equals_the_head_is_left_out_wherever_it_is() -> None:
+    keys = head_keys(["text"], SCHEMA, 2)
+    assert keys is not None
+    ((head,), (other,)) = keys
+    data = [words_of([head, None], [1, None]), words_of([], []), words_of([head], [2])]
+    with_head = words_of([head, head, head], [3, None, None])
+    place, rows = place_and_rows(iter([*data, with_head, words_of([head], [None])]), [0], keys)
+    kept = [row for batch in rows for row in batch.to_pylist()]
+    assert place == 0
+    # Two rows of data equal the head: both stay.
+    assert [row["n"] for row in kept] == [1, None, 2, 3, None, None]
+    assert [row["word"] for row in kept] == [head, None, head, head, head, head]
+    assert place_and_rows(iter([words_of([other], [None])]), [0], keys)[0] == 1
+
+
+def test_a_task_without_its_head_ends_the_replay() -> None:
+    keys = head_keys(["text"], SCHEMA, 2)
+    assert keys is not None
+    _, rows = place_and_rows(iter([words_of([keys[1][0]], [1])]), [0], keys)
+    with pytest.raises(ReplayFailedError, match="Spark divides by other rules"):
+        list(rows)
+
+
+def test_heads_change_no_type_and_reach_their_tasks(spark: SparkSession) -> None:
+    frame = spark.createDataFrame([], SCHEMA)
+    for fields in (["text"], ["whole"], ["byte"], ["raw"], ["byte", "flag"]):
+        keys = head_keys(fields, SCHEMA, 5)
+        assert keys is not None
+        headed = with_heads(frame, fields, keys)
+        assert [f.dataType for f in headed.schema] == [f.dataType for f in SCHEMA]
+        place = place_of(fields, SCHEMA, 5)
+        assert place is not None
+        assert [row.place for row in headed.select(sf.expr(place).alias("place")).collect()] == [
+            *range(5)
+        ]
+
+
+def test_rows_that_equal_a_head_are_counted(spark: SparkSession) -> None:
+    schema = spark.createDataFrame([], "user string, kind int, amount bigint").schema
+    keys = head_keys(["user"], schema, 3)
+    assert keys is not None
+    rows = [(key, None, None) for (key,) in keys for _ in range(2)]
+
+    class CountRows(Sum):
+        def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+            self.state.add(f"{tup['user']}/{tup['kind']}", 1)
+
+    results = replay(
+        summed(CountRows()), {"events": spark.createDataFrame(rows, schema)}, types=TYPES
+    )
+    found = {row.key: row.value for row in results.state("sum").collect()}
+    assert found == {f"{key}/None": 2 for (key,) in keys}
 
 
 def test_a_failing_record_is_named(spark: SparkSession) -> None:
