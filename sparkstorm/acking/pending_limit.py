@@ -11,10 +11,11 @@ that a tree has where nothing waits: round trips of all workers that it passes, 
 target without a base took every distance for a queue: the limit was halved, the latency stayed, and
 so on down to the least limit, with as many commits for a few trees each. The base is where the line
 through the latencies under the last limits meets a limit of zero. The worker's own round trip is
-not the base, because trees pass other workers. BBR's way, the least latency of the last ten seconds
-with a drop to almost nothing in between, was left out: the drop costs seconds where a tree takes
-one. A line through the last two limits alone was left out too: with latencies that vary by 30 % its
-base was off by as much (tests/acking/test_pending_limit.py).
+not the base, because trees pass other workers. As in BBR, what is older than some ten seconds
+hardly counts, and a limit that rests is lowered for a moment, so that the base can fall when a long
+way becomes short. BBR drops to almost nothing; here half is enough for a line, and costs less where
+a tree takes a second. A line through the last two limits alone was left out: with latencies that
+vary by 30 % its base was off by as much (tests/acking/test_pending_limit.py).
 """
 
 from __future__ import annotations
@@ -48,6 +49,14 @@ _FORGET = 0.02
 # Of a window's weight in the line with each later one: three windows have half of all. 0.7 and 0.9
 # hardly differed in simulations
 _KEEP = 0.8
+# What is older weighs half and less, however few windows there were: a tree may take many seconds.
+# BBR keeps its least round trip as long (Cardwell et al. 2016)
+_HALF_MS = 10_000
+# A limit that rests so long is halved for one window: the latency then shows what is queue and what
+# is distance. Under the largest limit nothing else tells that a long way has become short. 5 s cost
+# a tenth of the throughput where a task needs more than the largest limit, 15 s a twentieth (models)
+_REST_MS = 15_000
+_PROBE = 0.5
 # spread of the limits in the line, as a share of their mean, from which it tells anything
 _LEAST_SPREAD = 0.05
 # A latency that is so many times off what the line allows begins a new one: a task that had become
@@ -57,22 +66,25 @@ _SURPRISE = 2.0
 
 class _Line:
     """Straight line through latencies by limit: least squares, in which a window weighs less with
-    each later one.
+    each later one, and as time passes.
     """
 
-    __slots__ = ("_sums",)
+    __slots__ = ("_noted_ms", "_sums")
 
     def __init__(self) -> None:
         self._sums = [0.0] * 5
+        self._noted_ms = 0
 
-    def note(self, limit: int, latency_ms: int) -> None:
+    def note(self, limit: int, latency_ms: int, now_ms: int) -> None:
         """Take in the latency under a limit."""
         if not self._may_be(limit, latency_ms):
             self._sums = [0.0] * 5
+        keep = min(_KEEP, 0.5 ** ((now_ms - self._noted_ms) / _HALF_MS))
+        self._noted_ms = now_ms
         # Latencies vary by a share of themselves: unweighted, the largest would place the line
         terms = (1, limit, latency_ms, limit * limit, limit * latency_ms)
         self._sums = [
-            _KEEP * former + term / limit**2 for former, term in zip(self._sums, terms, strict=True)
+            keep * former + term / limit**2 for former, term in zip(self._sums, terms, strict=True)
         ]
 
     def _may_be(self, limit: int, latency_ms: int) -> bool:
@@ -106,6 +118,8 @@ class AdaptiveLimit:
         "_latencies_ms",
         "_least",
         "_line",
+        "_probed",
+        "_rests_since_ms",
         "_since_ms",
         "_was_full",
         "limit",
@@ -116,6 +130,8 @@ class AdaptiveLimit:
         self._least = min(FIRST, LEAST * workers)
         self._base_ms = math.inf
         self._line = _Line()
+        self._rests_since_ms: int | None = None
+        self._probed: int | None = None  # the limit before a probe
         self._latencies_ms: list[int] = []
         self._since_ms: int | None = None
         self._was_full = False
@@ -137,28 +153,46 @@ class AdaptiveLimit:
         self._was_full |= open_trees >= _FULL * self.limit
         if now_ms - self._since_ms >= WINDOW_MS and len(self._latencies_ms) >= _LEAST_TREES:
             median_ms = statistics.median_low(self._latencies_ms)
-            has_moved = self._move(median_ms)
+            has_moved = self._move(median_ms, now_ms)
             self._latencies_ms = []
             self._was_full = False
             # trees that were opened under the former limit do not measure this one
             self._since_ms = now_ms + has_moved * median_ms
 
-    def _move(self, median_ms: int) -> bool:
+    def _move(self, median_ms: int, now_ms: int) -> bool:
         if not self._was_full:
             # the source, or a bolt, is what limits: neither more room nor less would change the
             # latency
             return False
-        self._learn(median_ms)
-        wanted = self.target_ms / max(median_ms, 1)
+        self._learn(median_ms, now_ms)
         former = self.limit
-        if abs(wanted - 1) > _TOLERANCE:
-            step = min(_LARGEST_STEP, max(1 / _LARGEST_STEP, wanted))
-            self.limit = min(MOST, max(self._least, round(former * step)))
-        return self.limit != former
+        if self._probed is not None:
+            self.limit = self._probed
+            self._probed = None
+        elif (wanted := self._wanted(median_ms)) != former:
+            self.limit = wanted
+        elif self._has_rested(now_ms) and former > self._least:
+            self._probed = former
+            self.limit = max(self._least, round(former * _PROBE))
+        has_moved = self.limit != former
+        if has_moved or self._rests_since_ms is None:
+            self._rests_since_ms = now_ms
+        return has_moved
 
-    def _learn(self, median_ms: int) -> None:
+    def _has_rested(self, now_ms: int) -> bool:
+        return self._rests_since_ms is not None and now_ms - self._rests_since_ms >= _REST_MS
+
+    def _wanted(self, median_ms: int) -> int:
+        """Return the limit under which trees would take the target, at most a step away."""
+        wanted = self.target_ms / max(median_ms, 1)
+        if abs(wanted - 1) <= _TOLERANCE:
+            return self.limit
+        step = min(_LARGEST_STEP, max(1 / _LARGEST_STEP, wanted))
+        return min(MOST, max(self._least, round(self.limit * step)))
+
+    def _learn(self, median_ms: int, now_ms: int) -> None:
         self._base_ms *= 1 - _FORGET
-        self._line.note(self.limit, median_ms)
+        self._line.note(self.limit, median_ms, now_ms)
         if (found := self._line.at_zero()) is not None:
             self._base_ms = found
         self._base_ms = min(self._base_ms, float(median_ms))

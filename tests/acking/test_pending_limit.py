@@ -4,36 +4,58 @@ it.
 
 from __future__ import annotations
 
+import itertools
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from random import Random
 
 import pytest
 
 from sparkstorm.acking import AdaptiveLimit, Pending
-from sparkstorm.acking.pending_limit import FIRST, LEAST, MOST, TARGET_MS, WINDOW_MS
+from sparkstorm.acking.pending_limit import (
+    _LEAST_TREES,
+    FIRST,
+    LEAST,
+    MOST,
+    TARGET_MS,
+    WINDOW_MS,
+)
 
 
 def driven(
-    per_ms: float, floor_ms: int, windows: int = 40, former: AdaptiveLimit | None = None
+    per_ms: float, floor_ms: int, seconds: int = 40, former: AdaptiveLimit | None = None
 ) -> AdaptiveLimit:
     """Drive a limit as a task does that keeps it full: so many trees a millisecond, none faster
     than the floor.
     """
-    return followed(lambda limit: max(floor_ms, limit / per_ms), windows, former)
+    return followed(lambda limit: max(floor_ms, limit / per_ms), seconds, former)
 
 
 def followed(
-    latency: Callable[[int], float], windows: int = 60, former: AdaptiveLimit | None = None
+    latency: Callable[[int], float], seconds: int = 60, former: AdaptiveLimit | None = None
 ) -> AdaptiveLimit:
-    """Drive a limit that is always full by the latency under it."""
+    """Drive a limit that is always full by the latency under it: trees end five times a second."""
     limit = AdaptiveLimit() if former is None else former
-    now_ms = 10**9 if limit._since_ms is None else limit._since_ms
-    for _ in range(windows):
-        latency_ms = round(latency(limit.limit))
-        now_ms += 2 * max(WINDOW_MS, latency_ms)
-        limit.note([latency_ms] * 50, limit.limit, now_ms)
+    for _ in steps(latency, seconds, limit):
+        pass
     return limit
+
+
+def steps(
+    latency: Callable[[int], float],
+    seconds: int,
+    limit: AdaptiveLimit,
+    is_in_bunches: bool = False,
+) -> Iterator[tuple[float, int, float]]:
+    """Drive a limit, and yield at each of its windows the seconds so far, the limit and the latency
+    under it. In bunches all trees end at once, where others end five times a second.
+    """
+    begin_ms = now_ms = 10**9 if limit._since_ms is None else limit._since_ms
+    while now_ms < begin_ms + 1000 * seconds:
+        former, latency_ms = limit.limit, latency(limit.limit)
+        now_ms += max(WINDOW_MS, round(latency_ms) * is_in_bunches)
+        limit.note([round(latency_ms)] * _LEAST_TREES, former, now_ms)
+        yield (now_ms - begin_ms) / 1000, former, latency_ms
 
 
 @pytest.mark.parametrize("per_ms", [2.0, 10.0, 60.0, 300.0])
@@ -59,16 +81,13 @@ def test_a_task_whose_rows_are_divided_among_workers_keeps_as_many_trees_for_eac
 
 
 def carried(
-    latency: Callable[[int], float], windows: int = 60, former: AdaptiveLimit | None = None
+    latency: Callable[[int], float], seconds: int = 60, former: AdaptiveLimit | None = None
 ) -> float:
     """Return the trees per millisecond of a task with so much latency under a limit, in the mean of
     the last half.
     """
-    limit, rates = followed(latency, windows // 2, former), []
-    for _ in range(windows // 2):
-        limit = followed(latency, 1, limit)
-        rates.append(limit.limit / latency(limit.limit))
-    return sum(rates) / len(rates)
+    found = list(steps(latency, seconds, AdaptiveLimit() if former is None else former))
+    return statistics.mean(limit / latency_ms for _, limit, latency_ms in found[len(found) // 2 :])
 
 
 @pytest.mark.parametrize("base_ms", [60, 300, 600])
@@ -109,18 +128,37 @@ def test_it_carries_nine_tenths_of_the_best_fixed_limit(per_ms: int, commit_ms: 
 def test_latencies_that_vary_by_a_third_leave_it_where_it_was(commit_ms: int, seed: int) -> None:
     chance = Random(seed)
     latency = commits_between(10, commit_ms)
-    limits = []
     limit = AdaptiveLimit()
-    for _ in range(200):
-        limit = followed(lambda trees: latency(trees) * chance.lognormvariate(0, 0.3), 1, limit)
-        limits.append(limit.limit)
+    found = steps(lambda trees: latency(trees) * chance.lognormvariate(0, 0.3), 60, limit)
+    limits = [each for _, each, _ in found]
     assert latency(statistics.median_low(limits)) <= 2 * (TARGET_MS + 10 * HOPS * commit_ms)
-    rates = [each / latency(each) for each in limits[20:]]
+    rates = [each / latency(each) for each in limits[50:]]
     assert statistics.mean(rates) >= 0.8 * max(each / latency(each) for each in FIXED)
 
 
 def test_a_way_that_becomes_longer_is_found_out() -> None:
     assert carried(lambda open_trees: max(600, open_trees / 20), former=driven(20.0, 1)) >= 0.9 * 20
+
+
+@pytest.mark.parametrize("commit_ms", [60, 120, 200])
+@pytest.mark.parametrize("per_ms", [3, 10, 20])
+def test_a_long_way_that_becomes_short_is_found_out(per_ms: int, commit_ms: float) -> None:
+    limit = AdaptiveLimit()
+    for _ in steps(commits_between(per_ms, commit_ms), 120, limit, is_in_bunches=True):
+        pass
+    latency = commits_between(per_ms, 1.5)
+    found = list(steps(latency, 120, limit, is_in_bunches=True))
+    wanted_ms = TARGET_MS + 10 * HOPS * 1.5
+    assert all(latency_ms <= 1.5 * wanted_ms for at, _, latency_ms in found if at > 100)
+
+
+def test_a_limit_at_rest_is_halved_for_a_window_now_and_then() -> None:
+    limit = AdaptiveLimit()
+    found = [
+        each for _, each, _ in steps(lambda open_trees: max(1000, open_trees / 100), 90, limit)
+    ]
+    probes = sum(a == MOST and b == MOST // 2 for a, b in itertools.pairwise(found))
+    assert 3 <= probes <= 6
 
 
 def test_a_task_that_does_not_fill_its_limit_keeps_it() -> None:
