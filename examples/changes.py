@@ -2,11 +2,21 @@
 every version of every row.
 """
 
+import json
+import os
 import random
 
 from sparkstorm.api import TopologyBuilder, bolt, fields
 from sparkstorm.connectors import DeltaSink, Files
 
+CHANGE = {
+    "op": "string",
+    "id": "bigint",
+    "name": "string",
+    "price": "double",
+    "lsn": "bigint",
+    "at_ms": "bigint",
+}
 COLUMNS = "id bigint, version bigint, op string, name string, price double, at_ms bigint"
 
 
@@ -43,15 +53,7 @@ def versions(tup, state):
 
 def build(pattern="changes/*.jsonl", table="tables/products"):
     builder = TopologyBuilder()
-    row = {
-        "op": "string",
-        "id": "bigint",
-        "name": "string",
-        "price": "double",
-        "lsn": "bigint",
-        "at_ms": "bigint",
-    }
-    builder.set_spout("changes", Files(pattern, "json", row))
+    builder.set_spout("changes", Files(pattern, "json", CHANGE))
     builder.set_bolt("versions", versions, inputs={"changes": fields("id")}, parallelism=2)
     builder.set_bolt("table", DeltaSink(table, COLUMNS, flush_secs=1), inputs="versions")
     return builder.build()
@@ -65,3 +67,10 @@ def current(rows):
     for row in sorted(rows, key=lambda row: row["version"]):
         newest[row["id"]] = row
     return {id: (row["name"], row["price"]) for id, row in newest.items() if row["op"] != "d"}
+
+
+if __name__ == "__main__":
+    os.makedirs("changes", exist_ok=True)
+    with open("changes/1.jsonl", "w", encoding="utf-8") as file:
+        for change in make(3_000):
+            print(json.dumps(dict(zip(CHANGE, change, strict=True))), file=file)

@@ -2,11 +2,14 @@
 the click.
 """
 
+import json
+import os
 import random
 
 from sparkstorm.api import Duration, FoldingBolt, TopologyBuilder
 from sparkstorm.connectors import Files
 
+CLICK = {"user": "string", "page": "string", "at_ms": "bigint"}
 GAP_S = 30
 LAG_S = 5  # clicks come this much out of order at most
 
@@ -50,10 +53,15 @@ class Sessions(FoldingBolt):
 
 def build(pattern="clicks/*.jsonl"):
     builder = TopologyBuilder()
-    builder.set_spout(
-        "clicks", Files(pattern, "json", {"user": "string", "page": "string", "at_ms": "bigint"})
-    )
+    builder.set_spout("clicks", Files(pattern, "json", CLICK))
     sessions = Sessions().with_session_window(Duration.seconds(GAP_S)).with_key("user")
     sessions = sessions.with_timestamp_field("at_ms").with_lag(Duration.seconds(LAG_S))
     builder.set_bolt("sessions", sessions, inputs="clicks", parallelism=2)
     return builder.build()
+
+
+if __name__ == "__main__":
+    os.makedirs("clicks", exist_ok=True)
+    with open("clicks/1.jsonl", "w", encoding="utf-8") as file:
+        for click in make(3_000):
+            print(json.dumps(dict(zip(CLICK, click, strict=True))), file=file)

@@ -2,11 +2,21 @@
 blocks a card.
 """
 
+import json
+import os
 import random
 
 from sparkstorm.api import Duration, JoinBolt, TopologyBuilder, bolt
 from sparkstorm.connectors import Files
 
+PAYMENT = {
+    "id": "bigint",
+    "card": "string",
+    "amount": "bigint",
+    "country": "string",
+    "at_ms": "bigint",
+}
+POSITION = {"card": "string", "country": "string", "at_ms": "bigint"}
 WINDOW_S = 60
 MOST = 3  # odd payments until a card is blocked
 
@@ -58,17 +68,8 @@ def block(tup, state):
 
 def build(payments="payments/*.jsonl", phones="phones/*.jsonl"):
     builder = TopologyBuilder()
-    paid = {
-        "id": "bigint",
-        "card": "string",
-        "amount": "bigint",
-        "country": "string",
-        "at_ms": "bigint",
-    }
-    builder.set_spout("payments", Files(payments, "json", paid))
-    builder.set_spout(
-        "phones", Files(phones, "json", {"card": "string", "country": "string", "at_ms": "bigint"})
-    )
+    builder.set_spout("payments", Files(payments, "json", PAYMENT))
+    builder.set_spout("phones", Files(phones, "json", POSITION))
     join = JoinBolt("payments", key="card").join("phones", key="card")
     join = join.select(
         "id", "card", "amount", "payments:country as paid_in", "phones:country as phone_in"
@@ -78,3 +79,12 @@ def build(payments="payments/*.jsonl", phones="phones/*.jsonl"):
     builder.set_bolt("odd", odd, inputs="beside", parallelism=2)
     builder.set_bolt("block", block, inputs="odd", parallelism=2)
     return builder.build()
+
+
+if __name__ == "__main__":
+    payments, phones = make(3_000)
+    for name, schema, rows in (("payments", PAYMENT, payments), ("phones", POSITION, phones)):
+        os.makedirs(name, exist_ok=True)
+        with open(f"{name}/1.jsonl", "w", encoding="utf-8") as file:
+            for row in rows:
+                print(json.dumps(dict(zip(schema, row, strict=True))), file=file)

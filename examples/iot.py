@@ -1,12 +1,15 @@
-"""Sensors: out-of-range readings and duplicates go, a missing value is the sensor's last one,
-annotated with its site.
+"""RIoTBench's ETL. Sensors: out-of-range readings and duplicates go, a missing value is the sensor's
+last one, annotated with its site.
 """
 
+import json
+import os
 import random
 
 from sparkstorm.api import TopologyBuilder, bolt, fields
 from sparkstorm.connectors import Files
 
+READING = {"sensor": "bigint", "number": "bigint", "celsius": "double"}
 SITES = {n: f"site {n % 3}" for n in range(12)}
 LOWEST = -40.0
 HIGHEST = 60.0
@@ -48,12 +51,16 @@ def annotate(tup):
 
 def build(pattern="readings/*.jsonl"):
     builder = TopologyBuilder()
-    builder.set_spout(
-        "readings",
-        Files(pattern, "json", {"sensor": "bigint", "number": "bigint", "celsius": "double"}),
-    )
+    builder.set_spout("readings", Files(pattern, "json", READING))
     # by sensor from the start: over shuffled tasks a sensor's readings would overtake each other
     builder.set_bolt("in_range", in_range, inputs={"readings": fields("sensor")}, parallelism=2)
     builder.set_bolt("clean", clean, inputs="in_range", parallelism=2)
     builder.set_bolt("annotate", annotate, inputs="clean", parallelism=2)
     return builder.build()
+
+
+if __name__ == "__main__":
+    os.makedirs("readings", exist_ok=True)
+    with open("readings/1.jsonl", "w", encoding="utf-8") as file:
+        for reading in make(3_000):
+            print(json.dumps(dict(zip(READING, reading, strict=True))), file=file)

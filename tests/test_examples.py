@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
+import runpy
 import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import deltalake
+import numpy as np
 import pyarrow as pa
 import pytest
 
+from sparkstorm.app.job_file import make_topology, read_job_file
 from sparkstorm.config import merge
 from sparkstorm.notebook.topology_graph import graph_of, picture
 from sparkstorm.testing import complete_topology
 
 FOLDER = Path(__file__).parents[1] / "examples"
-CHECKED = {"access_logs", "changes", "clicks", "fraud", "iot"}
+CHECKED = {"access_logs", "changes", "clicks", "fraud", "iot", "iot_stats"}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -55,6 +60,22 @@ def test_the_picture_of_an_example_shows_it(
     assert picture_of_it.read_text(encoding="utf-8") == f"{drawn}\n", (
         "SPARKSTORM_DRAW=1 python -m pytest tests/test_examples.py"
     )
+
+
+@pytest.mark.parametrize("name", sorted(CHECKED))
+def test_the_job_of_an_example_reads_what_its_file_has_made(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    runpy.run_path(str(FOLDER / f"{name}.py"), run_name="__main__")
+    made = sum(len(file.read_text().splitlines()) for file in tmp_path.rglob("*.*l*"))
+    topology, modules = make_topology(read_job_file(str(FOLDER / f"{name}.yaml")))
+    for module in modules:
+        monkeypatch.delitem(sys.modules, module)
+    done = complete_topology(topology)
+    assert made >= 3000 and done.dead_letters == []
+    assert made == sum(len(done[each.id]) for each in topology.spouts)
 
 
 def test_access_logs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -145,3 +166,61 @@ def test_iot(monkeypatch: pytest.MonkeyPatch) -> None:
             if last[sensor] is not None:
                 wanted.append((sensor, f"site {sensor % 3}", number, last[sensor]))
     assert wanted and sorted(done["annotate"]) == sorted(wanted)
+
+
+def test_iot_stats(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    module = example("iot_stats", monkeypatch)
+    messages = module.make(700)
+    done = complete_topology(module.build(folder=str(tmp_path / "charts")), {"messages": messages})
+    values: dict[tuple[str, str], list[tuple[int, float]]] = {}
+    senders: dict[tuple[str, int], set[str]] = {}
+    for sensor, at, *row in messages:
+        for kind, value in zip(module.KINDS, row, strict=True):
+            if value is not None:
+                values.setdefault((kind, sensor), []).append((at, value))
+                senders.setdefault((kind, at // 60_000), set()).add(sensor)
+    wanted = []
+    for (kind, sensor), found in values.items():
+        for last in range(module.BLOCK, len(found) + 1, module.BLOCK):
+            block = [value for _, value in found[last - module.BLOCK : last]]
+            wanted.append((kind, "average", sensor, found[last - 1][0], sum(block) / len(block)))
+        # as RIoTBench has it: error and gain follow from the noises alone, the same for all sensors
+        estimate = found[0][1]
+        error = 1.0
+        filtered = []
+        for _, value in found:
+            gain = (error + module.PROCESS_NOISE) / (
+                error + module.PROCESS_NOISE + module.SENSOR_NOISE
+            )
+            error = gain * module.SENSOR_NOISE
+            estimate = (1 - gain) * estimate + gain * value
+            filtered.append(estimate)
+        for last in range(module.TRAIN, len(found) + 1):
+            slope, begin = np.polyfit(range(module.TRAIN), filtered[last - module.TRAIN : last], 1)
+            value = begin + slope * module.TRAIN
+            wanted.append((kind, "prediction", sensor, found[last - 1][0], value))
+    found_points = sorted([*done["average"], *done["predict"]])
+    assert [point[:4] for point in found_points] == [point[:4] for point in sorted(wanted)]
+    assert len(wanted) > 500
+    assert [point[4] for point in found_points] == pytest.approx(
+        [point[4] for point in sorted(wanted)]
+    )
+    # an estimate: two and a half standard errors
+    about = {(kind, at // 60_000): value for kind, _, _, at, value in done["distinct"]}
+    assert about.keys() == senders.keys() and len(about) == len(done["distinct"]) >= 9
+    assert all(abs(about[key] / len(senders[key]) - 1) < 0.4 for key in about)
+    drawn: Counter[tuple[str, str, int]] = Counter()
+    lines: dict[tuple[str, str, int], set[str]] = {}
+    for kind, statistic, sensor, at, _ in [*wanted, *done["distinct"]]:
+        drawn[kind, statistic, at // 300_000] += 1
+        lines.setdefault((kind, statistic, at // 300_000), set()).add(sensor)
+    shown = sorted((kind, statistic, points) for kind, statistic, points, _ in done["charts"])
+    assert shown == sorted(
+        (kind, statistic, points) for (kind, statistic, _), points in drawn.items()
+    )
+    assert sum(len(ElementTree.fromstring(svg)) for *_, svg in done["charts"]) == sum(
+        map(len, lines.values())
+    )
+    [file] = (tmp_path / "charts").glob("*.jsonl")
+    published = [tuple(json.loads(line).values()) for line in file.read_text().splitlines()]
+    assert sorted(published) == sorted(done["charts"])
