@@ -20,13 +20,14 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import redis
 
 from tests.sim.over_redis import KEYS, Numbers, OverRedis
 from tests.sim.targets import TARGETS, Target
-from tests.sim.watched_redis import MASTER, PLAIN, Guard, Server, WatchedRedis
+from tests.sim.watched_redis import MASTER, PLAIN, Guard, Server, WatchedRedis, until
 from tests.transport.bare_redis import binaries
 
 Strike = Callable[[WatchedRedis, Server, random.Random], None]
@@ -155,7 +156,7 @@ class Trial:
             kind(self.watched, primary, dice)
 
         self._meanwhile(strike)  # in a thread, so that it meets commits in any state
-        self.watched.until_promoted(self.watched.other(primary))
+        self.watched.until_promoted()
         self.running.rounds(5)
         self.seconds.append(time.monotonic() - began)
         self._meanwhile(self.watched.make_whole)
@@ -181,16 +182,10 @@ class Trial:
         # The target may have numbers of a lost tail, which the source emits again.
         written = self.target.read() if self.target is not None else ()
         Numbers.most = max([self.running.emitted, *(number + 1 for number in written)])
-        deadline = time.monotonic() + 300
-        while True:
-            self.running.rounds(20)
-            emitted = max(Numbers.most, self.running.emitted)
-            counted = self.running.counted
-            if sum(counted.values()) >= emitted and not any(self.running.reader.backlog().values()):
-                break
-            assert time.monotonic() < deadline, (
-                f"{sum(counted.values())} of {emitted} numbers are counted"
-            )
+        until(
+            self._is_counted,
+            lambda: f"{sum(self.running.counted.values())} of {Numbers.most} numbers are counted",
+        )
         self.running.rounds(20)
         total = self.running.emitted
         expected = Counter(number % KEYS for number in range(total))
@@ -202,6 +197,13 @@ class Trial:
             generation = int(client.get(f"{{{self.running.topology_id}}}:generation") or 0)
         return Sums(total, generation, self._written_again(total))
 
+    def _is_counted(self) -> bool:
+        """Let the workers run; return whether they have counted every number."""
+        self.running.rounds(20)
+        emitted = max(Numbers.most, self.running.emitted)
+        counted = sum(self.running.counted.values())
+        return counted >= emitted and not any(self.running.reader.backlog().values())
+
     def _written_again(self, total: int) -> int:
         """Return how many rows the target has more than once; AssertionError when it lacks one, or
         has one twice without a word of the sink.
@@ -209,13 +211,19 @@ class Trial:
         if self.target is None:
             return 0
         wanted = set(range(total))
-        deadline = time.monotonic() + 300
-        while (found := self.target.read()).keys() != wanted and time.monotonic() < deadline:
+        found = Counter[int]()
+
+        def is_written(target: Target) -> bool:
             self.running.rounds(20)
-        lost, foreign = wanted - found.keys(), found.keys() - wanted
-        assert not lost and not foreign, (
-            f"the target lacks {len(lost)} of {total}: {sorted(lost)[:9]}"
-        )
+            found.clear()
+            found.update(target.read())
+            return found.keys() == wanted
+
+        def fault() -> str:
+            lost, foreign = wanted - found.keys(), found.keys() - wanted
+            return f"the target lacks {len(lost)} of {total}: {sorted(lost)[:9]}; foreign {len(foreign)}"
+
+        until(partial(is_written, self.target), fault)
         again = found.total() - total
         said = [each for each in self.running.cluster.errors if _SAID in each.text]
         assert said or not again, f"the target has {again} rows twice, and the sink said nothing"

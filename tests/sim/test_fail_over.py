@@ -7,7 +7,9 @@ from __future__ import annotations
 import contextlib
 import random
 import shutil
+import signal
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +26,7 @@ from sparkstorm.transport.connection import AccessRefusedError, Link, open_conne
 from sparkstorm.transport.redis import RedisTransport
 from tests.sim.fail_over import KINDS, Trial, hand_over, kill, upgrade_to, versions_here
 from tests.sim.targets import sqlite
-from tests.sim.watched_redis import Guard, Server, WatchedRedis, until
+from tests.sim.watched_redis import MASTER, Guard, Server, WatchedRedis, until
 from tests.tls_servers import settings_of
 from tests.transport.bare_redis import debian_redis
 
@@ -73,6 +75,33 @@ def test_a_server_that_is_a_replica_is_not_taken_for_the_primary(trial: Trial) -
     ):
         open_connection(replace(watched.address, master="unheard", sentinels=first))
     open_connection(watched.address).disconnect()  # type: ignore[no-untyped-call]
+
+
+def test_sentinels_that_stood_still_while_the_primary_died_promote_its_replica_soon(
+    tmp_path: Path,
+) -> None:
+    """As on a machine without time for them: they then halt, and refuse a replica whose link was
+    down for long when they took the primary for dead.
+    """
+    watched = WatchedRedis(tmp_path)
+    with contextlib.closing(watched):
+        primary = watched.primary()
+        with primary.client() as client:
+            client.set("kept", "since before")
+        for port in watched.sentinels:
+            with watched.sentinel(port) as client:
+                # a link may be down for ten times as long
+                client.sentinel_set(MASTER, "down-after-milliseconds", 100)
+        for each in watched.watchers:
+            each.send_signal(signal.SIGSTOP)
+        primary.kill()
+        time.sleep(2.5)
+        for each in watched.watchers:
+            each.send_signal(signal.SIGCONT)
+        watched.until_promoted(watched.other(primary), limit_s=20)
+        assert watched.restarts
+        with watched.primary().client() as client:
+            assert client.get("kept") == b"since before"
 
 
 def test_a_count_is_exact_while_both_servers_are_replaced_by_newer_versions(tmp_path: Path) -> None:

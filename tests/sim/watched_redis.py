@@ -26,14 +26,29 @@ from tests.tls_servers import files_of
 MASTER = "trial"
 DOWN_AFTER_MS = 500
 """Silence after which a Sentinel takes the primary for dead; in production several seconds."""
+TILT_MS = 1000
+"""Time for which a Sentinel that stood still promotes nothing; 30 s unless set, and it begins anew
+with each halt of two seconds. Half would be one round of pings, after which a living primary may
+still be taken for dead.
+"""
 _LIMIT_S = 300.0
+# of one look at a condition: no answer takes longer
+_LONGEST_LOOK_S = 10.0
 
 
-def until(condition: Callable[[], bool], words: str, limit_s: float = _LIMIT_S) -> None:
-    """Wait until something holds; AssertionError with these words otherwise."""
-    deadline = time.monotonic() + limit_s
+def until(
+    condition: Callable[[], bool], words: str | Callable[[], str], limit_s: float = _LIMIT_S
+) -> None:
+    """Wait until something holds; AssertionError with these words otherwise.
+
+    A machine that stands still for minutes takes no more of the time than one long look.
+    """
+    waited_s, last = 0.0, time.monotonic()
     while not condition():
-        assert time.monotonic() < deadline, words
+        now = time.monotonic()
+        waited_s += min(now - last, _LONGEST_LOOK_S)
+        last = now
+        assert waited_s < limit_s, words if isinstance(words, str) else words()
         time.sleep(0.02)
 
 
@@ -132,6 +147,13 @@ class Server:
         found = self._ask(lambda client: client.info("replication")) or {}
         return found.get("role") == "slave" and found.get("master_link_status") == "up"
 
+    def link_down_s(self) -> int:
+        """Return the seconds since a replica lost its primary; 0 or less for any other, and for one
+        that has lost none since its start.
+        """
+        found = self._ask(lambda client: client.info("replication")) or {}
+        return int(found.get("master_link_down_since_seconds", 0))
+
     def _ask(self, question: Callable[[redis.Redis], Any]) -> Any:
         with contextlib.suppress(redis.RedisError), self.client() as client:
             return question(client)
@@ -172,7 +194,8 @@ class WatchedRedis:
         ]
         self.sentinels = ports[2:]
         self._folder = folder
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self.watchers: list[subprocess.Popen[bytes]] = []
+        self.restarts = 0
         one, two = self.servers
         try:
             one.start()
@@ -180,6 +203,10 @@ class WatchedRedis:
             until(two.is_linked, "the replica has no copy")
             for port in self.sentinels:
                 self._start_sentinel(port, one.port)
+            until(
+                lambda: all(self._has_short_halts(port) for port in self.sentinels),
+                "the Sentinels do not start",
+            )
             until(
                 lambda: all(self._knows_all(port) for port in self.sentinels),
                 "the Sentinels do not find each other",
@@ -227,7 +254,19 @@ class WatchedRedis:
             lines += [f"requirepass {secret}", f"sentinel sentinel-pass {secret}"]
         file.write_text("\n".join(lines) + "\n")
         binary = self.guard.binary or find_redis_binary()
-        self._processes.append(subprocess.Popen([binary, str(file), "--sentinel"], cwd=folder))
+        self.watchers.append(subprocess.Popen([binary, str(file), "--sentinel"], cwd=folder))
+
+    def _has_short_halts(self, port: int) -> bool:
+        """Shorten the halts of a Sentinel, where its version can; return whether it answers."""
+        with contextlib.suppress(redis.ConnectionError, redis.TimeoutError):
+            with (
+                # Redis 6.2 has no such command
+                contextlib.suppress(redis.ResponseError),
+                self.sentinel(port) as client,
+            ):
+                client.execute_command("SENTINEL", "DEBUG", "tilt-period", TILT_MS)
+            return True
+        return False
 
     def _knows_all(self, port: int) -> bool:
         with (
@@ -267,27 +306,67 @@ class WatchedRedis:
         """Return the other server."""
         return next(each for each in self.servers if each is not server)
 
-    def until_promoted(self, server: Server) -> None:
-        """Wait until that server is the primary, by itself and by the Sentinels."""
-        until(
-            lambda: server.role() == "master" and self.named() == server.port,
-            f"{server.port} is not promoted",
-        )
+    def until_promoted(self, server: Server | None = None, limit_s: float = _LIMIT_S) -> None:
+        """Wait until a server, that one if given, is the primary, by itself and by the Sentinels.
+
+        A replica that they refuse is started again.
+        """
+
+        def is_promoted() -> bool:
+            port = self.named()
+            for each in self.servers if server is None else [server]:
+                if each.port == port and each.role() == "master":
+                    return True
+            self._mend_refused()
+            return False
+
+        words = "no server is promoted" if server is None else f"{server.port} is not promoted"
+        until(is_promoted, words, limit_s)
+
+    def _mend_refused(self) -> None:
+        """Start a replica again that no Sentinel will ever promote: its link was down for too long
+        when they took the primary for dead, as on a machine that stood still in between.
+
+        A server that has just started says of no link how long it is down.
+        """
+        for replica in self.servers:
+            down_s = replica.link_down_s()
+            if any(self._refuses(port, down_s) for port in self.sentinels):
+                print(
+                    f"the Sentinels refuse {replica.port}, whose link is down for {down_s} s: "
+                    "it is started again",
+                    flush=True,
+                )
+                self.restarts += 1
+                replica.kill()
+                replica.start(self.other(replica).port)
+
+    def _refuses(self, port: int, link_down_s: int) -> bool:
+        """Return whether a Sentinel takes the primary for dead and refuses such a replica."""
+        if link_down_s <= 0:
+            return False
+        with contextlib.suppress(redis.RedisError), self.sentinel(port) as client:
+            primary = client.sentinel_master(MASTER)
+            # the rule of Sentinels, sentinelSelectSlave() in their source
+            most_ms = int(primary.get("s-down-time", 0)) + 10 * primary["down-after-milliseconds"]
+            return bool(primary["is_sdown"]) and 1000 * link_down_s > most_ms
+        return False
 
     def make_whole(self) -> None:
         """Bring the other server back as a replica with a whole copy: the next fail-over needs
         one.
         """
+        until(self._is_whole, "the primary has no replica that could be promoted")
+
+    def _is_whole(self) -> bool:
+        # asked anew at every look: the Sentinels may change their mind in between
         primary = self.primary()
-        self.until_promoted(primary)
+        if primary.role() != "master":
+            return False
         other = self.other(primary)
         if other.process is None:
             other.start(primary.port)
-        until(other.is_linked, f"{other.port} gets no copy of {primary.port}")
-        until(
-            lambda: any(self._is_fit(port) for port in self.sentinels),
-            "the Sentinels see no replica to promote",
-        )
+        return other.is_linked() and any(self._is_fit(port) for port in self.sentinels)
 
     def _is_fit(self, port: int) -> bool:
         with (
@@ -302,7 +381,7 @@ class WatchedRedis:
 
     def close(self) -> None:
         """End all of them."""
-        for process in self._processes:
+        for process in self.watchers:
             process.kill()
             process.wait()
         for server in self.servers:
