@@ -70,13 +70,20 @@ class AccessRefusedError(StoreUnavailableError):
     """Redis answers but refuses access: trying again cannot help."""
 
 
-def open_connection(address: RedisAddress, timeout_s: float = 10.0) -> Connection:
-    """A raw connection that never retries; StoreUnavailableError names what to check."""
+def open_connection(
+    address: RedisAddress, timeout_s: float = 10.0, server: tuple[str, int] | None = None
+) -> Connection:
+    """A raw connection that never retries, to that server (host, port) if one is given, otherwise to
+    the one that the address or its Sentinels name; StoreUnavailableError names what to check.
+    """
     # Not redis.Redis: its pool sends a request again by itself when a connection breaks, and a
     # commit may then be applied twice unnoticed (decision 1).
     kind = redis.SSLConnection if address.tls else Connection
     make: Any = kind  # redis-py leaves its constructors untyped
-    host, port = _primary_of(address) if address.master else (address.host, address.port)
+    if server is not None:
+        host, port = server
+    else:
+        host, port = _primary_of(address) if address.master else (address.host, address.port)
     connection: Connection = make(
         host=host,
         port=port,
@@ -273,6 +280,18 @@ class Link:
         if self._connection is not None:
             self._connection.disconnect()  # type: ignore[no-untyped-call]
             self._connection = None
+
+    def open_beside(self, timeout_s: float) -> Connection:
+        """Open another connection to the server that this one is connected to;
+        StoreUnavailableError when there is none.
+        """
+        # Not by the address: after a fail-over one Sentinel may still name the former primary, and
+        # what that took since then is in no store.
+        if self._connection is None:
+            raise StoreUnavailableError(f"there is no connection to Redis at {self._address.place}")
+        return open_connection(
+            self._address, timeout_s, (self._connection.host, self._connection.port)
+        )
 
     def insist(self, make: Callable[[], Packed], replies: int = 1) -> list[Any]:
         """Send until answered, for requests that may be applied twice; `make` packs the request for

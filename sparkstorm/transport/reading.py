@@ -3,11 +3,13 @@ read but not consumed.
 
 Laws: at most one question is open, and none while an answer waits to be taken, so that no frame is
 read twice; after a lost connection nothing is read before the store was asked whether it is behind
-(`Phase.LOST`). What happens when is in one table, `NEXT`. Before, ten flags held the same, and
-which of their combinations could be was nowhere written. A read travels with a commit where one is
-made anyway, since that costs no round trip of its own; a blocking question on a connection of its
-own is for a worker that waits. One connection for both would have to cut off the open question
-before each commit, which Redis can only do by closing the connection.
+(`Phase.LOST`); all that is read comes from the server that commits go to. After a fail-over two
+servers may take commits for seconds, the promoted one and the former primary, and a Sentinel may
+name either. What happens when is in one table, `NEXT`. Before, ten flags held the same, and which
+of their combinations could be was nowhere written. A read travels with a commit where one is made
+anyway, since that costs no round trip of its own; a blocking question on a connection of its own is
+for a worker that waits. One connection for both would have to cut off the open question before each
+commit, which Redis can only do by closing the connection.
 """
 
 from __future__ import annotations
@@ -23,14 +25,13 @@ import redis
 from redis.connection import Connection
 
 from sparkstorm.errors import StoreUnavailableError
-from sparkstorm.model.worker_spec import RedisAddress
 from sparkstorm.transport.base import Cursor, Entry, entry_order
 from sparkstorm.transport.connection import (
     LOST,
     AccessRefusedError,
+    Link,
     Packed,
     is_elsewhere,
-    open_connection,
     pack,
     send,
     translated,
@@ -162,13 +163,15 @@ class Reading:
     are not consumed.
     """
 
-    def __init__(self, address: RedisAddress, keys: Keys) -> None:
-        self._address = address
+    def __init__(self, link: Link, keys: Keys) -> None:
+        self._link = link
         self._keys = keys
         self.phase = Phase.FREE
         # to be asked by the next commit, or before the next wait
         self.wanted: tuple[Mapping[int, str], int] | None = None
         self._connection: Connection | None = None
+        # number of the link's connection beside which this one was opened
+        self._beside = 0
         self._asked: Mapping[int, str] = {}  # of the open question, or of the answer that waits
         self._answer: Any = None
         self._answer_due = 0.0
@@ -216,6 +219,9 @@ class Reading:
         """Return the answer that is here; ask when none is, no question is open and no commit has
         looked just now.
         """
+        if self._connection is not None and self._beside != self._link.number:
+            # Commits go to another server now, maybe.
+            self.drop()
         # Not in LOOKED: a commit has asked in its own round trip, a moment ago, and found nothing.
         if self.phase is Phase.FREE:
             self._open_question(after, count)
@@ -311,10 +317,13 @@ class Reading:
             raise
         except (*LOST, StoreUnavailableError):
             self.drop()
+            # Also without a connection: the next poll asks the store, which finds a lost link.
+            self._go(Event.CUT)
 
     def _ask(self, after: Mapping[int, str], count: int) -> None:
         if self._connection is None:
-            self._connection = open_connection(self._address, _READ_TIMEOUT_S)
+            self._connection = self._link.open_beside(_READ_TIMEOUT_S)
+            self._beside = self._link.number
         # a question that leaves tasks out must not stay open: they could not be asked for until it
         # is answered
         blocking = ("BLOCK", _BLOCK_MS) if len(after) == len(self._stream_by_task) else ()

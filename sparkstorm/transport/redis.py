@@ -87,7 +87,7 @@ class RedisTransport:
         # one that waits much longer hides a server that is gone.
         self._link = Link(address, patience_s, on_wait)
         # A connection of its own: a blocking XREAD holds up everything behind it.
-        self._reading = Reading(address, self._keys)
+        self._reading = Reading(self._link, self._keys)
         self._commit_script = Script("commit.lua", self._link)
         # the append-only file: the server's disk was full, and no rewrite was asked for since
         self._may_have_gap = False

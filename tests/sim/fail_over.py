@@ -190,8 +190,10 @@ class Trial:
         total = self.running.emitted
         expected = Counter(number % KEYS for number in range(total))
         found = Counter(self.running.counted)
-        assert found == expected, (
-            f"lost {(expected - found).total()}, doubled {(found - expected).total()} of {total}"
+        lost, doubled = expected - found, found - expected
+        assert not lost and not doubled, (
+            f"lost {lost.total()}, doubled {doubled.total()} of {total}: "
+            f"{sorted(lost)[:20]}, {sorted(doubled)[:20]}, deaths {self.running.deaths}"
         )
         with self.watched.primary().client() as client:
             generation = int(client.get(f"{{{self.running.topology_id}}}:generation") or 0)

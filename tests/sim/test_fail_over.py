@@ -23,6 +23,7 @@ from sparkstorm.errors import StoreUnavailableError
 from sparkstorm.stores.addresses import redis_stores
 from sparkstorm.stores.redis_client import check_redis, client_of
 from sparkstorm.transport.connection import AccessRefusedError, Link, open_connection
+from sparkstorm.transport.keys import Keys
 from sparkstorm.transport.redis import RedisTransport
 from tests.sim.fail_over import KINDS, Trial, hand_over, kill, upgrade_to, versions_here
 from tests.sim.targets import sqlite
@@ -203,3 +204,37 @@ def test_a_question_that_a_server_holds_while_it_is_demoted_is_a_lost_one_and_no
         transport.wait(200)
         assert transport.poll({1: "0-0"}, 10) == []
     transport.close()
+
+
+def test_a_worker_reads_from_the_server_that_it_commits_to_whatever_the_sentinels_say(
+    tmp_path: Path, server: Server
+) -> None:
+    """A thawed primary takes commits for seconds after its replica's promotion, and a Sentinel that
+    has not heard of that names it; what it took is undone.
+    """
+    watched = WatchedRedis(tmp_path, sentinels=2)
+    with contextlib.closing(watched):
+        promoted, former = watched.primary(), server
+        first, second = watched.sentinels
+        with watched.sentinel(second) as client:
+            client.sentinel_monitor("words", "127.0.0.1", promoted.port, 1)
+            client.sentinel_set("words", "auth-pass", promoted.password)
+        transport = RedisTransport(replace(watched.address, master="words"), "words-1-1")
+        stream = Keys("words-1-1").stream(1)
+        with contextlib.closing(transport):
+            transport.claim("owner", {1: 1})
+            with watched.sentinel(first) as client:
+                client.sentinel_monitor("words", "127.0.0.1", former.port, 1)
+                client.sentinel_set("words", "auth-pass", former.password)
+            for each, row in ((former, b"undone"), (promoted, b"kept")):
+                with each.client() as client:
+                    client.xadd(stream, {"f": row})
+            found: list[bytes] = []
+
+            def has_read() -> bool:
+                transport.wait(100)
+                found.extend(entry.data for entry in transport.poll({1: "0-0"}, 10))
+                return bool(found)
+
+            until(has_read, "nothing is read", limit_s=30)
+            assert found == [b"kept"]

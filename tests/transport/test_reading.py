@@ -11,6 +11,7 @@ from sparkstorm.embedded import RedisServer
 from sparkstorm.model.worker_spec import RedisAddress
 from sparkstorm.testing.system.proxy import TcpProxy
 from sparkstorm.transport.base import Entry
+from sparkstorm.transport.connection import Link
 from sparkstorm.transport.keys import Keys
 from sparkstorm.transport.reading import NEXT, Event, Phase, Reading
 from tests.waiting import wait_until
@@ -54,8 +55,10 @@ def test_a_lost_connection_reads_nothing_until_the_store_was_asked(
 ) -> None:
     proxy = TcpProxy(redis_server.host, redis_server.port)
     keys = Keys("reading-1")
-    reading = Reading(RedisAddress(proxy.host, proxy.port, redis_server.password), keys)
+    link = Link(RedisAddress(proxy.host, proxy.port, redis_server.password), 60)
+    reading = Reading(link, keys)
     try:
+        link.ask(("PING",))
         reading.forget([1])
         assert reading.poll({1: "0-0"}, 8) == []
         assert reading.phase is Phase.ASKED
@@ -68,6 +71,8 @@ def test_a_lost_connection_reads_nothing_until_the_store_was_asked(
         reading.wanted = ({1: "0-0"}, 8)
         assert reading.request() == ()
         assert reading.poll({1: "0-0"}, 8) == []
+        # as a worker does that asks whether the store is behind
+        link.ask(("PING",))
         reading.note_proven()
         found: list[Entry] = []
 
@@ -79,4 +84,5 @@ def test_a_lost_connection_reads_nothing_until_the_store_was_asked(
         assert [entry.data for entry in found] == [b"row"]
     finally:
         reading.drop()
+        link.close()
         proxy.close()
