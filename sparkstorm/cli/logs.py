@@ -201,12 +201,7 @@ def journey(arguments: argparse.Namespace) -> int:
         handle = cluster.topology(arguments.name)
         if arguments.trace is not None:
             view = sampled_topology(arguments, cluster)
-            rate = sum(
-                each.windows["1m"].emitted_per_s or 0.0
-                for each in view.components.values()
-                if each.kind == "spout"
-            )
-            found = handle.traces(arguments.trace, rate)
+            found = handle.traces(arguments.trace, view.spouts_per_s)
             say(
                 arguments,
                 traces_text(found[: arguments.rows]),

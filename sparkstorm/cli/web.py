@@ -41,6 +41,11 @@ def add_verbs(verbs: Any) -> None:
         help="push the metrics to this OpenTelemetry collector every 10 s",
     )
     verb.add_argument(
+        "--traces",
+        action="store_true",
+        help="push traces of a sample of messages to that collector too",
+    )
+    verb.add_argument(
         "--until-input-ends",
         action="store_true",
         help="also end when standard input does, as with its starter",
@@ -53,7 +58,7 @@ def web(arguments: argparse.Namespace) -> int:
     connection changes nothing.
     """
     try:
-        from sparkstorm.web.serve import Place, serve
+        from sparkstorm.web.serve import Place, Pushed, serve
     except ModuleNotFoundError as error:
         raise InvalidConfigError(
             f"the page needs two more packages ({error}): pip install 'sparkstorm[web]'"
@@ -70,5 +75,8 @@ def web(arguments: argparse.Namespace) -> int:
         arguments.key,
         arguments.behind_proxy,
     )
-    serve(arguments.cluster, place, lambda line: print(line, flush=True), arguments.otlp)
+    if arguments.traces and not arguments.otlp:
+        raise InvalidConfigError("--traces needs --otlp URL, the collector to push them to")
+    pushed = Pushed(arguments.otlp, arguments.traces)
+    serve(arguments.cluster, place, lambda line: print(line, flush=True), pushed)
     return OK

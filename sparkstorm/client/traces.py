@@ -16,6 +16,7 @@ _WANTED_PER_S = 50.0  # messages: enough to find a slow one in a few seconds, fe
 _MOST_TRACES = 1_000
 _LEAST_S = 2.0  # workers look for taps once a second, and publish once a second
 _ROOT = re.compile(r"[0-9a-f]{16}", re.ASCII)
+_LAST_US = 2**53  # in nanoseconds it fits the 64 bits of OTLP, in JSON a number of a browser
 ENDED = ("acked", "given up")
 
 
@@ -114,6 +115,8 @@ def _event(task: int, values: Mapping[str, Any]) -> Event | None:
         return None
     what, component, worker, source, text = map(str, texts)
     began_us, ended_us, committed_us = (int(each or 0) for each in times)
+    if not 0 <= began_us <= ended_us <= _LAST_US or not 0 <= committed_us <= _LAST_US:
+        return None
     return Event(what, component, task, worker, source, began_us, ended_us, committed_us, text)
 
 

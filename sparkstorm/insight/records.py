@@ -228,6 +228,12 @@ class TopologyView:
     read_ms: int = 0  # when its counts were read
     problem: str = ""  # why they could not be read again
 
+    @property
+    def spouts_per_s(self) -> float:
+        """Return the rate at which its spouts emitted in the last minute."""
+        spouts = [each for each in self.components.values() if each.kind == "spout"]
+        return sum(each.windows["1m"].emitted_per_s or 0.0 for each in spouts)
+
 
 @dataclass(frozen=True, slots=True)
 class FailureView:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from itertools import pairwise
 
@@ -42,37 +43,48 @@ from sparkstorm.insight.sampler import ReadModel
 from sparkstorm.web.metrics import Family, Labels, Sample, samples_by_family
 
 PERIOD_S = 10.0  # the read model has new figures every ten seconds while no page is open
-_TIMEOUT_S = 8.0  # with its tries; less than the period, so that pushes do not queue
+TIMEOUT_S = 8.0  # with its tries; less than the period, so that pushes do not queue
 _UNITS = {"seconds": "s", "bytes": "By", "ratio": "1"}
 _LOG = logging.getLogger("sparkstorm.web")
 _NS_PER_MS = 1_000_000
 
 
-class OtlpPush:
-    """Thread that pushes to one collector."""
+def warn(sentence: str) -> None:
+    """Say what changed to the log of the web process."""
+    _LOG.warning("%s", sentence)
 
-    def __init__(
-        self,
-        model: ReadModel,
-        endpoint: str,
-        period_s: float = PERIOD_S,
-        say: Callable[[str], None] = _LOG.warning,
-    ) -> None:
-        if not endpoint.startswith(("http://", "https://")):
-            raise InvalidConfigError(
-                f"--otlp: expected the address of a collector, http://HOST:4318 as a rule, got {endpoint!r:.80}"
-            )
-        address = f"{endpoint.rstrip('/')}/v1/metrics"
-        self._model = model
-        self._address = address
+
+def address_of(endpoint: str, what: str) -> str:
+    """Return the address to which a collector takes `what`; InvalidConfigError for another one."""
+    if not endpoint.startswith(("http://", "https://")):
+        raise InvalidConfigError(
+            f"--otlp: expected the address of a collector, http://HOST:4318 as a rule, got {endpoint!r:.80}"
+        )
+    return f"{endpoint.rstrip('/')}/v1/{what}"
+
+
+class Push(ABC):
+    """Thread that pushes to one collector, and says once that it is away and once that it takes
+    again.
+    """
+
+    what: str
+
+    def __init__(self, address: str, period_s: float, say: Callable[[str], None]) -> None:
+        self.address = address
         self._period_s = period_s
         self._say = say
-        self._exporter = OTLPMetricExporter(
-            endpoint=address, timeout=_TIMEOUT_S, compression=Compression.Gzip
-        )
         self._stopping = threading.Event()
         self._is_away = False
-        self._thread = threading.Thread(target=self._run, name="otlp", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"otlp-{self.what}", daemon=True)
+
+    @abstractmethod
+    def push(self) -> bool:
+        """Push once; return whether the collector has taken it."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give a push up that is under way, and all that was opened."""
 
     def start(self) -> None:
         """Push now, and then every period."""
@@ -84,17 +96,8 @@ class OtlpPush:
     def stop(self) -> None:
         """End the thread; a push that is under way is given up."""
         self._stopping.set()
-        self._exporter.shutdown()
-        self._thread.join(_TIMEOUT_S)
-
-    def push(self) -> bool:
-        """Push once; return whether the collector has taken it."""
-        try:
-            cluster = self._model.cluster()
-            views = [self._model.topology(topology_id) for topology_id in cluster.topologies]
-        except StoreUnavailableError:
-            return True  # nothing is known yet
-        return self._exporter.export(metrics_data(cluster, views)) is MetricExportResult.SUCCESS
+        self.close()
+        self._thread.join(TIMEOUT_S)
 
     def _run(self) -> None:
         while not self._stopping.is_set():
@@ -102,13 +105,46 @@ class OtlpPush:
                 is_taken = self.push()
             except Exception as error:  # of the SDK: after any error the page goes on
                 is_taken = False
-                _LOG.debug("push to %s failed", self._address, exc_info=error)
+                _LOG.debug("push to %s failed", self.address, exc_info=error)
             if is_taken == self._is_away and not self._stopping.is_set():
                 self._is_away = not is_taken
                 self._say(
-                    f"{self._address} {'takes metrics again' if is_taken else 'does not take metrics; trying again'}"
+                    f"{self.address} {'takes' if is_taken else 'does not take'} {self.what}"
+                    f"{' again' if is_taken else '; trying again'}"
                 )
             self._stopping.wait(self._period_s)
+
+
+class OtlpPush(Push):
+    """Push of the metrics."""
+
+    what = "metrics"
+
+    def __init__(
+        self,
+        model: ReadModel,
+        endpoint: str,
+        period_s: float = PERIOD_S,
+        say: Callable[[str], None] = warn,
+    ) -> None:
+        super().__init__(address_of(endpoint, self.what), period_s, say)
+        self._model = model
+        self._exporter = OTLPMetricExporter(
+            endpoint=self.address, timeout=TIMEOUT_S, compression=Compression.Gzip
+        )
+
+    def push(self) -> bool:
+        """Push all figures once; True as long as nothing is known yet."""
+        try:
+            cluster = self._model.cluster()
+            views = [self._model.topology(topology_id) for topology_id in cluster.topologies]
+        except StoreUnavailableError:
+            return True
+        return self._exporter.export(metrics_data(cluster, views)) is MetricExportResult.SUCCESS
+
+    def close(self) -> None:
+        """End the exporter."""
+        self._exporter.shutdown()
 
 
 def metrics_data(cluster: ClusterView, views: list[TopologyView]) -> MetricsData:

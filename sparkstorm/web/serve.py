@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
-from sparkstorm.client import connect
+from sparkstorm.client import ClusterClient, connect
 from sparkstorm.errors import InvalidConfigError
 from sparkstorm.insight.sampler import IDLE_PERIOD_MS, PERIOD_MS, Sampler
 from sparkstorm.web.app import make_app
@@ -26,7 +26,7 @@ from sparkstorm.web.security import Access, local_hosts
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sparkstorm.web.otlp import OtlpPush
+    from sparkstorm.web.otlp import Push
 
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _MOST_CONNECTIONS = 200
@@ -58,6 +58,16 @@ class Place:
             raise InvalidConfigError(
                 "another address than loopback needs --name HOST[:PORT], as browsers will ask for it"
             )
+
+
+@dataclass(frozen=True, slots=True)
+class Pushed:
+    """Address of a collector of OpenTelemetry to which metrics go, "" for none, and whether traces
+    go there too.
+    """
+
+    endpoint: str = ""
+    has_traces: bool = False
 
 
 class SamplerThread:
@@ -100,10 +110,10 @@ def options() -> dict[str, Any]:
     }
 
 
-def serve(cluster: str | None, place: Place, say: Callable[[str], None], otlp: str = "") -> None:
-    """Serve the page of a cluster until SIGINT or SIGTERM; `otlp` is the address of a collector to
-    which metrics are pushed.
-    """
+def serve(
+    cluster: str | None, place: Place, say: Callable[[str], None], pushed: Pushed | None = None
+) -> None:
+    """Serve the page of a cluster until SIGINT or SIGTERM, and push to a collector meanwhile."""
     place.check()
     with connect(cluster) as client:
         sampler = Sampler(client.source())
@@ -122,10 +132,10 @@ def serve(cluster: str | None, place: Place, say: Callable[[str], None], otlp: s
             else {}
         )
         server = uvicorn.Server(uvicorn.Config(app, place.address, place.port, **options(), **tls))
-        push = _push(sampler, otlp) if otlp else None
+        pushes = _pushes(sampler, client, lambda: connect(cluster), pushed or Pushed())
         thread = SamplerThread(sampler)
         thread.start()
-        if push is not None:
+        for push in pushes:
             push.start()
         say(
             f"{access.scheme}://{next(iter(place.names), f'{place.address}:{place.port}')}/?token={access.token}"
@@ -139,20 +149,29 @@ def serve(cluster: str | None, place: Place, say: Callable[[str], None], otlp: s
             with _quiet_interrupt():
                 server.run()
         finally:
-            if push is not None:
+            for push in pushes:
                 push.stop()
             thread.stop()
             connections.close()
 
 
-def _push(sampler: Sampler, endpoint: str) -> OtlpPush:
+def _pushes(
+    sampler: Sampler, client: ClusterClient, opened: Callable[[], ClusterClient], pushed: Pushed
+) -> list[Push]:
+    if not pushed.endpoint:
+        return []
     try:
         from sparkstorm.web.otlp import OtlpPush
+        from sparkstorm.web.otlp_traces import TracePush
     except ModuleNotFoundError as error:
         raise InvalidConfigError(
             f"--otlp needs two more packages ({error}): pip install 'sparkstorm[otel]'"
         ) from error
-    return OtlpPush(sampler, endpoint)
+    found: list[Push] = [OtlpPush(sampler, pushed.endpoint)]
+    if pushed.has_traces:
+        client.require_writer()  # a look at messages is a key in the store
+        found.append(TracePush(sampler, opened, pushed.endpoint))
+    return found
 
 
 @contextmanager

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import cast
 
 from starlette.routing import Route
@@ -52,12 +53,15 @@ class SimulatedReader(MomentReader):
 class SimulatedClient(ClusterClient):
     """A client of a simulated cluster."""
 
-    def __init__(self, cluster: LocalCluster, logs: dict[str, bytes]) -> None:
+    def __init__(
+        self, cluster: LocalCluster, logs: dict[str, bytes], is_read_only: bool = False
+    ) -> None:
         super().__init__(
             cluster.storm_state,
             RedisStores(RedisAddress("127.0.0.1", 1)),
             cluster.service,
             merge(cluster.slot_conf),
+            is_read_only=is_read_only,
         )
         self._data, self._logs = cluster.data_plane, logs
 
@@ -72,10 +76,9 @@ class Served:
     run: Watched
     client: TestClient
     id: str
+    opened: Callable[[], SimulatedClient]
     logs: dict[str, bytes] = field(default_factory=dict)
-    routes: list[tuple[str, str]] = field(default_factory=list)  # of REST: method and path
-    # of the page, those that change nothing and end
-    page_routes: list[tuple[str, str]] = field(default_factory=list)
+    routes: set[tuple[str, str]] = field(default_factory=set)  # method and path of each
 
 
 @contextmanager
@@ -83,21 +86,19 @@ def served(is_read_only: bool = False, **conf: object) -> Iterator[Served]:
     """Run a word count and serve it; commands are carried out while the client waits."""
     with watched(**conf) as run:
         logs: dict[str, bytes] = {}
-        connections = Connections(lambda: SimulatedClient(run.cluster, logs))
+        opened = partial(SimulatedClient, run.cluster, logs, is_read_only)
+        connections = Connections(opened)
         commands = Commands(connections, is_read_only)
         rest = rest_routes(run.sampler, commands, {"ui.port": 8080})
-        methods = [
-            ("POST" if "POST" in (each.methods or ()) else "GET", each.path) for each in rest
-        ]
         access = Access(local_hosts(8080), is_read_only=is_read_only)
         of_page = Page(run.sampler, access, connections, "simulated").routes()
         routes = [*rest, *metrics_routes(run.sampler), *of_page]
         app, headers = make_app(routes, access), {"Authorization": f"Bearer {access.token}"}
         with TestClient(app, HOME, raise_server_exceptions=False, headers=headers) as client:
-            asked = [
-                ("GET", each.path)
-                for each in of_page
-                if isinstance(each, Route) and "GET" in (each.methods or ())
-            ]
-            asked.append(("POST", "/page/plan/{verb}"))
-            yield Served(run, client, run.cluster.topology("words").id, logs, methods, asked)
+            known = {
+                (method, each.path)
+                for each in routes
+                if isinstance(each, Route)
+                for method in {"GET", "POST"} & (each.methods or set())
+            }
+            yield Served(run, client, run.cluster.topology("words").id, opened, logs, known)

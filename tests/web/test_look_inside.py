@@ -13,13 +13,13 @@ from tests.web.served import Served, served
 
 
 @contextmanager
-def looking(at: Served) -> Iterator[None]:
+def looking(at: Served, text: str = "two words") -> Iterator[None]:
     """Let the workers look for taps, and work, while the client waits."""
     ended = threading.Event()
 
     def run() -> None:
         while not ended.wait(0.05):
-            at.run.spout.feed(["two words"])
+            at.run.spout.feed([text])
             at.run.cluster.run_until_idle()
             at.run.cluster.advance(seconds=1)
             for slot in at.run.cluster.topology("words").workers:
@@ -80,5 +80,6 @@ def test_a_look_inside_needs_the_right_to_write_and_a_time_that_is_one() -> None
             )
         answer = at.client.post("/page/stacks/words/nowhere:1", json={"seconds": 1})
         assert (
-            answer.status_code == 404 and "has no worker nowhere:1, only" in answer.json()["error"]
+            answer.status_code == 404
+            and "has no worker nowhere:1, only" in answer.json()["errorMessage"]
         )

@@ -13,13 +13,23 @@ from typing import Any
 
 import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from sparkstorm.errors import InvalidConfigError, StoreUnavailableError
+from sparkstorm.cli.__main__ import main
+from sparkstorm.errors import InvalidConfigError, ReadOnlyConnectionError, StoreUnavailableError
 from sparkstorm.insight.reading import Reading
 from sparkstorm.insight.sampler import Sampler
 from sparkstorm.web.metrics import samples_by_family
 from sparkstorm.web.otlp import OtlpPush
+from sparkstorm.web.otlp_traces import TracePush
 from tests.insight.watched import watched
+from tests.web.served import served
+from tests.web.test_look_inside import looking
+
+REQUESTS: dict[str, Any] = {
+    "/v1/metrics": ExportMetricsServiceRequest,
+    "/v1/traces": ExportTraceServiceRequest,
+}
 
 
 @dataclass
@@ -30,6 +40,12 @@ class Collector:
     status: int = 200
     taken: queue.Queue[Any] = field(default_factory=queue.Queue)
     headers: dict[str, str] = field(default_factory=dict)
+
+    def spans(self) -> tuple[dict[str, str], list[Any]]:
+        """Return the attributes of the resource and the spans of the next push."""
+        [resource] = self.taken.get(timeout=30).resource_spans
+        [scope] = resource.scope_spans
+        return labels_of(resource.resource), list(scope.spans)
 
     def metrics(self) -> dict[str, Any]:
         """Return the metrics of the next push by name."""
@@ -49,9 +65,9 @@ def collector() -> Iterator[Collector]:
             body = self.rfile.read(int(self.headers["content-length"]))
             body = gzip.decompress(body) if self.headers.get("content-encoding") == "gzip" else body
             made.headers = {name.lower(): value for name, value in self.headers.items()}
-            if self.path == "/v1/metrics" and made.status == 200:
-                made.taken.put(ExportMetricsServiceRequest.FromString(body))
-            self.send_response(made.status if self.path == "/v1/metrics" else 404)
+            if self.path in REQUESTS and made.status == 200:
+                made.taken.put(REQUESTS[self.path].FromString(body))
+            self.send_response(made.status if self.path in REQUESTS else 404)
             self.send_header("content-length", "0")
             self.end_headers()
 
@@ -152,3 +168,46 @@ def test_an_address_that_is_none_is_refused(address: str) -> None:
         pytest.raises(InvalidConfigError, match="--otlp: expected the address of a collector"),
     ):
         OtlpPush(run.sampler, address)
+
+
+@pytest.mark.slow
+def test_a_collector_reads_the_traces_of_messages_that_ended() -> None:
+    conf: dict[str, Any] = {"topology.max.retries": 0}
+    with served(**conf) as at, collector() as to:
+        at.run.spout.feed(["bad"])  # before the look: it is in no trace
+        push = TracePush(at.run.sampler, at.opened, to.address, 1.0)
+        with looking(at, "a bad word here"):
+            assert push.push()
+        push.close()
+        resource, spans = to.spans()
+    assert (resource["service.name"], resource["service.instance.id"]) == ("words", at.id)
+    by_trace: dict[bytes, list[Any]] = {}
+    for span in spans:
+        assert len(span.trace_id) == 16 and len(span.span_id) == 8
+        by_trace.setdefault(span.trace_id, []).append(span)
+    for message, *events in by_trace.values():
+        assert message.name == "message of lines" and not message.parent_span_id
+        assert len(labels_of(message)["sparkstorm.root"]) == 16
+        assert {span.parent_span_id for span in events} == {message.span_id}
+        assert min(span.start_time_unix_nano for span in events) == message.start_time_unix_nano
+        assert {"lines emitted", "split executed", "count failed", "lines given up"} <= {
+            span.name for span in events
+        }
+        assert message.status.code == 2  # an error
+        [failed] = [span for span in events if span.name == "count failed"]
+        assert "a bad word" in failed.status.message and failed.status.code == 2
+        assert labels_of(failed)["sparkstorm.source"] == "split/default"
+        [emitted] = [span for span in events if span.name == "lines emitted"]
+        assert [each.name for each in emitted.events] == ["commit"]
+    assert len({span.span_id for span in spans}) == len(spans)
+
+
+def test_traces_need_an_address_and_the_right_to_write(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with served(is_read_only=True) as at:
+        push = TracePush(at.run.sampler, at.opened, "http://127.0.0.1:1", 1.0)
+        with pytest.raises(ReadOnlyConnectionError):
+            push.push()
+    assert main(["web", "--cluster", "nowhere.json", "--traces"]) == 1
+    assert "--traces needs --otlp URL" in capsys.readouterr().err
