@@ -2,6 +2,7 @@
 # make test   the whole test suite       make lint, make types, make bench: what they say
 # make chaos SECONDS=600   harm four topologies, simulated and in processes, and report (docs/testing.md)
 # make browser   a walk through the page in headless Chromium, by keyboard, with axe-core (docs/testing.md)
+# make fuzz   Schemathesis against the web server of a simulated cluster, or ARGS='--at ADDRESS' of yours (docs/testing.md)
 # make hosts   a cluster over several hosts (network namespaces; as root), cut, slowed down and switched off (docs/testing.md)
 # make perf   whole pipelines of this tree beside another commit, in turn; fails beyond noise (benchmarks/README.md)
 # make matrix   the oldest and newest of the dependencies, and Pythons, each in an environment of its own (docs/dependencies.md)
@@ -36,7 +37,7 @@ WITH_JAVA = JAVA_HOME="$$($(BIN)/python -m sparkstorm.embedded --install --home)
 # Spark's workers, slots and worker children are interpreters of their own: each would compile all its modules again
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test test-fast lint types bench perf browser chaos asan hosts mutants matrix docs bare wheels install clean
+.PHONY: run test test-fast lint types bench perf browser fuzz chaos asan hosts mutants matrix docs bare wheels install clean
 
 run: $(VENV)/installed
 	@$(WITH_JAVA) && exec spark-submit jobs/run_topology.py $(CONF) $(ARGS)
@@ -73,6 +74,12 @@ hosts: $(VENV)/installed-dev
 browser: $(VENV)/installed-dev
 	@command -v chromium chromium-browser google-chrome chrome >/dev/null || { test "$$(id -u)" = 0 && apt-get update -qq && apt-get install -y -qq chromium >/dev/null; }
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check playwright axe-playwright-python && exec $(BIN)/python -m tests.browser $(ARGS)
+
+# Schemathesis is in an environment of its own: its hypothesis is another one than that of the tests
+fuzz: $(VENV)/installed-dev
+	@test -x $(VENV)/fuzz/bin/schemathesis || { $(BIN)/python -m venv $(VENV)/fuzz && \
+		$(VENV)/fuzz/bin/pip install --quiet --disable-pip-version-check schemathesis==4.32.5; }
+	@exec $(BIN)/python -m tests.web.fuzz $(VENV)/fuzz/bin/schemathesis $(ARGS)
 
 asan: $(VENV)/installed-dev
 	@$(BIN)/python -m pytest -q -rs tests/executor/test_sanitized.py

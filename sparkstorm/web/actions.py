@@ -11,6 +11,7 @@ from sparkstorm.errors import InvalidConfigError
 from sparkstorm.model.assignment import WorkerSlot
 from sparkstorm.model.requests import LOG_LEVELS, LogLevel
 from sparkstorm.model.status import RebalanceOptions
+from sparkstorm.web.answers import checked
 
 Body = Mapping[str, Any]
 _MOST_IDS = 1_000
@@ -84,15 +85,16 @@ def _number(body: Body, key: str, least: int = 0) -> int | None:
 
 
 def _rebalance_options(body: Body) -> RebalanceOptions:
-    executors = body.get("executors") or {}
-    if not isinstance(executors, Mapping) or not all(
-        type(n) is int and 0 < n <= 100_000 for n in executors.values()
-    ):
+    executors = checked(body, "executors", dict, {})
+    if not all(type(n) is int and 0 < n <= 100_000 for n in executors.values()):
         raise InvalidConfigError(
             f"executors: expected numbers of executors by component, got {executors!r:.80}"
         )
     return RebalanceOptions(
-        _number(body, "workers", 1), dict(executors), {}, reassign=body.get("reassign") is True
+        _number(body, "workers", 1),
+        dict(executors),
+        {},
+        reassign=checked(body, "reassign", bool, False),
     )
 
 
@@ -131,9 +133,9 @@ def _rebalance(handle: TopologyHandle, body: Body) -> str:
 
 
 def _restart(handle: TopologyHandle, body: Body) -> str:
-    slot = _text(body, "worker") if body.get("worker") else None
+    slot = checked(body, "worker", str, "")
     try:
-        handle.restart(None if slot is None else WorkerSlot.parse(slot))
+        handle.restart(WorkerSlot.parse(slot) if slot else None)
     except ValueError as error:
         raise InvalidConfigError(f"worker {slot!r:.80}: {error}") from None
     return (
@@ -141,14 +143,26 @@ def _restart(handle: TopologyHandle, body: Body) -> str:
     )
 
 
-def _log_level(handle: TopologyHandle, body: Body) -> str:
+def _level(body: Body) -> tuple[str, LogLevel]:
+    """Return a logger, "" for the root one, and its level."""
     level = body.get("level")
     if level not in (*LOG_LEVELS, ""):
         raise InvalidConfigError(
             f"level: expected one of {', '.join(LOG_LEVELS)} or nothing, got {level!r:.40}"
         )
-    logger = str(body.get("logger") or "")
-    handle.set_log_level({logger: LogLevel(str(level), 1_000 * (_number(body, "secs") or 0))})
+    secs = _number(body, "secs") or 0
+    return checked(body, "logger", str, ""), LogLevel(str(level), 1_000 * secs)
+
+
+def _step(body: Body) -> str:
+    step = body.get("step")
+    if step not in ("continue", "complete", "rollback"):
+        raise InvalidConfigError(f"step: expected continue, complete or rollback, got {step!r:.40}")
+    return str(step)
+
+
+def _log_level(handle: TopologyHandle, body: Body) -> str:
+    handle.set_log_level(dict([_level(body)]))
     return f"the workers of {handle.topology_id} take the level over"
 
 
@@ -163,15 +177,13 @@ def _drop(handle: TopologyHandle, body: Body) -> str:
 
 
 def _upgrade(handle: TopologyHandle, body: Body) -> str:
-    step = body.get("step")
+    step = _step(body)
     if step == "continue":
         handle.upgrade.go_on(worker_num=_number(body, "workers", 1) or 1)
     elif step == "complete":
         handle.upgrade.complete()
-    elif step == "rollback":
-        handle.upgrade.roll_back()
     else:
-        raise InvalidConfigError(f"step: expected continue, complete or rollback, got {step!r:.40}")
+        handle.upgrade.roll_back()
     return f"upgrade of {handle.topology_id}: {step} is accepted"
 
 
@@ -195,16 +207,16 @@ def _kill_words(body: Body) -> list[str]:
 
 
 def _level_words(body: Body) -> list[str]:
-    secs = _number(body, "secs")
-    level = f"{body.get('level') or 'RESET'}{f':{secs}' if secs and body.get('level') else ''}"
-    return ["log-level", _text(body, "topology"), f"{body.get('logger') or 'root'}={level}"]
+    logger, wanted = _level(body)
+    secs = wanted.timeout_ms // 1_000
+    level = f"{wanted.level or 'RESET'}{f':{secs}' if secs and wanted.level else ''}"
+    return ["log-level", _text(body, "topology"), f"{logger or 'root'}={level}"]
 
 
 def _upgrade_words(body: Body) -> list[str]:
-    number = (
-        ["--num", str(_number(body, "workers", 1) or 1)] if body.get("step") == "continue" else []
-    )
-    return ["upgrade", str(body.get("step")), _text(body, "topology"), *number]
+    step = _step(body)
+    number = ["--num", str(_number(body, "workers", 1) or 1)] if step == "continue" else []
+    return ["upgrade", step, _text(body, "topology"), *number]
 
 
 _COMMANDS: Mapping[str, Callable[[Body], list[str]]] = {
@@ -215,7 +227,7 @@ _COMMANDS: Mapping[str, Callable[[Body], list[str]]] = {
     "restart": lambda body: [
         "restart",
         _text(body, "topology"),
-        *(["--worker", body["worker"]] if body.get("worker") else []),
+        *(["--worker", worker] if (worker := checked(body, "worker", str, "")) else []),
     ],
     "log-level": _level_words,
     "upgrade": _upgrade_words,

@@ -19,12 +19,14 @@ from sparkstorm.errors import (
     InvalidConfigError,
     InvalidTopologyError,
     NotAliveError,
+    OneStoreAwayError,
     ReadOnlyConnectionError,
     SparkStormError,
+    StateConflictError,
     StoreUnavailableError,
 )
+from sparkstorm.web.security import error_fields
 
-MOST_BODY_BYTES = 65_536
 MOST_NAME_CHARS = 300
 _DEEPEST = 20
 _STATUS = {
@@ -33,16 +35,11 @@ _STATUS = {
     InvalidConfigError: 400,
     InvalidTopologyError: 400,
     IllegalTransitionError: 409,
+    StateConflictError: 409,
     StoreUnavailableError: 503,
+    OneStoreAwayError: 503,
 }
-_REASONS = {
-    400: "Bad Request",
-    403: "Forbidden",
-    404: "Not Found",
-    409: "Conflict",
-    413: "Content Too Large",
-}
-_REASONS |= {500: "Internal Server Error", 503: "Service Unavailable"}
+_FAULT = "this answer could not be made; the log of the web process says why"
 _LOG = logging.getLogger("sparkstorm.web")
 
 Answer = Callable[[Request], Any]
@@ -59,10 +56,18 @@ def json_response(value: Any, status: int = 200) -> Response:
 
 
 def error_response(status: int, sentence: str) -> Response:
-    """Return an error as Storm's REST does."""
-    return json_response(
-        {"error": f"{status} {_REASONS.get(status, 'Error')}", "errorMessage": sentence}, status
-    )
+    """Return an error in the form that Storm's REST has, and every route of ours too."""
+    return json_response(error_fields(status, sentence), status)
+
+
+def refusal(error: Exception) -> Response:
+    """Return an error of ours as one sentence with the status that fits it; any other one is a
+    fault of the server, and only its log has it.
+    """
+    if not isinstance(error, SparkStormError):
+        return error_response(500, _FAULT)
+    status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 500)
+    return error_response(status, str(error).partition("\n")[0])
 
 
 def reading(answer: Answer) -> Callable[[Request], Awaitable[Response]]:
@@ -80,7 +85,7 @@ def acting(act: Act) -> Callable[[Request], Awaitable[Response]]:
 
     async def endpoint(request: Request) -> Response:
         try:
-            body = await _body(request)
+            body = await body_of(request)
         except HTTPException as error:
             return error_response(error.status_code, error.detail)
         return await to_thread.run_sync(lambda: guarded(lambda: json_response(act(request, body))))
@@ -94,21 +99,17 @@ def guarded(answer: Callable[[], Response]) -> Response:
     try:
         return answer()
     except SparkStormError as error:
-        status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 500)
-        return error_response(status, str(error).partition("\n")[0])
-    except Exception:
+        return refusal(error)
+    except Exception as error:
         _LOG.exception("an answer could not be made")
-        return error_response(
-            500, "this answer could not be made; the log of the web process says why"
-        )
+        return refusal(error)
 
 
-async def _body(request: Request) -> dict[str, Any]:
-    data = b""
-    async for part in request.stream():
-        data += part
-        if len(data) > MOST_BODY_BYTES:
-            raise HTTPException(413, f"the body has more than {MOST_BODY_BYTES:,} bytes")
+async def body_of(request: Request) -> dict[str, Any]:
+    """Return the body, a JSON object, whose size and time the guard limits; an empty one is an
+    empty object. HTTPException 400 for another one.
+    """
+    data = await request.body()
     if not data.strip():
         return {}
     try:

@@ -11,27 +11,17 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from sparkstorm.errors import (
-    NotAliveError,
-    ReadOnlyConnectionError,
-    SparkStormError,
-    StoreUnavailableError,
-)
+from sparkstorm.errors import SparkStormError
+from sparkstorm.web.answers import error_response, refusal
 from sparkstorm.web.security import Access, Guard
-
-_STATUS: Sequence[tuple[type[SparkStormError], int]] = (
-    (ReadOnlyConnectionError, 403),
-    (NotAliveError, 404),
-    (StoreUnavailableError, 503),
-)
 
 
 def make_app(routes: Sequence[BaseRoute], access: Access) -> Guard:
     """Return the application, guarded."""
-    handlers = {SparkStormError: _refused, HTTPException: _http}
+    handlers = {SparkStormError: _refused, HTTPException: _http, Exception: _refused}
     app = Starlette(
         routes=list(routes),
         middleware=[Middleware(GZipMiddleware, 1_000)],
@@ -41,11 +31,11 @@ def make_app(routes: Sequence[BaseRoute], access: Access) -> Guard:
 
 
 def _refused(request: Request, error: Exception) -> Response:
-    """Return one sentence and the status that fits an error of ours."""
-    status = next((status for kind, status in _STATUS if isinstance(error, kind)), 400)
-    return JSONResponse({"error": str(error)}, status)
+    return refusal(error)
 
 
 def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return JSONResponse({"error": error.detail}, error.status_code, headers=error.headers)
+    found = error_response(error.status_code, error.detail)
+    found.headers.update(error.headers or {})
+    return found

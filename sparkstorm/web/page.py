@@ -33,6 +33,7 @@ from sparkstorm.notebook.flame_graph import boxes, figures
 from sparkstorm.recording.capsule_files import ENDING, write_capsule
 from sparkstorm.recording.capsule_tests import name_of_test, text_of_test
 from sparkstorm.web import actions
+from sparkstorm.web.answers import body_of
 from sparkstorm.web.commands import Connections
 from sparkstorm.web.live import Shared, cluster_record, delta, topology_record
 from sparkstorm.web.security import Access
@@ -266,14 +267,11 @@ class Page:
         """Follow a sample of messages for some seconds; return the failed and the slowest."""
         self._require_writer("a tap is a key in the store")
         name = request.path_params["topology"]
-        seconds = _seconds(await _body(request))
+        seconds = _seconds(await body_of(request))
         view = self._model.topology(name)
-        rate = sum(
-            each.windows["1m"].emitted_per_s or 0.0
-            for each in view.components.values()
-            if each.kind == "spout"
+        found = await self._ask(
+            lambda client: client.topology(name).traces(seconds, view.spouts_per_s)
         )
-        found = await self._ask(lambda client: client.topology(name).traces(seconds, rate))
         kept = [
             {
                 "root": each.root,
@@ -290,7 +288,7 @@ class Page:
         self._require_writer("a tap is a key in the store")
         name = request.path_params["topology"]
         slot = request.path_params["slot"]
-        seconds = _seconds(await _body(request))
+        seconds = _seconds(await body_of(request))
         found = await self._ask(lambda client: client.topology(name).stacks(slot, seconds))
         drawn, idle = boxes(found.stacks, found.samples, found.seconds)
         shown_boxes = [
@@ -304,7 +302,7 @@ class Page:
         """Return what an action would do, and its command line; nothing is changed."""
         self._require_writer("a plan is a request")
         verb = request.path_params["verb"]
-        body = await _body(request)
+        body = await body_of(request)
         if verb != "rebalance":
             return JSONResponse({"command": actions.command(verb, body)})
         return JSONResponse(await self._ask(lambda client: actions.plan(client, verb, body)))
@@ -313,7 +311,7 @@ class Page:
         """Carry an action out, and answer when it is done."""
         self._require_writer("an action changes the cluster")
         verb = request.path_params["verb"]
-        body = await _body(request)
+        body = await body_of(request)
         actions.command(verb, body)  # refuses wrong arguments before a connection is opened
         return JSONResponse(
             {"done": await self._ask(lambda client: actions.carry_out(client, verb, body))}
@@ -352,16 +350,6 @@ def _seconds(body: Mapping[str, Any]) -> float:
             f"seconds: expected an integer from 1 to {_LONGEST_LOOK_S}, got {seconds!r:.40}"
         )
     return float(seconds)
-
-
-async def _body(request: Request) -> Mapping[str, Any]:
-    try:
-        body = json.loads(await request.body())
-    except (ValueError, RecursionError) as error:
-        raise InvalidConfigError(f"the body of the request is no JSON: {error!s:.80}") from None
-    if not isinstance(body, dict):
-        raise InvalidConfigError("the body of the request must be a JSON object")
-    return body
 
 
 def _text(record: Any) -> str:

@@ -14,34 +14,20 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from sparkstorm.errors import InvalidConfigError, NotAliveError, SparkStormError
-from sparkstorm.insight.records import ClusterView, ComponentView, TopologyView, Window, to_json
+from sparkstorm.insight.records import TopologyView, to_json
 from sparkstorm.insight.sampler import ReadModel, check_component, check_window
 from sparkstorm.model.requests import RequestKind
-from sparkstorm.web.answers import acting, checked, error_response, path_name, reading
+from sparkstorm.web.answers import acting, checked, error_response, path_name, reading, refusal
 from sparkstorm.web.commands import Commands
-from sparkstorm.web.openapi import openapi
+from sparkstorm.web.openapi import OURS, openapi
 from sparkstorm.web.storm_rest import rebalance_options, storm_routes
 
-BASE = "/api/sparkstorm/v1"
 MOST_STREAMS = 100
 _HOST_VERBS = {
     "drain": RequestKind.DRAIN_HOST,
     "exclude": RequestKind.EXCLUDE_HOST,
     "include": RequestKind.INCLUDE_HOST,
 }
-DESCRIBED: Mapping[str, tuple[str, Any, tuple[str, ...]]] = {
-    f"{BASE}/cluster": ("the cluster", ClusterView, ("at",)),
-    f"{BASE}/moments": ("times for which the past is kept", dict[str, list[int]], ()),
-    f"{BASE}/topology/{{name}}": ("one topology, by name or id", TopologyView, ("at",)),
-    f"{BASE}/topology/{{name}}/component/{{component}}": ("one component", ComponentView, ("at",)),
-    f"{BASE}/topology/{{name}}/task/{{task}}": ("windows of one task", dict[str, Window], ("at",)),
-    f"{BASE}/topology/{{name}}/series": (
-        "time series",
-        dict[str, list[float | None]],
-        ("window", "component"),
-    ),
-}
-"""Routes that return records, with their types and queries: the source of /api/openapi.json."""
 
 
 def rest_routes(
@@ -64,14 +50,14 @@ def rest_routes(
         "/host/{host}/{verb}": at.mark_host,
     }
     found = [
-        Route(BASE + path, reading(answer), methods=["GET"])
+        Route(OURS + path, reading(answer), methods=["GET"])
         for path, answer in answer_by_path.items()
     ]
     found += [
-        Route(BASE + path, acting(act), methods=["POST"]) for path, act in act_by_path.items()
+        Route(OURS + path, acting(act), methods=["POST"]) for path, act in act_by_path.items()
     ]
-    found.append(Route(f"{BASE}/stream", _Streams(model), methods=["GET"]))
-    found.append(Route("/api/openapi.json", reading(lambda _: openapi(DESCRIBED)), methods=["GET"]))
+    found.append(Route(f"{OURS}/stream", _Streams(model), methods=["GET"]))
+    found.append(Route("/api/openapi.json", reading(lambda _: openapi()), methods=["GET"]))
     return storm_routes(model, commands, conf) + found
 
 
@@ -129,6 +115,9 @@ class _Rest:
     def mark_host(self, request: Request, body: Any) -> Any:
         host = path_name(request, "host")
         verb = path_name(request, "verb")
+        hosts = self._model.cluster().hosts
+        if host not in hosts:
+            raise NotAliveError(f"the cluster has no host {host:.80}, only {', '.join(hosts)}")
         if verb not in _HOST_VERBS:
             raise InvalidConfigError(
                 f"a host can be marked by {', '.join(_HOST_VERBS)}, not {verb!r:.40}"
@@ -167,7 +156,7 @@ class _Streams:
         try:
             self._shown(request.query_params.get("topology"))
         except SparkStormError as error:
-            return error_response(404, str(error))
+            return refusal(error)
         headers = {
             "Cache-Control": "no-cache, no-store",
             "X-Accel-Buffering": "no",

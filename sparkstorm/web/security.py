@@ -14,6 +14,7 @@ import json
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from http.cookies import CookieError, SimpleCookie
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode
@@ -24,7 +25,7 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Message, Receive, Send], Awaitable[None]]
 
 CSRF_HEADER: Final = "x-sparkstorm-csrf"
-BODY_BYTES: Final = 1 << 20
+BODY_BYTES: Final = 65_536  # a thousand ids of dead letters have 20,000
 BODY_SECS: Final = 10.0
 _SAFE = ("GET", "HEAD")
 _OPEN = "/static/"
@@ -249,8 +250,13 @@ def _with_headers(send: Send, is_kept: bool) -> Send:
     return sent
 
 
+def error_fields(status: int, sentence: str) -> dict[str, str]:
+    """Return the body of an error: Storm's fields."""
+    return {"error": f"{status} {HTTPStatus(status).phrase}", "errorMessage": sentence}
+
+
 async def _answer(send: Send, status: int, reason: str) -> None:
-    body = json.dumps({"error": reason}).encode()
+    body = json.dumps(error_fields(status, reason)).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

@@ -59,11 +59,11 @@ def storm_routes(
         "/topology/{id}/deactivate": at.deactivate,
         "/topology/{id}/rebalance/{seconds}": at.rebalance,
         "/topology/{id}/kill/{seconds}": at.kill,
-        "/topology/{id}/logconfig": at.set_log_config,
         "/topology/{id}/profiling/restartworker/{worker}": at.restart,
     }
     found = [Route(BASE + path, reading(answer), methods=["GET"]) for path, answer in looks.items()]
-    found.append(Route(f"{BASE}/topology/{{id}}/logconfig", acting(at.log_config), methods=["GET"]))
+    path = f"{BASE}/topology/{{id}}/logconfig"  # one route, so that a 405 names both methods
+    found.append(Route(path, acting(at.log_config), methods=["GET", "POST"]))
     found += [Route(BASE + path, acting(act), methods=["POST"]) for path, act in acts.items()]
     return found + log_routes(model, commands, BASE)
 
@@ -168,11 +168,14 @@ class _Storm:
         self.commands.restart(view.name, view.id, WorkerSlot.parse(slots[0]))
         return {"status": "ok", "id": worker}
 
-    def log_config(self, request: Request, _: Any) -> Any:
+    def log_config(self, request: Request, body: Any) -> Any:
+        """Return the levels, after those of a POST were set."""
+        if request.method == "POST":
+            self._set_log_config(request, body)
         levels = self.commands.log_levels(self.view(request).id)
         return {"namedLoggerLevels": {name or _ROOT: _level(each) for name, each in levels.items()}}
 
-    def set_log_config(self, request: Request, body: Any) -> Any:
+    def _set_log_config(self, request: Request, body: Any) -> None:
         view = self.view(request)
         levels = {}
         for name, each in checked(body, "namedLoggerLevels", dict, {}).items():
@@ -184,7 +187,6 @@ class _Storm:
             timeout = checked(each, "timeout", int, 0)
             levels["" if name == _ROOT else name] = LogLevel(level or "", timeout * 1000)
         self.commands.set_log_levels(view.name, view.id, levels)
-        return self.log_config(request, body)
 
 
 def rebalance_options(body: Mapping[str, Any]) -> RebalanceOptions:

@@ -148,7 +148,7 @@ def test_a_delta_has_new_changed_and_gone_values() -> None:
 def test_a_wrong_question_gets_a_sentence(path: str, status: int) -> None:
     with page() as (client, _, _):
         answer = client.get(path)
-        assert answer.status_code == status and answer.json()["error"]
+        assert answer.status_code == status and answer.json()["errorMessage"]
 
 
 def test_a_read_only_connection_sees_no_tuples_and_no_logs() -> None:
@@ -169,7 +169,10 @@ def test_a_read_only_connection_sees_no_tuples_and_no_logs() -> None:
 def test_stores_that_are_away_leave_the_page_answering() -> None:
     with page() as (client, _, _):
         answer = client.get("/page/letters/words")
-        assert (answer.status_code, answer.json()["error"]) == (503, "ZooKeeper does not answer")
+        assert (answer.status_code, answer.json()["errorMessage"]) == (
+            503,
+            "ZooKeeper does not answer",
+        )
         assert client.post("/page/do/activate", json={"topology": "words"}).status_code == 503
         assert client.post("/page/plan/activate", json={"topology": "words"}).json() == {
             "command": "sparkstorm activate words"
@@ -182,9 +185,11 @@ def test_a_body_that_is_no_object_is_refused() -> None:
         access = Access(local_hosts(8080))
         app = make_app(Page(run.sampler, access, Connections(nowhere), "test").routes(), access)
         client = TestClient(app, base_url=HOME, headers={"authorization": f"Bearer {access.token}"})
-        for body in (b"", b"[]", b"{", b"[" * 100_000):
+        for body in (b"", b"[]", b"{", b"[" * 50_000):
             assert client.post("/page/plan/kill", content=body).status_code == 400
-        assert "there is no action" in client.post("/page/plan/none", json={}).json()["error"]
+        assert (
+            "there is no action" in client.post("/page/plan/none", json={}).json()["errorMessage"]
+        )
 
 
 @pytest.mark.parametrize(
@@ -226,6 +231,12 @@ def test_an_action_has_the_command_line_that_the_command_takes(
         ("rebalance", {"topology": "w", "executors": {"c": 0}}),
         ("drop", {"topology": "w", "ids": []}),
         ("drop", {"topology": "w", "ids": "all"}),
+        ("restart", {"topology": "w", "worker": 5}),
+        ("rebalance", {"topology": "w", "reassign": "yes"}),
+        ("rebalance", {"topology": "w", "executors": []}),
+        ("log-level", {"topology": "w", "level": "LOUD"}),
+        ("log-level", {"topology": "w", "level": "INFO", "logger": 1}),
+        ("upgrade", {"topology": "w", "step": "forward"}),
     ],
 )
 def test_an_action_with_wrong_arguments_is_refused(verb: str, body: dict[str, Any]) -> None:

@@ -53,7 +53,7 @@ def test_the_token_becomes_a_cookie_that_scripts_and_other_sites_do_not_get() ->
 def test_without_the_token_nothing_is_shown(query: dict[str, str]) -> None:
     made, _ = client()
     answer = made.get("/", params=query)
-    assert answer.status_code == 401 and "sparkstorm web" in answer.json()["error"]
+    assert answer.status_code == 401 and "sparkstorm web" in answer.json()["errorMessage"]
 
 
 def test_the_token_does_not_lead_to_another_site() -> None:
@@ -126,7 +126,7 @@ def test_a_read_only_connection_changes_nothing() -> None:
         {"authorization": f"Bearer {access.token}"},
     ):
         answer = made.post("/do", headers=headers)
-        assert answer.status_code == 403 and "read-only" in answer.json()["error"]
+        assert answer.status_code == 403 and "read-only" in answer.json()["errorMessage"]
     assert made.get("/").status_code == 200
 
 

@@ -61,8 +61,8 @@ export async function post(path, body) {
   return answer(await fetch(path, { method: "POST", headers: { "content-type": "application/json", "x-sparkstorm-csrf": session.csrf }, body: JSON.stringify(body) }));
 }
 async function answer(response) {
-  const found = await response.json().catch(() => ({ error: `the server answered ${response.status}` }));
-  if (!response.ok) throw new Error(found.error || `the server answered ${response.status}`);
+  const found = await response.json().catch(() => ({}));
+  if (!response.ok) throw new Error(found.errorMessage || `the server answered ${response.status}`);
   return found;
 }
 export function merge(old, change) {
