@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-from typing import Any
+from itertools import groupby, pairwise
+from typing import Any, ClassVar
 
 import pytest
 
-from sparkstorm.api import BasicBolt, BasicOutputCollector, Spout, Tuple
+from sparkstorm.api import BasicBolt, BasicOutputCollector, Spout, TopologyBuilder, Tuple
 from sparkstorm.settings import EpochSettings
 from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster
 from sparkstorm.testing.in_process_worker import InProcessWorker
@@ -15,6 +15,7 @@ from sparkstorm.testing.sim_transport import SimTransport
 from sparkstorm.transport.base import Commit, Pressure
 from sparkstorm.worker.epoch_budget import Budget
 from tests.worker.building import Pass, chain
+from tests.worker.by_hand import Workers
 
 KB = 1024
 
@@ -55,6 +56,25 @@ class Heavy(Spout):
         return not self.left
 
 
+class Noted(Spout):
+    """Notes which task emits each of its thousand rows."""
+
+    outputs = ("number",)
+    tasks: ClassVar[list[int]] = []
+
+    def open(self, conf: Any, context: Any, collector: Any) -> None:
+        self.collector, self.task, self.left = collector, context.task_id, 1000
+
+    def next_tuple(self) -> None:
+        if self.left:
+            self.left -= 1
+            self.tasks.append(self.task)
+            self.collector.emit((self.left,), self.left)
+
+    def is_exhausted(self) -> bool:
+        return not self.left
+
+
 class Many(BasicBolt):
     """Makes thirty rows of 8 kB of every row."""
 
@@ -77,6 +97,25 @@ def test_an_epoch_ends_when_enough_rows_were_executed(workers: int) -> None:
         assert executed[-1] == 1000
         # and what was begun is finished
         assert max(after - before for before, after in pairwise(executed)) <= 2 * rows
+
+
+def test_of_many_spout_tasks_a_few_emit_in_a_turn_and_all_in_time() -> None:
+    builder = TopologyBuilder()
+    builder.set_spout("spout", Noted(), 16)
+    builder.set_bolt("capture", CaptureBolt()).global_grouping("spout")
+    Noted.tasks.clear()
+    workers = Workers(builder.build(), {})
+    worker = workers.claim("n:1", ["spout", "capture", "__acker"])
+    workers.step(worker, times=50)
+    found, counts, most_apart = Noted.tasks, dict.fromkeys(Noted.tasks, 0), 0
+    for task in found:
+        counts[task] += 1
+        if max(counts.values()) < 1000:
+            most_apart = max(most_apart, max(counts.values()) - min(counts.values()))
+    assert len(counts) == 16 and set(counts.values()) == {1000}
+    # once each is known to be fast: simulated time stands still in a step
+    assert max(len(list(run)) for _, run in groupby(found)) == 128
+    assert most_apart <= 2 * 128
 
 
 @pytest.mark.parametrize("workers", [1, 3])
