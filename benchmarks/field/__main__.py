@@ -38,6 +38,7 @@ from benchmarks.field.systems import (
     replayed,
     replayed_locally,
     spark,
+    storm_names,
     storms,
 )
 from benchmarks.pipeline import cluster
@@ -83,8 +84,9 @@ def all_systems(
         for by in ("rows", "columns")
     ]
     found.append(System("SparkStorm replay_locally", _everything, replayed_locally))
-    if is_wanted("Storm 3.2.0") or is_wanted("Storm 2.8.3"):
-        peers, missing = storms((1,) if options.one_jvm else (1, 2))
+    workers = (1,) if options.one_jvm else (1, 2)
+    if any(map(is_wanted, storm_names(workers))):
+        peers, missing = storms(workers)
         found = found + peers
         lines = lines + missing
     makers: list[Callable[[], System]] = [partial(flink, "sql"), partial(flink, "datastream")]

@@ -359,17 +359,29 @@ def storms(workers: Sequence[int]) -> tuple[list[System], list[str]]:
             lines.append(f"Storm {found}: not here; {error}")
     if not path:
         return [], lines
-    ways = [("tuned", "rich", n) for n in workers] + [("tuned", "basic", 1), ("shipped", "rich", 1)]
-    return [_storm(path, found, *way) for way in ways], lines
+    return [_storm(path, found, *way) for way in _ways(workers)], lines
 
 
-def _storm(path: str, storm: str, style: str, form: str, workers: int) -> System:
+def storm_names(workers: Sequence[int]) -> list[str]:
+    """Return the names of the ways of all versions, without looking for one."""
+    return [_storm_name(each, *way) for each in STORM_VERSIONS for way in _ways(workers)]
+
+
+def _ways(workers: Sequence[int]) -> list[tuple[str, str, int]]:
+    """Return style, form of the bolts and number of workers of each way."""
+    return [("tuned", "rich", n) for n in workers] + [("tuned", "basic", 1), ("shipped", "rich", 1)]
+
+
+def _storm_name(storm: str, style: str, form: str, workers: int) -> str:
     words = [
         f"Storm {storm}",
         "as shipped" if style == "shipped" else "tuned",
         f"{workers} JVM{'s' * (workers > 1)}",
     ]
-    words += ["BaseBasicBolt"] if form == "basic" else []
+    return ", ".join(words + ["BaseBasicBolt"] * (form == "basic"))
+
+
+def _storm(path: str, storm: str, style: str, form: str, workers: int) -> System:
     takes = _STORM_KINDS.__contains__
 
     def run_storm(work: Work) -> Took:
@@ -402,7 +414,7 @@ def _storm(path: str, storm: str, style: str, form: str, workers: int) -> System
             _windows_of(once) if work.case.name == "yahoo" else {**once},
         )
 
-    return System(", ".join(words), takes, run_storm)
+    return System(_storm_name(storm, style, form, workers), takes, run_storm)
 
 
 def cpu_of_storm() -> float:

@@ -12,7 +12,15 @@ import pytest
 from benchmarks.field import nexmark, storm_perf, yahoo
 from benchmarks.field.__main__ import BARE, measure, table
 from benchmarks.field.case import TASKS, Case, Feed, Generator, chunks_of, difference, rows_of
-from benchmarks.field.systems import System, Took, Work, WrongAnswerError, bare_loop, make_work
+from benchmarks.field.systems import (
+    System,
+    Took,
+    Work,
+    WrongAnswerError,
+    bare_loop,
+    make_work,
+    storm_names,
+)
 from sparkstorm.replay import EventTime, replay_locally
 from sparkstorm.testing import LocalCluster, complete_topology
 
@@ -196,3 +204,12 @@ def test_a_peer_that_fails_is_left_out_with_a_line_and_ours_is_not(tmp_path: Pat
     assert lines == ["id bolt, Storm: no JVM"]
     with pytest.raises(WrongAnswerError):
         list(measure(work, [System("SparkStorm", bool, fail)], 2, lines))
+
+
+def test_a_word_chooses_one_way_of_storm_by_its_name() -> None:
+    found = [name for name in storm_names([1]) if name.startswith("Storm 2.8.3")]
+    assert found == [
+        "Storm 2.8.3, tuned, 1 JVM",
+        "Storm 2.8.3, tuned, 1 JVM, BaseBasicBolt",
+        "Storm 2.8.3, as shipped, 1 JVM",
+    ]
