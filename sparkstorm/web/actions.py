@@ -11,7 +11,7 @@ from sparkstorm.errors import InvalidConfigError
 from sparkstorm.model.assignment import WorkerSlot
 from sparkstorm.model.requests import LOG_LEVELS, LogLevel
 from sparkstorm.model.status import RebalanceOptions
-from sparkstorm.web.answers import checked
+from sparkstorm.web.answers import checked, whole
 
 Body = Mapping[str, Any]
 _MOST_IDS = 1_000
@@ -76,7 +76,7 @@ def _text(body: Body, key: str) -> str:
 
 
 def _number(body: Body, key: str, least: int = 0) -> int | None:
-    value = body.get(key)
+    value = whole(body.get(key))
     if value is None:
         return None
     if type(value) is not int or not least <= value <= 1_000_000:
@@ -85,14 +85,14 @@ def _number(body: Body, key: str, least: int = 0) -> int | None:
 
 
 def _rebalance_options(body: Body) -> RebalanceOptions:
-    executors = checked(body, "executors", dict, {})
+    executors = {name: whole(n) for name, n in checked(body, "executors", dict, {}).items()}
     if not all(type(n) is int and 0 < n <= 100_000 for n in executors.values()):
         raise InvalidConfigError(
             f"executors: expected numbers of executors by component, got {executors!r:.80}"
         )
     return RebalanceOptions(
         _number(body, "workers", 1),
-        dict(executors),
+        executors,
         {},
         reassign=checked(body, "reassign", bool, False),
     )
@@ -203,6 +203,7 @@ def _rebalance_words(body: Body) -> list[str]:
 
 def _kill_words(body: Body) -> list[str]:
     wait = _number(body, "wait")
+    checked(body, "typed", str, "")
     return ["kill", _text(body, "topology"), *(["--wait", str(wait)] if wait is not None else [])]
 
 

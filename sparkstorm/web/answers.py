@@ -147,9 +147,16 @@ def seconds(text: str) -> float:
     return float(text)
 
 
+def whole(value: Any) -> Any:
+    """Return a float that is a whole number as an int: JSON has one kind of number, and a client
+    may write 4.0.
+    """
+    return int(value) if type(value) is float and value.is_integer() else value
+
+
 def checked(body: Mapping[str, Any], name: str, kind: type, default: Any) -> Any:
     """Return a field of a body; InvalidConfigError when it has another type."""
-    value = body.get(name, default)
+    value = whole(body.get(name, default))
     if value is not default and type(value) is not kind:
         raise InvalidConfigError(f"{name} in the body: expected {kind.__name__}, got {value!r:.60}")
     return value

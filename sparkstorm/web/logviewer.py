@@ -29,7 +29,7 @@ FILE = "worker.log"
 _LENGTH = 51_200
 _MOST_LENGTH = 1 << 20
 _MOST_MATCHES = 100
-_MOST_SEARCH_BYTES = 1_024
+_MOST_SEARCH_CHARS = 1_024
 _AROUND = 128  # bytes shown before and after a match
 
 
@@ -219,9 +219,9 @@ class _Logs:
 
 def _search_of(request: Request) -> tuple[str, int]:
     wanted = request.query_params.get("search-string", "")
-    if not 0 < len(wanted.encode("utf-8", "replace")) <= _MOST_SEARCH_BYTES:
+    if not 0 < len(wanted) <= _MOST_SEARCH_CHARS:
         raise InvalidConfigError(
-            f"search-string: expected a text of 1 to {_MOST_SEARCH_BYTES:,} bytes"
+            f"search-string: expected a text of 1 to {_MOST_SEARCH_CHARS:,} characters"
         )
     return wanted, min(_MOST_MATCHES, _number(request, "num-matches", 10, 1))
 

@@ -12,7 +12,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from sparkstorm import __version__
 from sparkstorm.insight import records
 from sparkstorm.insight.records import ClusterView, ComponentView, TopologyView, Window
-from sparkstorm.model.requests import HOST_KINDS, LOG_LEVELS
+from sparkstorm.model.requests import HOST_KINDS, LOG_LEVELS, MAX_WAIT_MS
 
 _PLAIN = {int: "integer", float: "number", str: "string", bool: "boolean", type(None): "null"}
 ERROR = {
@@ -74,6 +74,7 @@ def _object(**properties: Any) -> dict[str, Any]:
     return {"type": "object", "properties": properties}
 
 
+_YEAR_S = MAX_WAIT_MS // 1_000
 _TEXT = {"type": "string"}
 _MOMENT = {**_whole(0, 10**15 - 1), "description": "milliseconds since the epoch"}
 _NUMBER = _whole(0, 10**12 - 1)
@@ -81,13 +82,14 @@ _COUNTS = {"type": "object", "additionalProperties": _whole(1, 100_000)}
 _STORM_WINDOW = {"enum": [":all-time", "600", "10800", "86400"]}
 _REBALANCE = {
     **_object(
-        numWorkers=_whole(1, 100_000),
+        numWorkers={"type": "integer", "minimum": 1},
         executors=_COUNTS,
         reassign={"type": "boolean"},
     ),
     "additionalProperties": False,
 }
-_LEVEL = _object(target_level={"enum": [*LOG_LEVELS, "", None]}, timeout=_whole(0, 10**6))
+_LEVEL = _object(target_level={"enum": [*LOG_LEVELS, "", None]}, timeout=_whole(0, _YEAR_S))
+_LEVELS = {"type": "object", "additionalProperties": _LEVEL, "minProperties": 1}
 _LOOK = _object(seconds=_whole(1, 60))
 
 
@@ -126,8 +128,9 @@ _QUERIES: Mapping[str, Mapping[str, Any]] = {
     **dict.fromkeys(
         ("component", "topology", "sys", "id", "host", "file", "grep", "topoId", "port"), _TEXT
     ),
-    **dict.fromkeys(("after", "q", "message"), _TEXT),
-    "search-string": {"type": "string", "minLength": 1, "maxLength": 200},
+    **dict.fromkeys(("q", "message"), _TEXT),
+    "after": {"type": "string", "pattern": "^[0-9]{1,19}(-[0-9]{1,19})?$"},
+    "search-string": {"type": "string", "minLength": 1, "maxLength": 1_024},
     "num-matches": {**_NUMBER, "minimum": 1},
     "length": {**_NUMBER, "minimum": 1},
     "start": _NUMBER,
@@ -138,7 +141,7 @@ _QUERIES: Mapping[str, Mapping[str, Any]] = {
 OURS, STORMS, PAGE = "/api/sparkstorm/v1", "/api/v1", "/page"
 _HOST_VERBS = {"enum": [kind.lower().partition("_")[0] for kind in HOST_KINDS]}
 _PATHS: Mapping[str, Mapping[str, Any]] = {
-    "seconds": _whole(0, 10**9 - 1),
+    "seconds": _whole(0, _YEAR_S),
     f"{OURS}/host/{{host}}/{{verb}}": _HOST_VERBS,
 }
 """Schemas of parts of a path: by their name, or by the path that ends with them."""
@@ -195,7 +198,7 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("GET", f"{_STORM_TOPOLOGY}/logconfig"): Operation("levels of loggers"),
     ("POST", f"{_STORM_TOPOLOGY}/logconfig"): Operation(
         "set levels of loggers",
-        body=_object(namedLoggerLevels={"type": "object", "additionalProperties": _LEVEL}),
+        body={**_object(namedLoggerLevels=_LEVELS), "required": ["namedLoggerLevels"]},
     ),
     ("POST", f"{_STORM_TOPOLOGY}/activate"): Operation("let spouts emit"),
     ("POST", f"{_STORM_TOPOLOGY}/deactivate"): Operation("let spouts rest"),

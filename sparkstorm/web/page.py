@@ -33,7 +33,7 @@ from sparkstorm.notebook.flame_graph import boxes, figures
 from sparkstorm.recording.capsule_files import ENDING, write_capsule
 from sparkstorm.recording.capsule_tests import name_of_test, text_of_test
 from sparkstorm.web import actions
-from sparkstorm.web.answers import body_of
+from sparkstorm.web.answers import body_of, whole
 from sparkstorm.web.commands import Connections
 from sparkstorm.web.live import Shared, cluster_record, delta, topology_record
 from sparkstorm.web.security import Access
@@ -47,6 +47,7 @@ _MOST_TRACES = 50
 _MOST_ROOTS = 20  # of one letter
 _MOST_BOXES = 5_000
 _LONGEST_LOOK_S = 60
+_LETTER = re.compile(r"[0-9]{1,19}(-[0-9]{1,19})?", re.ASCII)
 _BEAT_S = 4.0  # a line of comment this often: the page greys itself after 5 s without any
 
 
@@ -209,6 +210,8 @@ class Page:
         self._require_writer("tuples may hold secrets")
         name = request.path_params["topology"]
         after = request.query_params.get("after", "0")
+        if not _LETTER.fullmatch(after):
+            raise InvalidConfigError(f"after: expected the id of a dead letter, got {after!r:.40}")
 
         def read(client: ClusterClient) -> dict[str, Any]:
             store = client.topology(name).dead_letters
@@ -344,7 +347,7 @@ def _integer(request: Request, name: str) -> int:
 
 
 def _seconds(body: Mapping[str, Any]) -> float:
-    seconds = body.get("seconds", 5)
+    seconds = whole(body.get("seconds", 5))
     if type(seconds) is not int or not 1 <= seconds <= _LONGEST_LOOK_S:
         raise InvalidConfigError(
             f"seconds: expected an integer from 1 to {_LONGEST_LOOK_S}, got {seconds!r:.40}"

@@ -13,7 +13,12 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from sparkstorm.errors import InvalidConfigError, NotAliveError, SparkStormError
+from sparkstorm.errors import (
+    IllegalTransitionError,
+    InvalidConfigError,
+    NotAliveError,
+    SparkStormError,
+)
 from sparkstorm.insight.records import TopologyView, to_json
 from sparkstorm.insight.sampler import ReadModel, check_component, check_window
 from sparkstorm.model.requests import RequestKind
@@ -105,7 +110,7 @@ class _Rest:
 
     def plan_rebalance(self, request: Request, body: Any) -> Any:
         view = self._model.topology(path_name(request, "id"))
-        plan = self._commands.plan_rebalance(view.name, view.id, rebalance_options(body))
+        plan = self._commands.plan_rebalance(view.name, view.id, rebalance_options(view, body))
         placed = {"before": plan.before, "after": plan.after}
         return {
             which: {str(executor): str(slot) for executor, slot in of.items()}
@@ -122,6 +127,8 @@ class _Rest:
             raise InvalidConfigError(
                 f"a host can be marked by {', '.join(_HOST_VERBS)}, not {verb!r:.40}"
             )
+        if verb == "include" and hosts[host].mark is None:
+            raise IllegalTransitionError(f"host {host:.80} is neither drained nor excluded")
         self._commands.mark_host(_HOST_VERBS[verb], host, checked(body, "reason", str, ""))
         return {"host": host, "verb": verb}
 

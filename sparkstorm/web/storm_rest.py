@@ -18,7 +18,7 @@ from sparkstorm.model.requests import LogLevel
 from sparkstorm.model.status import RebalanceOptions
 from sparkstorm.web import storm_answers as answers
 from sparkstorm.web import storm_components as components
-from sparkstorm.web.answers import acting, checked, path_name, reading, seconds
+from sparkstorm.web.answers import acting, checked, path_name, reading, seconds, whole
 from sparkstorm.web.commands import Commands
 from sparkstorm.web.logviewer import log_routes
 
@@ -148,7 +148,10 @@ class _Storm:
         view = self.view(request)
         wait = seconds(request.path_params["seconds"])
         self.commands.rebalance(
-            view.name, view.id, rebalance_options(checked(body, "rebalanceOptions", dict, {})), wait
+            view.name,
+            view.id,
+            rebalance_options(view, checked(body, "rebalanceOptions", dict, {})),
+            wait,
         )
         return _done("rebalance", view)
 
@@ -189,16 +192,20 @@ class _Storm:
         self.commands.set_log_levels(view.name, view.id, levels)
 
 
-def rebalance_options(body: Mapping[str, Any]) -> RebalanceOptions:
-    """Return the options of a rebalance from Storm's body: numWorkers, executors."""
+def rebalance_options(view: TopologyView, body: Mapping[str, Any]) -> RebalanceOptions:
+    """Return the options of a rebalance from Storm's body: numWorkers, executors. NotAliveError
+    names a component that there is not.
+    """
     unknown = sorted(set(body) - {"numWorkers", "executors", "reassign"})
     if unknown:
         raise InvalidConfigError(
             f"rebalanceOptions: {unknown[0]!r:.60} is not known, only numWorkers, executors, reassign"
         )
-    executors = checked(body, "executors", dict, {})
+    executors = {name: whole(n) for name, n in checked(body, "executors", dict, {}).items()}
     if any(type(count) is not int for count in executors.values()):
         raise InvalidConfigError("rebalanceOptions: executors must map components to whole numbers")
+    for name in executors:
+        check_component(view, name)
     workers = checked(body, "numWorkers", int, None)
     return RebalanceOptions(workers, executors, reassign=checked(body, "reassign", bool, False))
 

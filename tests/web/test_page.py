@@ -138,6 +138,8 @@ def test_a_delta_has_new_changed_and_gone_values() -> None:
         ("/page/at?time_ms=%D9%A1", 400),
         ("/page/at?time_ms=1&window=2y", 400),
         ("/page/series/none", 404),
+        ("/page/letters/words?after=", 400),
+        ("/page/letters/words?after=last", 400),
         ("/page/series/words?component=none", 404),
         ("/static/../page.py", 404),
         ("/static/..%2fpage.py", 404),
@@ -198,7 +200,7 @@ def test_a_body_that_is_no_object_is_refused() -> None:
         ("kill", {"topology": "a b; rm", "wait": 5}, "sparkstorm kill 'a b; rm' --wait 5"),
         (
             "rebalance",
-            {"topology": "w", "workers": 2, "executors": {"c": 3}},
+            {"topology": "w", "workers": 2, "executors": {"c": 3.0}},
             "sparkstorm rebalance w --workers 2 --executors c=3 --yes",
         ),
         (
@@ -227,6 +229,8 @@ def test_an_action_has_the_command_line_that_the_command_takes(
     [
         ("kill", {"topology": ""}),
         ("kill", {"topology": "w", "wait": "5"}),
+        ("kill", {"topology": "w", "wait": 5.5}),
+        ("kill", {"topology": "w", "typed": {}}),
         ("rebalance", {"topology": "w", "workers": True}),
         ("rebalance", {"topology": "w", "executors": {"c": 0}}),
         ("drop", {"topology": "w", "ids": []}),

@@ -172,3 +172,22 @@ def test_a_name_that_nothing_can_have_is_not_there(path: str) -> None:
     with served() as at:
         answer = at.client.get(f"/api/sparkstorm/v1/{path}")
         assert answer.status_code == 404 and answer.json()["errorMessage"]
+
+
+def test_components_and_hosts_that_are_not_there_are_named() -> None:
+    with served() as at:
+        host = next(iter(at.run.sampler.cluster().hosts))
+        for path, body, status, words in (
+            (f"topology/{at.id}/plan-rebalance", {"executors": {"cout": 2}}, 404, "cout"),
+            (f"topology/{at.id}/plan-rebalance", {"executors": {"count": 1.5}}, 400, "whole"),
+            ("host/nowhere/drain", {}, 404, f"no host nowhere, only {host}"),
+            (f"host/{host}/include", {}, 409, "neither drained nor excluded"),
+            (f"host/{host}/empty", {}, 400, "drain"),
+        ):
+            answer = at.client.post(f"/api/sparkstorm/v1/{path}", json=body)
+            assert answer.status_code == status, answer.text
+            assert words in answer.json()["errorMessage"]
+        plan = at.client.post(
+            f"/api/sparkstorm/v1/topology/{at.id}/plan-rebalance", json={"numWorkers": 1.0}
+        )
+        assert len(set(plan.json()["after"].values())) == 1
