@@ -1,8 +1,9 @@
 """`make hosts`: a cluster over several hosts, harmed in every way that a network and its hosts
 know; a table of what came of it.
 
-`python -m tests.hosts [--starts N | --verbs] [--firewall] [--tls] [FAULT ...]`. Each fault meets a topology with a known answer of
-its own, which must be exact in the end. As root, on Linux.
+`python -m tests.hosts [--starts N | --verbs | --readme] [--firewall] [--tls] [FAULT ...]`. Each
+fault meets a topology with a known answer of its own, which must be exact in the end. As root, on
+Linux.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import sysconfig
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.hosts.lab import SLOTS, Lab, now
+from sparkstorm.testing.system.main_job import MainJob, count_words
+from tests.hosts.lab import ROOT, SLOTS, Lab, now
 from tests.hosts.network import Host, why_not
 from tests.reaper import start_reaper
 from tests.waiting import wait_until
@@ -237,6 +240,25 @@ def every_verb(lab: Lab) -> int:
     return bad
 
 
+def as_readme_says(lab: Lab) -> int:
+    """Type README's command for a standalone master, which counts the words of Python's standard
+    library; return how often its exit status or its counts were wrong.
+    """
+    at = now()
+    done = lab.type_from_readme("d1")
+    print(done.stdout[-2000:], done.stderr[-2000:], sep="\n")
+    library = Path(sysconfig.get_paths()["stdlib"])
+    packages = {"site-packages", "dist-packages"}
+    files = [path for path in library.rglob("*.py") if not packages & set(path.parts)]
+    counts = MainJob(lab.hosts["d1"].folder, ROOT / "conf" / "wordcount.yaml").counts()
+    wanted = count_words(files)
+    wrong = {word for word in {*counts, *wanted} if counts[word] != wanted[word]}
+    print(
+        f"{now() - at:.0f} s, exit status {done.returncode}, {len(counts)} words, {len(wrong)} wrong"
+    )
+    return bool(done.returncode) + bool(wrong)
+
+
 def harm_each(lab: Lab, names: Sequence[str]) -> int:
     """Print a table of these faults, or of all; return how many failed."""
     bad = 0
@@ -279,6 +301,9 @@ def options_of(arguments: Sequence[str]) -> argparse.Namespace:
         help="only start two drivers so often; show their slots",
     )
     parser.add_argument(
+        "--readme", action="store_true", help="only type README's command for a standalone master"
+    )
+    parser.add_argument(
         "--firewall",
         action="store_true",
         help="let only the ports of docs/operations.md through to each host",
@@ -310,6 +335,8 @@ def main(arguments: Sequence[str]) -> int:
         tempfile.TemporaryDirectory(prefix="sparkstorm-hosts-") as folder,
         Lab(Path(folder), is_guarded=options.firewall, is_encrypted=options.tls) as lab,
     ):
+        if options.readme:
+            return as_readme_says(lab)
         if options.starts:
             return starts(lab, options.starts)
         lab.cluster("d1")

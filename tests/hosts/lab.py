@@ -111,6 +111,7 @@ _SPARK = """\
 spark.authenticate true
 spark.authenticate.secret {secret}
 spark.network.crypto.enabled true
+spark.network.crypto.cipher AES/GCM/NoPadding
 spark.executor.memory 512m
 spark.cores.max {cores}
 spark.executor.cores {slots}
@@ -372,6 +373,16 @@ class Lab:
 
     # -- drivers and the client --------------------------------------------------------------------
 
+    def type_from_readme(self, driver: str) -> subprocess.CompletedProcess[str]:
+        """Type README's command for a standalone master at a driver's host, to the letter, in a
+        folder that has what it names; return what came of it.
+        """
+        host = self.hosts[driver]
+        (host.folder / "conf" / "wordcount.yaml").symlink_to(ROOT / "conf" / "wordcount.yaml")
+        return host.run(
+            "bash", "-ec", command_of_readme(), environment=self._environment(), limit_s=_ANSWERS_S
+        )
+
     def stores(self) -> list[str]:
         """Return the options that README gives for the addresses of the stores."""
         port = ":2281" if self._is_encrypted else ""
@@ -525,6 +536,13 @@ class Lab:
         assert sums is not None and sums == expected(sums["total"]), f"{name}: wrong sums {sums}"
         self.answer("kill", name, "--wait", "0")
         return sums["total"]
+
+
+def command_of_readme() -> str:
+    """Return README's command for a standalone master as it stands there, without the prompt."""
+    blocks = re.findall(r"```console\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    (found,) = [block for block in blocks if "--master spark://head:7077" in block]
+    return str(found).removeprefix("$ ")
 
 
 def expected(total: int) -> dict[str, int]:
