@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sparkstorm.errors import FencedError
+from sparkstorm.errors import FencedError, StoreUnavailableError
 from sparkstorm.model.worker_spec import RedisAddress
 from sparkstorm.transport.connection import Link, Script
 from sparkstorm.transport.redis import Keys
@@ -33,6 +33,8 @@ class RedisSeeding:
         self._topology_id = topology_id
         self._link = Link(address, patience_s)
         self._script = Script("seed.lua", self._link)
+        # number of the link's connection on which the first entry was written
+        self._began_on = 0
 
     def sow(self, task: int, entries: Iterable[bytes]) -> None:
         """Give a task its journal."""
@@ -74,6 +76,14 @@ class RedisSeeding:
     def _write(self, task: int, what: str, entries: Sequence[bytes]) -> Any:
         # In a script because of its condition: a task may be claimed between a look and a write.
         answer = self._script.call(self._keys.prefix, lambda: [task, what, *entries])
+        self._began_on = self._began_on or self._link.number
+        if self._link.number != self._began_on:
+            # Not written again from here: a script says of no part whether it is still there, and
+            # the entries come from files of any size.
+            raise StoreUnavailableError(
+                f"the connection to Redis was lost while the initial state of {self._topology_id} was written, and what was "
+                "written before may be gone: submit it again"
+            )
         if answer[0] != b"OK":
             raise FencedError(
                 f"{self._topology_id} has run or ended already: what its tasks have is newer than any checkpoint"

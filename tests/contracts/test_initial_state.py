@@ -4,11 +4,13 @@ times, never over what has run.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 
 import pytest
 
-from sparkstorm.errors import FencedError
+from sparkstorm.embedded import RedisServer
+from sparkstorm.errors import FencedError, StoreUnavailableError
 from sparkstorm.transport.initial_state import RedisSeeding
 from sparkstorm.transport.local_reader import LocalSeeding
 from tests.contracts.benches import Bench, LocalBench, RedisBench
@@ -106,3 +108,24 @@ def test_nothing_is_sown_once_any_task_was_claimed(bench: Bench, seeding: Seedin
     assert journal(bench, 3) == [b"before"] and journal(bench, 4) == []
     bench.reader().delete()
     assert journal(bench, 3) == []
+
+
+@pytest.mark.system
+def test_a_journal_is_not_sown_over_a_lost_connection_behind_which_a_part_may_be_gone(
+    redis_server: RedisServer,
+) -> None:
+    """As of a primary that is lost meanwhile: its replica may lack the last entries."""
+    bench = RedisBench(redis_server)
+    seeding = RedisSeeding(bench.address, bench.topology)
+
+    def loses() -> Iterator[bytes]:
+        yield from (b"x" * (1 << 20) for _ in range(6))
+        client = redis_server.client()
+        client.delete(f"{{{bench.topology}}}:seed:3")
+        client.client_kill_filter(_type="normal", skipme=True)
+        yield b"last"
+
+    with contextlib.closing(bench), contextlib.closing(seeding):
+        with pytest.raises(StoreUnavailableError, match=r"may be gone: submit it again"):
+            seeding.sow(3, loses())
+        assert journal(bench, 3) == []
