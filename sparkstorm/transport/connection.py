@@ -264,8 +264,10 @@ class Link:
         patience_s: float,
         on_wait: Callable[[str], None] = lambda _: None,
         may_write: bool = True,
+        timeout_s: float = 10.0,
     ) -> None:
         self._address = address
+        self._timeout_s = timeout_s
         self._patience_s = patience_s
         self._on_wait = on_wait
         # A viewer may not rewrite the server's file, and need not wait for it: what it reads comes
@@ -368,7 +370,7 @@ class Link:
             if self._connection is None:
                 # A new number also when the server is the same: that cannot be known here, and the
                 # check costs one look.
-                self._connection = open_connection(self._address)
+                self._connection = open_connection(self._address, self._timeout_s)
                 self.number += 1
                 self._make_log_whole(self._connection)
             send(self._connection, make())

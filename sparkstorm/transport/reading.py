@@ -157,14 +157,25 @@ class Unconsumed:
             for word in (self._stream_by_task[task], entry)
         ]
 
+    def pairs(self) -> list[Any]:
+        """Return task and id of every frame, one after the other."""
+        return [
+            word
+            for task, brought in self._brought.items()
+            for entry, _ in brought
+            for word in (task, entry)
+        ]
+
 
 class Reading:
     """The reading connection, with at most one question open, and which frames it has brought that
     are not consumed.
     """
 
-    def __init__(self, link: Link, keys: Keys) -> None:
+    def __init__(self, link: Link, keys: Keys, timeout_s: float = _READ_TIMEOUT_S) -> None:
+        """`timeout_s`: of connecting, and of a server that answers late."""
         self._link = link
+        self._timeout_s = timeout_s
         self._keys = keys
         self.phase = Phase.FREE
         # to be asked by the next commit, or before the next wait
@@ -209,6 +220,11 @@ class Reading:
     def was_lost(self) -> bool:
         """Return whether the store must be asked first whether it is behind."""
         return self.phase is Phase.LOST
+
+    def doubt(self) -> None:
+        """Read nothing until the store was asked; a connection that is open is let go of."""
+        self.drop()
+        self._go(Event.CUT)
 
     def note_proven(self) -> None:
         """Go on reading: the store holds all that was read."""
@@ -281,16 +297,7 @@ class Reading:
         """
         if self.phase is Phase.ANSWERED:
             return True
-        # Only a question about all tasks may block, so nothing is asked here while one of them has
-        # no room.
-        if (
-            self.phase in _MAY_ASK
-            and self.wanted is not None
-            and len(self.wanted[0]) == len(self._stream_by_task)
-        ):
-            self._open_question(*self.wanted)
-        is_asked = self.phase in (Phase.ASKED, Phase.COME)
-        socket: Any = self._connection._sock if is_asked and self._connection is not None else None
+        socket = self.listen()
         if socket is None:
             timeout_ms = min(timeout_ms, _UNASKED_WAIT_MS)
         try:
@@ -305,6 +312,21 @@ class Reading:
         if socket is not None and socket in ready:
             self._go(Event.ARRIVE)
         return bool(ready) or socket is None
+
+    def listen(self) -> Any:
+        """Open the wanted question if none is open; return the socket of its answer, None while
+        nothing may be asked.
+        """
+        # Only a question about all tasks may block, so nothing is asked here while one of them has
+        # no room.
+        if (
+            self.phase in _MAY_ASK
+            and self.wanted is not None
+            and len(self.wanted[0]) == len(self._stream_by_task)
+        ):
+            self._open_question(*self.wanted)
+        is_asked = self.phase in (Phase.ASKED, Phase.COME)
+        return self._connection._sock if is_asked and self._connection is not None else None
 
     def _open_question(self, after: Mapping[int, str], count: int) -> None:
         """Ask for what lies behind these ids."""
@@ -322,14 +344,14 @@ class Reading:
 
     def _ask(self, after: Mapping[int, str], count: int) -> None:
         if self._connection is None:
-            self._connection = self._link.open_beside(_READ_TIMEOUT_S)
+            self._connection = self._link.open_beside(self._timeout_s)
             self._beside = self._link.number
         # a question that leaves tasks out must not stay open: they could not be asked for until it
         # is answered
         blocking = ("BLOCK", _BLOCK_MS) if len(after) == len(self._stream_by_task) else ()
         send(self._connection, self._read_command(after, count, *blocking))
         self._asked = dict(after)
-        self._answer_due = time.monotonic() + _BLOCK_MS / 1000 + _READ_TIMEOUT_S
+        self._answer_due = time.monotonic() + _BLOCK_MS / 1000 + self._timeout_s
         self._go(Event.ASK)
 
     def _read_command(self, after: Mapping[int, str], count: int, *blocking: Any) -> Packed:
