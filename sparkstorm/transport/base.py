@@ -30,6 +30,14 @@ Laws of every Transport (tests/contracts/test_transport.py runs them against eac
    nothing is changed, unless the claimer accepts the loss; once one has, marks of former
    incarnations prove nothing against it. Until then a claimer that knows more than the first one
    after the loss is refused, or reports the loss, all the same.
+11. With cells (transport/cells.py) every law above is of the owner's own store: a commit touches no
+   other. Entries of a task in another cell lie in their *sender's* store, in order for each sender,
+   until the receiver's stored cursor of that cell has passed them; the newest entry that it has
+   passed stays there as a witness. `poll` raises StoreRolledBackError when a store that was
+   connected to anew has no longer what this owner has read from it; `claim` refuses it
+   (StoreLostError) when what was *consumed* is gone, or was freed before its cursor, unless the
+   claimer accepts the loss: it reads again all that is there. A store of another cell that is away
+   stops nothing but what comes from it.
 
 Left out: barriers in the streams and one snapshot of all tasks, as in Flink. Here every commit is a
 consistent cut of its worker, so a crash repeats one epoch of one worker and not the time since the
@@ -126,6 +134,17 @@ class Entry(NamedTuple):
     data: bytes
     # when the store took it, by the store's clock; None: the store keeps no time
     sent_ms: int | None = None
+    # of its sender, in whose store it lies; None: the reader's own
+    cell: int | None = None
+
+
+class Passed(NamedTuple):
+    """Progress of a task in the stream that another cell has for it: its cursor, and bytes done
+    with since the last commit.
+    """
+
+    cursor: Cursor
+    drained_bytes: int = 0
 
 
 @dataclass(slots=True)
@@ -140,6 +159,8 @@ class Commit:
     frames: list[tuple[int, bytes, int]] = field(default_factory=list)
     cursors: dict[int, Cursor] = field(default_factory=dict)
     drained_bytes: dict[int, int] = field(default_factory=dict)
+    # by (cell, task): of streams in the stores of other cells
+    foreign: dict[tuple[int, int], Passed] = field(default_factory=dict)
     # A frame counts as freed only when all of its rows are consumed. Commits that consume parts of
     # frames would be refused by a full store for ever, which is how one locked up before.
     # of rows done with, also where the frame they lie in is not done with as a whole
@@ -173,6 +194,7 @@ class Commit:
         return not (
             self.frames
             or self.cursors
+            or self.foreign
             or self.journal
             or self.dropped
             or self.state
@@ -192,6 +214,8 @@ class TaskRecord:
     held: dict[str, bytes]
     # newest frame in the stream: up to it, frames of former owners may lie there
     last_entry: str = "0-0"
+    # cursors of its streams in the stores of other cells, by cell
+    foreign: Mapping[int, Cursor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,6 +305,12 @@ class Transport(Protocol):
 
     def scan_state(self, task: int) -> Iterator[list[tuple[bytes, bytes]]]:
         """Yield a task's base as (key, value), in parts and in no order."""
+
+    def foreign_cursors(self, tasks: Collection[int]) -> Mapping[tuple[int, int], Cursor]:
+        """Return the stored cursors of these tasks in other cells' streams, by (cell, task).
+
+        StoreUnavailableError at the first trouble: what asks for them can wait.
+        """
 
     def open_taps(self, names: Sequence[str]) -> Collection[str]:
         """Return which of these taps ("component:stream") a client has open."""

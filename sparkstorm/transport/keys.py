@@ -8,6 +8,7 @@ once; a list and a stream cannot be fields of one.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from sparkstorm.model.assignment import WorkerSlot
@@ -84,6 +85,14 @@ def read_cursor(stored: bytes | None, key: str) -> Cursor:
     if match is None or any(int(part) >= 1 << 64 for part in match.group(2, 3)):
         raise damaged(key, stored)
     return Cursor(text(match[1]), int(match[4]))
+
+
+def read_foreign(pairs: Sequence[bytes], key: str) -> dict[int, Cursor]:
+    """The stored cursors of a task in other cells' streams, by cell; raises as `read_cursor`."""
+    return {
+        read_number(cell, key): read_cursor(stored, key)
+        for cell, stored in zip(pairs[::2], pairs[1::2], strict=True)
+    }
 
 
 def read_number(stored: Any, key: str) -> int:

@@ -44,6 +44,10 @@ class TaskKeys:
     journal: list[bytes] = field(default_factory=list)
     held: dict[str, bytes] = field(default_factory=dict)
     base: dict[bytes, bytes] = field(default_factory=dict)
+    foreign: dict[int, Cursor] = field(default_factory=dict)  # by cell
+    # of a receiver in another cell: up to here it is done, and up to here entries went
+    passed: str = START.entry
+    freed: str = START.entry
 
 
 class LocalStore:
@@ -253,12 +257,7 @@ class LocalTransport:
 
     def oldest_waiting_ms(self, also: Sequence[int] = (), floor_ms: int = 0) -> int | None:
         """The least of all frames' births and all owners' watermarks."""
-        waiting = [low for low in self._store.low_by_owner.values() if low]
-        for task, keys in self._store.task_keys.items():
-            if keys.backlog > 0 or task in also:
-                births = (birth_of(data) for _, data in keys.stream)
-                waiting += [birth_ms for birth_ms in births if birth_ms is not None]
-        return min(waiting, default=None)
+        return oldest_waiting(self._store, also)
 
     def read_state(self, task: int, keys: Sequence[bytes]) -> list[bytes | None]:
         """Values of a task's base."""
@@ -267,6 +266,14 @@ class LocalTransport:
     def scan_state(self, task: int) -> Iterator[list[tuple[bytes, bytes]]]:
         """The whole of a task's base, at once."""
         yield list(self._store.task(task).base.items())
+
+    def foreign_cursors(self, tasks: Collection[int]) -> Mapping[tuple[int, int], Cursor]:
+        """Cursors in other cells' streams."""
+        return {
+            (cell, task): cursor
+            for task in tasks
+            for cell, cursor in self._store.task(task).foreign.items()
+        }
 
     def open_taps(self, names: Sequence[str]) -> Collection[str]:
         """Return the open ones."""
@@ -391,6 +398,8 @@ class LocalTransport:
             # 0 where nothing is left: foreign frames, which were never counted, must not make the
             # sum wrong for ever.
             keys.backlog = keys.backlog - size if keys.stream else 0
+        for (cell, task), passed in commit.foreign.items():
+            store.task(task).foreign[cell] = passed.cursor
         self._apply_records(commit)
 
     def _apply_records(self, commit: Commit) -> None:
@@ -418,10 +427,21 @@ class LocalTransport:
             store.low_by_owner[commit.owner] = commit.low_ms
 
 
+def oldest_waiting(store: LocalStore, also: Sequence[int]) -> int | None:
+    """Return the birth of the oldest root that waits in a store, as oldest.lua does."""
+    waiting = [low for low in store.low_by_owner.values() if low]
+    for task, keys in store.task_keys.items():
+        if keys.backlog > 0 or task in also or keys.passed != keys.freed:
+            done = _number(keys.freed)
+            births = (birth_of(data) for number, data in keys.stream if number > done)
+            waiting += [birth_ms for birth_ms in births if birth_ms is not None]
+    return min(waiting, default=None)
+
+
 def record_of(keys: TaskKeys) -> TaskRecord:
     """Return what a claim or a reader gets of a task."""
     last = f"{keys.stream[-1][0]}-0" if keys.stream else "0-0"
-    return TaskRecord(keys.cursor, list(keys.journal), dict(keys.held), last)
+    return TaskRecord(keys.cursor, list(keys.journal), dict(keys.held), last, dict(keys.foreign))
 
 
 def _number(entry: str) -> int:

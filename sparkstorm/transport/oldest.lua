@@ -1,5 +1,5 @@
 -- Owns one look at all that waits, at one moment: nothing can move from where it was not seen yet to where it was.
--- Keys it reads: {p}:low, {p}:backlog, {p}:task:*. ARGV: a floor in ms, then tasks to look at though they have no backlog.
+-- Keys it reads: {p}:low, {p}:backlog, {p}:task:*, {p}:passed, {p}:freed. ARGV: a floor in ms, then tasks to look at though they have no backlog.
 -- Answers the birth of the oldest root that waits ('' for none), or of any that is not younger than the floor.
 local p, floor = KEYS[1], tonumber(ARGV[1])
 local oldest
@@ -43,6 +43,19 @@ for i = 1, #backlog, 2 do
     size_by_task[backlog[i]] = size
   end
 end
+-- With cells: what has just been consumed may be on its way past this look, so it counts until it is freed. The newest entry that
+-- was freed stays (pass.lua), and waits no more.
+local done = {}
+local freed = redis.call('HGETALL', p .. ':freed')
+for i = 1, #freed, 2 do
+  done[freed[i]] = '(' .. freed[i + 1]
+end
+local passed = redis.call('HGETALL', p .. ':passed')
+for i = 1, #passed, 2 do
+  if done[passed[i]] ~= '(' .. passed[i + 1] then
+    size_by_task[passed[i]] = size_by_task[passed[i]] or 0
+  end
+end
 for task in pairs(size_by_task) do
   tasks[#tasks + 1] = task
 end
@@ -52,10 +65,10 @@ table.sort(tasks, function(one, other)
   return a < b or (a == b and one < other)
 end)
 for _, task in ipairs(tasks) do
-  look(task, '-', 1)
+  look(task, done[task] or '-', 1)
 end
 for _, task in ipairs(tasks) do
-  local from = '-'
+  local from = done[task] or '-'
   repeat
     if is_found() then
       break

@@ -17,7 +17,7 @@ from sparkstorm.errors import NotAliveError, StoreInconsistentError, StoreUnavai
 from sparkstorm.model.worker_spec import RedisAddress
 from sparkstorm.transport.base import START, TAP_MS, TOMBSTONE_MS, TaskInputs, TaskRecord
 from sparkstorm.transport.connection import Link, Script, text
-from sparkstorm.transport.keys import Keys, read_cursor, read_number
+from sparkstorm.transport.keys import Keys, read_cursor, read_foreign, read_number
 from sparkstorm.transport.state_base import StateReading
 
 # Redis does nothing else during one step of SCAN or UNLINK. KEYS would be one step over all keys of
@@ -241,11 +241,12 @@ def read_task(link: Link, k: Keys, task: int) -> TaskRecord:
     """Return what the store keeps of a task."""
     # In one round trip but not at one moment: for an owner that has just claimed, no other process
     # writes; from outside it is a look.
-    cursor, journal, held, newest = link.ask(
+    cursor, journal, held, newest, foreign = link.ask(
         ("HGET", k("cursor"), task),
         ("LRANGE", k("journal", task), 0, -1),
         ("HGETALL", k("held", task)),
         ("XREVRANGE", k.stream(task), "+", "-", "COUNT", 1),
+        ("HGETALL", k("foreign", task)),
     )
     pairs = zip(held[::2], held[1::2], strict=True)
     return TaskRecord(
@@ -253,6 +254,7 @@ def read_task(link: Link, k: Keys, task: int) -> TaskRecord:
         list(journal),
         {text(key): data for key, data in pairs},
         text(newest[0][0]) if newest else START.entry,
+        read_foreign(foreign, k("foreign", task)),
     )
 
 

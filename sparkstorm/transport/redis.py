@@ -46,7 +46,7 @@ from sparkstorm.transport.connection import (
     open_connection,
     text,
 )
-from sparkstorm.transport.keys import Keys, read_cursor, read_number
+from sparkstorm.transport.keys import Keys, read_cursor, read_foreign, read_number
 from sparkstorm.transport.reader import read_task
 from sparkstorm.transport.reading import Reading
 from sparkstorm.transport.state_base import StateReading, write_commands
@@ -242,6 +242,18 @@ class RedisTransport:
         """A task's base in parts."""
         return self._states.scan(task)
 
+    def foreign_cursors(self, tasks: Collection[int]) -> Mapping[tuple[int, int], Cursor]:
+        """Cursors in other cells' streams, asked for once."""
+        if not tasks:
+            return {}
+        names = [self._keys("foreign", task) for task in tasks]
+        answers = self._link.ask_once(*(("HGETALL", name) for name in names))
+        return {
+            (cell, task): cursor
+            for task, name, pairs in zip(tasks, names, answers, strict=True)
+            for cell, cursor in read_foreign(pairs, name).items()
+        }
+
     def open_taps(self, names: Sequence[str]) -> Collection[str]:
         """Read the marks of clients that look."""
         # MGET of nothing is an error to Redis.
@@ -387,6 +399,9 @@ class RedisTransport:
                 words += task, f"{cursor.entry} {cursor.row}"
             found.append(tuple(words))
         found += [_trim(k, task, cursor) for task, cursor in commit.cursors.items()]
+        for (cell, task), passed in commit.foreign.items():
+            entry, row = passed.cursor
+            found.append(("HSET", k("foreign", task), cell, f"{entry} {row}"))
         for tasks in _some(waiting):
             words = ["COUNT", k("backlog"), k.stream("")]
             for task in tasks:

@@ -6,6 +6,7 @@ again by their beginning.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from sparkstorm.errors import StoreLostError
@@ -13,6 +14,8 @@ from sparkstorm.model.worker_spec import StoreMark
 
 LOST = "Redis has lost"
 """Beginning of every sentence about a loss."""
+# As many as fit into a line; all tasks of a large worker would be a page.
+_MOST_TASKS = 8
 
 
 def lost_error(
@@ -30,6 +33,17 @@ def loss_text(topology_id: str, known: StoreMark, found_step: int, found_ms: int
         return f"{LOST} the data of topology {topology_id}: it is empty, and had come to {last}"
     since = f"write {found_step:,}{f' of {_time(found_ms)}' if found_ms else ''}"
     return f"{LOST} data of topology {topology_id}: all since {since}, and it had come to {last}"
+
+
+def loss_between_cells(topology_id: str, cell: int, tasks: Sequence[int]) -> str:
+    """Return the first half of a sentence: one of two stores went back, and these tasks, ascending,
+    have consumed entries of the cell's that are gone, or need entries that were freed.
+    """
+    named = ", ".join(map(str, tasks[:_MOST_TASKS])) + (" …" if len(tasks) > _MOST_TASKS else "")
+    return (
+        f"{LOST} data of topology {topology_id}: the store of cell {cell} does not have the newest entries that "
+        f"tasks {named} have consumed from it"
+    )
 
 
 def stop_text(topology_id: str, loss: str, held: str = "") -> str:

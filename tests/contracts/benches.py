@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import count
 from typing import Any
 
@@ -15,7 +15,10 @@ from sparkstorm.nimbus.redis_cleanup import RedisRetirement
 from sparkstorm.testing.sim_data import DataPlane
 from sparkstorm.testing.system.proxy import TcpProxy, redis_request
 from sparkstorm.transport.base import Cursor, Entry, Reader, Transport
+from sparkstorm.transport.cells import CellsTransport, ForeignStore
+from sparkstorm.transport.foreign import RedisForeign
 from sparkstorm.transport.local import LocalStore, LocalTransport
+from sparkstorm.transport.local_foreign import LocalForeign
 from sparkstorm.transport.local_reader import LocalReader
 from sparkstorm.transport.reader import RedisReader
 from sparkstorm.transport.redis import RedisTransport
@@ -26,14 +29,30 @@ _numbers = count(1)
 
 
 class LocalBench:
-    """Owners that share one LocalStore."""
+    """Owners that share one LocalStore, that of the first of so many cells."""
 
-    def __init__(self) -> None:
-        self.store = LocalStore()
+    def __init__(self, cells: int = 1) -> None:
+        self.store = LocalStore(topology_id="contract")
+        self.is_away = False  # for owners in other cells
+        self._others = [LocalBench() for _ in range(cells - 1)]
         self._plane = DataPlane()
 
-    def open(self) -> Transport:
+    def open(self) -> LocalTransport:
         return LocalTransport(self.store)
+
+    def open_in_cell(self) -> Transport:
+        """Return a new owner's transport over the stores of all cells; its own where there is
+        one.
+        """
+        return in_cell(self.open(), dict(enumerate(self._others, 1)))
+
+    def foreign(self, cell: int) -> ForeignStore:
+        """Return what owners in other cells see of this store."""
+        return LocalForeign(self.store, cell, lambda: self.is_away)
+
+    def set_away(self, is_away: bool) -> None:
+        """Take the store away from owners in other cells, or bring it back."""
+        self.is_away = is_away
 
     def reader(self) -> Reader:
         return LocalReader(self.store)
@@ -79,15 +98,18 @@ class LocalBench:
 
 
 class RedisBench:
-    """Owners of one topology on a real Redis, each through a proxy."""
+    """Owners of one topology on a real Redis, each through a proxy; the stores of more cells have
+    other ids on the same server.
+    """
 
-    def __init__(self, server: RedisServer, patience_s: float = 10.0) -> None:
+    def __init__(self, server: RedisServer, patience_s: float = 10.0, cells: int = 1) -> None:
+        self._others = [RedisBench(server, patience_s) for _ in range(cells - 1)]
         self.server = server
         self.proxy = TcpProxy(server.host, server.port, redis_request)
         self.topology = f"contract-{next(_numbers)}"
         self.client: redis.Redis = server.client()
         self.patience_s = patience_s
-        self._opened: list[RedisTransport | RedisReader] = []
+        self._opened: list[Transport | RedisReader | ForeignStore] = []
 
     @property
     def address(self) -> RedisAddress:
@@ -102,6 +124,23 @@ class RedisBench:
         made = RedisTransport(self.address, self.topology, self.patience_s)
         self._opened.append(made)
         return made
+
+    def open_in_cell(self) -> Transport:
+        """Return a new owner's transport over the stores of all cells; its own where there is
+        one.
+        """
+        return in_cell(self.open(), dict(enumerate(self._others, 1)))
+
+    def foreign(self, cell: int) -> ForeignStore:
+        """Return what owners in other cells see of this store."""
+        made = RedisForeign(self.address, self.topology, cell)
+        self._opened.append(made)
+        return made
+
+    def set_away(self, is_away: bool) -> None:
+        """Take the store away from all who come through the proxy, or bring it back."""
+        self.proxy.refuse(is_away)
+        self.proxy.cut_all()
 
     def reader(self) -> RedisReader:
         made = RedisReader(self._direct, self.topology)
@@ -159,6 +198,8 @@ class RedisBench:
         return made
 
     def close(self) -> None:
+        for other in self._others:
+            other.close()
         for made in self._opened:
             made.close()
         self.proxy.close()
@@ -171,6 +212,16 @@ class RedisBench:
 Bench = LocalBench | RedisBench
 
 
+def in_cell(
+    own: Transport, others: Mapping[int, Bench], now_ms: Callable[[], float] = lambda: 0.0
+) -> Transport:
+    """Return the transport of an owner with these other cells; its own where there are none."""
+    if not others:
+        return own
+    foreign = {cell: bench.foreign(cell) for cell, bench in others.items()}
+    return CellsTransport("contract", own, foreign, now_ms)
+
+
 def read(
     transport: Transport, after: Mapping[int, str], entries: int, batch: int = 100
 ) -> list[Entry]:
@@ -181,7 +232,8 @@ def read(
     def enough() -> bool:
         for entry in transport.poll(newest, batch):
             found.append(entry)
-            newest[entry.task] = entry.id
+            if entry.cell is None:
+                newest[entry.task] = entry.id
         if len(found) < entries:
             transport.wait(50)
         return len(found) >= entries

@@ -28,10 +28,27 @@ from tests.contracts.benches import Bench, LocalBench, RedisBench, consumed, rea
 from tests.waiting import assert_once_within, wait_until
 
 
-@pytest.fixture(params=["local", pytest.param("redis", marks=pytest.mark.system)])
+@pytest.fixture(
+    params=[
+        ("local", 1),
+        ("local", 2),
+        ("local", 3),
+        pytest.param(("redis", 1), marks=pytest.mark.system),
+        pytest.param(("redis", 2), marks=pytest.mark.system),
+        pytest.param(("redis", 3), marks=pytest.mark.system),
+    ],
+    ids=lambda param: f"{param[0]}-{param[1]}",
+)
 def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
-    local = request.param == "local"
-    made: Bench = LocalBench() if local else RedisBench(request.getfixturevalue("redis_server"))
+    """Owners of one cell; the stores of the others are there, and read (test_cells.py fills
+    them).
+    """
+    kind, cells = request.param
+    made: Bench = (
+        LocalBench(cells)
+        if kind == "local"
+        else RedisBench(request.getfixturevalue("redis_server"), cells=cells)
+    )
     yield made
     made.close()
 
@@ -40,7 +57,7 @@ class Owner:
     """A worker as the transport sees it: claims, numbers its commits, remembers nothing else."""
 
     def __init__(self, bench: Bench, name: str, tasks: tuple[int, ...], token: int = 1) -> None:
-        self.transport: Transport = bench.open()
+        self.transport: Transport = bench.open_in_cell()
         self.name = name
         self.token_by_task = dict.fromkeys(tasks, token)
         self.claim()
@@ -303,9 +320,9 @@ def test_a_claim_with_an_older_token_is_refused_and_leaves_no_trace(bench: Bench
     Owner(bench, "new", (1, 2), token=5)
     before = bench.dump()
     with pytest.raises(FencedError, match="task 2 belongs to token 5"):
-        bench.open().claim("old", {2: 4, 3: 9})
+        bench.open_in_cell().claim("old", {2: 4, 3: 9})
     with pytest.raises(FencedError, match="task 2"):
-        bench.open().claim("old", {3: 9, 2: 4})
+        bench.open_in_cell().claim("old", {3: 9, 2: 4})
     assert bench.dump() == before
 
 
