@@ -36,6 +36,9 @@ promoted.
 """
 _LONGEST_LAG_S = 0.6  # a replica that was cut off comes back within a second
 _ENDLESS = 1 << 62
+# A Sentinel gives a promotion up in silence when the machine has no time for it. Half would be
+# within the time of one, and ask for the way back.
+_ASKED_AGAIN_S = 8.0
 _SAID = "the target has epochs up to"
 
 
@@ -67,17 +70,26 @@ def freeze(watched: WatchedRedis, primary: Server, dice: random.Random) -> None:
 
 
 def hand_over(watched: WatchedRedis, primary: Server, dice: random.Random) -> None:
-    """A Sentinel is told to promote the replica, as for a new version of the server; the former
-    primary is restarted.
+    """A Sentinel is told to promote the replica, as for a new version of the server, until it does;
+    the former primary is restarted.
     """
-    for port in watched.sentinels:
-        with watched.sentinel(port) as client:
-            try:
-                client.sentinel_failover(MASTER)
-                break
-            except redis.ResponseError:  # another one is at it
-                continue
-    watched.until_promoted(watched.other(primary))
+    asked_s = -_ASKED_AGAIN_S
+
+    def is_promoted() -> bool:
+        nonlocal asked_s
+        if watched.named() not in (None, primary.port):
+            return True
+        if time.monotonic() - asked_s >= _ASKED_AGAIN_S:
+            asked_s = time.monotonic()
+            for port in watched.sentinels:
+                # refused: another one is at it, or sees no replica yet
+                with contextlib.suppress(redis.RedisError), watched.sentinel(port) as client:
+                    client.sentinel_failover(MASTER)
+                    break
+        return False
+
+    until(is_promoted, f"{primary.port} does not hand over")
+    watched.until_promoted()
     primary.kill()
 
 
