@@ -15,7 +15,7 @@ export function Graph({ topology }) {
   const graph = topology.graph, lit = over && along(topology, over);
   if (!graph.order.length) return null;
   const flow = (edge) => edge.keys.reduce((sum, key) => { const value = topology.edges[key]?.sent_per_s; return value === null || value === undefined ? sum : (sum || 0) + value; }, null);
-  return html`<svg class=${"graph" + (lit ? " lit" : "")} viewBox="0 0 ${graph.width} ${graph.height}" role="group" aria-label="graph of ${topology.name}">
+  return html`<div class="scroll"><svg class=${"graph" + (lit ? " lit" : "")} width=${graph.width} viewBox="0 0 ${graph.width} ${graph.height}" role="group" aria-label="graph of ${topology.name}">
     ${Object.entries(graph.edges).map(([key, edge]) => {
       const per_s = flow(edge), dim = lit && !(lit.has(edge.sender) && lit.has(edge.receiver)) ? "dim" : "";
       const anchor = edge.back ? "start" : edge.sender === edge.receiver ? "middle" : "end";
@@ -37,7 +37,7 @@ export function Graph({ topology }) {
         <text class="soft" x="12" y="41">${percent(share)} busy</text><text class="soft" x=${graph.wide - 12} y="41" text-anchor="end">${each.faults.length ? "▲ " + each.faults[0] : wait}</text>
         <rect class="trackfill" x="12" y="50" width=${graph.wide - 24} height="8" rx="4" /><rect class="f${step(share)}" x="12" y="50" width=${(graph.wide - 24) * Math.min(1, share || 0)} height="8" rx="4" />
         ${held(each) > 0.1 && html`<rect x="12" y="60" width=${graph.wide - 24} height="5" fill="url(#hatch)" />`}</g>`;
-    })}</svg>
+    })}</svg></div>
     <div class="legend">busy ${["idle", "from 15 %", "from 40 %", "from 70 %", "from 90 %"].map((words, n) => html`<span key=${words}><svg viewBox="0 0 14 10" aria-hidden="true"><rect class="f${n}" width="14" height="10" rx="2" /></svg>${words}</span>`)}
       <span><svg viewBox="0 0 14 10" aria-hidden="true"><rect width="14" height="10" fill="url(#hatch)" /></svg>held back by what follows</span><span>line: rows per second</span></div>`;
 }
