@@ -13,7 +13,7 @@ may take to start.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
 from operator import lt, sub
@@ -278,11 +278,16 @@ class Grown:
         trees: Mapping[int, int] | None = None,
     ) -> Window:
         size = len(self._history.tasks)
-        columns = [
-            self._tasks[begin + rows.start : begin + rows.stop]
-            for begin in range(0, size * len(_COLUMNS), size)
-        ]
-        sums = [*map(sum, columns[: len(COUNTS)])]
+        columns: Sequence[Sequence[int]]
+        if len(rows) == 1:  # of a task, of which there are many: no slices to add up
+            columns = [(number,) for number in self._tasks[rows.start :: size]]
+            sums = [number for (number,) in columns[: len(COUNTS)]]
+        else:
+            columns = [
+                self._tasks[begin + rows.start : begin + rows.stop]
+                for begin in range(0, size * len(_COLUMNS), size)
+            ]
+            sums = [*map(sum, columns[: len(COUNTS)])]
         for n, count in (trees or {}).items():
             sums[n] = count
         counts = Counts(*sums)

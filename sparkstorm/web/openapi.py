@@ -82,7 +82,7 @@ _COUNTS = {"type": "object", "additionalProperties": _whole(1, 100_000)}
 _STORM_WINDOW = {"enum": [":all-time", "600", "10800", "86400"]}
 _REBALANCE = {
     **_object(
-        numWorkers={"type": "integer", "minimum": 1},
+        numWorkers={"type": ["integer", "null"], "minimum": 1},
         executors=_COUNTS,
         reassign={"type": "boolean"},
     ),
