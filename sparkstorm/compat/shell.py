@@ -63,6 +63,7 @@ class Child:
         self._buffer = b""
         self._lines: list[bytes] = []
         self._name = " ".join(command)
+        self._has_begun = False
         try:
             self.send(
                 {
@@ -77,6 +78,7 @@ class Child:
                 raise ShellError(
                     f'{self.where}: {self._name} began with {said!r:.80}; the handshake answers {{"pid": NUMBER}}'
                 )
+            self._has_begun = True
         except ShellError:
             self.close()
             raise
@@ -162,8 +164,12 @@ class Child:
             status = self._process.wait(5)
         except subprocess.TimeoutExpired:
             return ShellError(f"{self.where}: {self._name} has closed its output")
+        # most of those that end at once lack a file, which travels only when it is named
+        mend = (
+            "" if self._has_begun else "; files that it needs travel by --files or topology.files"
+        )
         return ShellError(
-            f"{self.where}: {self._name} has ended with status {status}; its words on stderr are in the worker's log"
+            f"{self.where}: {self._name} has ended with status {status}; its words on stderr are in the worker's log{mend}"
         )
 
     def close(self) -> None:
@@ -258,9 +264,9 @@ class ShellBolt(_Shell, Bolt):
     """Bolt in another language: `ShellBolt(["node", "split.js"], ["word"])`; fields as `outputs` of
     any bolt.
 
-    Files that the command names travel in `topology.files`. A child that does not answer within
-    `timeout_s` seconds, or ends, fails the tuple, and those that it had not acked; the next tuple
-    starts a new one. The child gets ticks when `settings`, which are added to the configuration
+    The child's files travel when `topology.files` (`--files`) names them. A child that does not
+    answer within `timeout_s` seconds, or ends, fails the tuple, and those that it had not acked;
+    the next tuple starts a new one. The child gets ticks when `settings`, which are added to the configuration
     that it sees, have `topology.tick.tuple.freq.secs`.
     """
 

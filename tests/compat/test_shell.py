@@ -256,7 +256,10 @@ for tup in tuples():
             ["no-such-program"],
             "component 'split', task .*: the command 'no-such-program' cannot be run",
         ),
-        ([sys.executable, "-c", "pass"], "has ended with status 0"),
+        (
+            [sys.executable, "-c", "pass"],
+            "has ended with status 0; .*; files that it needs travel by --files or topology.files",
+        ),
         ([sys.executable, "-c", "print('{}\\nend', flush=True); input()"], "the handshake answers"),
     ],
 )
