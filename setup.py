@@ -19,7 +19,10 @@ setup(
     else [
         Extension(
             "sparkstorm.model._core",
-            [f"sparkstorm/model/{name}.c" for name in ("_core", "_ledger", "_resp", "_values")],
+            [
+                f"sparkstorm/model/{name}.c"
+                for name in ("_core", "_frames", "_ledger", "_resp", "_values")
+            ],
             optional=CORE != "required",
         )
     ]

@@ -7,7 +7,7 @@
 #include <Python.h>
 #include <structmember.h>
 
-#define CORE_VERSION 16 /* VERSION of compiled.py */
+#define CORE_VERSION 17 /* VERSION of compiled.py */
 #if PY_VERSION_HEX >= 0x030D0000 /* they have left the public headers */
 #define _PyDict_GetItem_KnownHash(dict, key, hash) PyDict_GetItemWithError(dict, key)
 #define _PyDict_SetItem_KnownHash(dict, key, value, hash) PyDict_SetItem(dict, key, value)
@@ -1648,178 +1648,6 @@ last_values(PyObject *module, PyObject *const *args, Py_ssize_t count)
     return found;
 }
 
-PyDoc_STRVAR(fold_doc, "fold(values, roots, edge): XOR an edge into the value of each root. Twin: Epoch.consume.");
-
-static PyObject *
-fold(PyObject *module, PyObject *const *args, Py_ssize_t count)
-{
-    if (count != 3 || !PyDict_CheckExact(args[0])) {
-        PyErr_SetString(PyExc_TypeError, "fold takes a dict, roots and an edge");
-        return NULL;
-    }
-    unsigned long long edge = PyLong_AsUnsignedLongLong(args[2]);
-    if (edge == (unsigned long long)-1 && PyErr_Occurred())
-        return NULL;
-    PyObject *roots = PyObject_GetIter(args[1]), *root;
-    if (roots == NULL)
-        return NULL;
-    while ((root = PyIter_Next(roots)) != NULL) {
-        PyObject *former = PyDict_GetItemWithError(args[0], root), *value = NULL;
-        if (former == NULL && !PyErr_Occurred())
-            value = Py_NewRef(args[2]);
-        else if (former != NULL) {
-            unsigned long long number = PyLong_AsUnsignedLongLong(former);
-            if (number != (unsigned long long)-1 || !PyErr_Occurred())
-                value = PyLong_FromUnsignedLongLong(number ^ edge);
-        }
-        int failed = value == NULL || PyDict_SetItem(args[0], root, value) < 0;
-        Py_XDECREF(value);
-        Py_DECREF(root);
-        if (failed)
-            break;
-    }
-    Py_DECREF(roots);
-    if (PyErr_Occurred())
-        return NULL;
-    Py_RETURN_NONE;
-}
-
-/* The root under which an acker tracks this one; twin: tracked of model/roots.py. */
-static inline long long
-tracked_of(long long root)
-{
-    return root >> 61 == 1 ? root & ~1023LL : root;
-}
-
-static int
-put_last_row(PyObject *found, long long root, Py_ssize_t place)
-{
-    PyObject *key = PyLong_FromLongLong(root), *value = PyLong_FromSsize_t(place);
-    int failed = key == NULL || value == NULL || PyDict_SetItem(found, key, value) < 0;
-    Py_XDECREF(key);
-    Py_XDECREF(value);
-    return failed ? -1 : 0;
-}
-
-/* A root of a row; -1 with an error. */
-static long long
-root_of(PyObject *root)
-{
-    long long number = PyLong_CheckExact(root) ? PyLong_AsLongLong(root) : -1;
-    if (number < 0 && !PyErr_Occurred())
-        PyErr_SetString(PyExc_ValueError, "a root is no whole number from 0 on");
-    return number;
-}
-
-PyDoc_STRVAR(last_rows_doc, "last_rows(roots, lengths): the place of the last row of each tracked root, of runs of rows.\n\n"
-                            "Twin: RootRuns of transport/frames.py.");
-
-static PyObject *
-last_rows(PyObject *module, PyObject *const *args, Py_ssize_t count)
-{
-    if (count != 2) {
-        PyErr_SetString(PyExc_TypeError, "last_rows takes roots and lengths");
-        return NULL;
-    }
-    PyObject *roots = PySequence_Fast(args[0], "roots are a sequence"), *found = PyDict_New();
-    PyObject *lengths = roots == NULL ? NULL : PySequence_Fast(args[1], "lengths are a sequence");
-    Py_ssize_t stop = 0, last_stop = 0;
-    long long last = 0; /* most neighbours are of one batch: its last row is put down when another one comes */
-    if (roots == NULL || lengths == NULL || found == NULL)
-        goto failed;
-    if (PySequence_Fast_GET_SIZE(roots) != PySequence_Fast_GET_SIZE(lengths)) {
-        PyErr_SetString(PyExc_ValueError, "roots and lengths of different runs");
-        goto failed;
-    }
-    for (Py_ssize_t at = 0; at < PySequence_Fast_GET_SIZE(roots); at++) {
-        PyObject *of_run = PySequence_Fast_GET_ITEM(roots, at);
-        Py_ssize_t length = PyLong_AsSsize_t(PySequence_Fast_GET_ITEM(lengths, at));
-        if (length < 0 || length > PY_SSIZE_T_MAX - stop) {
-            if (!PyErr_Occurred())
-                PyErr_SetString(PyExc_ValueError, "a run of no length that rows have");
-            goto failed;
-        }
-        stop += length;
-        if (PyTuple_CheckExact(of_run)) {
-            if (last != 0 && put_last_row(found, last, last_stop - 1) < 0)
-                goto failed;
-            last = 0;
-            for (Py_ssize_t each = 0; each < PyTuple_GET_SIZE(of_run); each++) {
-                long long root = root_of(PyTuple_GET_ITEM(of_run, each));
-                if (root < 0 || (root > 0 && put_last_row(found, tracked_of(root), stop - 1) < 0))
-                    goto failed;
-            }
-            continue;
-        }
-        long long root = root_of(of_run);
-        if (root < 0)
-            goto failed;
-        if (tracked_of(root) != last) {
-            if (last != 0 && put_last_row(found, last, last_stop - 1) < 0)
-                goto failed;
-            last = tracked_of(root);
-        }
-        last_stop = stop;
-    }
-    if (last != 0 && put_last_row(found, last, last_stop - 1) < 0)
-        goto failed;
-    Py_DECREF(roots);
-    Py_DECREF(lengths);
-    return found;
-failed:
-    Py_XDECREF(roots);
-    Py_XDECREF(lengths);
-    Py_XDECREF(found);
-    return NULL;
-}
-
-PyDoc_STRVAR(split_doc,
-             "split(rows): a list per field, the roots, and whether all rows are of one source; None for rows of several widths.\n\n"
-             "Twin: encode_rows of transport/frames.py.");
-
-static PyObject *
-split(PyObject *module, PyObject *rows)
-{
-    if (!PyList_CheckExact(rows) || PyList_GET_SIZE(rows) == 0)
-        Py_RETURN_NONE;
-    Py_ssize_t count = PyList_GET_SIZE(rows), width = -1;
-    PyObject *columns = NULL, *roots = PyList_New(count), *source = NULL;
-    int is_one = 1;
-    if (roots == NULL)
-        return NULL;
-    for (Py_ssize_t at = 0; at < count; at++) {
-        PyObject *row = PyList_GET_ITEM(rows, at), *values = NULL;
-        if (PyTuple_CheckExact(row) && PyTuple_GET_SIZE(row) == 3)
-            values = PyTuple_GET_ITEM(row, 0);
-        if (values == NULL || !PyTuple_CheckExact(values) || (width >= 0 && PyTuple_GET_SIZE(values) != width)) {
-            Py_XDECREF(columns);
-            Py_DECREF(roots);
-            Py_RETURN_NONE;
-        }
-        if (width < 0) {
-            width = PyTuple_GET_SIZE(values);
-            source = PyTuple_GET_ITEM(row, 2);
-            columns = PyList_New(width);
-            for (Py_ssize_t field = 0; columns != NULL && field < width; field++) {
-                PyObject *column = PyList_New(count);
-                if (column == NULL)
-                    Py_CLEAR(columns);
-                else
-                    PyList_SET_ITEM(columns, field, column);
-            }
-            if (columns == NULL) {
-                Py_DECREF(roots);
-                return NULL;
-            }
-        }
-        for (Py_ssize_t field = 0; field < width; field++)
-            PyList_SET_ITEM(PyList_GET_ITEM(columns, field), at, Py_NewRef(PyTuple_GET_ITEM(values, field)));
-        PyList_SET_ITEM(roots, at, Py_NewRef(PyTuple_GET_ITEM(row, 1)));
-        is_one &= PyTuple_GET_ITEM(row, 2) == source;
-    }
-    return Py_BuildValue("NNO", columns, roots, is_one ? Py_True : Py_False);
-}
-
 /* ---- weigh: memory of packed values once unpacked; weights and twin in values/unfolding.py ---- */
 
 enum { PLAIN = 10, NUMBER = 40, WIDE = 56, TEXT = 80, LIST = 88, MAPPING = 184, PAIR = 68, EXTENSION = 256, ELEMENT = 128 };
@@ -1941,12 +1769,12 @@ weigh(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
     return PyLong_FromUnsignedLongLong(found);
 }
 
+extern PyMethodDef frames_functions[]; /* _frames.c */
 extern PyMethodDef ledger_functions[]; /* _ledger.c */
 extern PyMethodDef resp_functions[];   /* _resp.c */
 extern PyMethodDef values_functions[]; /* _values.c */
 
 static PyMethodDef functions[] = {
-    {"split", split, METH_O, split_doc},
     {"run_values", (PyCFunction)(void (*)(void))run_values, METH_FASTCALL, run_values_doc},
     {"run_rows", (PyCFunction)(void (*)(void))run_rows, METH_FASTCALL, run_rows_doc},
     {"fold_cells", (PyCFunction)(void (*)(void))fold_cells, METH_FASTCALL, fold_cells_doc},
@@ -1957,8 +1785,6 @@ static PyMethodDef functions[] = {
     {"empty", empty, METH_O, empty_doc},
     {"move", move, METH_O, move_doc},
     {"last_values", (PyCFunction)(void (*)(void))last_values, METH_FASTCALL, last_values_doc},
-    {"fold", (PyCFunction)(void (*)(void))fold, METH_FASTCALL, fold_doc},
-    {"last_rows", (PyCFunction)(void (*)(void))last_rows, METH_FASTCALL, last_rows_doc},
     {"weigh", (PyCFunction)(void (*)(void))weigh, METH_FASTCALL, weigh_doc},
     {NULL, NULL, 0, NULL},
 };
@@ -1980,6 +1806,7 @@ PyInit__core(void)
         PyModule_AddType(module, &EmitType) < 0 || PyModule_AddType(module, &SpoutEmitType) < 0 || PyModule_AddType(module, &ReaderType) < 0 ||
         PyModule_AddType(module, &AnchoredEmitType) < 0 || PyModule_AddType(module, &AckType) < 0 ||
         PyModule_AddType(module, &AddType) < 0 || PyModule_AddIntConstant(module, "VERSION", CORE_VERSION) < 0 ||
+        PyModule_AddFunctions(module, frames_functions) < 0 ||
         PyModule_AddFunctions(module, ledger_functions) < 0 || PyModule_AddFunctions(module, resp_functions) < 0 ||
         PyModule_AddFunctions(module, values_functions) < 0)
         return NULL;

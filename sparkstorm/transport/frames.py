@@ -16,7 +16,6 @@ the tasks of a worker (decision 7).
 from __future__ import annotations
 
 import struct
-from array import array
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, chain, groupby, repeat
@@ -40,6 +39,10 @@ Row = tuple[tuple[Any, ...], Roots, Source]
 Ends = Sequence[tuple[int, int]]
 """(tracked root, place of its last row in the block), ascending by place."""
 
+RootColumns = tuple[bytes, bytes, dict[int, bytes] | None]
+"""Roots of runs and their lengths (none: each is one row), and the runs of several roots by
+place.
+"""
 DrawEdge = Callable[[Collection[int]], int]
 """Draws the edge id of a block with these tracked roots."""
 
@@ -63,14 +66,8 @@ TASK_LIMIT = 1 << 31
 # Of a frame's values. Only a frame of one large row can take so much: packed values of a few bytes
 # may unfold to far more, and are weighed before they are unpacked.
 MAX_MEMORY = 384 << 20
-# numpy's calls cost some us at any length, and most frames of a topology with little load hold one
-# row. Measured for columns of ids (1 us instead of 8, commit a4912cc1), not for runs.
-_FEW_ROWS = 24  # below it plain loops are faster than numpy
-_NO_ROOTS: tuple[bytes, bytes, dict[int, bytes] | None] = (b"", b"", None)
-_ZERO = np.zeros(1, np.int64)
-# Shared, and as long as a block may be: a list of ones for each block of rows without common roots
-# would be most of what is allocated for it.
-_ONES = [1] * 8192
+_NO_ROOTS: RootColumns = (b"", b"", None)
+_NUMBERS = bytes(range(256))
 _MAGIC = b"SF"
 _HEADER = struct.Struct("<2sBBq")
 HEADER_BYTES = _HEADER.size
@@ -88,25 +85,14 @@ class RootRuns:
     @classmethod
     def of(cls, roots: Sequence[Roots]) -> RootRuns:
         """Fold a list of roots, one or several per row."""
-        if len(roots) > _FEW_ROWS:
-            try:
-                column = np.frombuffer(array("Q", roots), np.uint64)  # type: ignore[type-var]
-            except TypeError:
-                pass  # rows with several roots
-            else:
-                starts = np.flatnonzero(column[1:] != column[:-1]) + 1
-                # Hardly any neighbours share a root: each row as a run of its own costs less than
-                # finding the runs that there are, and says the same.
-                if 4 * len(starts) > 3 * len(roots):
-                    return cls(
-                        roots, _ONES[: len(roots)] if len(roots) <= len(_ONES) else [1] * len(roots)
-                    )
-                bounds = np.concatenate((_ZERO, starts, (len(roots),)))
-                return cls(column[bounds[:-1]].tolist(), np.diff(bounds).tolist())
         runs = [
             (group[0], len(group))
             for group in (list(each) for _, each in groupby(roots, key=_same))
         ]
+        # Hardly any neighbours share a root: each row as a run of its own is shorter, and says the
+        # same.
+        if 4 * (len(runs) - 1) > 3 * len(roots):
+            return cls(roots, [1] * len(roots))
         return cls([root for root, _ in runs], [length for _, length in runs])
 
     def distinct(self) -> Collection[int]:
@@ -137,7 +123,9 @@ class RowFrame:
     component.
     """
 
-    senders: list[int]  # task of each row, or the one of all rows
+    tasks: list[int]  # that sent the rows
+    # of each row's sender among `tasks`; none when there is one
+    numbers: Sequence[int]
     stream: str
     # birth of the oldest root among the rows: what still waits here cannot have timed out
     oldest_ms: int
@@ -151,6 +139,11 @@ class RowFrame:
     # the values as an Arrow batch, in place of `values`; roots are by run then, with their lengths
     batch: Any = None
     lengths: list[int] = field(default_factory=list)
+
+    @property
+    def senders(self) -> list[int]:
+        """Return the task of each row, or the one of all rows."""
+        return list(map(self.tasks.__getitem__, self.numbers)) if self.numbers else self.tasks
 
     def __len__(self) -> int:
         return len(self.values) if self.batch is None else int(self.batch.num_rows)
@@ -231,16 +224,16 @@ def encode_rows(
     tracked.
     """
     if core is not None and (found := core.split(rows)) is not None:
-        columns, roots, is_one = found
-        senders = (
-            ([rows[0][2].task], b"") if is_one else _senders_of([source for _, _, source in rows])
-        )
+        columns, roots, tasks, numbers = found
+        senders = tasks, numbers
     else:
         values, roots, sources = zip(*rows, strict=True)
         columns = [list(column) for column in zip(*values, strict=True)]
         senders = _senders_of(sources)
-    runs = None if draw_edge is None else RootRuns.of(roots)
-    return _encoded(codec, stream, oldest_ms, senders, len(rows), columns, runs, draw_edge, origin)
+    packed = None if draw_edge is None else _packed(roots)
+    return _encoded(
+        codec, stream, oldest_ms, senders, len(rows), columns, packed, draw_edge, origin
+    )
 
 
 def encode_pieces(
@@ -265,10 +258,13 @@ def encode_pieces(
         numbers = np.repeat(
             np.frombuffer(numbers, np.uint8 if len(senders) <= 256 else "<u2"), sizes
         ).tobytes()
-    runs = None if draw_edge is None else RootRuns([roots for _, roots, _ in pieces], sizes)
+    packed = None
+    if draw_edge is not None:
+        runs = RootRuns([roots for _, roots, _ in pieces], sizes)
+        packed = runs.distinct(), _packed_roots(runs, sum(sizes))
     columns = {"arrow": pack_columns(whole)}
     return _encoded(
-        codec, stream, oldest_ms, (senders, numbers), sum(sizes), columns, runs, draw_edge, origin
+        codec, stream, oldest_ms, (senders, numbers), sum(sizes), columns, packed, draw_edge, origin
     )
 
 
@@ -279,16 +275,16 @@ def _encoded(
     senders: tuple[list[int], bytes],
     count: int,
     columns: Any,
-    runs: RootRuns | None,
+    packed: tuple[Collection[int], RootColumns] | None,
     draw_edge: DrawEdge | None,
     origin: int,
 ) -> bytes:
     # Rows without a tree, and rows of topologies without ackers, pay no byte for tracking.
     edge = 0
     head = _NO_ROOTS
-    if runs is not None and draw_edge is not None and (distinct := runs.distinct()):
-        edge = draw_edge(distinct)
-        head = _packed_roots(runs, count)
+    if packed is not None and draw_edge is not None and packed[0]:
+        edge = draw_edge(packed[0])
+        head = packed[1]
     return _framed(
         ROWS, oldest_ms, codec.pack([origin, edge, stream, *senders, count, columns, *head])
     )
@@ -302,6 +298,8 @@ def _senders_of(sources: Sequence[Source]) -> tuple[list[int], bytes]:
         return [sources[0].task], b""
     tasks = [source.task for source in sources]
     number = {task: n for n, task in enumerate(dict.fromkeys(tasks))}
+    if len(number) == 1:  # several objects for one task
+        return [*number], b""
     numbers = map(number.__getitem__, tasks)
     # A byte a row where it is enough: a component rarely has 257 tasks in one worker.
     return list(number), bytes(numbers) if len(number) <= 256 else np.fromiter(
@@ -309,7 +307,16 @@ def _senders_of(sources: Sequence[Source]) -> tuple[list[int], bytes]:
     ).tobytes()
 
 
-def _packed_roots(runs: RootRuns, count: int) -> tuple[bytes, bytes, dict[int, bytes] | None]:
+def _packed(roots: Sequence[Roots]) -> tuple[Collection[int], RootColumns]:
+    """Return the distinct tracked roots of rows, and their columns."""
+    if core is not None and (found := core.pack_roots(roots)) is not None:
+        column, lengths, distinct = found
+        return distinct, (column, lengths, None)
+    runs = RootRuns.of(roots)
+    return runs.distinct(), _packed_roots(runs, len(roots))
+
+
+def _packed_roots(runs: RootRuns, count: int) -> RootColumns:
     """Roots and lengths of runs as columns (no lengths: each is one row), and the runs of several
     roots by place.
     """
@@ -406,7 +413,7 @@ def _decode_rows(body: list[Any], oldest_ms: int) -> RowFrame:
     _check(type(origin) is int and type(stream) is str, "its source has wrong types")
     _check(type(edge) is int and 0 <= edge < ID_LIMIT, "an edge id is not between 0 and 2**63 - 1")
     _check(type(count) is int and 0 < count <= MAX_ROWS, f"it claims {count!r:.40} rows")
-    senders = _checked_senders(tasks, numbers, count)
+    senders = (tasks, _checked_numbers(tasks, numbers, count))
     batch = None
     values = list[tuple[Any, ...]]()
     if type(columns) is dict:
@@ -423,29 +430,24 @@ def _decode_rows(body: list[Any], oldest_ms: int) -> RowFrame:
         _check(lengths == b"" and several is None, "anchors without an edge")
         none: list[Roots] = [0] if batch is not None else [0] * count
         return RowFrame(
-            senders, stream, oldest_ms, values, none, origin=origin, batch=batch, lengths=[count]
+            *senders, stream, oldest_ms, values, none, origin=origin, batch=batch, lengths=[count]
         )
-    of_rows = _checked_roots(roots, lengths, several, count)
-    if batch is not None:
-        sizes = list(of_rows.lengths)
-        return RowFrame(
-            senders,
-            stream,
-            oldest_ms,
-            values,
-            list(of_rows.roots),
-            edge,
-            of_rows,
-            origin,
-            batch=batch,
-            lengths=sizes,
-        )
-    row_roots = (
-        of_rows.roots
-        if lengths == b""
-        else chain.from_iterable(map(repeat, of_rows.roots, of_rows.lengths))
+    if batch is None:
+        runs, row_roots = _row_roots(roots, lengths, several, count)
+        return RowFrame(*senders, stream, oldest_ms, values, row_roots, edge, runs, origin)
+    runs = _checked_roots(roots, lengths, several, count)
+    return RowFrame(
+        *senders,
+        stream,
+        oldest_ms,
+        values,
+        list(runs.roots),
+        edge,
+        runs,
+        origin,
+        batch=batch,
+        lengths=list(runs.lengths),
     )
-    return RowFrame(senders, stream, oldest_ms, values, list(row_roots), edge, of_rows, origin)
 
 
 def _unpacked(columns: dict[Any, Any], count: int) -> Any:
@@ -453,26 +455,39 @@ def _unpacked(columns: dict[Any, Any], count: int) -> Any:
     return unpack_columns(columns["arrow"], count)
 
 
-def _checked_senders(tasks: Any, numbers: Any, count: int) -> list[int]:
-    """Task of each row's sender; a single one is that of all rows."""
+def _checked_numbers(tasks: Any, numbers: Any, count: int) -> Sequence[int]:
+    """Number of each row's sender among these tasks; none when there is one."""
     _check(
         type(tasks) is list and type(numbers) is bytes and all(type(t) is int for t in tasks),
         "its senders are not tasks",
     )
     if len(tasks) == 1:
         _check(not numbers, "numbers of senders, of which there is one")
-        return [*tasks]
-    _check(
-        len(tasks) <= 256 or len(numbers) % 2 == 0,
-        "numbers of senders are not bytes of 16-bit integers",
+        return b""
+    complaint = "its rows have other senders than it names"
+    if len(tasks) <= 256:
+        # What is left without all numbers that there may be: one call for all rows.
+        found: bytes = numbers
+        left = found.translate(None, _NUMBERS[: len(tasks)])
+        _check(len(found) == count and not left, complaint)
+        return found
+    _check(len(numbers) % 2 == 0, "numbers of senders are not bytes of 16-bit integers")
+    column: list[int] = np.frombuffer(numbers, "<u2").tolist()
+    _check(len(column) == count and max(column) < len(tasks), complaint)
+    return column
+
+
+def _row_roots(roots: Any, lengths: Any, several: Any, count: int) -> tuple[RootRuns, list[Roots]]:
+    """Checked roots by run, and those of each row."""
+    if core is not None and several is None:
+        found = core.unpack_roots(roots, lengths, count)
+        if found is not None:
+            return RootRuns(found[0], found[1]), found[2]
+    runs = _checked_roots(roots, lengths, several, count)
+    by_row = (
+        runs.roots if lengths == b"" else chain.from_iterable(map(repeat, runs.roots, runs.lengths))
     )
-    # numpy reads two bytes a row; of one byte a row, bytes are the column already.
-    column: Any = numbers if len(tasks) <= 256 else np.frombuffer(numbers, "<u2").tolist()
-    _check(
-        len(column) == count and max(column) < len(tasks),
-        "its rows have other senders than it names",
-    )
-    return list(map(tasks.__getitem__, column))
+    return runs, list(by_row)
 
 
 def _checked_roots(roots: Any, lengths: Any, several: Any, count: int) -> RootRuns:

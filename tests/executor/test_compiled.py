@@ -9,6 +9,7 @@ import os
 import pickle
 import random
 import re
+import struct
 import subprocess
 import sys
 import uuid
@@ -30,7 +31,7 @@ from sparkstorm.api import (
 from sparkstorm.api.builder import Declarer
 from sparkstorm.api.functions import _emit_rows as emit_rows_plainly
 from sparkstorm.api.functions import emit_rows, raise_inside
-from sparkstorm.errors import SparkStormError
+from sparkstorm.errors import MalformedFrameError, SparkStormError
 from sparkstorm.executor import emitter as emitters
 from sparkstorm.executor import manual_runner, output_clock
 from sparkstorm.executor import runner as runners
@@ -791,6 +792,60 @@ def test_blocks_have_the_bytes_of_the_plain_way(monkeypatch: pytest.MonkeyPatch)
 
     plain, fast = both(monkeypatch, encoded)
     assert plain == fast
+
+
+@pytest.mark.parametrize("tasks", [1, 2, 200, 256, 257, 700])
+def test_large_blocks_have_the_bytes_of_the_plain_way_and_read_the_same(
+    monkeypatch: pytest.MonkeyPatch, tasks: int
+) -> None:
+    def encoded() -> Any:
+        chance, found = random.Random(tasks), []
+        # two objects for each task, as a restored one makes
+        sources = [[Source("s", task, "default", ("a",)) for _ in "ab"] for task in range(tasks)]
+        for stay in (0.0, 0.1, 0.3, 0.7, 0.99):
+            root, rows, drawn = 0, list[Any](), list[Any]()
+            for place in range(2000):
+                if chance.random() >= stay:
+                    kind = chance.choice([1 << 61, 3 << 61 >> 1, 5])
+                    root = chance.choice([0, kind + chance.randrange(200_000)])
+                task = chance.randrange(tasks)
+                rows.append(((place,), root, chance.choice(sources[task])))
+
+            def draw(roots: Any, into: list[Any] = drawn) -> int:
+                into.append(dict(roots.items()))
+                return 3
+
+            data = frames.encode_rows(Codec(), "default", 9, rows, draw)
+            frame = frames.decode(Codec(), data)
+            assert isinstance(frame, frames.RowFrame) and frame.root_runs is not None
+            assert frame.roots == [root for _, root, _ in rows]
+            senders = frame.senders * (2000 // len(frame.senders))
+            assert senders == [source.task for _, _, source in rows]
+            runs = frame.root_runs
+            found.append((data, drawn, list(drawn[0]), runs.roots, runs.lengths, runs.ends()))
+            assert list(runs.distinct().items()) == list(drawn[0].items())  # type: ignore[attr-defined]
+        return found
+
+    plain, fast = both(monkeypatch, encoded)
+    assert plain == fast
+
+
+def test_damaged_columns_of_roots_are_left_to_the_plain_way(each_core: str) -> None:
+    def column(code: str, *numbers: int) -> bytes:
+        return struct.pack(f"<{len(numbers)}{code}", *numbers)
+
+    good: tuple[Any, ...] = (column("Q", 5, 6), column("I", 1, 2), None, 3)
+    runs, by_row = frames._row_roots(*good)
+    assert (runs.roots, runs.lengths, by_row) == ([5, 6], [1, 2], [5, 6, 6])
+    for place, bad in [
+        (0, column("Q", 5)), (0, column("q", 5, -6)), (0, column("Q", 5, 1 << 63)), (0, b"abc"), (0, "ab"), (0, None),
+        (1, column("I", 1, 3)), (1, column("I", 3, 0)), (1, column("I", 3)), (1, b"\0\0\0"), (1, b""), (1, None),
+        (1, column("I", 1 << 31, 1 << 31)), (3, 2), (3, 4),
+    ]:  # fmt: skip
+        arguments = [*good]
+        arguments[place] = bad
+        with pytest.raises((MalformedFrameError, TypeError)):
+            frames._row_roots(*arguments)
 
 
 def test_requests_to_redis_have_the_bytes_of_the_plain_way(monkeypatch: pytest.MonkeyPatch) -> None:

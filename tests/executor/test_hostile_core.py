@@ -338,6 +338,53 @@ def test_runs_that_are_none_have_no_last_rows(arguments: tuple[Any, ...]) -> Non
         core.last_rows(*arguments)
 
 
+@pytest.mark.parametrize("roots", [[], (1, 2), None, [1, (2, 3)], [-1], [1 << 63], [1.0], [True]])
+def test_roots_that_are_no_single_ones_are_left_to_the_plain_way(roots: Any) -> None:
+    assert core.pack_roots(roots) is None
+
+
+@pytest.mark.parametrize("arguments", [(), (b"", b""), (b"", b"", None), (b"", b"", 1 << 63)])
+def test_columns_of_no_number_of_rows_are_not_unpacked(arguments: tuple[Any, ...]) -> None:
+    with pytest.raises((TypeError, OverflowError)):
+        core.unpack_roots(*arguments)
+
+
+class Changing:
+    """A source whose task is what it is told, and that empties the rows that it is in."""
+
+    def __init__(self, task: Any, rows: list[Any]) -> None:
+        self._task, self._rows = task, rows
+
+    @property
+    def task(self) -> Any:
+        self._rows.clear()
+        if isinstance(self._task, BaseException):
+            raise self._task
+        return self._task
+
+
+def test_rows_that_change_while_they_are_divided_are_divided_as_they_were() -> None:
+    rows: list[Any] = []
+    rows += [((n, "x"), 7, Changing(n, rows)) for n in range(300)]
+    columns, roots, tasks, numbers = core.split(rows)
+    assert (columns[0], roots, tasks) == ([*range(300)], [7] * 300, [*range(300)])
+    assert len(columns[1]) == 300 and len(numbers) == 600 and rows == []
+
+
+@pytest.mark.parametrize("task", ["3", None, 3.0, AttributeError("no task")])
+def test_senders_that_are_no_tasks_are_left_to_the_plain_way(task: Any) -> None:
+    rows: list[Any] = []
+    rows.append(((1,), 0, Changing(task, rows)))
+    assert core.split(rows) is None
+
+
+def test_an_error_of_a_sender_is_raised() -> None:
+    rows: list[Any] = []
+    rows.append(((1,), 0, Changing(OSError("away"), rows)))
+    with pytest.raises(OSError, match="away"):
+        core.split(rows)
+
+
 @pytest.mark.parametrize(
     "unit", [b"\xc0", b"\xe0", b"\x90", b"\x81\xe0", b"\xcd\xff\xff", b"\xa1a"], ids=bytes.hex
 )

@@ -18,7 +18,7 @@ from sparkstorm.model import compiled
 ROOT = Path(__file__).parents[2]
 SOURCES = [
     str(Path(compiled.__file__).with_name(name))
-    for name in ("_core.c", "_ledger.c", "_resp.c", "_values.c")
+    for name in ("_core.c", "_ledger.c", "_resp.c", "_values.c", "_frames.c")
 ]
 TESTS = [
     "tests/executor/test_compiled.py",

@@ -250,11 +250,9 @@ class Inbox:
 
     def _rows(self, frame: RowFrame) -> list[Row]:
         # Senders before values: an unknown task makes the whole frame foreign.
-        source_by_task = {
-            task: self._source(task, frame.stream) for task in dict.fromkeys(frame.senders)
-        }
-        first = source_by_task[frame.senders[0]]
-        for source in source_by_task.values():
+        sources = [self._source(task, frame.stream) for task in frame.tasks]
+        first = sources[0]
+        for source in sources:
             # Fields and widths are those of one component: rows of two would be read under the
             # names of the first.
             if source.component != first.component:
@@ -267,31 +265,27 @@ class Inbox:
                 f"{width} columns for the {len(first.fields)} fields of '{first.component}', stream '{first.stream}'"
             )
         if frame.batch is not None:
-            return _pieces(frame, source_by_task)
+            return _pieces(frame, sources)
         # Most frames have one sender; `map` and `repeat` keep the rows of one in C.
-        sources = (
-            repeat(first)
-            if len(frame.senders) == 1
-            else map(source_by_task.__getitem__, frame.senders)
-        )
-        return list(zip(frame.values, frame.roots, sources, strict=False))
+        of_rows = repeat(first) if len(sources) == 1 else map(sources.__getitem__, frame.numbers)
+        return list(zip(frame.values, frame.roots, of_rows, strict=False))
 
 
-def _pieces(frame: RowFrame, source_by_task: dict[int, Source]) -> list[Row]:
+def _pieces(frame: RowFrame, sources: list[Source]) -> list[Row]:
     """Pieces of a batch: neighbours with the same roots and sender."""
-    fields = next(iter(source_by_task.values())).fields
+    fields = sources[0].fields
     batch = frame.batch.rename_columns(list(fields))
-    senders = frame.senders
+    numbers = frame.numbers
     root_ends = list(accumulate(frame.lengths))
     changes: list[int] = []
-    if len(senders) > 1:
-        column = np.array(senders)
+    if numbers:
+        column = np.array(list(numbers))
         changes = (np.flatnonzero(column[1:] != column[:-1]) + 1).tolist()
     return [
         (
             batch.slice(start, stop - start),
             frame.roots[bisect_right(root_ends, start)],
-            source_by_task[senders[start if len(senders) > 1 else 0]],
+            sources[numbers[start] if numbers else 0],
         )
         for start, stop in pairwise(sorted({0, *root_ends, *changes}))
     ]
