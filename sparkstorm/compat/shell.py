@@ -266,8 +266,8 @@ class ShellBolt(_Shell, Bolt):
 
     The child's files travel when `topology.files` (`--files`) names them. A child that does not
     answer within `timeout_s` seconds, or ends, fails the tuple, and those that it had not acked;
-    the next tuple starts a new one. The child gets ticks when `settings`, which are added to the configuration
-    that it sees, have `topology.tick.tuple.freq.secs`.
+    the next tuple starts a new one. The child gets ticks when `settings`, which are added to the
+    configuration that it sees, have `topology.tick.tuple.freq.secs`.
     """
 
     def prepare(self, conf: Conf, context: TopologyContext, collector: OutputCollector) -> None:

@@ -28,14 +28,14 @@ _LINES_PER_CALL = 64
 
 def find_files(paths: Iterable[str | Path], pattern: str = "*") -> list[tuple[str, int]]:
     """(path, bytes) of every file named or found below a named folder, sorted; InvalidConfigError
-    if one is missing.
+    if one is missing. The paths are absolute: workers have other working directories.
     """
     found: dict[str, int] = {}
     for path in map(Path, paths):
         if not os.path.exists(path):  # False for every name that cannot be
             raise InvalidConfigError(f"input {shown(str(path))}: there is no such file or folder")
         files = sorted(p for p in path.rglob(pattern) if p.is_file()) if path.is_dir() else [path]
-        found.update((str(p), p.stat().st_size) for p in files)
+        found.update((os.path.abspath(p), p.stat().st_size) for p in files)
     if not found:
         raise InvalidConfigError(f"no file matches '{pattern}' under {', '.join(map(str, paths))}")
     return sorted(found.items())
@@ -53,7 +53,7 @@ def _sized(files: str | Path | Sequence[tuple[str, int] | str | Path]) -> list[t
             case str() | Path():
                 found += find_files([each])
             case (str() as path, int() as size):
-                found.append((path, size))
+                found.append((os.path.abspath(path), size))
             case _:
                 raise InvalidConfigError(
                     f"FileLines: {show(each)} is no path and no (path, bytes) of `find_files`"
@@ -63,12 +63,13 @@ def _sized(files: str | Path | Sequence[tuple[str, int] | str | Path]) -> list[t
 
 def _checked(read: Mapping[str, int], files: Sequence[tuple[str, int]]) -> dict[str, int]:
     """Return bytes read by path; InvalidConfigError for a file that has become shorter."""
+    read = {os.path.abspath(path): size for path, size in read.items()}
     for path, size in files:
         if read.get(path, 0) > size:
             raise InvalidConfigError(
                 f"input {path}: {read[path]} bytes were read of it, but it has {size} now"
             )
-    return dict(read)
+    return read
 
 
 class FileLines(ReplayableSpout):

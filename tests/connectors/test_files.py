@@ -80,6 +80,21 @@ def test_paths_are_taken_as_what_find_files_returns_of_them(tmp_path: Path) -> N
         FileLines([7])  # type: ignore[list-item]
 
 
+@pytest.mark.parametrize("found", [lambda: find_files(["a.log"]), lambda: [("a.log", 8)]])
+def test_a_relative_path_means_the_same_in_the_folder_of_a_worker(
+    found: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.log").write_text("one\ntwo\n")
+    (tmp_path / "worker").mkdir()
+    monkeypatch.chdir(tmp_path)
+    spout = FileLines(found(), read={"a.log": 4})
+    monkeypatch.chdir("worker")
+    collector = Collector()
+    spout.open({}, Context(0, 1), collector)  # type: ignore[arg-type]
+    drain(spout)
+    assert collector.lines == ["two"]
+
+
 def test_bytes_that_are_not_utf_8_become_replacement_characters(tmp_path: Path) -> None:
     (tmp_path / "latin.txt").write_bytes(b"caf\xe9 \xff\xfe\nna\xc3\xafve\n")
     spout, collector = opened(find_files([tmp_path]))
