@@ -205,14 +205,18 @@ class Lab:
         drivers: int = 2,
         is_guarded: bool = False,
         is_encrypted: bool = False,
+        spare_cores: int = 0,
     ) -> None:
-        """Make the hosts; guarded ones are each behind a firewall that lets only the ports of
-        docs/operations.md through. With encryption Redis and ZooKeeper take TLS alone, and ask
-        for a client's certificate.
+        """Make the hosts; each executor has so many cores more than slots.
+
+        Guarded hosts are each behind a firewall that lets only the ports of docs/operations.md
+        through. With encryption Redis and ZooKeeper take TLS alone, and ask for a client's
+        certificate.
         """
         self._is_guarded, self._is_encrypted = is_guarded, is_encrypted
         self._ports = PORTS | (_TLS_PORTS if is_encrypted else {})
-        self._folder, self._cores = folder, SLOTS * drivers
+        self._folder, self._drivers = folder, drivers
+        self._cores = SLOTS + spare_cores  # of each executor
         self._closers = ExitStack()
         names: dict[str, list[str]] = {"redis": ["redis.example"], "head": []}
         names |= {f"zk{number}": [f"zk{number}.example"] for number in range(1, keepers + 1)}
@@ -306,7 +310,7 @@ class Lab:
         """Start Spark's worker on its host, which may have been off."""
         if self._is_guarded:
             self._guard(worker)
-        size = ["--cores", str(self._cores), "--memory", "4g"]
+        size = ["--cores", str(self._cores * self._drivers), "--memory", "4g"]
         self._start_spark(
             worker,
             "worker.Worker",
@@ -340,9 +344,9 @@ class Lab:
         """Give a host of Spark its settings, Redis' password, and what README's commands name."""
         (host.folder / "conf").mkdir(mode=0o700)
         java = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Djava.io.tmpdir=/srv/tmp"
-        most = SLOTS * len(self.workers)
+        most = self._cores * len(self.workers)
         settings = _SPARK.format(
-            secret=self._secret, java=java, python=sys.executable, slots=SLOTS, cores=most
+            secret=self._secret, java=java, python=sys.executable, slots=self._cores, cores=most
         )
         _write_private(host.folder / "conf" / "spark-defaults.conf", settings)
         _write_private(host.folder / "redis.password", self._password + "\n")
