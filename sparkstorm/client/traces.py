@@ -115,7 +115,7 @@ def _event(task: int, values: Mapping[str, Any]) -> Event | None:
         return None
     what, component, worker, source, text = map(str, texts)
     began_us, ended_us, committed_us = (int(each or 0) for each in times)
-    if not 0 <= began_us <= ended_us <= _LAST_US or not 0 <= committed_us <= _LAST_US:
+    if not all(0 <= each <= _LAST_US for each in (began_us, ended_us, committed_us)):
         return None
     return Event(what, component, task, worker, source, began_us, ended_us, committed_us, text)
 
