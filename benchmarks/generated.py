@@ -68,17 +68,17 @@ class Sink(StatefulBolt):
         self.state.add(self._key, 1)
 
 
-def chain(count: int, hops: int, size: int) -> Topology:
+def chain(count: int, hops: int, size: int, tasks: int = 2) -> Topology:
     """Payloads over so many hops, two tasks each, shuffled: every other tuple crosses to the other
-    worker.
+    worker. With one task each a hop crosses wholly or not at all.
     """
     builder = TopologyBuilder()
-    builder.set_spout("payloads", Payloads(count, size), 2)
+    builder.set_spout("payloads", Payloads(count, size), tasks)
     before = "payloads"
     for hop in range(1, hops):
-        builder.set_bolt(f"relay{hop}", Relay(), 2).shuffle_grouping(before)
+        builder.set_bolt(f"relay{hop}", Relay(), tasks).shuffle_grouping(before)
         before = f"relay{hop}"
-    builder.set_bolt("sink", Sink(), 2).shuffle_grouping(before)
+    builder.set_bolt("sink", Sink(), tasks).shuffle_grouping(before)
     return builder.build()
 
 

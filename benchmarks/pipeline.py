@@ -29,12 +29,13 @@ from sparkstorm.model.topology import Topology
 
 NAME = "bench"
 KINDS = ("workers", "redis", "other")
+_KERNEL = ("system",)
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
     """One run: wall seconds, CPU seconds by kind of process, complete latencies, merged state of
-    the component asked for.
+    the component asked for; `kernel` is the part of `cpu` that was spent in the kernel.
     """
 
     seconds: float
@@ -42,6 +43,7 @@ class Run:
     p50_ms: float
     p99_ms: float
     state: Mapping[Any, Any] = field(repr=False)
+    kernel: Mapping[str, float] = field(default_factory=dict)
 
 
 @contextlib.contextmanager
@@ -73,7 +75,7 @@ def run(
     while len(handle.beats()) < wanted or any(b.state != "RUNNING" for b in handle.beats()):
         time.sleep(0.05)
     time.sleep(0.5)  # the workers are up and quiet
-    before = cpu_by_kind()
+    before, before_kernel = cpu_by_kind(), cpu_by_kind(_KERNEL)
     started = time.perf_counter()
     handle.activate()
     while not handle.progress().is_drained:
@@ -81,14 +83,15 @@ def run(
         if watch is not None:
             watch(handle, time.perf_counter() - started)
     seconds = time.perf_counter() - started
-    after = cpu_by_kind()
+    after, after_kernel = cpu_by_kind(), cpu_by_kind(_KERNEL)
     progress = handle.progress()
     state = dict(handle.key_values(state_of)) if state_of else {}
     handle.kill(0)
     while on.find(NAME) is not None:
         time.sleep(0.05)
     cpu = {kind: after[kind] - before[kind] for kind in KINDS}
-    return Run(seconds, cpu, progress.p50_ms or 0.0, progress.p99_ms or 0.0, state)
+    kernel = {kind: after_kernel[kind] - before_kernel[kind] for kind in KINDS}
+    return Run(seconds, cpu, progress.p50_ms or 0.0, progress.p99_ms or 0.0, state, kernel)
 
 
 def processes() -> list[tuple[str, psutil.Process]]:
@@ -108,13 +111,13 @@ def _kind(process: psutil.Process) -> str:
     return "workers" if process.name() == "storm-worker" else "other"
 
 
-def cpu_by_kind() -> dict[str, float]:
+def cpu_by_kind(parts: Sequence[str] = ("user", *_KERNEL)) -> dict[str, float]:
     """Return the CPU seconds used so far by workers, Redis and the rest (driver, JVMs, slots)."""
     used = dict.fromkeys(KINDS, 0.0)
     for kind, process in processes():
         with contextlib.suppress(psutil.NoSuchProcess):
             times = process.cpu_times()
-            used[kind] += times.user + times.system
+            used[kind] += sum(getattr(times, part) for part in parts)
     return used
 
 
