@@ -5,7 +5,9 @@ A primary is killed, killed while its replica is behind, frozen, or told to hand
 Sentinels promote the replica. Workers of a simulated cluster commit over real connections
 meanwhile, and what they count must be exact in the end. With `--target` a sink writes to SQLite,
 PostgreSQL or Kafka beside it: every number must be there, and one is there twice only where the
-sink has said that the store had lost a tail. With `--upgrade` both servers are replaced, under
+sink has said that the store had lost a tail. With `--minutes` as many topologies as `--stores`, each
+in a process of its own over a store of its own, run at once, and every `--every` seconds one of
+their primaries is killed. With `--upgrade` both servers are replaced, under
 load, by each newer version of Redis or Valkey that is found here.
 """
 
@@ -19,8 +21,10 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 
 import redis
@@ -264,6 +268,61 @@ def run_portion(
         return trial.finish()
 
 
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Deaths of primaries by the clock: stores, for how many minutes, seconds between two deaths,
+    the sinks' target, and a seed.
+    """
+
+    stores: int
+    minutes: float
+    every_s: float
+    target: str
+    seed: int
+
+
+def run_schedule(folder: Path, schedule: Schedule) -> None:
+    """Kill primaries of several stores in turn, under a topology each, and compare the sums."""
+    with ProcessPoolExecutor(schedule.stores, get_context("spawn")) as pool:
+        done = list(pool.map(partial(run_store, folder, schedule), range(schedule.stores)))
+    sums = sum((each for each, _ in done), Sums(0, 0, 0))
+    kinds = sum((kills for _, kills in done), Counter[str]())
+    print(
+        f"{schedule.stores} stores and topologies, {schedule.minutes:g} min, a death every "
+        f"{schedule.every_s:g} s: {_text_of(sums, kinds, schedule.target)}"
+    )
+
+
+def run_store(folder: Path, schedule: Schedule, number: int) -> tuple[Sums, Counter[str]]:
+    """Run the topology of one store, whose primary is killed when its turn comes; return its sums
+    and the deaths.
+    """
+    place = folder / str(number)
+    place.mkdir()
+    dice = random.Random(f"{schedule.seed} {number}")
+    kills = Counter[str]()
+    with contextlib.ExitStack() as opened:
+        at = opened.enter_context(TARGETS[schedule.target](place)) if schedule.target else None
+        trial = Trial(place, at)
+        opened.callback(trial.close)
+        began = time.monotonic()
+        due_s = schedule.every_s * (number + 1)
+        while due_s < 60 * schedule.minutes:
+            while time.monotonic() - began < due_s:
+                trial.running.rounds(10)
+            kind = ("kill", "kill behind")[kills.total() % 2]
+            late_s = time.monotonic() - began - due_s
+            trial.fail_over(KINDS[kind], dice)
+            kills[kind] += 1
+            print(
+                f"store {number}, at {due_s:g} s ({late_s:.0f} s late): {kind}, "
+                f"{trial.seconds[-1]:.1f} s until commits went on",
+                flush=True,
+            )
+            due_s += schedule.every_s * schedule.stores
+        return trial.finish(), kills
+
+
 def run_upgrades(folder: Path, dice: random.Random) -> None:
     """Replace both servers by each newer version, under load, and compare the sums."""
     oldest, *newer = versions_here().items()
@@ -289,6 +348,9 @@ def main() -> None:
         "--portion", type=int, default=20, help="so many on the same servers, then sums (20)"
     )
     parser.add_argument("--target", choices=[*TARGETS], default="", help="a sink's, beside it")
+    parser.add_argument("--minutes", type=float, default=0, help="deaths by the clock instead")
+    parser.add_argument("--stores", type=int, default=3, help="with --minutes (3)")
+    parser.add_argument("--every", type=float, default=20, help="seconds, with --minutes (20)")
     parser.add_argument("--upgrade", action="store_true", help="through the versions found here")
     parser.add_argument("--seed", type=int, default=0)
     chosen = parser.parse_args()
@@ -297,6 +359,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="fail-over-") as folder:
         if chosen.upgrade:
             run_upgrades(Path(folder), dice)
+            return
+        if chosen.minutes:
+            own = (chosen.stores, chosen.minutes, chosen.every, chosen.target, chosen.seed)
+            run_schedule(Path(folder), Schedule(*own))
             return
         sums = Sums(0, 0, 0)
         for begin in range(0, chosen.times, chosen.portion):
