@@ -99,7 +99,7 @@ class CarefulTurns:
         chunk = bolt.next_chunk()
         if chunk is None or bolt.is_full:
             return False
-        if poison := self._failures.poison(row := (bolt.task, chunk.entry, chunk.done)):
+        if poison := self._failures.poison(row := (bolt.task, chunk.name, chunk.done)):
             tup = Tuple(*unfold(chunk.part(chunk.done, chunk.done + 1))[0])
             self._failures.park(epoch, bolt, tup, poison.deaths, killed(poison.deaths, poison.end))
             self._bolt_turns.consume(epoch, bolt, chunk, 1)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import Any
 
 from sparkstorm.clock import SimClock
@@ -14,7 +15,10 @@ from sparkstorm.model.failure import Failure
 from sparkstorm.model.tasks import number_tasks, tasks_by_component
 from sparkstorm.model.topology import Topology
 from sparkstorm.model.worker_messages import SetStatus
+from sparkstorm.transport.base import Transport
+from sparkstorm.transport.cells import CellsTransport
 from sparkstorm.transport.local import LocalStore, LocalTransport
+from sparkstorm.transport.local_foreign import LocalForeign
 from sparkstorm.worker.epoch import RandomIds
 from sparkstorm.worker.parts import WorkerParts
 from sparkstorm.worker.tasks.worker_plan import WorkerPlan
@@ -43,18 +47,30 @@ class Workers:
     """
 
     def __init__(
-        self, topology: Topology, conf: Mapping[str, Any], start_ms: int = 1_767_225_600_000
+        self,
+        topology: Topology,
+        conf: Mapping[str, Any],
+        start_ms: int = 1_767_225_600_000,
+        cells: int = 1,
     ) -> None:
         self.topology, self.conf = topology, merge(default_conf(), conf)
-        self.clock, self.store, self.said = SimClock(start_ms), LocalStore(), Said()
+        self.clock, self.said = SimClock(start_ms), Said()
+        self.stores = [LocalStore() for _ in range(cells)]
+        self.store = self.stores[0]
+        self.away: set[int] = set()  # cells whose stores other cells do not reach
         self.component_by_task = number_tasks(topology, self.conf)
         self.tasks = tasks_by_component(self.component_by_task)
         self._token = 0
 
     def claim(self, owner: str, components: Collection[str]) -> Worker:
         """Start a worker with all tasks of these components."""
+        tasks = sorted(task for component in components for task in self.tasks[component])
+        return self.claim_tasks(owner, tasks)
+
+    def claim_tasks(self, owner: str, chosen: Collection[int], cell: int = 0) -> Worker:
+        """Start a worker with these tasks, in that cell."""
         self._token += 1
-        tasks = tuple(sorted(task for component in components for task in self.tasks[component]))
+        tasks = tuple(chosen)
         plan = WorkerPlan(
             "t-1-1",
             self.topology,
@@ -66,12 +82,19 @@ class Workers:
             lambda component: copy.deepcopy(self.topology.components[component].instance),
         )
         worker = Worker(
-            WorkerParts(
-                plan, LocalTransport(self.store), self.clock, RandomIds(self._token), self.said
-            )
+            WorkerParts(plan, self._transport(cell), self.clock, RandomIds(self._token), self.said)
         )
         worker.follow(SetStatus("ACTIVE"))
         return worker
+
+    def _transport(self, cell: int) -> Transport:
+        own = LocalTransport(self.stores[cell])
+        others = {
+            each: LocalForeign(store, each, partial(self.away.__contains__, each))
+            for each, store in enumerate(self.stores)
+            if each != cell
+        }
+        return CellsTransport("t-1-1", own, others, self.clock.now_ms) if others else own
 
     def keys(self, component: str) -> Any:
         """Return what the store keeps of a component's first task."""

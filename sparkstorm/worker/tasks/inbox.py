@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from itertools import accumulate, pairwise, repeat
 from operator import itemgetter
 
@@ -22,7 +22,7 @@ from sparkstorm.executor.pieces import part_of
 from sparkstorm.model.tuples import Source
 from sparkstorm.model.values.codec import Codec
 from sparkstorm.transport import frames
-from sparkstorm.transport.base import START, Commit, Cursor, Entry
+from sparkstorm.transport.base import START, Commit, Cursor, Entry, Passed
 from sparkstorm.transport.frames import (
     AckerMessages,
     Ends,
@@ -41,6 +41,7 @@ class Chunk:
 
     __slots__ = (
         "entry",
+        "cell",
         "sent_ms",
         "size",
         "frame",
@@ -65,8 +66,10 @@ class Chunk:
         rows: list[Row],
         done: int = 0,
         sent_ms: int | None = None,
+        cell: int | None = None,
     ) -> None:
         self.entry = entry
+        self.cell = cell  # as in Entry
         self.sent_ms = sent_ms  # as in Entry
         self.size = size  # bytes that count as backlog; 0 for control frames
         self.frame = frame
@@ -87,6 +90,11 @@ class Chunk:
         self._ended = 0  # roots whose last row is done
         if done:
             self.take_ended()
+
+    @property
+    def name(self) -> str:
+        """Return a name that no other entry of its task has: ids are those of one store."""
+        return self.entry if self.cell is None else f"{self.entry}@{self.cell}"
 
     def part(self, start: int, stop: int) -> list[Row]:
         """Return the rows, or pieces of a batch, from one place to another."""
@@ -111,7 +119,9 @@ class Chunk:
 
 
 class Inbox:
-    """Frames read but not consumed, oldest first."""
+    """Frames read but not consumed, oldest first; of the stores of all cells in the order in which
+    they were read, with a cursor for each.
+    """
 
     __slots__ = (
         "task",
@@ -128,6 +138,9 @@ class Inbox:
         "_skip",
         "_kind",
         "_spouts",
+        "_foreign",
+        "_foreign_skips",
+        "_passed",
     )
 
     def __init__(
@@ -138,9 +151,10 @@ class Inbox:
         cursor: Cursor = START,
         kind: int = frames.ROWS,
         spouts: frozenset[int] = frozenset(),
+        foreign: Mapping[int, Cursor] | None = None,
     ) -> None:
         """`kind` of the frames that belong into this task's stream; `spouts`: tasks to which an
-        acker may send verdicts.
+        acker may send verdicts; `foreign`: cursors in the stores of other cells.
         """
         self.task = task
         self.chunks: deque[Chunk] = deque()
@@ -157,35 +171,47 @@ class Inbox:
         self._skip = cursor.row
         self._kind = kind
         self._spouts = spouts
+        self._foreign = dict(foreign or {})
+        self._foreign_skips = {cell: cursor.row for cell, cursor in self._foreign.items()}
+        # cells whose cursors have moved since the last commit, with the bytes done with
+        self._passed: dict[int, int] = {}
 
     def add(self, entry: Entry) -> None:
         """Decode a frame; MalformedFrameError leaves the inbox as if the frame had been
         consumed.
         """
         # Before decoding: a frame that cannot be read must not be asked for again.
-        self.read_to = entry.id
+        cell = entry.cell
+        if cell is None:
+            self.read_to = entry.id
         # Acker traffic is no backlog: it is taken whole with the next commit and would hold senders
         # back for a moment.
         size = len(entry.data) if self._kind == frames.ROWS else 0
         # The cursor may point into the first frame only.
-        skip = self._skip
-        self._skip = 0
+        if cell is None:
+            skip = self._skip
+            self._skip = 0
+        else:
+            skip = self._foreign_skips.pop(cell, 0)
         try:
             frame = self._checked(entry.data)
             rows = self._rows(frame) if isinstance(frame, RowFrame) else []
         except MalformedFrameError:
-            self._step_over(entry.id, size)
+            self._step_over(entry, size)
             raise
         total = len(frame) if isinstance(frame, RowFrame) else 1
         if skip >= total:  # a stored cursor never points behind the last row of a frame
-            self._step_over(entry.id, size)
+            self._step_over(entry, size)
             raise MalformedFrameError(f"the cursor {skip} rows into a frame of {total}")
-        self.chunks.append(Chunk(entry.id, size, frame, rows, skip, entry.sent_ms))
+        self.chunks.append(Chunk(entry.id, size, frame, rows, skip, entry.sent_ms, cell))
         self.waiting += size
 
     def consume(self, chunk: Chunk, rows: int) -> None:
         """Mark the next `rows` rows of the oldest frame as done."""
         chunk.done += rows
+        if chunk.cell is not None:
+            self._consume_foreign(chunk, chunk.cell)
+            return
         # By rows, since senders watch the bytes that wait: an entry in work drains little by
         # little.
         self.consumed += chunk.size * rows // chunk.total
@@ -199,8 +225,27 @@ class Inbox:
         self.drained += chunk.size
         self.replayed += chunk.total if chunk.is_replayed else 0
 
+    def _consume_foreign(self, chunk: Chunk, cell: int) -> None:
+        # Not as `consumed`: what is passed frees nothing in the own store, so a full one must not
+        # take a commit for it.
+        if chunk.done < chunk.total:
+            self._move(cell, Cursor(self._foreign.get(cell, START).entry, chunk.done), 0)
+            return
+        self.chunks.popleft()
+        self.waiting -= chunk.size
+        self._move(cell, Cursor(chunk.entry, 0), chunk.size)
+        self.replayed += chunk.total if chunk.is_replayed else 0
+
+    def _move(self, cell: int, cursor: Cursor, size: int) -> None:
+        self._foreign[cell] = cursor
+        self._passed[cell] = self._passed.get(cell, 0) + size
+
     def take_progress(self, commit: Commit) -> None:
         """Write into a commit what was consumed since the last one."""
+        if self._passed:
+            for cell, size in self._passed.items():
+                commit.foreign[cell, self.task] = Passed(self._foreign[cell], size)
+            self._passed = {}
         # Commits of small epochs would pay for each task of the worker.
         if not self.moved:
             return
@@ -237,14 +282,16 @@ class Inbox:
             raise MalformedFrameError("a tree of a task that is no spout")
         return frame
 
-    def _step_over(self, entry: str, size: int) -> None:
+    def _step_over(self, entry: Entry, size: int) -> None:
         # frames before it are still to be consumed: an empty chunk keeps its place in the order
         if self.chunks:
-            empty = Chunk(entry, size, SettledRoots([], {}), [])
+            empty = Chunk(entry.id, size, SettledRoots([], {}), [], cell=entry.cell)
             self.chunks.append(empty)
             self.waiting += size
+        elif entry.cell is not None:
+            self._move(entry.cell, Cursor(entry.id, 0), size)
         else:
-            self.cursor = Cursor(entry, 0)
+            self.cursor = Cursor(entry.id, 0)
             self.moved = True
             self.drained += size
 

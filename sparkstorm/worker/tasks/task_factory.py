@@ -219,6 +219,7 @@ class TaskFactory:
                 record.cursor,
                 self._kind_of_frames(component),
                 self._spout_tasks,
+                record.foreign,
             )
             # The beginning was written into the journal: an empty one means that the store has lost
             # it, and a task that began with nothing would look healthy.
