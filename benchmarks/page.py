@@ -16,7 +16,6 @@ import gzip
 import http.client
 import importlib
 import os
-import socket
 import statistics
 import subprocess
 import sys
@@ -27,7 +26,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from shutil import which
-from urllib.parse import parse_qs, urlsplit
 
 from benchmarks.live import counts, seconds_of, text
 from benchmarks.topologies import word_count
@@ -37,7 +35,7 @@ from sparkstorm.insight.sampler import Sampler
 from sparkstorm.stores.addresses import connection_path
 from sparkstorm.web.page import STATIC
 from sparkstorm.web.serve import SamplerThread
-from tests.web.listening import LargeSource, listening
+from tests.web.listening import LargeSource, listening, running
 
 PARTS = ("paint", "cpu", "throughput")
 
@@ -199,12 +197,12 @@ def throughput(options: argparse.Namespace) -> None:
             "topology.acker.executors": 2,
             "topology.max.spout.pending": 5_000,
         }
-        with Cluster.open(conf) as cluster, web(connection_path(conf)) as (port, token):
+        with Cluster.open(conf) as cluster, running(connection_path(conf)) as at:
 
             def rate(is_open: bool) -> float:
                 with ExitStack() as opened:
                     if is_open:
-                        opened.enter_context(reading(port, token, "bench"))
+                        opened.enter_context(reading(at.port, at.token, "bench"))
                     return words / seconds_of(
                         cluster,
                         word_count(paths, 2),
@@ -225,39 +223,6 @@ def throughput(options: argparse.Namespace) -> None:
     print(
         f"with a page open: {100 * (statistics.median(ratios) - 1):+.1f} % words/s, median of {len(ratios)} (budget -2 %)"
     )
-
-
-@contextmanager
-def web(connection: Path) -> Iterator[tuple[int, str]]:
-    """Run `sparkstorm web` for a cluster; yield its port and token."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [
-        sys.executable,
-        "-m",
-        "sparkstorm.cli",
-        "web",
-        "--cluster",
-        str(connection),
-        "--port",
-        str(port),
-        "--until-input-ends",
-    ]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as server:
-        assert server.stdin is not None and server.stdout is not None
-        token = parse_qs(urlsplit(server.stdout.readline().strip()).query)["token"][0]
-        until = time.monotonic() + 60
-        while time.monotonic() < until:
-            try:
-                http.client.HTTPConnection("127.0.0.1", port, timeout=5).connect()
-                break
-            except OSError:
-                time.sleep(0.1)
-        yield port, token
-        server.stdin.close()
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ from sparkstorm.client import ClusterClient, TopologyHandle, connect
 from sparkstorm.embedded import RedisServer, ZooKeeperServer
 from sparkstorm.testing.system.gated_count import expected_counts
 from tests.client.bare import ended, sparkstorm
+from tests.web.listening import running
+from tests.web.test_metrics import parse
 
 pytestmark = pytest.mark.system
 LIMIT_S = 400.0
@@ -236,6 +239,7 @@ def test_three_terminals(terminals: Terminals) -> None:
         assert versions_of_exact_counts(alpha, terminals.folder) == {"$v1"}
         assert versions_of_exact_counts(beta, terminals.folder) == {"$v1", "$v2"}
         assert run("logs", "beta")[1].count("counting in version v2") == 2
+        require_equal_figures(terminals, alpha)
 
         require_a_viewer_that_may_not_kill(terminals)
         assert run("kill", "alpha", "--wait", "0")[0] == 0
@@ -250,6 +254,55 @@ def test_three_terminals(terminals: Terminals) -> None:
         assert cluster.topologies() == []
     assert terminals.stop() == 0
     assert terminals.output.read_text().endswith("stopped\n")
+
+
+_FIGURES = ("emitted", "executed", "acked", "failed", "parked")
+
+
+def require_equal_figures(terminals: Terminals, handle: TopologyHandle) -> None:
+    """See the counts of a drained topology, as its commits have them, in the page, both REST
+    interfaces, the metrics and the command line.
+    """
+    counts = handle.counts().values()
+    stored = {
+        name: {
+            key: sum(getattr(each, key) for each in counts if each.component == name)
+            for key in _FIGURES
+        }
+        for name in ("lines", "split", "count")
+    }
+    # it is drained: nothing is under way between two figures
+    assert stored["lines"]["acked"] == stored["lines"]["emitted"] > len(LINES)
+    assert stored["count"]["executed"] == stored["split"]["emitted"]
+
+    def of(components: Any) -> Any:
+        return {name: {key: components[name]["counts"][key] for key in _FIGURES} for name in stored}
+
+    with running(terminals.connection) as at, closing(at.open_page("alpha")) as page:
+        assert of(page.next()[1]["topology"]["components"]) == stored
+        ours = json.loads(at.get("/api/sparkstorm/v1/topology/alpha")[1])
+        storm = json.loads(at.get(f"/api/v1/topology/{handle.topology_id}")[1])
+        metrics = parse(at.get("/metrics")[1].decode())
+        samples = {
+            (each.name, each.labels["component"]): each.value
+            for family in metrics
+            for each in family.samples
+            if each.labels.get("topology") == "alpha" and "component" in each.labels
+        }
+    assert of(ours["components"]) == stored
+    assert of(terminals.json("status", "alpha")["components"]) == stored
+    rows = {row["spoutId"]: row for row in storm["spouts"]}
+    rows |= {row["boltId"]: row for row in storm["bolts"]}
+    for name, figures in stored.items():
+        for key, value in figures.items():
+            assert rows[name].get(key, value) == value, (name, key)
+            is_input = name == "lines" and key in ("acked", "failed")  # of a spout they are trees
+            metric = {"acked": "trees_completed", "failed": "trees_failed"}.get(key, "")
+            metric = metric if is_input else f"tuples_{key}"
+            found = samples.get((f"sparkstorm_{metric}_total", name), 0)
+            assert found == value, (name, key)
+    assert {"emitted", "acked", "failed"} <= rows["lines"].keys()
+    assert {"emitted", "executed", "acked", "failed"} <= rows["count"].keys()
 
 
 def submit_two_at_once(terminals: Terminals) -> None:

@@ -7,11 +7,16 @@ from __future__ import annotations
 import http.client
 import json
 import socket
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import uvicorn
 
@@ -126,6 +131,30 @@ def listening(
         finally:
             server.should_exit = True
             thread.join()
+
+
+@contextmanager
+def running(connection: Path) -> Iterator[Listening]:
+    """Run `sparkstorm web` for a cluster, in a process of its own."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "sparkstorm.cli", "web", "--until-input-ends"]
+    command += ["--cluster", str(connection), "--port", str(port)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as server:
+        assert server.stdin is not None and server.stdout is not None
+        [token] = parse_qs(urlsplit(server.stdout.readline().strip()).query)["token"]
+        until = time.monotonic() + 60
+        while time.monotonic() < until:
+            try:
+                socket.create_connection(("127.0.0.1", port), timeout=5).close()
+                break
+            except OSError:
+                time.sleep(0.1)
+        yield Listening(port, token)
+        server.stdin.close()
 
 
 class Nothing(BasicBolt):
