@@ -64,6 +64,7 @@ EMBEDDED = ("tests/contracts", "tests/embedded", "tests/transport")
 # py4j's sockets to the collector
 OF_OLD_SPARKS = (
     *("-W", "ignore:distutils Version classes:DeprecationWarning"),
+    *("-W", "ignore:The distutils package:DeprecationWarning"),
     *("-W", "ignore::ResourceWarning", "-p", "no:unraisableexception"),
 )
 SPARK = (

@@ -113,7 +113,7 @@ def spans_of(view: TopologyView, traces: Iterable[Trace]) -> Iterator[ReadableSp
             f"message of {spout}",
             top,
             resource=resource,
-            attributes={"sparkstorm.root": trace.root},
+            attributes=_named(root=trace.root),
             kind=SpanKind.PRODUCER,
             status=Status(StatusCode.ERROR) if trace.has_failed else Status(StatusCode.OK),
             start_time=trace.began_us * _NS_PER_US,
@@ -127,17 +127,18 @@ def spans_of(view: TopologyView, traces: Iterable[Trace]) -> Iterator[ReadableSp
             yield _span(event, context, top, resource)
 
 
+def _named(**attributes: str | int) -> dict[str, str | int]:
+    """Return attributes under names of ours: OpenTelemetry asks for a prefix."""
+    return {f"sparkstorm.{name}": value for name, value in attributes.items()}
+
+
 def _span(
     event: Event, context: SpanContext, parent: SpanContext, resource: Resource
 ) -> ReadableSpan:
     has_failed = event.what in ("failed", "given up")
-    attributes: dict[str, str | int] = {
-        "sparkstorm.component": event.component,
-        "sparkstorm.task": event.task,
-        "sparkstorm.worker": event.worker,
-    }
+    attributes = _named(component=event.component, task=event.task, worker=event.worker)
     if event.source:
-        attributes["sparkstorm.source"] = event.source
+        attributes |= _named(source=event.source)
     return ReadableSpan(
         f"{event.component} {event.what}",
         context,
