@@ -70,6 +70,8 @@ def test_the_job_of_an_example_reads_what_its_file_has_made(
     monkeypatch.setattr(sys, "path", [*sys.path])
     runpy.run_path(str(FOLDER / f"{name}.py"), run_name="__main__")
     made = sum(len(file.read_text().splitlines()) for file in tmp_path.rglob("*.*l*"))
+    # The tutorial has a module of this name too, and its test may have run in this process.
+    monkeypatch.delitem(sys.modules, name, raising=False)
     topology, modules = make_topology(read_job_file(str(FOLDER / f"{name}.yaml")))
     for module in modules:
         monkeypatch.delitem(sys.modules, module)
