@@ -410,10 +410,8 @@ def _over_divided(
     places = [fields.index(f) for f in only.grouping.fields]
 
     def over(batches: Iterator[pa.RecordBatch]) -> Iterator[Chunk]:
-        partition, batches = place_and_rows(batches, places, keys)
-        checked = checked_places(
-            _with_maps_checked(feed, batches), places, partition, run.stage.width
-        )
+        partition, own = place_and_rows(_with_maps_checked(feed, batches), places, keys)
+        checked = checked_places(own, places, partition, run.stage.width)
         rows = (
             _timed_rows(job, feed, fields, batch) if job.settings.is_timed else batch.select(fields)
             for batch in checked

@@ -179,11 +179,14 @@ def with_heads(frame: DataFrame, fields: Sequence[str], keys: Sequence[Key]) -> 
     kinds = {field.name: field.dataType for field in frame.schema}
     columns = dict.fromkeys(frame.columns, "NULL")
     for field, values in zip(fields, zip(*keys, strict=True), strict=True):
-        each = ", ".join(_literal(value) for value in values)
-        # Of the column's own type: a union widens a column of bytes to the literals' integers.
-        columns[field] = (
-            f"CAST(element_at(array({each}), CAST(id + 1 AS INT)) AS {kinds[field].simpleString()})"
-        )
+        # Only the field that differs by task. Spark gives a plain NULL the type of the column, which
+        # for the only task's key may be any, also one whose name is no SQL.
+        if values.count(None) < len(values):
+            each = ", ".join(map(_literal, values))
+            # Of the column's own type: a union widens a column of bytes to the literals' integers.
+            columns[field] = (
+                f"CAST(element_at(array({each}), CAST(id + 1 AS INT)) AS {kinds[field].simpleString()})"
+            )
     # As text: with Columns each would be a call of the JVM, a tenth of a small replay together.
     expressions = [f"{value} AS {quoted(name)}" for name, value in columns.items()]
     heads = frame.sparkSession.range(0, len(keys), 1, 1).selectExpr(*expressions)

@@ -89,6 +89,15 @@ class Sum(StatefulBolt):
         self.state.add(f"by {tup.component}:{tup.stream}", 1)
 
 
+class CountAmounts(StatefulBolt):
+    """Sums whatever the key is."""
+
+    order_insensitive = True
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        self.state.add("all", tup["amount"])
+
+
 class SumByHand(Stateful, Bolt):
     order_insensitive = True
 
@@ -387,6 +396,15 @@ def test_rows_that_equal_a_head_are_counted(spark: SparkSession) -> None:
     )
     found = {row.key: row.value for row in results.state("sum").collect()}
     assert found == {f"{key}/None": 2 for (key,) in keys}
+
+
+@pytest.mark.parametrize(
+    "user", ["named_struct('a b', id)", "map('n', id)", "'x' COLLATE UNICODE_CI", "id / 2"]
+)
+def test_one_task_takes_keys_of_any_type(spark: SparkSession, user: str) -> None:
+    frame = spark.range(5).selectExpr(f"{user} AS user", "1 AS kind", "id AS amount")
+    results = replay(summed(CountAmounts(), 1), {"events": frame}, types=TYPES)
+    assert [row.value for row in results.state("sum").collect()] == [10]
 
 
 def test_a_failing_record_is_named(spark: SparkSession) -> None:
