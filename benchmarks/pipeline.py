@@ -75,7 +75,8 @@ def run(
     while len(handle.beats()) < wanted or any(b.state != "RUNNING" for b in handle.beats()):
         time.sleep(0.05)
     time.sleep(0.5)  # the workers are up and quiet
-    before, before_kernel = cpu_by_kind(), cpu_by_kind(_KERNEL)
+    before = cpu_by_kind()
+    before_kernel = cpu_by_kind(_KERNEL)
     started = time.perf_counter()
     handle.activate()
     while not handle.progress().is_drained:
@@ -83,7 +84,8 @@ def run(
         if watch is not None:
             watch(handle, time.perf_counter() - started)
     seconds = time.perf_counter() - started
-    after, after_kernel = cpu_by_kind(), cpu_by_kind(_KERNEL)
+    after = cpu_by_kind()
+    after_kernel = cpu_by_kind(_KERNEL)
     progress = handle.progress()
     state = dict(handle.key_values(state_of)) if state_of else {}
     handle.kill(0)

@@ -37,7 +37,8 @@ SPARE_CORES = 1
 """Cores of a host that are left to slots, Spark, ZooKeeper and the kernel's other work."""
 HOSTS = (10, 100)
 _TICKS = os.sysconf("SC_CLK_TCK")
-_SMALL, _LARGE = 16, 1 << 19
+_SMALL = 16  # bytes of an entry
+_LARGE = 1 << 19
 _COMMITS = {_SMALL: 3_000, _LARGE: 300}
 _CONF = {"topology.workers": 2, "topology.max.spout.pending": 5_000}
 
@@ -108,8 +109,8 @@ class Hosts:
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """What hosts carry of a load: units a second, the workers and stores for it, Gbit/s of each
-    host, and what ends it.
+    """Capacity of hosts for a load: units a second, the workers and stores for it, Gbit/s of each
+    host, and the resource that is full first ("cores" or "network").
     """
 
     rate: float
@@ -160,21 +161,25 @@ def fleet(load: Load, hosts: Hosts) -> Fleet:
 def _used_us(pid: int) -> tuple[float, float]:
     """Return a process's CPU, and its kernel part, in microseconds."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    user, system = int(fields[11]), int(fields[12])
+    user = int(fields[11])
+    system = int(fields[12])
     return (user + system) * 1e6 / _TICKS, system * 1e6 / _TICKS
 
 
 def measure_commit(size: int) -> Cost:
     """Return the cost of a commit with one entry of that size, which the next one consumes."""
-    commits, data = _COMMITS[size], b"x" * size
+    commits = _COMMITS[size]
+    data = b"x" * size
     with tempfile.TemporaryDirectory() as folder:
         server = start_redis(Path(folder), password="bench")
         owner = Owner(server)
         try:
-            own, store = _used_us(os.getpid()), _used_us(server.pid)
+            own = _used_us(os.getpid())
+            store = _used_us(server.pid)
             for _ in range(commits):
                 owner.commit(1, data, b"j" * 50, 0)
-            own_after, store_after = _used_us(os.getpid()), _used_us(server.pid)
+            own_after = _used_us(os.getpid())
+            store_after = _used_us(server.pid)
         finally:
             owner.close()
             server.stop()
