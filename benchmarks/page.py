@@ -4,9 +4,9 @@ throughput of a word count with one open.
 Run: python -m benchmarks.page [paint] [cpu] [throughput] [--seconds N] [--pages N] [--words N]
 [--runs N]; without a word all of them. The CPU is that of a server process of its own over a
 topology of 20 components and 80 tasks whose every count changes each second. The throughput is that
-of the word count of `benchmarks.live` on a real cluster, by turns with a page open and without:
-`sparkstorm web` runs all the time, since it samples in either case. The first paint needs Chromium
-and playwright (tests/browser).
+of the word count of `benchmarks.live` on a real cluster, by turns without `sparkstorm web`, with it
+(it samples without a page, too) and with a page open. The first paint needs Chromium and playwright
+(tests/browser).
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from sparkstorm.web.serve import SamplerThread
 from tests.web.listening import LargeSource, listening, running
 
 PARTS = ("paint", "cpu", "throughput")
+WAYS = ("without sparkstorm web", "with it", "with a page open")
 
 
 def main() -> None:
@@ -186,7 +187,7 @@ def reading(port: int, token: str, topology: str) -> Iterator[list[int]]:
 
 
 def throughput(options: argparse.Namespace) -> None:
-    """Print words/s with a page open and without, and the median ratio of neighbours."""
+    """Print words/s in each way, and the median ratios of neighbours."""
     os.environ["PYTHONPATH"] = os.pathsep.join([str(Path.cwd()), os.environ.get("PYTHONPATH", "")])
     with tempfile.TemporaryDirectory() as folder:
         paths, expected = text(options, Path(folder), 2)
@@ -197,11 +198,13 @@ def throughput(options: argparse.Namespace) -> None:
             "topology.acker.executors": 2,
             "topology.max.spout.pending": 5_000,
         }
-        with Cluster.open(conf) as cluster, running(connection_path(conf)) as at:
+        with Cluster.open(conf) as cluster:
 
-            def rate(is_open: bool) -> float:
+            def rate(way: str) -> float:
                 with ExitStack() as opened:
-                    if is_open:
+                    if way != WAYS[0]:
+                        at = opened.enter_context(running(connection_path(conf)))
+                    if way == WAYS[2]:
                         opened.enter_context(reading(at.port, at.token, "bench"))
                     return words / seconds_of(
                         cluster,
@@ -210,19 +213,22 @@ def throughput(options: argparse.Namespace) -> None:
                         lambda handle: counts(handle) == expected,
                     )
 
-            rate(True)  # warms caches
-            ratios = []
+            rate(WAYS[2])  # warms caches
+            ratios: dict[str, list[float]] = {way: [] for way in WAYS[1:]}
             for run in range(options.runs):
-                order = (False, True) if run % 2 else (True, False)
-                found = {is_open: rate(is_open) for is_open in order}
-                ratios.append(found[True] / found[False])
+                # Each way is the first one in a third of the rounds.
+                order = WAYS[run % 3 :] + WAYS[: run % 3]
+                found = {way: rate(way) for way in order}
+                for way, each in ratios.items():
+                    each.append(found[way] / found[WAYS[0]])
                 print(
-                    f"  round {run}: {found[False]:,.0f} words/s, {found[True]:,.0f} with a page open: {ratios[-1]:.3f}",
+                    f"  round {run}: "
+                    + ", ".join(f"{found[way]:,.0f} words/s {way}" for way in WAYS),
                     flush=True,
                 )
-    print(
-        f"with a page open: {100 * (statistics.median(ratios) - 1):+.1f} % words/s, median of {len(ratios)} (budget -2 %)"
-    )
+    for way, each in ratios.items():
+        change = 100 * (statistics.median(each) - 1)
+        print(f"{way}: {change:+.1f} % words/s, median of {len(each)} (budget -2 %)")
 
 
 if __name__ == "__main__":
