@@ -426,7 +426,7 @@ def quiet_spark() -> None:
     ):
         return
     try:
-        quiet_java(("executor.Executor", "scheduler.TaskSetManager"))
+        quiet_java(("executor.Executor", "scheduler.TaskSetManager"), "rpc.netty.Inbox")
     except Exception:  # various errors of py4j; a Spark with another logger prints more, and works
         return
 

@@ -27,7 +27,7 @@ from pyspark import SparkConf, SparkContext, TaskContext
 from sparkstorm.errors import InvalidConfigError, SlotsUnavailableError, StoreUnavailableError
 from sparkstorm.hosting.base import RestartPause
 from sparkstorm.hosting.slot_places import SlotPlaces
-from sparkstorm.hosting.spark_security import guard_accumulators
+from sparkstorm.hosting.spark_security import guard_accumulators, is_local
 from sparkstorm.hosting.spark_versions import (
     cores_per_task,
     executor_of_group,
@@ -62,6 +62,10 @@ QUICK_JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """For executors of a cluster on one machine: without C2 their JVM starts with half the CPU time.
 SQL on large data needs C2.
 """
+_NEVER_LOST: Final = ("spark.storage.blockManagerHeartbeatTimeoutMs", "7d")
+"""How long the one executor of a local master may be silent. It is the driver's own process: after
+120 s, as of a laptop that slept, Spark would give it up and log an error with each heartbeat.
+"""
 _LOST: Final = "the process of this slot was lost"
 _CONTRADICTED = ("spark.speculation", "spark.dynamicAllocation.enabled")
 _PACKAGE_ROOT = str(Path(__file__).parents[2])
@@ -92,8 +96,11 @@ def slot_conf(conf: SparkConf) -> SparkConf:
         if given is not None and (fault := contradiction(name, given)):
             raise InvalidConfigError(fault)
         conf.set(name, value)
-    if (conf.get("spark.master") or "").startswith("local-cluster"):
+    master = conf.get("spark.master") or ""
+    if master.startswith("local-cluster"):
         conf.setIfMissing("spark.executor.extraJavaOptions", QUICK_JAVA)
+    elif is_local(master):
+        conf.setIfMissing(*_NEVER_LOST)
     # Executors of this machine import what this process does; on other hosts the package is
     # installed or shipped.
     given = conf.get("spark.executorEnv.PYTHONPATH") or os.environ.get("PYTHONPATH")

@@ -41,6 +41,7 @@ _BITS: Final = 0xFFFFFFFF
 _PORT: Final = re.compile(r":\d+$")
 # RDDs in one union: a task's closure names each of them. 8 would need half as many levels more.
 _MOST_JOINED: Final = 16
+_ERRORS_A_SECOND: Final = 0.005  # as in app/spark_conf/log4j2.properties
 _DEALS_BY_ID: Final = VERSION >= (4, 1)  # has DataFrame.repartitionById
 HAS_UNION_BY_PLACE: Final = VERSION >= (4, 1)
 """Whether Spark has `SQLPartitioningAwareUnionRDD`, which joins the n-th partitions of several RDDs
@@ -124,9 +125,9 @@ def let_java_ignore_interrupts(sc: SparkContext) -> None:
     misc.Signal.handle(misc.Signal("INT"), misc.SignalHandler.SIG_IGN)
 
 
-def quiet_java(silenced: Sequence[str]) -> None:
-    """Have the JVM log errors only, and nothing of the classes below org.apache.spark; raises what
-    py4j raises.
+def quiet_java(silenced: Sequence[str], limited: str) -> None:
+    """Have the JVM log errors only, of the classes in `silenced` nothing and of `limited` three in
+    ten minutes (all below org.apache.spark); raises what py4j raises.
     """
     java: Any = SparkContext._jvm
     # Spark reads its own settings at its first line, and would undo ours: let it read them now, in
@@ -137,6 +138,13 @@ def quiet_java(silenced: Sequence[str]) -> None:
     log4j.core.config.Configurator.setRootLevel(log4j.Level.ERROR)
     for name in silenced:
         log4j.core.config.Configurator.setLevel(f"org.apache.spark.{name}", log4j.Level.OFF)
+    limited = f"org.apache.spark.{limited}"
+    log4j.core.config.Configurator.setLevel(limited, log4j.Level.ERROR)  # makes its configuration
+    burst = log4j.core.filter.BurstFilter.newBuilder()
+    burst.setLevel(log4j.Level.ERROR).setRate(_ERRORS_A_SECOND).setMaxBurst(3)
+    log4j.LogManager.getContext(False).getConfiguration().getLoggerConfig(limited).addFilter(
+        burst.build()
+    )
 
 
 def delete_at_exit(sc: SparkContext, folder: str) -> None:

@@ -66,6 +66,17 @@ def test_spark_gets_what_slots_need() -> None:
     assert slot_conf(on_one.set(name, "-Xss2m")).get(name) == "-Xss2m"
 
 
+@pytest.mark.parametrize(
+    ("master", "silence"),
+    [("local[3]", "7d"), ("local-cluster[2,2,512]", None), ("spark://head:7077", None)],
+)
+def test_the_one_executor_of_a_local_master_is_never_lost(master: str, silence: str | None) -> None:
+    name = "spark.storage.blockManagerHeartbeatTimeoutMs"
+    conf = SparkConf(loadDefaults=False).setMaster(master)
+    assert slot_conf(conf).get(name) == silence
+    assert slot_conf(conf.set(name, "1h")).get(name) == "1h"
+
+
 def test_executors_of_this_machine_find_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", "/users/own")
     root = str(Path(__file__).parents[2])

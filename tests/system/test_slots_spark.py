@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -313,13 +314,23 @@ def test_on_a_standalone_master_killed_slots_executors_and_drivers_leave_nothing
     check_a_killed_driver_leaves_nothing(driver, workers)
 
 
-def test_stopped_slots_end_gently_and_leave_nothing(
-    bench: SlotBench, drive: Callable[[str], Driver]
+def test_slots_outlive_the_silence_of_a_local_executor_end_gently_and_leave_nothing(
+    bench: SlotBench, drive: Callable[..., Driver]
 ) -> None:
     bench.submit("words-1", SLOTS)
-    driver = drive("local[3]")
+    # Other masters' executors are lost after 9 s then: the first heartbeat comes after 8 to 16 s
+    given = (
+        *("spark.network.timeout=9s", "spark.network.timeoutInterval=200ms"),
+        *("spark.executor.heartbeatInterval=8s", "spark.rpc.askTimeout=600s"),
+    )
+    submit = " ".join(f"--conf {each}" for each in given) + " pyspark-shell"
+    driver = drive("local[3]", 2, ("/usr/bin/env", f"PYSPARK_SUBMIT_ARGS={submit}", *PYTHON))
     assert driver.line() == "up"
     workers = wait_all_running(bench)
+    time.sleep(5)
+    assert not any(map(is_gone, workers.values()))
+    said = driver.log.read_text()
+    assert "Lost executor" not in said and "Inbox" not in said, said
     driver.stdin.write(b"stop\n")
     driver.stdin.flush()
     assert driver.line() == "stopped 0"
