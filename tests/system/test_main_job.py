@@ -17,7 +17,14 @@ import pytest
 
 from sparkstorm.testing.system.main_job import ROOT, MainJob, count_words
 from sparkstorm.testing.system.processes import is_gone
-from sparkstorm.testing.system.recovery import CLUSTER_FAULTS, FAULTS, make_corpus, run_with_faults
+from sparkstorm.testing.system.recovery import (
+    CLUSTER_FAULTS,
+    FAULTS,
+    Stage,
+    executor_of,
+    make_corpus,
+    run_with_faults,
+)
 
 pytestmark = pytest.mark.system
 WORDCOUNT = ROOT / "conf" / "wordcount.yaml"
@@ -149,12 +156,21 @@ def test_killed_workers_slots_servers_and_drivers_cost_no_count(tmp_path: Path) 
     assert len(taken) == len(FAULTS)
 
 
-def test_a_killed_executor_costs_no_count(tmp_path: Path) -> None:
-    corpus, master = make_corpus(tmp_path / "corpus"), "local-cluster[2,2,1024]"
-    [(name, seconds)] = run_with_faults(
-        tmp_path / "run", corpus, list(CLUSTER_FAULTS.items()), master, SLOWLY
-    )
-    print(f"\n{name}: {seconds:.3f} s")
+def require_spread(stage: Stage) -> float:
+    """Require that each of three workers is on an executor of its own."""
+    workers = stage.job.workers(stage.sight, 3)
+    assert len({executor_of(beat.pid) for beat in workers}) == 3
+    return 0.0
+
+
+def test_three_workers_are_on_three_executors_and_a_killed_one_costs_no_count(
+    tmp_path: Path,
+) -> None:
+    settings = {**SLOWLY, "sparkstorm.supervisors": 3, "topology.workers": 3}
+    faults = [("spread", require_spread), *CLUSTER_FAULTS.items()]
+    corpus, master = make_corpus(tmp_path / "corpus"), "local-cluster[3,2,1024]"
+    taken = run_with_faults(tmp_path / "run", corpus, faults, master, settings)
+    print("\n" + "\n".join(f"{name}: {seconds:.3f} s" for name, seconds in taken))
 
 
 def test_an_interrupted_run_drains_and_the_next_one_goes_on_to_exact_counts(

@@ -77,8 +77,8 @@ def kill_executor(stage: Stage) -> float:
     executors.
     """
     beats = stage.workers()
-    executor = _executor_of(stage.dice.choice(beats).pid)
-    lost = [beat for beat in beats if _executor_of(beat.pid) == executor]
+    executor = executor_of(stage.dice.choice(beats).pid)
+    lost = [beat for beat in beats if executor_of(beat.pid) == executor]
     return _until_taken_over(stage, executor, stage.sight.tasks_of(lost))
 
 
@@ -241,7 +241,8 @@ def _server(stage: Stage, name: str) -> int:
     return int((stage.job.folder / "storm-local" / name / f"{name}.pid").read_text().split()[0])
 
 
-def _executor_of(worker: int) -> int:
+def executor_of(worker: int) -> int:
+    """Return the executor's JVM of a worker: above its slot and Spark's Python daemon."""
     return parent_of(parent_of(slot_of(worker)))
 
 
