@@ -7,7 +7,7 @@
 # make perf   whole pipelines of this tree beside another commit, in turn; fails beyond noise (benchmarks/README.md)
 # make matrix   the oldest and newest of the dependencies, and Pythons, each in an environment of its own (docs/dependencies.md)
 #               make matrix ARGS=--servers: the contracts of stores over the packaged Valkey, Redis 6.2 and Debian's 7.0
-# make docs   the documentation as a site, build/docs/index.html, every link of it followed (docs/dependencies.md)
+# make docs   the documentation as a site, build/docs/index.html, every link of it followed, its search asked (docs/testing.md)
 # make bare   the tutorial on a bare Debian, from its first command on (as root; ARGS='--suite bookworm'; docs/testing.md)
 # make wheels   this platform's wheel, repaired by auditwheel where that works, the pure one and the sdist, in dist/
 # make mutants   one-line changes of the commit path, each of which a named test must see (docs/testing.md)
@@ -49,7 +49,7 @@ test-fast: $(VENV)/installed-dev
 	@$(BIN)/python -m pytest $(PARALLEL) -m 'not system and not slow' $(TESTS)
 
 lint: $(VENV)/installed-dev
-	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/codespell *.md benchmarks conf docs examples jobs notebooks sparkstorm
 
 types: $(VENV)/installed-dev
 	@$(BIN)/mypy

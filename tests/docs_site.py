@@ -1,5 +1,5 @@
 """The documentation as a site, from the Markdown that the repository shows: pages staged with their
-places kept, built by Zensical, and every link of what was built followed.
+places kept, built by Zensical, every link of what was built followed, and its search asked.
 
 `make docs` writes `build/docs`, which needs no network; its search needs a server of files
 (`python -m http.server -d build/docs`). `mkdocs.yml` has the settings.
@@ -7,15 +7,17 @@ places kept, built by Zensical, and every link of what was built followed.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from html.parser import HTMLParser
 from pathlib import Path
+from types import MappingProxyType
 from urllib.parse import unquote, urlsplit
 
 ROOT = Path(__file__).parents[1]
@@ -23,6 +25,24 @@ SETTINGS = ROOT / "mkdocs.yml"
 STAGED = ROOT / "build" / "docs-pages"
 BUILT = ROOT / "build" / "docs"
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
+_ASKING = Path(__file__).with_name("search_site.js")
+_FIRST = 3
+"""Answers of the search among which the wanted one must be: what is seen without scrolling."""
+SEARCHES = MappingProxyType(
+    {
+        "savepoint": "docs/replay.html#savepoints",
+        "gray upgrade": "docs/cluster.html#gray-upgrades",
+        "late data": "docs/howto.html#keep-late-data",
+        "KafkaSource": "docs/connectors.html#kafka",
+        "dead letter": "docs/guarantees.html#dead-letters",
+        "firewall ports": "docs/operations.html#ports",
+        "scheduler of your own": "docs/howto.html#place-executors-by-rules-of-your-own",
+        "multi-lang": "docs/from-storm.html#components-in-other-languages",
+        "topology.max.spout.pending": "docs/howto.html#find-the-size",
+        "maxmemory-policy": "docs/operations.html#fail-over-of-a-redis",
+    }
+)
+"""Words that readers look for, each with the part of a page that must be among the first answers."""
 
 
 def pages() -> list[str]:
@@ -126,6 +146,31 @@ def faults(site: Path) -> list[str]:
     return found
 
 
+def search_faults(site: Path, searches: Mapping[str, str]) -> list[str]:
+    """Return the searches whose wanted place is not among the first answers of the site's own
+    search, which runs in Node without a network; without Node none is asked, and a line says so.
+    """
+    node = shutil.which("node")
+    if node is None:
+        print("the search was not asked: no node on PATH")
+        return []
+    done = subprocess.run(
+        [node, _ASKING, site, *searches],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    if done.returncode:
+        return [f"search: {done.stderr.strip()}"]
+    found = json.loads(done.stdout)
+    return [
+        f"search for {query!r}: {', '.join(found[query][:_FIRST]) or 'nothing'} in place of {wanted}"
+        for query, wanted in searches.items()
+        if wanted not in found[query][:_FIRST]
+    ]
+
+
 def build() -> list[str]:
     """Build the site; return what is wrong with it."""
     stage()
@@ -149,11 +194,13 @@ def build() -> list[str]:
         for page in pages()
     }
     missing = [f"{page}: not built" for page in sorted(wanted) if not (BUILT / page).is_file()]
-    return missing or faults(BUILT)
+    return missing or [*faults(BUILT), *search_faults(BUILT, SEARCHES)]
 
 
 def main() -> int:
-    """Build the site and say where it is; return 1 when it is not built or a link leads nowhere."""
+    """Build the site and say where it is; return 1 when it is not built, a link leads nowhere or a
+    search finds something else.
+    """
     began = time.monotonic()
     wrong = build()
     print(*wrong, sep="\n", end="\n" if wrong else "")
