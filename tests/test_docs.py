@@ -11,6 +11,7 @@ import re
 import shlex
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
@@ -27,7 +28,7 @@ from sparkstorm.cluster import paths
 from sparkstorm.model import records
 from sparkstorm.recording import capsule_files, segments
 from sparkstorm.transport import frames
-from tests import house_map, pages
+from tests import house_map, pages, reference_page
 
 ROOT = Path(__file__).parents[1]
 KEYS = (ROOT / "docs" / "keys.md").read_text(encoding="utf-8")
@@ -343,6 +344,22 @@ def test_every_public_name_is_on_the_api_page(package: ModuleType) -> None:
     text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
     code = " ".join(re.findall(r"```python\n.*?```|`[^`\n]+`", text, re.DOTALL))
     assert [name for name in package.__all__ if not re.search(rf"\b{name}\b", code)] == []
+
+
+def test_the_page_of_public_names_is_that_of_their_docstrings() -> None:
+    written = reference_page.PAGE.read_text(encoding="utf-8")
+    assert written == reference_page.page(), "python -m tests.reference_page writes it anew"
+    named = {
+        (module, name)
+        for module in reference_page.MODULES
+        for name in getattr(import_module(module), "__all__", ())
+    }
+    listed = {
+        (module, name)
+        for module in reference_page.MODULES
+        for name in reference_page.public_names(module)
+    }
+    assert len(named) > 100 and named - listed == set()
 
 
 # What user code may import, and what pages about schedulers and notebooks import beside it
