@@ -65,20 +65,23 @@ class Key:
     choices: tuple[str, ...] = ()
     words: tuple[str, ...] = ()  # texts that are values as well, for any type
     secret: bool = False
+    # where the default is null or empty; elsewhere the default is one
+    example: Value = None
 
     def text(self) -> str:
-        """Return the key with its values, default and effect, in three lines."""
+        """Return the key with its values, default and effect, in three lines; where the default is
+        null or empty, a fourth with an example.
+        """
         bounds = [f"at least {self.min:g}"] if self.min is not None else []
         bounds += [f"at most {self.max:g}"] if self.max is not None else []
         values = ", ".join(self.choices) if self.choices else ", ".join([self._expected(), *bounds])
-        default = (
-            "null"
-            if self.default is None
-            else yaml.safe_dump(self.default, default_flow_style=True).split("\n")[0]
-        )
+        default = _in_a_line(self.default)
         kept = ", kept secret" if self.secret else ""
         scope = "each topology" if self.scope == "topology" else "the cluster"
-        return f"{self.name}: {self.doc}\n    values: {values}\n    default: {default}; set for {scope}{kept}"
+        text = f"{self.name}: {self.doc}\n    values: {values}\n    default: {default}; set for {scope}{kept}"
+        if self.example is None:
+            return text
+        return f"{text}\n    example: {_in_a_line({self.name: self.example})[1:-1]}"
 
     @property
     def is_time(self) -> bool:
@@ -113,6 +116,13 @@ class Key:
         if self.max is not None and value > self.max:
             return f"must be at most {self.max:g}{unit}, got {value}"
         return ""
+
+
+def _in_a_line(value: Value) -> str:
+    """Return a value as YAML has it in one line."""
+    if value is None:
+        return "null"
+    return str(yaml.safe_dump(value, default_flow_style=True, width=1_000)).split("\n")[0]
 
 
 class Conf(Mapping[str, Value]):

@@ -15,9 +15,9 @@ _SECTION = re.compile(r"  # -- (.+)")
 _KEY = re.compile(r"  ([A-Za-z0-9_.]+): \{")
 _HEAD = """# Configuration keys
 
-Every key with its values, default and effect. Written from `conf/defaults.yaml` by
-`python -m tests.key_page`; a test compares them. `sparkstorm explain KEY` prints the same, also
-for patterns (`'topology.upgrade.*'`).
+Every key with its values, default and effect; where the default is null or empty, with an example.
+Written from `conf/defaults.yaml` by `python -m tests.key_page`; a test compares them.
+`sparkstorm explain KEY` prints the same, also for patterns (`'topology.upgrade.*'`).
 
 Strongest last: these defaults, the configuration file of the cluster or run, `-c KEY=VALUE`, a
 component's own settings (`conf=` of `set_spout` and `set_bolt`). Keys that begin with `app.` are
@@ -42,12 +42,18 @@ def sections() -> dict[tuple[str, str], list[Key]]:
 
 def row(key: Key) -> str:
     """Return a key's line of its table."""
-    _, values, default = key.text().splitlines()
+    _, values, default, *example = key.text().splitlines()
     values = values.partition(": ")[2]
     default = default.partition(": ")[2].rpartition("; set for")[0]
+    shown = f"`{default}`"
+    if example:
+        # a bar would end the cell
+        shown += f", for example `{example[0].partition(': ')[2].partition(': ')[2]}`".replace(
+            "|", "\\|"
+        )
     secret = " Kept secret." if key.secret else ""
     # A bracket would begin a link, a bar a cell.
-    cells = (f"`{key.name}`", values, f"`{default}`", re.sub(r"([\[|])", r"\\\1", key.doc) + secret)
+    cells = (f"`{key.name}`", values, shown, re.sub(r"([\[|])", r"\\\1", key.doc) + secret)
     return f"| {' | '.join(cells)} |"
 
 
