@@ -55,6 +55,27 @@ GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
 }
 """Verbs by purpose, then by module: of a given verb only its own module is imported."""
 
+STORM_VERBS = {
+    "blobstore": "blob",
+    "get-errors": "errors",
+    "local": "run",
+    "node-health-check": "doctor",
+    "set_log_level": "log-level",
+    "ui": "web",
+}
+"""Commands of `storm` that have another name here; those with the same name are left out. Options
+are those of our verb.
+"""
+STORM_ELSEWHERE = {
+    "jar": "sparkstorm submit JOB.yaml, or a Flux document: no JVM takes part",
+    "kill_workers": "sparkstorm hosts drain HOST, or sparkstorm restart NAME --worker NODE:PORT",
+    "logviewer": "part of sparkstorm web",
+    "nimbus": "the driver: sparkstorm cluster",
+    "supervisor": "Spark's executors: sparkstorm cluster",
+    "version": "sparkstorm --version",
+}
+"""Commands of `storm` that no verb is like, each with what to do instead."""
+
 
 class _VerbGroup:
     """Verbs under one title of the help; argparse has no groups of sub-commands."""
@@ -88,6 +109,8 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Write usage and error, and end with exit status 2."""
         found = _UNKNOWN.search(message)
+        if found and found[1] in STORM_ELSEWHERE:
+            super().error(f"Storm's {found[1]} is here: {STORM_ELSEWHERE[found[1]]}")
         near = difflib.get_close_matches(found[1], _WORD.findall(found[2]), 1) if found else []
         super().error(
             f"there is no {found[1]!r}; did you mean {near[0]}?" if found and near else message
@@ -131,6 +154,7 @@ def parser(verb: str = "") -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb; its exit status."""
     words = sys.argv[1:] if argv is None else [*argv]
+    words[:1] = [STORM_VERBS.get(each, each) for each in words[:1]]
     if words[:1] == ["__complete"]:
         from sparkstorm.cli.completion import complete
 

@@ -46,7 +46,7 @@ def add_verbs(verbs: Any) -> None:
         verbs, "kill", kill, "end a topology after a wait in which its spouts rest"
     )
     verb.add_argument(
-        "--wait",
+        *("-w", "--wait"),
         type=at_least(0, float),
         metavar="SECS",
         help="default: topology.message.timeout.secs",
@@ -100,16 +100,21 @@ def _add_rebalance(verbs: Any) -> None:
         rebalance,
         "change workers, executors or configuration; the plan is shown first",
     )
-    verb.add_argument("--workers", type=int, metavar="N", help="number of workers")
+    verb.add_argument("-n", "--workers", type=int, metavar="N", help="number of workers")
     verb.add_argument(
-        "--executors", nargs="+", default=[], metavar="COMPONENT=N", help="executors of components"
+        *("-e", "--executors"),
+        action="extend",
+        nargs="+",
+        default=[],
+        metavar="COMPONENT=N",
+        help="executors of components",
     )
     add_overrides(verb, "change one key of its configuration")
     verb.add_argument(
         "--reassign", action="store_true", help="place every worker afresh; else keep what may stay"
     )
     verb.add_argument(
-        "--wait",
+        *("-w", "--wait"),
         type=at_least(0, float),
         metavar="SECS",
         help="default: topology.message.timeout.secs",

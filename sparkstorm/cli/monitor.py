@@ -55,7 +55,7 @@ def add_verbs(verbs: Any) -> None:
     verb = add_topology_verb(
         verbs, "monitor", monitor, "rates of a topology, a line for each interval"
     )
-    verb.add_argument("--component", metavar="ID", help="of this component alone")
+    verb.add_argument("-m", "--component", metavar="ID", help="of this component alone")
     verb.add_argument(
         "-i",
         "--interval",
