@@ -43,6 +43,7 @@ _NOT_RUN = {
     "sparkstorm dev": "starts Spark and servers; tests/system/test_tutorial.py runs it",
     "sparkstorm submit": "of a cluster; tests/cli/test_verbs.py runs the verbs of clusters",
     "sparkstorm update": "of a cluster",
+    "sparkstorm doctor": "of a cluster; tests/cli/test_doctor.py runs it",
     "sparkstorm blob": "of a cluster; tests/cli/test_verbs.py runs it",
     "sparkstorm list": "of a cluster",
     "sparkstorm status": "of a cluster",

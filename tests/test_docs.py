@@ -204,7 +204,7 @@ def test_the_readmes_first_bolt_is_a_job_and_passes_its_test(tmp_path: Path) -> 
         ("api", 8),
         ("connectors", 1),
         ("failures", 0),
-        ("howto", 1),
+        ("howto", 7),
         ("testing", 2),
         ("windows", 0),
     ],
