@@ -126,7 +126,10 @@ def watch(server: int, starter: int) -> int:
     """Wait for the server's end, stop it on demand or when the starter is gone; return its exit
     status.
     """
-    wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    # not `pipe2`, which macOS does not have; `pipe` is closed at an exec too
+    wake_read, wake_write = os.pipe()
+    os.set_blocking(wake_read, False)
+    os.set_blocking(wake_write, False)
     # A handler that does nothing, so that the signal wakes poll through the pipe.
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)

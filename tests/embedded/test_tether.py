@@ -14,6 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from sparkstorm.embedded import process as embedded_process
+from sparkstorm.embedded import tether as tether_module
 from sparkstorm.embedded.process import TetheredProcess, start_tethered
 from sparkstorm.embedded.tether import started_at
 from sparkstorm.errors import EmbeddedServerError
@@ -53,6 +55,14 @@ print(started[0].pid, started[0]._tether.pid, flush=True)
 time.sleep(600)
 """
 
+_WITHOUT_LINUX = """
+import os, runpy, sys
+sys.platform = "darwin"
+for name in ("eventfd", "pidfd_open", "pipe2", "sched_getaffinity"):
+    delattr(os, name)
+runpy.run_path(TETHER, run_name="__main__")
+"""
+
 
 def start_from_elsewhere(
     directory: Path, command: list[str]
@@ -90,6 +100,19 @@ def test_a_server_ends_within_seconds_of_its_starter_being_killed(
     end(starter)
     wait_until(lambda: not is_running(server), "the server is gone")
     wait_until(lambda: not is_running(tether), "its life line is gone")
+
+
+def test_a_server_starts_and_ends_where_there_are_no_calls_of_linux(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on macOS, which has none of them."""
+    tether = tmp_path / "tether.py"
+    tether.write_text(_WITHOUT_LINUX.replace("TETHER", repr(tether_module.__file__)))
+    monkeypatch.setattr(embedded_process, "_TETHER", tether)
+    process = start_tethered("server", _SERVER, tmp_path)
+    wait_until(lambda: is_up(process), "the server is up")
+    process.stop()
+    assert not is_running(process.pid)
 
 
 def test_a_forked_child_that_lives_on_does_not_keep_the_server_alive(
