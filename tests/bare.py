@@ -2,7 +2,8 @@
 every command of the page copied into it.
 
 `make bare`, as root, with debootstrap on the machine (docs/testing.md). The wheels of `dist/` are
-the index that has SparkStorm; all else comes from the package indexes of this machine.
+the index that has SparkStorm; all else comes from the package indexes of this machine. The root is
+deleted at the end, with what still runs in it.
 """
 
 from __future__ import annotations
@@ -10,10 +11,13 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from tests.tutorial import follow
@@ -34,14 +38,32 @@ _ENVIRONMENT = {
     "DEBIAN_FRONTEND": "noninteractive",
 }
 _LIMIT_S = 1800.0
+# of roots that this program has made, and may delete
+_MARK = "made-by-tests.bare"
+# Debian, Java and PostgreSQL, the packages, and pip's cache of PySpark take more than half of it
+_WANTED_BYTES = 6 << 30
 
 
 def make_root(root: Path, suite: str) -> None:
     """Make a bare Debian in a folder, unless it is there: what dpkg and apt need and no more."""
-    if (root / "etc" / "debian_version").exists():
+    if (root / _MARK).exists():
         return
-    command = ["debootstrap", "--variant=minbase", suite, str(root), MIRROR]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    if root.exists() and any(root.iterdir()):
+        raise SystemExit(f"{root} has other files: --root names a folder that is empty or new")
+    root.parent.mkdir(parents=True, exist_ok=True)
+    if (free := shutil.disk_usage(root.parent).free) < _WANTED_BYTES:
+        raise SystemExit(
+            f"{root.parent} has {free >> 20:,} MiB free, and {_WANTED_BYTES >> 20:,} are wanted: "
+            "--root names a folder on another disk"
+        )
+    # in a namespace of its own, with which its mounts end: what is deleted has none
+    command = ["unshare", "--mount", "debootstrap", "--variant=minbase", suite, str(root), MIRROR]
+    try:
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    except BaseException:
+        shutil.rmtree(root, ignore_errors=True)
+        raise
+    (root / _MARK).touch()
 
 
 def prepare(root: Path, wheels: Path) -> Path:
@@ -72,19 +94,51 @@ def prepare(root: Path, wheels: Path) -> Path:
     return root / "root" / "shop"
 
 
+def processes_in(root: Path) -> list[int]:
+    """Return the processes whose root is that folder."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if os.readlink(process / "root") == str(root.resolve()):
+                found.append(int(process.name))
+    return found
+
+
+def remove(root: Path) -> None:
+    """End what still runs in a root, and delete it; its mounts ended with their namespace."""
+    assert (root / _MARK).exists(), root
+    while found := processes_in(root):
+        for pid in found:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.1)
+    command = ["du", "--summarize", "--block-size=1M", str(root)]
+    used = subprocess.run(command, capture_output=True, text=True, check=False).stdout.split()
+    shutil.rmtree(root)
+    print(f"{root} is deleted: {used[0] if used else '?'} MiB")
+
+
 def main(arguments: Sequence[str]) -> int:
     """Follow the tutorial in a bare root; return 0 when its last command has been copied."""
     parser = argparse.ArgumentParser(prog="python -m tests.bare", description=main.__doc__)
     parser.add_argument("--suite", default="trixie", help="release of Debian (default trixie)")
     parser.add_argument("--root", type=Path, help="folder of the root (default .bare/SUITE)")
     parser.add_argument("--wheels", type=Path, default=ROOT / "dist", help="default dist")
+    parser.add_argument(
+        "--keep", action="store_true", help="keep the root; a later run goes on in it"
+    )
     parser.add_argument("--in-namespace", action="store_true", help=argparse.SUPPRESS)
     asked = parser.parse_args(arguments)
     root = asked.root or ROOT / ".bare" / asked.suite
     if not asked.in_namespace:
         make_root(root, asked.suite)
+        print(f"{asked.suite} is in {root}", flush=True)
         again = [sys.executable, "-m", "tests.bare", *arguments, "--in-namespace"]
-        return subprocess.run(["unshare", "--mount", *again], cwd=ROOT, check=False).returncode
+        try:
+            return subprocess.run(["unshare", "--mount", *again], cwd=ROOT, check=False).returncode
+        finally:
+            if not asked.keep:
+                remove(root)
     folder = prepare(root, asked.wheels)
     inside = [f"{name}={value}" for name, value in _ENVIRONMENT.items()]
     begin = "cd /root/shop && exec bash"
