@@ -299,11 +299,7 @@ class Emitter:
         """About how many bytes the rows of `log` take, by a sample: what leaves an epoch is counted
         again, exactly.
         """
-        count = len(self.log)
-        if not count:
-            return 0
-        sample = self.log[:: -(-count // _SAMPLE)]
-        return sum(_size(rows[-1][0]) for rows in sample) * count // len(sample)
+        return _weigh_log(self.log, _SAMPLE)
 
     def roll_back(self, mark: int) -> None:
         """Take back every row emitted since `log` had this length."""
@@ -345,8 +341,27 @@ class Emitter:
 
 def weigh(rows: Sequence[Any]) -> int:
     """Return about how many bytes these rows take, by a sample."""
-    sample = rows[:: -(-len(rows) // _SAMPLE)]
-    return sum(_size(row[0]) for row in sample) * len(rows) // len(sample)
+    if core is not None and type(rows) is list:
+        weight: int = core.weigh_rows(rows, _SAMPLE)
+        return weight
+    return weigh_plainly(rows, _SAMPLE)
+
+
+def weigh_plainly(rows: Sequence[Any], most: int) -> int:
+    """Return the same by a sample of `most` rows. Twin of the core's."""
+    sample = rows[:: -(-len(rows) // most)] if rows else ()
+    return sum(_size(row[0]) for row in sample) * len(rows) // (len(sample) or 1)
+
+
+def weigh_log_plainly(log: Sequence[Rows], most: int) -> int:
+    """Return about how many bytes the last rows of these lists take, by a sample of `most`. Twin of
+    the core's.
+    """
+    sample = log[:: -(-len(log) // most)] if log else ()
+    return sum(_size(rows[-1][0]) for rows in sample) * len(log) // (len(sample) or 1)
+
+
+_weigh_log: Callable[[list[Rows], int], int] = weigh_log_plainly if core is None else core.weigh_log
 
 
 def _size(value: Any) -> int:

@@ -19,6 +19,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from sparkstorm.api import (
     BasicBolt,
@@ -55,6 +57,7 @@ from sparkstorm.worker import epoch as epochs
 from sparkstorm.worker.epoch import Epoch, RandomIds
 from sparkstorm.worker.tasks import spout_task
 from sparkstorm.worker.tasks.spout_task import SpoutCollector
+from tests.transport.values import values
 
 SOURCE = Path(compiled.__file__).with_name("_core.c")
 GROUPINGS: dict[str, Callable[[Declarer], Any]] = {
@@ -519,6 +522,22 @@ def test_an_emptied_list_keeps_its_memory_unless_it_is_large() -> None:
         sizes = sys.getsizeof(rows), sys.getsizeof(large)
         empty(rows), empty(large)
         assert sys.getsizeof(rows) == sizes[0] and sys.getsizeof(large) < 100
+
+
+class Piece:
+    """Stands for a batch among rows."""
+
+    nbytes = 1 << 20
+
+
+@pytest.mark.skipif(compiled.core is None, reason=compiled.description)
+@settings(max_examples=200, derandomize=True)
+@given(st.lists(values | st.sampled_from([Piece(), object()]), max_size=40), st.integers(1, 20))
+def test_rows_weigh_what_they_do_plainly(items: list[Any], most: int) -> None:
+    rows = [(item if isinstance(item, Piece) else (item, "caf\u00e9"), 0, None) for item in items]
+    assert compiled.core.weigh_rows(rows, most) == emitters.weigh_plainly(rows, most)
+    log = [rows[: place + 1] for place in range(len(rows))]
+    assert compiled.core.weigh_log(log, most) == emitters.weigh_log_plainly(log, most)
 
 
 @pytest.mark.parametrize("size", [1, 2, 5])

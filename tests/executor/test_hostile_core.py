@@ -329,6 +329,57 @@ def test_what_is_no_bytes_and_no_limit_is_not_weighed(arguments: tuple[Any, ...]
         core.weigh(*arguments)
 
 
+class Evil:
+    """Answers the question for its size by a change of what holds it."""
+
+    def __init__(self, change: Callable[[], Any]) -> None:
+        self._change = change
+
+    @property
+    def nbytes(self) -> int:
+        self._change()
+        return 1
+
+
+@pytest.mark.parametrize("weigh", ["weigh_rows", "weigh_log"])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ([],),
+        ([], 0),
+        ([], -1),
+        ((), 4),
+        ([1], 4),
+        ([()], 4),
+        ([[]], 4),
+        ([[1]], 4),
+        ([[()]], 4),
+    ],
+)
+def test_what_are_no_rows_weigh_nothing(weigh: str, arguments: tuple[Any, ...]) -> None:
+    with pytest.raises(TypeError, match=r"weight|row"):
+        getattr(core, weigh)(*arguments)
+
+
+def test_rows_may_change_while_they_are_weighed() -> None:
+    inner: list[Any] = []
+    mapping: dict[Any, Any] = {}
+    rows: list[Any] = []
+    evil = Evil(lambda: [each.clear() for each in (inner, mapping, rows)])
+    for value in (inner, mapping):
+        inner[:] = [[evil, "x"] for _ in range(50)]
+        mapping |= {n: [evil] for n in range(50)}
+        rows[:] = [((value,), 0, SOURCE), *[((1,), 0, SOURCE)] * 9]
+        assert core.weigh_rows(rows, 4) > 0
+    with pytest.raises(ZeroDivisionError):
+        core.weigh_rows([(Evil(lambda: 1 / 0), 0, SOURCE)], 4)
+    loop: list[Any] = []
+    loop.append(loop)
+    with pytest.raises(RecursionError):
+        core.weigh_rows([((loop,), 0, SOURCE)], 4)
+
+
 @pytest.mark.parametrize("arguments", [
     (), ([1],), ([1], None), (None, [1]), ([1, 2], [1]), ([1], [-1]), ([1], ["1"]), (["1"], [1]), ([-1], [1]), ([1 << 63], [1]),
     ([(1, -1)], [1]), ([(1, "2")], [1]), ([1, 1], [sys.maxsize, 1]), ([1], [1 << 63]), ([1.5], [1]),

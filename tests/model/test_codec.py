@@ -115,16 +115,52 @@ def test_the_core_and_its_twin_bound_the_same_depth(depth: int) -> None:
 
 
 @pytest.mark.skipif(core is None, reason=description)
-@pytest.mark.parametrize("change", ["clear", "append"])
-def test_a_container_that_its_own_serializer_changes_is_an_error(change: str) -> None:
+@pytest.mark.parametrize("change", ["clear", "add"])
+@pytest.mark.parametrize("kind", ["list", "dict"])
+def test_a_container_that_its_own_serializer_changes_is_an_error(kind: str, change: str) -> None:
     def encode(_: Fraction) -> str:
-        (lines.clear if change == "clear" else lambda: lines.append(1))()
+        if change == "clear":
+            container.clear()
+        elif kind == "list":
+            container.append(1)
+        else:
+            container["added"] = 1
         return "f"
 
     codec = Codec({Fraction: ("fraction", encode, str)})
-    lines: list[Any] = [1, Fraction(1, 3), *range(100)]
-    with pytest.raises(RuntimeError, match="a list changed while it was emitted"):
-        codec.normalise(lines)
+    items = [1, Fraction(1, 3), *range(100)]
+    container: Any = items if kind == "list" else {str(n): item for n, item in enumerate(items)}
+    with pytest.raises(RuntimeError, match=f"a {kind} changed while it was emitted"):
+        codec.normalise(container)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"a": 1},
+        {"a": 1, "b": {"c": [2, {"d": 3}]}, "e": ({"f": 4},)},
+        {n: [n] for n in range(20)},
+    ],
+)
+def test_a_copy_shares_no_container_with_what_was_emitted(value: dict[Any, Any]) -> None:
+    shrunk = {**value, **dict.fromkeys("xyzuvw")}  # a table with room that its copy may keep
+    for key in "xyzuvw":
+        del shrunk[key]
+    for emitted in (value, shrunk):
+        copy = CODEC.normalise(emitted)
+        assert containers(copy).isdisjoint(containers(emitted))
+        assert list(copy) == list(emitted)
+        assert same(copy, PLAIN.normalise(emitted))
+        copy["new"] = 1
+        assert "new" not in emitted
+
+
+def containers(value: Any) -> set[int]:
+    """Return the identities of a value's containers."""
+    if not isinstance(value, list | tuple | dict):
+        return set()
+    inner = value.values() if isinstance(value, dict) else value
+    return {id(value)}.union(*map(containers, inner))
 
 
 def test_normalising_leaves_no_memory_behind() -> None:
