@@ -1771,6 +1771,7 @@ weigh(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
 
 extern PyMethodDef frames_functions[]; /* _frames.c */
 extern PyMethodDef ledger_functions[]; /* _ledger.c */
+extern PyMethodDef msgpack_functions[]; /* _msgpack.c */
 extern PyMethodDef resp_functions[];   /* _resp.c */
 extern PyMethodDef values_functions[]; /* _values.c */
 
@@ -1807,7 +1808,8 @@ PyInit__core(void)
         PyModule_AddType(module, &AnchoredEmitType) < 0 || PyModule_AddType(module, &AckType) < 0 ||
         PyModule_AddType(module, &AddType) < 0 || PyModule_AddIntConstant(module, "VERSION", CORE_VERSION) < 0 ||
         PyModule_AddFunctions(module, frames_functions) < 0 ||
-        PyModule_AddFunctions(module, ledger_functions) < 0 || PyModule_AddFunctions(module, resp_functions) < 0 ||
+        PyModule_AddFunctions(module, ledger_functions) < 0 || PyModule_AddFunctions(module, msgpack_functions) < 0 ||
+        PyModule_AddFunctions(module, resp_functions) < 0 ||
         PyModule_AddFunctions(module, values_functions) < 0)
         return NULL;
     return module;

@@ -1,6 +1,6 @@
 """The compiled core: row path (`_core.c`), columns of frames (`_frames.c`), acker's table
-(`_ledger.c`), requests to Redis (`_resp.c`), and normalisation of values (`_values.c`), where it
-was built.
+(`_ledger.c`), bytes of values (`_msgpack.c`), requests to Redis (`_resp.c`), and normalisation of
+values (`_values.c`), where it was built.
 
 Without it the twins in Python do the same.
 `SPARKSTORM_PURE=1` in the environment leaves it out.

@@ -18,13 +18,14 @@ from sparkstorm.model import compiled
 ROOT = Path(__file__).parents[2]
 SOURCES = [
     str(Path(compiled.__file__).with_name(name))
-    for name in ("_core.c", "_ledger.c", "_resp.c", "_values.c", "_frames.c")
+    for name in ("_core.c", "_ledger.c", "_resp.c", "_values.c", "_frames.c", "_msgpack.c")
 ]
 TESTS = [
     "tests/executor/test_compiled.py",
     "tests/executor/test_hostile_core.py",
     "tests/acking/test_ledgers_agree.py",
     "tests/model/test_codec.py",
+    "tests/model/test_packing.py",
 ]
 FLAGS = [
     "-shared",

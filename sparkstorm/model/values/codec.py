@@ -109,24 +109,36 @@ class Codec:
     def pack(self, value: Any) -> bytes:
         """Return the bytes of a normalised value."""
         try:
-            try:
-                packed = ormsgpack.packb(value, default=self._encode, option=_STRICT)
-            except (TypeError, ValueError) as error:
-                if self._fault is not None or "64-bit" not in str(error):
-                    raise
-                packed = ormsgpack.packb(
-                    self._shielded(value), default=self._encode, option=_STRICT
-                )
+            packed: bytes | None = None if core is None else core.pack(value)
+            if packed is None:
+                packed = self._pack_plain(value)
             require_bounded(packed)
         except (TypeError, ValueError, MalformedFrameError) as error:
             raise CodecError(self._explained(error)) from error
         return packed
+
+    def _pack_plain(self, value: Any) -> bytes:
+        """Twin of the core's `pack`, which leaves all but msgpack's own containers and scalars to
+        it.
+        """
+        try:
+            return ormsgpack.packb(value, default=self._encode, option=_STRICT)
+        except (TypeError, ValueError) as error:
+            if self._fault is not None or "64-bit" not in str(error):
+                raise
+            return ormsgpack.packb(self._shielded(value), default=self._encode, option=_STRICT)
 
     def unpack(self, data: bytes | memoryview, most: int = MAX_MEMORY) -> Any:
         """Return the value of received bytes; MalformedFrameError if they are damaged or weigh more
         than `most`.
         """
         require_bounded(data, most)
+        if core is not None and (found := core.unpack(data)) is not NotImplemented:
+            return found
+        return self._unpack_plain(data)
+
+    def _unpack_plain(self, data: bytes | memoryview) -> Any:
+        """Twin of the core's `unpack`, which leaves extensions and damaged bytes to it."""
         try:
             return ormsgpack.unpackb(data, option=_OPTIONS, ext_hook=self._decode)
         except (ValueError, TypeError) as error:
