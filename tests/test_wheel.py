@@ -4,25 +4,35 @@ way of running a topology.
 
 from __future__ import annotations
 
+import email.message
 import json
 import os
 import re
-import signal
-import sqlite3
+import socket
 import subprocess
 import sys
-import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
-from typing import Any
+from urllib.parse import urlsplit
 from urllib.request import HTTPCookieProcessor, build_opener
 
 import pytest
 
-from sparkstorm.embedded import RedisServer
 from sparkstorm.embedded.process import free_port
-from tests.installed import ROOT, Installed, build, environment, install, sources
+from tests.installed import (
+    ROOT,
+    Installed,
+    build,
+    environment,
+    install,
+    link_packages,
+    required,
+    sources,
+)
+from tests.tutorial import INSTALLS, follow
+from tests.waiting import wait_until
 
 SHOUT = """
 from words_beside import loud
@@ -46,41 +56,6 @@ def build(input=("text",)):
     return builder.build()
 """
 SHOUT_JOB = "name: shout\ntopology: shout:build\nresults: {component: count, top: 2}\n"
-SINKS = """
-from sparkstorm.api import TopologyBuilder, bolt
-from sparkstorm.connectors import DeltaSink, Files, FileSink, IcebergSink, RedisSink, SqlSink
-
-COLUMNS = "n bigint, version bigint"
-
-@bolt({"n": "bigint", "version": "bigint"})
-def parse(tup):
-    n = int(tup["line"])
-    12 / (n - 13)
-    yield n, VERSION
-
-def build(folder, redis):
-    builder = TopologyBuilder()
-    builder.set_spout("lines", Files(f"{folder}/in/*.txt", "lines", follow=True))
-    builder.set_bolt("parse", parse, inputs="lines")
-    catalog = {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}/iceberg"}
-    sinks = {
-        "parquet": FileSink(f"{folder}/parquet", schema=COLUMNS, flush_secs=0),
-        "json": FileSink(f"{folder}/json", "json", flush_secs=0),
-        "sql": SqlSink(f"sqlite:///{folder}/rows.db", "rows"),
-        "delta": DeltaSink(f"{folder}/delta", COLUMNS, flush_secs=0),
-        "iceberg": IcebergSink("db.rows", COLUMNS, properties=catalog, flush_secs=0),
-        "redis": RedisSink(redis, "rows", password_env="ROWS_PASSWORD"),
-    }
-    for name, sink in sinks.items():
-        builder.set_bolt(name, sink, inputs="parse")
-    return builder.build()
-"""
-SINKS_JOB = """
-name: sinks
-topology: {module}:build
-arguments: {{folder: {folder}, redis: "redis://127.0.0.1:{port}"}}
-topology.max.retries: 1
-"""
 IMPORTS = """
 import importlib, json, pkgutil, sys
 import sparkstorm
@@ -95,56 +70,36 @@ for name in names:
             failures[name] = repr(error)
 print(json.dumps({"places": places, "failures": failures, "path": sys.path}))
 """
-READ_TARGETS = """
-import json, sqlite3, sys
-import pyarrow.parquet
-from deltalake import DeltaTable
-from pathlib import Path
-from pyiceberg.catalog import load_catalog
 
-folder = Path(sys.argv[1])
-catalog = load_catalog("default", type="sql", uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}/iceberg")
-files = sorted(folder.glob("parquet/*.parquet"))
-found = {
-    "parquet": [row for path in files for row in pyarrow.parquet.read_table(path).to_pylist()],
-    "json": [json.loads(line) for path in sorted(folder.glob("json/*.jsonl")) for line in path.open()],
-    "sql": [{"n": n, "version": v} for n, v in sqlite3.connect(folder / "rows.db").execute("SELECT n, version FROM rows")],
-    "delta": DeltaTable(str(folder / "delta")).to_pyarrow_table().to_pylist(),
-    "iceberg": catalog.load_table("db.rows").scan().to_arrow().to_pylist(),
-}
-print(json.dumps({name: sorted((row["n"], row["version"]) for row in rows) for name, rows in found.items()}))
-"""
-REPLAY = """
-from pyspark.sql import SparkSession
-from shout import build
-from sparkstorm.replay import replay, replay_locally
-from sparkstorm.testing import complete_topology
 
-assert complete_topology(build(["text"]), {"lines": [["a b a"]]}).state("count") == {"A": 2, "B": 1}
-assert replay_locally(build(), {"lines": [["a b a"]]}).states["count"] == {"A": 2, "B": 1}
-spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
-rows = replay(build(), {"lines": spark.read.text("text").withColumnRenamed("value", "line")}).state("count").collect()
-print(sorted((row["key"], row["value"]) for row in rows))
-"""
+HOME = "https://code.example/storm/sparkstorm"
 
 
 @pytest.fixture(scope="module")
 def distributions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The sdist, and the wheel made from it, of the files that a clone has."""
-    return build(tmp_path_factory.mktemp("clone"), tmp_path_factory.mktemp("dist"))
+    """The sdist, and the wheel made from it, of the files that a clone has, as a release has them."""
+    tree, out = tmp_path_factory.mktemp("clone"), tmp_path_factory.mktemp("dist")
+    return build(tree, out, {"SPARKSTORM_URL": HOME})
 
 
 @pytest.fixture(scope="module")
-def installed(
+def installs(
     distributions: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
-) -> Installed:
-    """The wheel with its extras for sinks and the page, and pytest."""
-    return install(
-        distributions["wheel"],
-        tmp_path_factory.mktemp("wheel") / "home",
-        "sparkstorm[sql,delta,iceberg,web]",
-        "pytest",
-    )
+) -> Callable[[str], Installed]:
+    """Installs the wheel or the sdist, once, with what it requires and no extra."""
+
+    @cache
+    def installed_from(kind: str) -> Installed:
+        home = tmp_path_factory.mktemp(kind) / "home"
+        return install(distributions[kind], home, "sparkstorm")
+
+    return installed_from
+
+
+@pytest.fixture(scope="module", params=["wheel", "sdist"])
+def each_kind(request: pytest.FixtureRequest, installs: Callable[[str], Installed]) -> Installed:
+    """The wheel, then the sdist."""
+    return installs(request.param)
 
 
 @pytest.fixture
@@ -189,15 +144,24 @@ def test_the_wheel_has_every_file_of_the_package_and_no_other(
     distributions: dict[str, Path],
 ) -> None:
     with zipfile.ZipFile(distributions["wheel"]) as wheel:
-        held = {
-            name for name in wheel.namelist() if not re.match(r"sparkstorm-[^/]+\.dist-info/", name)
-        }
-    # where there is a compiler
+        # auditwheel lists folders too
+        files = [name for name in wheel.namelist() if not name.endswith("/")]
+    held = {name for name in files if not re.match(r"sparkstorm-[^/]+\.dist-info/", name)}
+    is_pure = distributions["wheel"].name.endswith("-any.whl")
+    # where there is a compiler, auditwheel has found on which systems it runs
+    assert is_pure or sys.platform != "linux" or "manylinux" in distributions["wheel"].name
     compiled = {name for name in held if re.fullmatch(r"sparkstorm/model/_core\.[^/]+\.so", name)}
     wanted = {name for name in sources() if name.startswith("sparkstorm/")}
     assert held - compiled == {
         name for name in wanted if not re.fullmatch(r"sparkstorm/model/_\w+\.c", name)
     }
+
+
+def metadata_of(wheel: Path) -> email.message.Message:
+    """Return the metadata of a wheel; its payload is the page of the index."""
+    with zipfile.ZipFile(wheel) as held:
+        (name,) = [each for each in held.namelist() if each.endswith(".dist-info/METADATA")]
+        return email.message_from_bytes(held.read(name))
 
 
 def wheel_without_compiler(
@@ -224,6 +188,8 @@ def test_the_pure_wheel_installs_everywhere_and_has_the_twins_alone(
     done = wheel_without_compiler(distributions["sdist"], tmp_path, "none")
     assert done.returncode == 0, done.stdout + done.stderr
     (wheel,) = tmp_path.glob("*-py3-none-any.whl")
+    # built without the address of a repository
+    assert re.findall(r"\]\([^)]+\)", str(metadata_of(wheel).get_payload())) == []
     made = install(wheel, tmp_path / "home", "sparkstorm")
     said = made.say(
         "python",
@@ -244,44 +210,47 @@ def test_a_release_s_wheel_is_not_built_without_a_compiler(
 
 
 @pytest.mark.slow
-def test_the_cores_own_tests_pass_against_the_installed_wheel(
-    distributions: dict[str, Path], tmp_path: Path
+def test_the_index_s_page_leads_to_files_that_the_tag_has(distributions: dict[str, Path]) -> None:
+    metadata = metadata_of(distributions["wheel"])
+    links = re.findall(r"\]\(([^)\s]+)\)", str(metadata.get_payload()))
+    urls = [url.partition(", ")[2] for url in metadata.get_all("Project-URL", [])]
+    files = f"{HOME}/blob/v{metadata['Version']}/"
+    assert len(links) > 40 and len(urls) == 5
+    named = [url for url in [*links, *urls] if url not in (HOME, f"{HOME}/issues")]
+    assert [url for url in named if not url.startswith(files)] == []
+    paths = {url.removeprefix(files).partition("#")[0] for url in named}
+    assert [path for path in sorted(paths) if not (ROOT / path).exists()] == []
+
+
+@pytest.mark.slow
+def test_the_cores_own_tests_and_those_of_a_new_project_pass_where_it_is_installed(
+    each_kind: Installed, tmp_path: Path
 ) -> None:
-    made = install(distributions["wheel"], tmp_path / "home", "sparkstorm", "pytest", "hypothesis")
-    if not list(made.packages.glob("sparkstorm/model/_core.*.so")):
+    has_core = bool(list(each_kind.packages.glob("sparkstorm/model/_core.*.so")))
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    link_packages(required("pytest") | required("hypothesis"), tools)
+    more = {"PYTHONPATH": str(tools)}
+    pytest_ = ("python", "-m", "pytest", "-q", "-p", "no:cacheprovider")
+    each_kind.say("sparkstorm", "init", "words", folder=tmp_path)
+    assert "2 passed" in each_kind.say(*pytest_, folder=tmp_path / "words", more=more)
+    if not has_core:
         pytest.skip("no C compiler or no Python headers on this machine")
-    (tmp_path / "tests" / "executor").mkdir(parents=True)
-    (tmp_path / "tests" / "executor" / "test_compiled.py").write_bytes(
-        (ROOT / "tests/executor/test_compiled.py").read_bytes()
-    )
-    chosen = ["-k", "not says_its_version"]
-    options = [
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "--rootdir",
-        str(tmp_path),
-        "--import-mode=importlib",
-    ]
-    said = made.say(
-        "python",
-        "-m",
-        "pytest",
-        *options,
-        *chosen,
-        "tests/executor/test_compiled.py",
-        folder=tmp_path,
+    own = tmp_path / "tests" / "executor" / "test_compiled.py"
+    own.parent.mkdir(parents=True)
+    own.write_bytes((ROOT / "tests/executor/test_compiled.py").read_bytes())
+    options = ("--rootdir", str(tmp_path), "--import-mode=importlib", "-k", "not says_its_version")
+    said = each_kind.say(
+        *pytest_, *options, "tests/executor/test_compiled.py", folder=tmp_path, more=more
     )
     assert "passed" in said and "skipped" not in said
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["wheel", "sdist"])
 def test_every_module_is_imported_with_the_required_packages_alone(
-    kind: str, distributions: dict[str, Path], tmp_path: Path
+    each_kind: Installed, tmp_path: Path
 ) -> None:
-    made = install(distributions[kind], tmp_path / "home", "sparkstorm")
-    found = json.loads(made.say("python", "-c", IMPORTS, folder=tmp_path))
+    found = json.loads(each_kind.say("python", "-c", IMPORTS, folder=tmp_path))
     # anyio comes with starlette, rich with textual
     of_extras = re.compile("No module named '(starlette|uvicorn|anyio|textual|rich|opentelemetry)'")
     needs_extra = {name for name, error in found["failures"].items() if of_extras.search(error)}
@@ -295,7 +264,7 @@ def test_every_module_is_imported_with_the_required_packages_alone(
     assert {
         name
         for name, place in found["places"].items()
-        if not Path(place).is_relative_to(made.packages)
+        if not Path(place).is_relative_to(each_kind.packages)
     } == set()
     modules = {
         name.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
@@ -310,147 +279,63 @@ def test_every_module_is_imported_with_the_required_packages_alone(
 
 @pytest.mark.system
 @pytest.mark.slow
-def test_the_main_job_a_replay_and_a_back_fill_that_goes_on_live_run_from_the_wheel(
-    installed: Installed, work: Path
+def test_a_back_fill_that_goes_on_live_runs_from_the_wheel(
+    installs: Callable[[str], Installed], work: Path
 ) -> None:
-    assert (
-        installed.say("python", "-c", REPLAY, folder=work).splitlines()[-1]
-        == "[('ONE', 1), ('TWO', 2)]"
-    )
-    found = installed.say("sparkstorm", "run", "shout.yaml", "--input", "text", folder=work)
-    assert "2  TWO" in found and "1  ONE" in found
+    installed = installs("wheel")
     history = ["--checkpoint", "half", "--rows", "lines=1", "--output", "history"]
     found = installed.say(
         "sparkstorm", "replay", "shout.yaml", "--input", "text", *history, folder=work
     )
     assert "half is written" in found
-    found = installed.say(
-        "sparkstorm",
-        "run",
-        "shout.yaml",
-        "--input",
-        "text",
-        "--from",
-        "half",
-        "--fresh",
-        folder=work,
-    )
+    words = ("run", "shout.yaml", "--input", "text", "--from", "half")
+    found = installed.say("sparkstorm", *words, folder=work)
     assert "2  TWO" in found and "1  ONE" in found and "1 tree acked" in found
-
-
-@pytest.fixture
-def cluster(
-    installed: Installed, work: Path, own_redis: RedisServer
-) -> Iterator[subprocess.Popen[bytes]]:
-    """A standing cluster of two slots; its output is in cluster.log."""
-    command = [
-        str(installed.home / "bin" / "sparkstorm"),
-        "cluster",
-        "--master",
-        "local[3]",
-        "-c",
-        "sparkstorm.supervisors=1",
-    ]
-    command += ["--web", str(free_port())]
-    with (work / "cluster.log").open("wb") as log:
-        more = {"ROWS_PASSWORD": own_redis.password}
-        process = subprocess.Popen(
-            command, cwd=work, env=environment(installed.home, more), stdout=log, stderr=log
-        )
-    try:
-        yield process
-    finally:
-        process.send_signal(signal.SIGINT)
-        process.wait(120)
 
 
 @pytest.mark.system
 @pytest.mark.slow
-def test_a_standing_cluster_upgrades_mends_and_writes_to_every_sink_from_the_wheel(
-    installed: Installed, work: Path, own_redis: RedisServer, cluster: subprocess.Popen[bytes]
+def test_the_tutorial_ends_with_equal_answers_and_its_page_is_served_from_the_wheel(
+    distributions: dict[str, Path], tmp_path: Path
 ) -> None:
-    (work / "in").mkdir()
-    (work / "in" / "first.txt").write_text("\n".join(map(str, range(20))) + "\n")
-    with sqlite3.connect(work / "rows.db") as database:
-        database.execute("CREATE TABLE rows (n INTEGER, version INTEGER)")
-    database.close()
-    for version in (1, 2):
-        (work / f"sinks{version}.py").write_text(SINKS.replace("VERSION", str(version)))
-        job = SINKS_JOB.format(module=f"sinks{version}", folder=work, port=own_redis.port)
-        (work / f"sinks{version}.yaml").write_text(job)
-    log = work / "cluster.log"
-    wait(lambda: "Ctrl-C stops the cluster" in log.read_text(), log)
-    connection = {"SPARKSTORM_CLUSTER": str(work / "storm-local" / "cluster" / "connection.json")}
-
-    def sparkstorm(*words: str) -> str:
-        return installed.say("sparkstorm", *words, folder=work, more=connection)
-
-    def rows(version: int) -> dict[str, Any]:
-        def count() -> int:
-            with own_redis.client() as client:
-                return int(client.xlen("rows"))
-
-        first = [[n, 1] for n in range(20) if n != 13]
-        wanted = [*first, *([[n, 2] for n in range(20, 30)] if version == 2 else [])]
-        wait(lambda: count() == len(wanted), log)
-        found: dict[str, Any] = {}
-
-        def is_complete() -> bool:
-            found.update(
-                json.loads(installed.say("python", "-c", READ_TARGETS, str(work), folder=work))
-            )
-            return all(len(each) >= len(wanted) for each in found.values())
-
-        wait(is_complete, log)
-        assert found == dict.fromkeys(["parquet", "json", "sql", "delta", "iceberg"], wanted)
-        return found
-
-    sparkstorm("submit", "sinks1.yaml", "--detach")
-    rows(1)
-    read = page_of(log)
-    assert "<title>" in read("") and "uPlot" in read("static/vendor/uplot.js")
-    # without an open page the stores are read every 10 s
-    wait(lambda: "sinks" in read("api/v1/topology/summary"), log)
-    letter = json.loads(sparkstorm("dead-letters", "list", "sinks", "--lines"))
-    sparkstorm("capsule", "sinks", letter["id"], "--pytest", "test_parse.py")
-    test = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "test_parse.py"]
-    assert "ZeroDivisionError: division by zero" in installed.say(
-        "python", *test, folder=work, status=1
+    # what the installing commands make, but that packages are links to those of this environment
+    made = install(distributions["wheel"], tmp_path / ".venv", "sparkstorm[all]", "pytest")
+    pages: list[tuple[str, str]] = []
+    follow(
+        ["bash"],
+        tmp_path,
+        environ=environment(made.home, {}),
+        left_out=INSTALLS,
+        dev_options=f"--web {free_port()}",
+        when_up=lambda said: pages.append(open_page(said)),
     )
-    (work / "sinks1.py").write_text(SINKS.replace("VERSION", "1").replace("12 / (n - 13)", "pass"))
-    installed.say("python", *test, folder=work)
-    (work / "sinks1.py").write_text(SINKS.replace("VERSION", "1"))
-    sparkstorm("upgrade", "start", "sinks2.yaml", "--num", "1")
-    (work / "in" / "second.txt").write_text("\n".join(map(str, range(20, 30))) + "\n")
-    rows(2)
-    sparkstorm("kill", "sinks", "--wait", "0")
-    wait(lambda: "no topologies" in (said := sparkstorm("list")) or "sinks" not in said, log)
+    ((page, script),) = pages
+    assert "<title>" in page and "uPlot" in script
 
 
-def page_of(log: Path) -> Callable[[str], str]:
-    """Open the page's address that a cluster printed, as a browser does; return a reader of its
-    paths.
+def open_page(said: str) -> tuple[str, str]:
+    """Open the page's address that a cluster has printed, as a browser does, once it is served;
+    return the page and one of its vendored scripts.
     """
-    pattern = re.compile(r"(http://127\.0\.0\.1:\d+/)\?token=\S+")
-    wait(lambda: pattern.search(log.read_text()), log)
-    found = pattern.search(log.read_text())
-    assert found
+    found = re.search(r"(http://127\.0\.0\.1:\d+/)\?token=\S+", said)
+    assert found, said
     browser = build_opener(HTTPCookieProcessor())
 
-    def read(path: str) -> str:
-        with browser.open(found.group(1) + path, timeout=30) as answer:
+    def read(address: str) -> str:
+        with browser.open(address, timeout=30) as answer:
             return str(answer.read().decode())
 
-    with browser.open(found.group(0), timeout=30):
-        return read
+    wait_until(lambda: is_listening(urlsplit(found.group(0)).port), "the page is served")
+    return read(found.group(0)), read(found.group(1) + "static/vendor/uplot.js")
 
 
-def wait(condition: Any, log: Path) -> None:
-    """Poll until something holds; AssertionError with the cluster's words after two minutes."""
-    deadline = time.monotonic() + 120
-    while not condition():
-        assert time.monotonic() < deadline, log.read_text()
-        time.sleep(0.05)
+def is_listening(port: int | None) -> bool:
+    """Return whether a server takes connections at a port of this host."""
+    try:
+        socket.create_connection(("127.0.0.1", port or 0), timeout=5).close()
+    except OSError:
+        return False
+    return True
 
 
 @pytest.mark.system

@@ -2,7 +2,7 @@
 shell.
 
 `python -m tests.tutorial FOLDER -- chroot /bare env -i ... bash` follows the page in another root
-(docs/testing.md); tests/system/test_tutorial.py follows it in an environment of its own. Nothing of
+(docs/testing.md); tests/test_wheel.py follows it in an environment of its own. Nothing of
 SparkStorm is imported: the machine under trial has it, this one need not.
 """
 
@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -151,11 +151,13 @@ def follow(
     left_out: Collection[str] = (),
     dev_options: str = "",
     limit_s: float = _LIMIT_S,
+    when_up: Callable[[str], object] = str,
 ) -> list[tuple[str, float]]:
     """Follow the page from its first to its last command; return the commands and their seconds.
 
     `shell` is the command of a shell that begins in `folder`, seen from here; `left_out` has how
-    the commands begin that are not copied. AssertionError when a command fails, prints something
+    the commands begin that are not copied; `when_up` is given what `sparkstorm dev` has printed
+    once its cluster is up. AssertionError when a command fails, prints something
     else than the page shows, or does not come so far within `limit_s`.
     """
     # where SIGINT is ignored, as in a command with `&` of a script, the terminals would ignore it too
@@ -178,8 +180,9 @@ def follow(
                 continue
             if name == _SECOND_TERMINAL:
                 second.type(f"{name} {dev_options}")
-                status, said = second.read(until="the cluster is up")
+                status, said = second.read(until="/?token=")
                 assert status == -1, f"{said}{second.errors.read_text()[-3000:]}"
+                when_up(said)
             else:
                 _copy(second if number in in_second else first, name, rest.rstrip("\n"), limit_s)
             took.append((name, time.monotonic() - began))
