@@ -242,8 +242,8 @@ class TopologyHandle:
         )
 
     def traces(self, seconds: float = 5.0, emitted_per_s: float | None = None) -> list[Trace]:
-        """Return what happens to a sample of messages in so many seconds: the failed first, then
-        the slowest.
+        """Return what happens to a sample of messages in so many seconds, from the answer of its
+        workers on: the failed first, then the slowest.
 
         `emitted_per_s` of its spouts, as the read model has it, decides how large the sample may
         be.
@@ -251,7 +251,8 @@ class TopologyHandle:
         from sparkstorm.client.traces import bits_for, look
 
         self._cluster.require_writer()
-        return look(self._reader, seconds, bits_for(emitted_per_s))
+        workers = map(str, self.slots())
+        return look(self._reader, seconds, bits_for(emitted_per_s), workers)
 
     def stacks(self, slot: str, seconds: float = 5.0) -> Stacks:
         """Return the stacks of the worker in a slot ("node:port"), sampled for so many seconds.

@@ -35,14 +35,15 @@ class Sample:
 
 
 def samples(store: TapStore, name: str, seconds: float | None = None) -> Generator[Sample | None]:
-    """Yield samples of "component:stream" as they are committed, and None after each look that
-    found none.
+    """Yield samples of "component:stream" as they are committed, and None after each look.
 
-    The tap closes by itself some seconds after the last look.
+    The last look is made when the time is over, so that a client which got no processor meanwhile
+    still sees what was published. The tap closes by itself some seconds later.
     """
     began = opened = time.monotonic()
     last = store.open_tap(name)
-    while seconds is None or time.monotonic() - began < seconds:
+    while True:
+        is_last = seconds is not None and time.monotonic() - began >= seconds
         if time.monotonic() - opened > _OPEN_EVERY_S:
             opened = time.monotonic()
             store.open_tap(name)
@@ -51,8 +52,10 @@ def samples(store: TapStore, name: str, seconds: float | None = None) -> Generat
             last = id
             if (sample := _read(data)) is not None:
                 yield sample
+        yield None
+        if is_last:
+            return
         if not found:
-            yield None
             time.sleep(_LOOK_EVERY_S)
 
 

@@ -5,16 +5,19 @@ hosts' clocks.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from sparkstorm.client.tap import Sample, TapStore, samples
-from sparkstorm.transport.keys import TRACE_BITS, trace_name
+from sparkstorm.transport.keys import LOOKS, TRACE_BITS, trace_name
 
 _WANTED_PER_S = 50.0  # messages: enough to find a slow one in a few seconds, few enough for a tap
 _MOST_TRACES = 1_000
 _LEAST_S = 2.0  # workers look for taps once a second, and publish once a second
+# for the answer of a worker that is inside a call, or starts; half is a busy host's pause
+_PATIENCE_S = 10.0
 _ROOT = re.compile(r"[0-9a-f]{16}", re.ASCII)
 _LAST_US = 2**53  # in nanoseconds it fits the 64 bits of OTLP, in JSON a number of a browser
 ENDED = ("acked", "given up")
@@ -73,15 +76,47 @@ def bits_for(emitted_per_s: float | None) -> int:
     return next((bits for bits in TRACE_BITS if rate / 2**bits <= _WANTED_PER_S), TRACE_BITS[-1])
 
 
-def look(store: TapStore, seconds: float, bits: int) -> list[Trace]:
+def look(store: TapStore, seconds: float, bits: int, workers: Iterable[str] = ()) -> list[Trace]:
     """Trace one message in 2**bits for so many seconds; those that failed come first, then the
     slowest.
+
+    The seconds begin when all workers ("node:port") have answered that they look, at most ten after
+    the call: a worker asks for taps once a second, and later where its processor is busy. Where half
+    of them show no message, as when the rate has fallen since it was read, all messages are traced.
     """
     found: dict[str, list[Event]] = {}
-    for sample in samples(store, trace_name(bits), max(seconds, _LEAST_S)):
-        if sample is not None:
-            _add(found, sample)
+    half_s = max(seconds, _LEAST_S) / 2
+    _gather(store, bits, half_s, half_s, {*workers}, found)
+    if not found and bits != TRACE_BITS[0]:
+        _gather(store, TRACE_BITS[0], half_s, 0.0, {*workers}, found)
     return traces_of(found)
+
+
+def _gather(
+    store: TapStore,
+    bits: int,
+    first_s: float,
+    more_s: float,
+    waiting: set[str],
+    found: dict[str, list[Event]],
+) -> None:
+    """Add the events of a tap: of the first seconds, and of more where these had any."""
+    began = time.monotonic()
+    # None until the workers look
+    answered: float | None = None
+    for sample in samples(store, trace_name(bits)):
+        if sample is not None:
+            if sample.values.get("what") == LOOKS:
+                waiting.discard(str(sample.values.get("worker")))
+            else:
+                _add(found, sample)
+            continue
+        now = time.monotonic()
+        if answered is None and (not waiting or now - began >= _PATIENCE_S):
+            answered = now
+        lasts_s = first_s + more_s if found or bits == TRACE_BITS[0] else first_s
+        if answered is not None and now - answered >= lasts_s:
+            return
 
 
 def traces_of(events: Mapping[str, Iterable[Event]]) -> list[Trace]:

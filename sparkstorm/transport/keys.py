@@ -61,6 +61,10 @@ topology's rate.
 """
 
 
+LOOKS = "looks"
+"""Event of a worker by which it says, once a second, that it traces; it has no root."""
+
+
 def trace_name(bits: int) -> str:
     """Return the name of the tap of traces of one message in 2**bits; no component has it, since
     users' names do not begin so.

@@ -234,6 +234,99 @@ def test_a_trace_has_every_hop_of_a_message_and_changes_nothing() -> None:
     assert traces.spans(found[1])[0]["began_ms"] == 0.0
 
 
+class Published:
+    """A store of taps under a clock of its own: events by their time in seconds and their tap."""
+
+    def __init__(self, *events: tuple[float, int, dict[str, Any]], pause_s: float = 0.0) -> None:
+        self.now = 0.0
+        self.opened: list[int] = []
+        self._events, self._pause_s = events, pause_s
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += self._pause_s or seconds
+
+    def open_tap(self, name: str) -> str:
+        self.opened.append(int(name.rpartition(":")[2]))
+        return "0"
+
+    def samples(self, name: str, after: str) -> list[tuple[str, bytes]]:
+        found = enumerate(self._events, 1)
+        return [
+            (str(number), json.dumps({"task": 1, "time_ms": 1, "values": values}).encode())
+            for number, (at, bits, values) in found
+            if at <= self.now and number > int(after) and name == trace_name(bits)
+        ]
+
+
+def event_of(root: str) -> dict[str, Any]:
+    texts = {"what": "emitted", "component": "a", "worker": "n:1", "source": "", "text": ""}
+    return {"root": root, **texts, "began_us": 1, "ended_us": 2, "committed_us": 3}
+
+
+ANSWER = {"what": "looks", "worker": "n:1"}
+
+
+@pytest.mark.parametrize(
+    ("events", "pause_s", "bits", "roots", "ended_s"),
+    [
+        # the worker was busy when it should have looked
+        ([(5.0, 0, ANSWER), (7.0, 0, event_of("a" * 16))], 0.0, 0, ["a" * 16], 9.0),
+        # it never answers
+        ([(9.0, 0, event_of("a" * 16))], 0.0, 0, ["a" * 16], 14.0),
+        ([], 0.0, 0, [], 14.0),
+        # the client got no processor until everything was over
+        ([(0.0, 0, ANSWER), (1.0, 0, event_of("a" * 16))], 60.0, 0, ["a" * 16], 60.0),
+        # the rate has fallen: of one message in 256 none comes, so all are traced
+        (
+            [(0.0, 8, ANSWER), (3.0, 0, ANSWER), (3.5, 0, event_of("b" * 16))],
+            0.0,
+            8,
+            ["b" * 16],
+            5.0,
+        ),
+        (
+            [(0.0, 8, ANSWER), (1.0, 8, event_of("c" * 16)), (3.0, 8, event_of("d" * 16))],
+            0.0,
+            8,
+            ["c" * 16, "d" * 16],
+            4.0,
+        ),
+    ],
+)
+def test_a_look_begins_with_the_answers_of_the_workers_and_ends_with_a_last_reading(
+    events: Any,
+    pause_s: float,
+    bits: int,
+    roots: list[str],
+    ended_s: float,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = Published(*events, pause_s=pause_s)
+    for module in ("tap", "traces"):
+        monkeypatch.setattr(f"sparkstorm.client.{module}.time", store)
+    found = traces.look(store, 4.0, bits, ["n:1"])
+    assert [each.root for each in found] == roots
+    assert ended_s <= store.now <= ended_s + 0.7
+    assert {*store.opened} == ({0, 8} if bits and events[1][1] == 0 else {bits})
+
+
+def test_a_worker_answers_each_look_while_a_client_traces() -> None:
+    cluster, _, _ = cluster_of()
+    with cluster:
+        reader = LocalReader(cluster.topology().store)
+        reader.open_tap(trace_name(4))
+        look(cluster)
+        look(cluster)
+        owners = {str(slot.slot) for slot in cluster.topology().workers}
+        found = [_read(data) for _, data in reader.samples(trace_name(4), START.entry)]
+        values = [each.values for each in found if each]
+        assert {str(each["worker"]) for each in values} == owners
+        assert {each["what"] for each in values} == {"looks"} and len(values) == 2 * len(owners)
+
+
 def test_events_that_no_worker_writes_are_passed_over() -> None:
     fine: dict[str, Any] = {
         "root": "0" * 16,

@@ -93,6 +93,7 @@ class Taps(TaskObserver):
             self._set(streams)
         for other in self._others:
             other.follow(found.intersection(other.names))
+        self.publish(now_ms)
 
     def emitted(self, emitter: Emitter) -> None:
         """Sample what a task has emitted since its counts were taken."""

@@ -23,7 +23,7 @@ from sparkstorm.executor.task_observer import TaskObserver
 from sparkstorm.model.roots import is_sampled, split
 from sparkstorm.model.tuples import Roots, Tuple, each_root
 from sparkstorm.model.values.tagged import to_json
-from sparkstorm.transport.keys import TRACE_BITS, trace_name
+from sparkstorm.transport.keys import LOOKS, TRACE_BITS, trace_name
 from sparkstorm.worker.tasks.bolt_task import BoltTask
 from sparkstorm.worker.tasks.spout_task import SpoutTask
 
@@ -59,6 +59,8 @@ class Traces:
         """
         bits = next((each for each in TRACE_BITS if trace_name(each) in names), None)
         name = "" if bits is None else trace_name(bits)
+        if name:
+            self._say_that_it_looks()
         if name == self._name:
             return
         for observer in self._observers:
@@ -70,8 +72,14 @@ class Traces:
         for observer in self._observers:
             observer.of.observers.append(observer)
 
+    def _say_that_it_looks(self) -> None:
+        """Publish an answer: a client does not know otherwise from when on events can come."""
+        values = {"what": LOOKS, "worker": self.owner}
+        record = {"task": 0, "time_ms": self.now_us() // 1000, "values": values}
+        self._committed.append(to_json(record).encode())
+
     def take(self) -> Mapping[str, Sequence[bytes]]:
-        """Return the committed events."""
+        """Return the committed events and the worker's answers."""
         found = list(self._committed)
         self._committed = deque(maxlen=_MOST_EVENTS)
         return {self._name: found} if found and self._name else {}
