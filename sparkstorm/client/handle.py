@@ -157,8 +157,16 @@ class TopologyHandle:
         _, before = self._look(source)
         time.sleep(seconds)
         reading, after = self._look(source)
-        given = len(set(reading.assignment.slot_by_executor.values())) if reading.assignment else 0
-        return examine(self.name, before, after, reading.workers_wanted, given, reading.problems)
+        life = reading.life(after)
+        return examine(
+            self.name,
+            before,
+            after,
+            reading.workers_wanted,
+            reading.given_workers,
+            reading.problems,
+            life,
+        )
 
     def source(self) -> StoreSource:
         """Return what a sampler (`insight.sampler.Sampler`) reads this topology from."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from sparkstorm.model.names import counted
 from sparkstorm.transport.progress import Progress
 
 
@@ -44,11 +45,15 @@ def audit(merged: Progress, backlog_by_task: Mapping[int, int]) -> tuple[EdgeAud
         missing = flow.sent - flow.consumed
         fault = ""
         if missing < 0:
-            fault = f"{-missing:,} rows more were consumed than sent"
+            fault = f"{counted(-missing, 'row')} more {_was(-missing)} consumed than sent"
         elif missing and not backlog.get(receiver):
-            lost = (
-                f", {merged.quarantined:,} frames are in quarantine" if merged.quarantined else ""
-            )
-            fault = f"{missing:,} rows were sent and not consumed, and nothing waits{lost}"
+            away = merged.quarantined
+            lost = f", {counted(away, 'frame is', 'frames are')} in quarantine" if away else ""
+            sent = f"{counted(missing, 'row')} {_was(missing)} sent"
+            fault = f"{sent} and not consumed, and nothing waits{lost}"
         found.append(EdgeAudit(sender, stream, receiver, flow.sent, flow.consumed, fault))
     return tuple(found)
+
+
+def _was(count: int) -> str:
+    return "was" if count == 1 else "were"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from sparkstorm.insight.history import Later
 from sparkstorm.insight.reading import Reading
 from sparkstorm.insight.records import (
     WINDOWS_S,
@@ -23,6 +25,7 @@ from sparkstorm.insight.topology_views import topology_line
 from sparkstorm.model.assignment import SupervisorInfo, WorkerSlot
 from sparkstorm.model.names import counted
 from sparkstorm.model.requests import OutcomeState
+from sparkstorm.model.status import TopologyStatus
 from sparkstorm.model.task_beats import added
 
 _MEMORY = "supervisor.memory.capacity.mb"
@@ -47,7 +50,8 @@ def cluster_view(
         time_ms=reading.time_ms,
         number=number,
         sentence=_sentence(reading, topologies, away),
-        is_well=all(each.is_well for each in lines.values()) and not away and not reading.problems,
+        is_well=all(each.is_well for each in lines.values())
+        and not (away or reading.problems or reading.leader is None),
         stale_since_ms=None,
         stale_reason="",
         drivers=drivers,
@@ -59,9 +63,9 @@ def cluster_view(
         slots_used=sum(each.slots_used for each in hosts.values()),
         executors=sum(each.executors for each in lines.values()),
         tasks=sum(each.tasks for each in lines.values()),
-        windows={
-            name: _added([view.windows[name] for view in topologies.values()]) for name in WINDOWS_S
-        },
+        windows=Later(
+            WINDOWS_S, lambda name: _added([view.windows[name] for view in topologies.values()])
+        ),
         topologies=lines,
         hosts=hosts,
         store=StoreView(not away, away, _fullness(reading)),
@@ -79,20 +83,34 @@ def stale(view: ClusterView, since_ms: int, reason: str) -> ClusterView:
 def _sentence(reading: Reading, topologies: Mapping[str, TopologyView], away: str) -> str:
     if away:
         return f"Redis does not answer, counts are those of before: {away}"
+    if not topologies and reading.leader is None:
+        return "No Nimbus leads, so that no topology can be submitted, and none runs here."
     if not topologies:
         return "No topology runs here."
-    ill = [view for _, view in sorted(topologies.items()) if not view.is_well]
+    views = [view for _, view in sorted(topologies.items())]
+    ill = [view for view in views if not view.is_well]
     counts = counted(len(topologies), "topology", "topologies")
     if ill:
         return f"{len(ill)} of {counts} {'needs' if len(ill) == 1 else 'need'} attention: {ill[0].sentence}."
+    if reading.leader is None:
+        return f"No Nimbus leads: {counts} {'runs' if len(views) == 1 else 'run'} on, but nothing is placed anew or changed."
     if reading.problems:
         about, sentences = next(iter(sorted(reading.problems.items())))
         return f"{about}: {sentences[0]}"
-    return (
-        f"{counts} keep up."
-        if len(topologies) > 1
-        else f"{next(iter(topologies.values())).sentence}."
-    )
+    if len(views) == 1:
+        return f"{views[0].sentence}."
+    resting = Counter(_REST[view.status] for view in views if view.status in _REST)
+    well = len(views) - resting.total()
+    parts = [f"{well:,} {'keeps' if well == 1 else 'keep'} up"] if well else []
+    parts += [f"{count:,} {'is' if count == 1 else 'are'} {how}" for how, count in resting.items()]
+    return f"{counts} keep up." if not resting else f"{counts}: {', '.join(parts)}."
+
+
+_REST = {
+    str(TopologyStatus.INACTIVE): "deactivated",
+    str(TopologyStatus.KILLED): "being killed",
+    str(TopologyStatus.REBALANCING): "being rebalanced",
+}
 
 
 def _added(windows: Iterable[Window]) -> Window:

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import cached_property
+from operator import attrgetter, sub
 
 from sparkstorm.insight.audit import EdgeAudit, audit
 from sparkstorm.model.names import counted
+from sparkstorm.model.status import TopologyStatus
 from sparkstorm.transport.progress import PAUSES, Progress, TaskCounts, merge, percentile_ms
 
 # busy share; at 0.4 a task that keeps up would be called slow, at 1.0 hardly any ever would
@@ -45,10 +48,13 @@ class Fault(StrEnum):
     HELD_BACK = "held back"
 
 
+_RANKS = {fault: rank for rank, fault in enumerate(Fault)}
 _GRAVE = frozenset({Fault.LEAKING, Fault.FAILING, Fault.WAITING, Fault.LATE})
 """Faults that cost tuples or time. The others name the limit of the rate: at full speed some part
 is always the slowest.
 """
+_LOST = frozenset({Fault.LEAKING, Fault.FAILING})
+"""Faults that are said before missing workers, for which the others may wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +83,8 @@ class Culprit:
     sentence: str
 
 
-@dataclass(frozen=True, slots=True)
+# without slots: what is merged is kept with it
+@dataclass(frozen=True)
 class Look:
     """Records of a topology in the store at one moment: the owners' records, and what waits by
     task.
@@ -87,6 +94,32 @@ class Look:
     backlog_by_task: Mapping[int, int]  # bytes
     # age of the oldest tree of which a row waits
     waited_ms_by_task: Mapping[int, int] = field(default_factory=dict)
+
+    @cached_property
+    def merged(self) -> Progress:
+        """Return all owners' progress as one."""
+        return merge(self.progress.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """Where a topology is in its life, without which its counts cannot be judged."""
+
+    status: TopologyStatus = TopologyStatus.ACTIVE
+    # why Nimbus deactivated it
+    paused: str = ""
+    # its sources have emitted everything, and nothing is under way
+    is_drained: bool = False
+    # workers that it was given and that do not run yet
+    starting: int = 0
+
+    @property
+    def is_running(self) -> bool:
+        """Return whether its spouts may emit and its workers are meant to stay where they are."""
+        return self.status in _RUNNING
+
+
+_RUNNING = frozenset({TopologyStatus.ACTIVE, TopologyStatus.UPGRADING, TopologyStatus.ROLLBACK})
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,16 +137,30 @@ class Health:
     wanted_workers: int | None  # None: its scheduler decides
     given_workers: int
     problems: tuple[str, ...]
+    life: Life = Life()
 
     @property
     def is_well(self) -> bool:
         """Return whether no tuples leak, fail, wait long or are late, no problem is known, and it
         has the workers it wants.
+
+        One that is being killed is well: it needs nothing any more.
         """
+        if self.life.status is TopologyStatus.KILLED:
+            return True
         is_grave = any(each.fault in _GRAVE for each in self.culprits)
-        return (
-            not is_grave and not self.problems and self.given_workers >= (self.wanted_workers or 0)
-        )
+        return not (is_grave or self.problems or self.life.paused or self.lacks_workers)
+
+    @property
+    def lacks_workers(self) -> bool:
+        """Return whether it has fewer workers than it wants, or none; not while it is
+        rebalanced.
+        """
+        if self.life.status is TopologyStatus.REBALANCING:
+            return False
+        # one whose scheduler decides the number still needs one
+        wanted = 1 if self.wanted_workers is None else self.wanted_workers
+        return self.given_workers < wanted
 
 
 def examine(
@@ -123,27 +170,21 @@ def examine(
     wanted_workers: int | None = None,
     given_workers: int = 0,
     problems: Sequence[str] = (),
+    life: Life = Life(),
 ) -> Health:
-    """Return the health of a topology from two looks, its requested and present workers, and its
-    known problems.
+    """Return the health of a topology from two looks, its requested and present workers, its known
+    problems, and where it is in its life.
     """
     found = loads(before.progress, after.progress)
-    merged = merge(after.progress.values())
-    buckets = merge(before.progress.values()).latency_buckets
+    merged = after.merged
+    buckets = before.merged.latency_buckets
     grown = {
         bucket: count - buckets.get(bucket, 0) for bucket, count in merged.latency_buckets.items()
     }
     p99_ms = percentile_ms({bucket: count for bucket, count in grown.items() if count > 0}, 0.99)
     edges = audit(merged, after.backlog_by_task)
-    at_fault = culprits(found, edges, waiting(found, before, after, p99_ms))
-    if not at_fault and given_workers < (wanted_workers or 0):
-        text = f"{name} does not run well: it has {given_workers} of the {wanted_workers} workers that it wants"
-    elif not at_fault and problems:
-        text = f"{name} does not run well: {problems[0]}"
-    elif not at_fault and not found:
-        text = f"{name} has nothing to do: no worker has committed anything meanwhile"
-    else:
-        text = sentence(name, found, p99_ms, at_fault)
+    waits = waiting(found, before, after, p99_ms) if life.is_running else None
+    at_fault = culprits(found if life.is_running else _unheld(found), edges, waits)
     late = Counter[str]()
     executed = Counter[str]()
     for load in found:
@@ -152,9 +193,9 @@ def examine(
     shares = {
         component: count / max(1, executed[component]) for component, count in late.items() if count
     }
-    return Health(
+    health = Health(
         name,
-        text,
+        "",
         at_fault,
         found,
         edges,
@@ -163,11 +204,85 @@ def examine(
         wanted_workers,
         given_workers,
         tuple(problems),
+        life,
     )
+    return replace(health, sentence=_in_words(health, before, after))
+
+
+def _unheld(of: Iterable[TaskLoad]) -> tuple[TaskLoad, ...]:
+    """Return the loads without pauses: while a topology is deactivated they are its spouts'
+    rest.
+    """
+    return tuple(replace(each, paused={}) for each in of)
+
+
+def _in_words(health: Health, before: Look, after: Look) -> str:
+    """Return the health of a topology in one sentence; it is that of a fault or problem exactly
+    where the topology is not well.
+    """
+    name, life = health.name, health.life
+    trees = _open_trees(after.merged)
+    still_open = f"; {counted(trees, 'tree is', 'trees are')} open" if trees else ""
+    if life.status is TopologyStatus.KILLED:
+        return f"{name} is being killed{still_open}"
+    if not health.is_well:
+        return f"{name} does not run well: {_worst(health)}{_figures(health)}"
+    if life.status is TopologyStatus.REBALANCING:
+        return f"{name} is being rebalanced{still_open}"
+    if not life.is_running:
+        return f"{name} is deactivated: its spouts emit nothing until it is activated{still_open}"
+    upgrade = "" if life.status is TopologyStatus.ACTIVE else "; an upgrade is under way"
+    return f"{_running(health, trees, before, after)}{upgrade}"
+
+
+def _worst(health: Health) -> str:
+    """Return the gravest of what is wrong; missing workers, for which trees wait, come before the
+    wait.
+    """
+    grave = [each for each in health.culprits if each.fault in _GRAVE]
+    if health.life.paused:
+        return f"it was deactivated, since {health.life.paused}"
+    if grave and grave[0].fault in _LOST:
+        return grave[0].sentence
+    if health.lacks_workers and not health.given_workers:
+        return "it has no workers"
+    if health.lacks_workers:
+        return f"it has {health.given_workers} of the {health.wanted_workers} workers that it wants"
+    return grave[0].sentence if grave else health.problems[0]
+
+
+def _running(health: Health, trees: int, before: Look, after: Look) -> str:
+    """Return the sentence of a topology that is well and runs."""
+    name = health.name
+    limits = [each for each in health.culprits if each.fault not in _GRAVE]
+    is_still = not any(load.executed_per_s or load.emitted_per_s for load in health.loads)
+    # also where it is judged since it began
+    if health.life.is_drained and (is_still or not before.merged.counts_by_task):
+        return f"{name} is done: its sources have emitted everything, and nothing is under way"
+    if is_still and health.life.starting:
+        of = counted(health.given_workers, "worker")
+        return f"{name} starts: {health.life.starting} of {of} {'does' if health.life.starting == 1 else 'do'} not run yet"
+    if is_still and not after.progress:
+        return f"{name} starts: no worker has committed anything yet"
+    waits = counted(sum(after.backlog_by_task.values()), "byte waits", "bytes wait")
+    if trees:
+        waits = counted(trees, "open tree waits", "open trees wait")
+    has_work = trees or any(after.backlog_by_task.values())
+    if not health.loads and has_work:
+        return f"{name} stands still: no worker has committed anything meanwhile, and {waits}"
+    if not health.loads:
+        return f"{name} has nothing to do: no worker has committed anything meanwhile"
+    if is_still and not limits and not has_work:
+        return f"{name} has nothing to do: no tuple was emitted meanwhile"
+    return sentence(name, health.loads, health.p99_ms, limits)
 
 
 def loads(before: Mapping[str, Progress], after: Mapping[str, Progress]) -> tuple[TaskLoad, ...]:
     """Return the load of each task from two readings of the owners' records, by task."""
+    newest: dict[int, int] = {}
+    for record in after.values():
+        for task, counts in record.counts_by_task.items():
+            newest[task] = max(counts.token, newest.get(task, counts.token))
     found = {}
     for slot, new in after.items():
         old = before.get(slot)
@@ -175,33 +290,45 @@ def loads(before: Mapping[str, Progress], after: Mapping[str, Progress]) -> tupl
         if old is None or elapsed_ms <= 0:
             continue
         for task, counts in new.counts_by_task.items():
-            since = old.counts_by_task.get(task, TaskCounts(counts.component))
-            if counts.token == max(
-                each.counts_by_task[task].token
-                for each in after.values()
-                if task in each.counts_by_task
-            ):
+            if counts.token == newest[task]:
+                since = old.counts_by_task.get(task) or TaskCounts(counts.component)
                 found[task] = _load(task, slot, since, counts, elapsed_ms)
     return tuple(found[task] for task in sorted(found))
 
 
-def _load(task: int, slot: str, old: TaskCounts, new: TaskCounts, elapsed_ms: int) -> TaskLoad:
-    def grown(name: str) -> int:
-        return int(getattr(new, name)) - int(getattr(old, name))
+_LOADED = attrgetter(
+    "busy_us",
+    "executed",
+    "emitted",
+    "failed",
+    "retried",
+    "late",
+    "acked",
+    *(f"{cause}_us" for cause in PAUSES),
+)
 
-    paused = {cause: grown(f"{cause}_us") / 1000 / elapsed_ms for cause in PAUSES}
+
+def _load(task: int, slot: str, old: TaskCounts, new: TaskCounts, elapsed_ms: int) -> TaskLoad:
+    busy_us, executed, emitted, failed, retried, late, acked, *paused_us = map(
+        sub, _LOADED(new), _LOADED(old)
+    )
+    paused = {
+        cause: spent_us / 1000 / elapsed_ms
+        for cause, spent_us in zip(PAUSES, paused_us, strict=True)
+        if spent_us
+    }
     return TaskLoad(
         task,
         new.component,
         slot,
-        grown("busy_us") / 1000 / elapsed_ms,
-        1000 * grown("executed") / elapsed_ms,
-        1000 * grown("emitted") / elapsed_ms,
-        grown("failed") + grown("retried"),
-        grown("late"),
-        grown("executed"),
-        {cause: share for cause, share in paused.items() if share},
-        grown("acked"),
+        busy_us / 1000 / elapsed_ms,
+        1000 * executed / elapsed_ms,
+        1000 * emitted / elapsed_ms,
+        failed + retried,
+        late,
+        executed,
+        paused,
+        acked,
     )
 
 
@@ -214,8 +341,8 @@ def waiting(
     Trees whose inputs a component's code holds, as to write them in batches, do not count: the code
     decides when it acks them.
     """
-    old = merge(before.progress.values())
-    new = merge(after.progress.values())
+    old = before.merged
+    new = after.merged
     pending = _open_trees(new)
     if not pending or 2 * sum(each.held for each in new.counts_by_task.values()) >= pending:
         return None
@@ -296,7 +423,6 @@ def culprits(
     )
     for component, tasks in by_component.items():
         found += _of_component(component, tasks, busiest)
-    order = list(Fault)
     most_busy = {
         component: max(load.busy for load in tasks) for component, tasks in by_component.items()
     }
@@ -304,7 +430,7 @@ def culprits(
         sorted(
             found,
             key=lambda each: (
-                order.index(each.fault),
+                _RANKS[each.fault],
                 -most_busy.get(each.component, 0.0),
                 each.component,
             ),
@@ -370,31 +496,40 @@ def _held_back(
         cause in ("pending", "backlog") and busiest is not None and busiest.component != component
     )
     whom = f", behind {busiest.component}" if is_by_load and busiest is not None else ""
+    # in a topology that is active now: it was activated meanwhile, or waits for its own failures
+    how = "was inactive" if cause == "inactive" else "is held back"
+    why = "" if cause == "inactive" else f" ({cause})"
     return [
-        Culprit(
-            Fault.HELD_BACK,
-            component,
-            f"{component} is held back {share:.0%} of the time ({cause}){whom}",
-        )
+        Culprit(Fault.HELD_BACK, component, f"{component} {how} {share:.0%} of the time{why}{whom}")
     ]
 
 
 def sentence(
-    name: str, of: Sequence[TaskLoad], p99_ms: float | None, found: Sequence[Culprit]
+    name: str, of: Sequence[TaskLoad], p99_ms: float | None, limits: Sequence[Culprit]
 ) -> str:
-    """Return the health of a topology in one sentence."""
-    # ackers execute messages
-    per_s = sum(load.executed_per_s for load in of if not load.component.startswith("__"))
-    latency = "" if p99_ms is None else f", p99 {_span(p99_ms)}"
+    """Return the sentence of a topology that works: that it keeps up, or the limit of its rate."""
+    figures = _rates(of, p99_ms)
+    if limits:
+        return f"{name} runs at its limit: {limits[0].sentence}; {figures}"
     busiest = max(of, key=lambda load: load.busy, default=None)
     slowest = (
         ""
         if busiest is None
         else f"; slowest part {busiest.component}, {busiest.busy:.0%} busy on {busiest.slot}"
     )
-    if not found:
-        return f"{name} keeps up: {_short(per_s)} tuples/s{latency}{slowest}"
-    return f"{name} does not run well: {found[0].sentence}; {_short(per_s)} tuples/s{latency}"
+    return f"{name} keeps up: {figures}{slowest}"
+
+
+def _figures(health: Health) -> str:
+    """Return rate and latency as the end of a sentence; empty where nothing was measured."""
+    return f"; {_rates(health.loads, health.p99_ms)}" if health.loads else ""
+
+
+def _rates(of: Iterable[TaskLoad], p99_ms: float | None) -> str:
+    # ackers execute messages
+    per_s = sum(load.executed_per_s for load in of if not load.component.startswith("__"))
+    latency = "" if p99_ms is None else f", p99 {_span(p99_ms)}"
+    return f"{_short(per_s)} tuples/s{latency}"
 
 
 def _span(ms: float) -> str:

@@ -13,11 +13,13 @@ may take to start.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import chain, pairwise
-from operator import lt, sub
-from typing import TypeAlias
+from functools import cached_property
+from itertools import accumulate, chain, pairwise
+from operator import attrgetter, lt, sub
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from sparkstorm.insight.records import WINDOWS_S, Latency, Window
 from sparkstorm.insight.ring import COARSE, FINE, Ring
@@ -36,6 +38,8 @@ Numbers: TypeAlias = "array[int]"
 _COLUMNS = (*COUNTS, "busy_us", *(f"{cause}_us" for cause in PAUSES))
 _BUSY = _COLUMNS.index("busy_us")
 _TREES = (COUNTS.index("acked"), COUNTS.index("failed"))
+_RATE_COLUMNS = (COUNTS.index("emitted"), COUNTS.index("executed"), *range(_BUSY, len(_COLUMNS)))
+_COUNTS_OF = attrgetter(*_COLUMNS)
 _NO_COUNTS = (0,) * len(_COLUMNS)
 
 
@@ -65,6 +69,7 @@ class History:
         for task in self.tasks:
             tasks.setdefault(outline.component_by_task[task], []).append(task)
         self.components = sorted(tasks)
+        self.tasks_by_component = {name: dict.fromkeys(several) for name, several in tasks.items()}
         self.edges: list[Edge] = sorted(
             {
                 (each.component, each.stream, name)
@@ -109,7 +114,7 @@ class History:
         rows: list[Iterable[int]] = [_NO_COUNTS] * len(self.tasks)
         for task, counts in merged.counts_by_task.items():
             if (row := self.row_by_task.get(task)) is not None:
-                rows[row] = [getattr(counts, name) for name in _COLUMNS]
+                rows[row] = _COUNTS_OF(counts)
         parts = array("q", chain.from_iterable(zip(*rows, strict=True)))
         edges = array(
             "q", (flow.sent if (flow := merged.edges.get(edge)) else 0 for edge in self.edges)
@@ -156,13 +161,19 @@ class History:
             return Grown(self, 0.0, None, None)
         return Grown(self, (self.newest[0] - began_ms) / 1000, before, self.newest[1])
 
-    def series(self, component: str | None, window: str) -> dict[str, list[float | None]]:
-        """Return rates and gauges of each span between two points, for charts."""
+    def series(
+        self, component: str | None, window: str, since_ms: int = 0
+    ) -> dict[str, list[float | None]]:
+        """Return rates and gauges of each span between two points that ends after `since_ms`, for
+        charts.
+        """
         span_ms = 1000 * (WINDOWS_S[window] or WINDOWS_S["24h"])
         now_ms = self.newest[0] if self.newest else 0
+        within = self._by_component.since(now_ms - span_ms)
+        # the last one before is where the first span begins
+        first = max(0, bisect_right(within, since_ms, key=lambda each: each[0]) - 1)
         points = [
-            (at_ms, point, self._sums(point.parts, component))
-            for at_ms, point in self._by_component.since(now_ms - span_ms)
+            (at_ms, point, self._sums(point.parts, component)) for at_ms, point in within[first:]
         ]
         names = ("emitted", "executed", "acked", "failed")
         keys = (
@@ -204,6 +215,51 @@ class History:
         ]
 
 
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+
+class Later(Mapping[Key, Value]):
+    """Records by key, each made when it is asked for, and kept: a page shows few of them, and what
+    they are made of does not change.
+    """
+
+    __slots__ = ("_keys", "_made", "_make")
+
+    def __init__(self, keys: Collection[Key], make: Callable[[Key], Value]) -> None:
+        self._keys = keys
+        self._make = make
+        self._made: dict[Key, Value] = {}
+
+    def __getitem__(self, key: Key) -> Value:
+        if key not in self._made:
+            if key not in self._keys:
+                raise KeyError(key)
+            self._made[key] = self._make(key)
+        return self._made[key]
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self._keys)
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dict, (dict(self),)
+
+
+class TaskRates(NamedTuple):
+    """Rates and shares of one task in a window; None where it covers no time."""
+
+    emitted_per_s: float | None
+    executed_per_s: float | None
+    busy: float | None
+    paused: Mapping[str, float]
+
+
+_NO_RATES = TaskRates(None, None, None, {})
+
+
 class Grown:
     """Growth of the counts in a span of time, by task, component and edge."""
 
@@ -214,18 +270,54 @@ class Grown:
         self.seconds = max(0.0, seconds)
         self._before = before
         self._after = after
-        if after is None:
-            self._tasks = array("q", bytes(8 * len(_COLUMNS) * len(history.tasks)))
-        else:
-            self._tasks = _added(after.parts, before.parts if before else None)
 
-    def latency(self) -> Latency:
-        """Return the latencies of the trees that ended meanwhile."""
+    @cached_property
+    def _tasks(self) -> Numbers:
+        if self._after is None:
+            return array("q", bytes(8 * len(_COLUMNS) * len(self._history.tasks)))
+        return _added(self._after.parts, self._before.parts if self._before else None)
+
+    @cached_property
+    def _sums(self) -> list[list[int]]:
+        """Return for each count its sums over the rows before each row, by which a component's sum
+        is one subtraction.
+        """
+        size = len(self._history.tasks)
+        return [
+            [*accumulate(self._tasks[n * size : (n + 1) * size], initial=0)]
+            for n in range(len(COUNTS))
+        ]
+
+    @cached_property
+    def _latency(self) -> Latency:
         if self._after is None:
             return Latency()
         return latency_of(
             _added(self._after.buckets, self._before.buckets if self._before else None)
         )
+
+    @cached_property
+    def task_rates(self) -> dict[int, TaskRates]:
+        """Return the rates of all tasks; of many tasks this costs a fraction of their windows."""
+        history = self._history
+        if not self.seconds:
+            return dict.fromkeys(history.tasks, _NO_RATES)
+        size = len(history.tasks)
+        columns = [self._tasks[n * size : (n + 1) * size] for n in _RATE_COLUMNS]
+        rows = [*zip(*columns, strict=True)]
+        return {task: self._rates(*rows[row]) for task, row in history.row_by_task.items()}
+
+    def _rates(self, emitted: int, executed: int, busy_us: int, *paused_us: int) -> TaskRates:
+        return TaskRates(
+            emitted / self.seconds,
+            executed / self.seconds,
+            self._share(busy_us),
+            self._paused(paused_us),
+        )
+
+    def _paused(self, spent_us: Iterable[int]) -> Mapping[str, float]:
+        shares = zip(PAUSES, spent_us, strict=True)
+        return {cause: round(self._share(spent), 4) for cause, spent in shares if spent > 0}
 
     def task(self, task: int) -> Window:
         """Return the window of one task."""
@@ -235,7 +327,7 @@ class Grown:
     def component(self, name: str, is_spout: bool = False) -> Window:
         """Return the window of one component."""
         return self._window(
-            self._history.rows_by_component[name], self.latency() if is_spout else Latency()
+            self._history.rows_by_component[name], self._latency if is_spout else Latency()
         )
 
     def topology(self) -> Window:
@@ -245,7 +337,7 @@ class Grown:
         trees = {
             n: sum(sum(history.column(self._tasks, n, rows)) for rows in spouts) for n in _TREES
         }
-        return self._window(history.user_rows, self.latency(), trees)
+        return self._window(history.user_rows, self._latency, trees)
 
     def sent_per_s(self) -> dict[Edge, float | None]:
         """Return the rows sent in a second, by edge."""
@@ -278,23 +370,17 @@ class Grown:
         trees: Mapping[int, int] | None = None,
     ) -> Window:
         size = len(self._history.tasks)
-        columns: Sequence[Sequence[int]]
-        if len(rows) == 1:  # of a task, of which there are many: no slices to add up
-            columns = [(number,) for number in self._tasks[rows.start :: size]]
-            sums = [number for (number,) in columns[: len(COUNTS)]]
-        else:
-            columns = [
-                self._tasks[begin + rows.start : begin + rows.stop]
-                for begin in range(0, size * len(_COLUMNS), size)
-            ]
-            sums = [*map(sum, columns[: len(COUNTS)])]
+        sums = [up_to[rows.stop] - up_to[rows.start] for up_to in self._sums]
+        columns = [
+            self._tasks[begin + rows.start : begin + rows.stop]
+            for begin in range(size * _BUSY, size * len(_COLUMNS), size)
+        ]
         for n, count in (trees or {}).items():
             sums[n] = count
         counts = Counts(*sums)
         if not self.seconds:
             return Window(0.0, counts, complete=complete)
-        busy = columns[_BUSY]
-        most = zip(PAUSES, (max(column, default=0) for column in columns[_BUSY + 1 :]), strict=True)
+        busy = columns[0]
         return Window(
             self.seconds,
             counts,
@@ -304,7 +390,7 @@ class Grown:
             counts.failed / self.seconds,
             self._share(max(busy, default=0)),
             sum(map(self._share, busy)) / len(busy) if busy else 0.0,
-            {cause: round(self._share(spent_us), 4) for cause, spent_us in most if spent_us > 0},
+            self._paused(max(column, default=0) for column in columns[1:]),
             sum(busy) / 1000 / counts.executed if counts.executed else None,
             complete,
         )

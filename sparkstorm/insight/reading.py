@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from sparkstorm.cluster.nimbus_state import DriverInfo, NimbusInfo
-from sparkstorm.insight.health import Look
+from sparkstorm.insight.health import Life, Look
 from sparkstorm.model.assignment import (
     Assignment,
     SupervisorInfo,
@@ -21,6 +21,9 @@ from sparkstorm.model.failure import Failure
 from sparkstorm.model.outline import TopologyOutline
 from sparkstorm.model.requests import HostMark, Outcome, Request
 from sparkstorm.model.task_beats import TaskBeat
+from sparkstorm.transport.progress import Progress
+
+_RUNS = "RUNNING"  # of a slot whose worker executes
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,38 @@ class TopologyReading:
     workers_wanted: int | None = None
     conf: Mapping[str, Any] = field(default_factory=dict)
     problem: str = ""
+
+    @property
+    def given_workers(self) -> int:
+        """Return the number of slots in its assignment."""
+        return len(set(self.assignment.slot_by_executor.values())) if self.assignment else 0
+
+    def life(self, look: Look) -> Life:
+        """Return where it is in its life, by its records at that moment."""
+        running = {WorkerSlot(each.node, each.port) for each in self.beats if each.state == _RUNS}
+        slots = set(self.assignment.slot_by_executor.values()) if self.assignment else set()
+        is_drained = is_settled(look) and self._is_exhausted(look.merged)
+        return Life(self.base.status, self.base.paused, is_drained, len(slots - running))
+
+    def _is_exhausted(self, merged: Progress) -> bool:
+        """Return whether every task of its spouts has reported that it has nothing more to emit."""
+        components = self.outline.components
+        spouts = {
+            task
+            for task, name in self.outline.component_by_task.items()
+            if components[name].kind == "spout"
+        }
+        counts = [merged.counts_by_task.get(task) for task in spouts]
+        return bool(counts) and all(each is not None and each.is_exhausted for each in counts)
+
+
+def is_settled(look: Look) -> bool:
+    """Return whether no tuple is under way: no tree is open, no task waits and no stream holds
+    bytes.
+    """
+    counts = look.merged.counts_by_task.values()
+    is_open = any(each.pending or each.is_waiting for each in counts)
+    return not is_open and not any(look.backlog_by_task.values())
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,11 @@ sorted by key, and their keys are ids that stay, so that two records can be comp
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from enum import Enum
 from functools import cache
+from operator import attrgetter
 from typing import Any
 
 from sparkstorm.model.task_beats import NO_COUNTS, Counts
@@ -394,31 +395,46 @@ class ClusterView:
 
 
 _PLAIN = frozenset((str, int, bool, type(None)))
+_WHOLE: frozenset[str] = frozenset()
 
 
 # `fields` filters anew at each call, which was half of the time of `to_json`.
 @cache
-def _names_of(kind: Any) -> tuple[str, ...]:
-    return tuple(each.name for each in fields(kind))
+def _getter_of(
+    kind: type, without: frozenset[str]
+) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]]:
+    """Return the names of a record's fields, and what reads their values at once."""
+    names = tuple(each.name for each in fields(kind) if each.name not in without)
+    if len(names) > 1:
+        return names, attrgetter(*names)
+    return names, lambda record: tuple(getattr(record, name) for name in names)
 
 
-def to_json(view: Any) -> Any:
+def to_json(view: Any, without: frozenset[str] = _WHOLE) -> Any:
     """Return a record as plain JSON: objects, lists, numbers; None for what is unknown, never
-    NaN.
+    NaN. `without` names fields of the record itself that are left out.
     """
+    kind = type(view)
     # most of a record: the exact types, since a member of an Enum is a string too
-    if type(view) in _PLAIN:
+    if kind in _PLAIN:
         return view
+    if kind is float:
+        return view if math.isfinite(view) else None
+    if is_dataclass(kind):
+        names, get = _getter_of(kind, without)
+        return {
+            name: value if type(value) in _PLAIN else to_json(value)
+            for name, value in zip(names, get(view), strict=True)
+        }
+    if isinstance(view, Mapping):
+        return {
+            str(key): value if type(value) in _PLAIN else to_json(value)
+            for key, value in view.items()
+        }
     if isinstance(view, Enum):
         return view.value
-    if isinstance(view, float):
-        return view if math.isfinite(view) else None
-    if view is None or isinstance(view, bool | int | str):
-        return view
-    if is_dataclass(view) and not isinstance(view, type):
-        return {name: to_json(getattr(view, name)) for name in _names_of(type(view))}
-    if isinstance(view, Mapping):
-        return {str(key): to_json(value) for key, value in view.items()}
     if isinstance(view, list | tuple | set | frozenset):
         return [to_json(each) for each in view]
-    return str(view)
+    if isinstance(view, float):
+        return view if math.isfinite(view) else None
+    return view if isinstance(view, bool | int | str) else str(view)

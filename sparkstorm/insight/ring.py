@@ -30,6 +30,13 @@ class Ring(Generic[Item]):
             if not points or points[-1][0] // step_ms != time_ms // step_ms:
                 points.append((time_ms, item))
 
+    def takes(self, time_ms: int) -> bool:
+        """Return whether an item of that moment would be kept."""
+        return any(
+            not points or points[-1][0] // step_ms != time_ms // step_ms or time_ms < points[-1][0]
+            for step_ms, points in self._levels
+        )
+
     def clear(self) -> None:
         """Forget everything."""
         for _, points in self._levels:

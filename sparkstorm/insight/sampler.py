@@ -33,7 +33,6 @@ from sparkstorm.insight.records import WINDOWS_S, ClusterView, ErrorView, Topolo
 from sparkstorm.insight.ring import COARSE, Ring
 from sparkstorm.insight.topology_views import error_view, topology_view
 from sparkstorm.model.failure import Failure
-from sparkstorm.transport.progress import merge
 
 
 class ReadModel(Protocol):
@@ -56,12 +55,13 @@ class ReadModel(Protocol):
         """Return the times for which `at` has records of their own, oldest first."""
 
     def series(
-        self, name: str, component: str | None = None, window: str = "10m"
+        self, name: str, component: str | None = None, window: str = "10m", since_ms: int = 0
     ) -> dict[str, list[float | None]]:
         """Return time series for charts, None where nothing was read.
 
         `time_ms`, and of each span that ends then: emitted_per_s, executed_per_s, acked_per_s,
-        failed_per_s, busy, p50_ms, p99_ms, pending, backlog_bytes.
+        failed_per_s, busy, p50_ms, p99_ms, pending, backlog_bytes. Spans that end at `since_ms` or
+        before are left out: a chart that is open asks for what is new.
         """
 
     def task_window(self, name: str, task: int, window: str) -> Window:
@@ -101,7 +101,10 @@ class Sampler:
         self._views: dict[str, TopologyView] = {}
         self._errors: dict[str, tuple[Failure, ...]] = {}
         self._cluster: ClusterView | None = None
-        self._kept = Ring[bytes](COARSE)
+        # The records of each second as they are, and those of each tenth second and more in few
+        # bytes: to pack each second's was a third of a sample.
+        self._recent = Ring[tuple[ClusterView, dict[str, TopologyView]]](COARSE[:1])
+        self._kept = Ring[bytes](COARSE[1:])
         self._subscribers: dict[int, Callable[[], None]] = {}
         self._number = 0
         self._failure = ""
@@ -148,21 +151,31 @@ class Sampler:
             }
             self._cluster = cluster_view(reading, self._views, self._number)
             kept = (self._cluster, self._views)
-        self._kept.add(reading.time_ms, _packed(kept))
+            self._recent.add(reading.time_ms, kept)
+        if self._kept.takes(reading.time_ms):
+            packed = _packed(kept)
+            with self._lock:
+                self._kept.add(reading.time_ms, packed)
 
     def _view(self, reading: TopologyReading, history: History, now_ms: int) -> TopologyView:
         looks = self._looks.setdefault(reading.base.topology_id, deque(maxlen=_MOST_LOOKS))
         look = reading.look
         if look is not None:
-            merged = merge(look.progress.values())
-            history.add(now_ms, look.progress, merged, look.backlog_by_task)
+            history.add(now_ms, look.progress, look.merged, look.backlog_by_task)
+            # of one moment the newest: a clock that stands still would push the earlier ones out
+            if looks and looks[-1][0] == now_ms:
+                looks.pop()
             looks.append((now_ms, look))
         last_ms, last = looks[-1] if looks else (now_ms, Look({}, {}))
         former = [(at_ms, each) for at_ms, each in looks if at_ms < last_ms]
         within = [each for each in former if last_ms - each[0] <= _JUDGED_MS]
         before = within[0] if within else former[-1] if former else None
         view = topology_view(reading, before, last, history, last_ms)
-        return replace(view, problem=reading.problem) if look is None else view
+        if look is not None:
+            return view
+        age = "of before" if looks else "not known"
+        sentence = f"{view.name} may run on, its counts are {age}: {reading.problem}"
+        return replace(view, sentence=sentence, is_well=False, problem=reading.problem)
 
     # -- looking -----------------------------------------------------------------------------------
 
@@ -194,26 +207,32 @@ class Sampler:
         """Return cluster and topologies (by id) as of a moment of the last 24 hours, or just
         before.
         """
-        found = self._kept.before(time_ms) or self._kept.oldest()
-        if found is None:
+        with self._lock:
+            recent = self._recent.before(time_ms)
+            kept = None if recent else self._kept.before(time_ms) or self._kept.oldest()
+        if recent is not None:
+            cluster, views = recent[1]
+            return cluster, dict(views)
+        if kept is None:
             return self.cluster(), dict(self._views)
         # our own bytes, never left this process
-        cluster, views = pickle.loads(zlib.decompress(found[1]))
+        cluster, views = pickle.loads(zlib.decompress(kept[1]))
         return cluster, views
 
     def moments(self) -> list[int]:
         """Return the times for which `at` has records of their own, oldest first."""
-        return self._kept.times()
+        with self._lock:
+            return sorted({*self._recent.times(), *self._kept.times()})
 
     def series(
-        self, name: str, component: str | None = None, window: str = "10m"
+        self, name: str, component: str | None = None, window: str = "10m", since_ms: int = 0
     ) -> dict[str, list[float | None]]:
         """Return time series for charts; see `ReadModel`."""
         view = self.topology(name)
         check_window(window)
         if component is not None:
             check_component(view, component)
-        return self._histories[view.id].series(component, window)
+        return self._histories[view.id].series(component, window, since_ms)
 
     def task_window(self, name: str, task: int, window: str) -> Window:
         """Return one window of one task."""

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from sparkstorm.insight.audit import audit
 from sparkstorm.insight.health import Health, Look, examine
-from sparkstorm.insight.history import Grown, History
-from sparkstorm.insight.reading import TopologyReading
+from sparkstorm.insight.history import Grown, History, Later
+from sparkstorm.insight.reading import TopologyReading, is_settled
 from sparkstorm.insight.records import (
     ALL,
     WINDOWS_S,
@@ -26,10 +25,10 @@ from sparkstorm.insight.records import (
 )
 from sparkstorm.model.assignment import ExecutorId, WorkerBeat, WorkerSlot
 from sparkstorm.model.failure import Failure
-from sparkstorm.model.task_beats import Counts, TaskBeat, added
+from sparkstorm.model.task_beats import NO_COUNTS, Counts, added, counts_of
 from sparkstorm.model.values.metric_values import MetricKind, MetricValue, quantile
 from sparkstorm.model.values.metric_values import merged as merged_metrics
-from sparkstorm.transport.progress import STATES, Progress, merge
+from sparkstorm.transport.progress import STATES, Progress
 
 RECENT = "1m"
 NO_HEARTBEAT = "no heartbeat"
@@ -41,11 +40,15 @@ class _Parts:
 
     reading: TopologyReading
     look: Look
-    merged: Progress
-    beats: Mapping[int, TaskBeat]
+    history: History
     slots: Mapping[int, tuple[ExecutorId, WorkerSlot]]
     grown: Mapping[str, Grown]  # by window
     now_ms: int
+
+    @property
+    def merged(self) -> Progress:
+        """Return all owners' progress as one."""
+        return self.look.merged
 
     def host(self, slot: WorkerSlot | None) -> str | None:
         """Return the host of a slot."""
@@ -66,16 +69,17 @@ def topology_view(
     parts = _parts(reading, look, history, now_ms)
     base = reading.base
     merged = parts.merged
-    slots = reading.assignment.slot_by_executor if reading.assignment else {}
-    given = len(set(slots.values()))
+    given = reading.given_workers
     earlier = before[1] if before else _begin(look)
-    health = examine(base.name, earlier, look, reading.workers_wanted, given, reading.problems)
-    tasks = {task: _task(parts, task) for task in history.tasks}
-    components = {name: _component(parts, name, tasks, health) for name in history.components}
+    life = reading.life(look)
+    health = examine(
+        base.name, earlier, look, reading.workers_wanted, given, reading.problems, life
+    )
+    components = {name: _component(parts, name, health) for name in history.components}
     users = [each for name, each in components.items() if not name.startswith("__")]
     spouts = [each for each in users if each.kind == "spout"]
-    windows = {name: grown.topology() for name, grown in parts.grown.items()}
-    is_settled = _is_settled(parts, spouts)
+    grown = parts.grown
+    windows = Later(WINDOWS_S, lambda name: grown[name].topology())
     total = sum(each.total or 0 for each in spouts)
     return TopologyView(
         id=base.topology_id,
@@ -91,7 +95,7 @@ def topology_view(
         problems=reading.problems,
         workers_wanted=reading.workers_wanted,
         workers_given=given,
-        executors=len(slots),
+        executors=len(reading.assignment.slot_by_executor) if reading.assignment else 0,
         counts=_topology_counts(users, spouts),
         windows=windows,
         pending=sum(each.pending for each in spouts),
@@ -100,11 +104,11 @@ def topology_view(
         dead_letters=reading.dead_letters,
         total=total or None,
         done=sum(each.done or 0 for each in spouts) if total else None,
-        is_settled=is_settled,
-        is_drained=is_settled and _is_exhausted(merged, spouts),
+        is_settled=is_settled(look),
+        is_drained=life.is_drained,
         failures=_failures(merged),
         components=components,
-        edges=_edges(parts, history),
+        edges=_edges(parts, health),
         workers=_workers(parts),
         latency_buckets=dict(sorted(merged.latency_buckets.items())),
         complete=windows[ALL].complete,
@@ -152,33 +156,13 @@ def _parts(reading: TopologyReading, look: Look, history: History, now_ms: int) 
     placed = reading.assignment.slot_by_executor if reading.assignment else {}
     slots = {task: (executor, slot) for executor, slot in placed.items() for task in executor.tasks}
     grown = {name: history.grown(name) for name in WINDOWS_S}
-    return _Parts(
-        reading, look, merge(look.progress.values()), reading.beat_by_task, slots, grown, now_ms
-    )
+    return _Parts(reading, look, history, slots, grown, now_ms)
 
 
 def _culprits(health: Health) -> tuple[CulpritView, ...]:
     return tuple(
         CulpritView(str(each.fault), each.component, each.sentence) for each in health.culprits
     )
-
-
-def _is_settled(parts: _Parts, spouts: list[ComponentView]) -> bool:
-    """Return whether no tuple is under way: no tree is open, no task waits and no stream holds
-    bytes.
-    """
-    waits = any(counts.is_waiting for counts in parts.merged.counts_by_task.values())
-    return (
-        not any(each.pending for each in spouts)
-        and not waits
-        and not any(parts.look.backlog_by_task.values())
-    )
-
-
-def _is_exhausted(merged: Progress, spouts: list[ComponentView]) -> bool:
-    """Return whether every spout has reported that it has nothing more to emit."""
-    reported = {counts.component for counts in merged.counts_by_task.values()}
-    return bool(spouts) and all(each.is_exhausted and each.id in reported for each in spouts)
 
 
 def _topology_counts(users: list[ComponentView], spouts: list[ComponentView]) -> Counts:
@@ -189,9 +173,9 @@ def _topology_counts(users: list[ComponentView], spouts: list[ComponentView]) ->
 
 def _task(parts: _Parts, task: int) -> TaskView:
     counts = parts.merged.counts_by_task.get(task)
-    beat = parts.beats.get(task)
+    beat = parts.reading.beat_by_task.get(task)
     executor, slot = parts.slots.get(task, (None, None))
-    recent = parts.grown[RECENT].task(task)
+    recent = parts.grown[RECENT].task_rates[task]
     is_here = beat is not None and beat.slot == slot
     is_dead = slot is not None and slot in parts.reading.dead
     state = (
@@ -211,7 +195,7 @@ def _task(parts: _Parts, task: int) -> TaskView:
         host=parts.host(slot),
         state=state,
         uptime_ms=beat.uptime_ms if beat and is_here else None,
-        counts=added([counts] if counts else ()),
+        counts=Counts(*counts_of(counts)) if counts else NO_COUNTS,
         pending=counts.pending if counts else 0,
         held=counts.held if counts else 0,
         is_exhausted=counts.is_exhausted if counts else False,
@@ -229,44 +213,37 @@ def _task(parts: _Parts, task: int) -> TaskView:
     )
 
 
-def _component(
-    parts: _Parts, name: str, all_tasks: Mapping[int, TaskView], health: Health
-) -> ComponentView:
+def _component(parts: _Parts, name: str, health: Health) -> ComponentView:
     outline = parts.reading.outline.components[name]
-    tasks = {task: each for task, each in all_tasks.items() if each.component == name}
-    counts = [each for each in parts.merged.counts_by_task.values() if each.component == name]
+    tasks = parts.history.tasks_by_component[name]
+    known = parts.merged.counts_by_task
+    counts = [known[task] for task in tasks if task in known]
+    beats = [beat for task in tasks if (beat := parts.reading.beat_by_task.get(task)) is not None]
+    grown = parts.grown
     is_spout = outline.kind == "spout"
-    queued = [each.queued for each in tasks.values() if each.queued is not None]
-    ages = [each.queued_ms for each in tasks.values() if each.queued_ms is not None]
     total = sum(each.total for each in counts) if is_spout else 0
     return ComponentView(
         id=name,
         kind=outline.kind,
-        executors=len({each.executor for each in tasks.values()}),
-        tasks=tasks,
+        executors=len(
+            {str(parts.slots[task][0]) if task in parts.slots else task for task in tasks}
+        ),
+        tasks=Later(tasks, lambda task: _task(parts, task)),
         inputs=tuple(
             InputView(each.component, each.stream, each.grouping, each.fields)
             for each in outline.inputs
         ),
         streams=dict(sorted(outline.streams.items())),
         has_state=bool(outline.state_backend),
-        counts=added(each.counts for each in tasks.values()),
-        windows={window: grown.component(name, is_spout) for window, grown in parts.grown.items()},
-        pending=sum(each.pending for each in tasks.values()),
-        held=sum(each.held for each in tasks.values()),
-        backlog_bytes=sum(each.backlog_bytes for each in tasks.values()),
-        queued=sum(queued) if queued else None,
-        queued_ms=max(ages, default=None),
-        execute_us=max(
-            (each.execute_us for each in tasks.values()),
-            key=lambda each: each.get("p99", -1.0),
-            default={},
-        ),
-        process_us=max(
-            (each.process_us for each in tasks.values()),
-            key=lambda each: each.get("p99", -1.0),
-            default={},
-        ),
+        counts=added(counts),
+        windows=Later(WINDOWS_S, lambda window: grown[window].component(name, is_spout)),
+        pending=sum(each.pending for each in counts),
+        held=sum(each.held for each in counts),
+        backlog_bytes=sum(parts.look.backlog_by_task.get(task, 0) for task in tasks),
+        queued=sum(each.queued for each in beats) if beats else None,
+        queued_ms=max((each.queued_ms for each in beats), default=None),
+        execute_us=_slowest([each.execute_us for each in beats]),
+        process_us=_slowest([each.process_us for each in beats]),
         total=total or None,
         done=sum(each.done for each in counts) if total else None,
         is_exhausted=is_spout
@@ -279,6 +256,11 @@ def _component(
             (error_view(each) for each in parts.reading.errors if each.component == name), None
         ),
     )
+
+
+def _slowest(latencies: list[Mapping[str, float]]) -> Mapping[str, float]:
+    """Return the latencies with the highest p99; none where nothing was measured."""
+    return max(latencies, key=lambda each: each.get("p99", -1.0), default={})
 
 
 def error_view(failure: Failure) -> ErrorView:
@@ -331,14 +313,11 @@ def _user_metrics(merged: Progress) -> tuple[UserMetricView, ...]:
     return tuple(sorted(found, key=lambda each: (each.component, each.name, each.task or 0)))
 
 
-def _edges(parts: _Parts, history: History) -> dict[str, EdgeView]:
-    audited = {
-        (each.sender, each.stream, each.receiver): each
-        for each in audit(parts.merged, parts.look.backlog_by_task)
-    }
+def _edges(parts: _Parts, health: Health) -> dict[str, EdgeView]:
+    audited = {(each.sender, each.stream, each.receiver): each for each in health.edges}
     rates = {window: grown.sent_per_s() for window, grown in parts.grown.items()}
     found = {}
-    for edge in history.edges:
+    for edge in parts.history.edges:
         sender, stream, receiver = edge
         flow = parts.merged.edges.get(edge)
         each = audited.get(edge)

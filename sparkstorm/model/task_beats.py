@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from operator import attrgetter
 from typing import Any
 
 from sparkstorm.model.assignment import ExecutorId, WorkerBeat, WorkerSlot
@@ -42,10 +43,13 @@ COUNTS = tuple(field.name for field in fields(Counts))
 NO_COUNTS = Counts()
 
 
+counts_of = attrgetter(*COUNTS)
+"""Return the counts of a record that has them all, in the order of `COUNTS`."""
+
+
 def added(several: Iterable[Any]) -> Counts:
     """Return the sums over records that have all of these counts; zeros without any."""
-    each = list(several)
-    return Counts(*(sum(getattr(one, name) for one in each) for name in COUNTS))
+    return Counts(*map(sum, zip(*map(counts_of, several), strict=True)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,63 +3,58 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from sparkstorm.insight.records import ClusterView, TopologyView, Window, to_json
+from sparkstorm.insight.records import ClusterView, ComponentView, TopologyView, to_json
 from sparkstorm.web.picture import graph
 
+RECENT = "1m"
+_WINDOWS = frozenset(("windows",))
 Key = TypeVar("Key")
 Made = TypeVar("Made")
 
 
 def cluster_record(view: ClusterView) -> dict[str, Any]:
-    """Return the cluster as plain JSON."""
-    found: dict[str, Any] = to_json(view)
+    """Return the cluster as plain JSON, with its last minute alone."""
+    found: dict[str, Any] = to_json(view, _WINDOWS)
+    found["windows"] = {RECENT: to_json(view.windows.get(RECENT))}
     return found
+
+
+_APART = frozenset(("components", "edges", "windows", "user_metrics", "latency_buckets", "conf"))
+_OF_COMPONENT = frozenset(("tasks", "windows"))
+_OF_EDGE = frozenset(("sent_per_s",))
+_OF_METRIC = frozenset(("buckets",))
 
 
 def topology_record(view: TopologyView, window: str, component: str = "") -> dict[str, Any]:
     """Return a topology as plain JSON: one window, and the tasks of one component, so that 1,000
     tasks cost nothing.
     """
-    components = {
-        name: replace(
-            each, tasks=each.tasks if name == component else {}, windows=_one(each.windows, window)
-        )
-        for name, each in view.components.items()
+    record: dict[str, Any] = to_json(view, _APART)
+    record["window"] = to_json(view.windows.get(window))
+    record["components"] = {
+        name: _component(each, window, name == component) for name, each in view.components.items()
     }
-    shown = replace(
-        view,
-        components=components,
-        edges={key: replace(edge, sent_per_s={}) for key, edge in view.edges.items()},
-        windows=_one(view.windows, window),
-        user_metrics=tuple(
-            replace(each, buckets={}) for each in view.user_metrics if each.component == component
-        ),
-        latency_buckets={},
-        conf={},
-    )
-    record: dict[str, Any] = to_json(shown)
-    for name in ("latency_buckets", "conf"):
-        del record[name]
-    for each in record["user_metrics"]:
-        del each["buckets"]
-    record["window"] = record.pop("windows").get(window)
-    for name, each in record["components"].items():
-        each["task_count"] = len(view.components[name].tasks)
-        each["window"] = each.pop("windows").get(window)
-        if name != component:
-            del each["tasks"]
-    for key, edge in record["edges"].items():
-        edge["sent_per_s"] = to_json(view.edges[key].sent_per_s.get(window))
+    record["edges"] = {
+        key: {**to_json(edge, _OF_EDGE), "sent_per_s": to_json(edge.sent_per_s.get(window))}
+        for key, edge in view.edges.items()
+    }
+    record["user_metrics"] = [
+        to_json(each, _OF_METRIC) for each in view.user_metrics if each.component == component
+    ]
     record["graph"] = graph(view)
     return record
 
 
-def _one(windows: Mapping[str, Window], window: str) -> Mapping[str, Window]:
-    return {name: each for name, each in windows.items() if name == window}
+def _component(view: ComponentView, window: str, has_tasks: bool) -> dict[str, Any]:
+    record: dict[str, Any] = to_json(view, _OF_COMPONENT)
+    record["task_count"] = len(view.tasks)
+    record["window"] = to_json(view.windows.get(window))
+    if has_tasks:
+        record["tasks"] = to_json(view.tasks)
+    return record
 
 
 class Shared(Generic[Key, Made]):
@@ -85,22 +80,28 @@ class Shared(Generic[Key, Made]):
         return made
 
 
-def delta(old: Any, new: Any) -> dict[str, Any] | None:
-    """Return what turns one object into another: `set` new or changed values, `sub` objects that
-    changed within, `del` keys.
+def delta(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any] | None:
+    """Return what turns one object of plain JSON into another: `set` new or changed values, `sub`
+    objects that changed within, `del` keys.
 
     None when they are equal. Lists are values: what they hold has no key that stays.
     """
     changed: dict[str, Any] = {}
     within: dict[str, Any] = {}
     for key, value in new.items():
-        if key in old and isinstance(value, Mapping) and isinstance(old[key], Mapping):
-            if (inner := delta(old[key], value)) is not None:
+        known = old.get(key, _MISSING)
+        if known is value:
+            continue
+        if type(value) is dict and type(known) is dict:
+            if (inner := delta(known, value)) is not None:
                 within[key] = inner
-        elif key not in old or old[key] != value:
+        elif known != value:
             changed[key] = value
     gone = [key for key in old if key not in new]
     found = {
         name: part for name, part in (("set", changed), ("sub", within), ("del", gone)) if part
     }
     return found or None
+
+
+_MISSING = object()

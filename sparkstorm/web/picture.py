@@ -8,7 +8,7 @@ from collections import defaultdict
 from functools import lru_cache
 from typing import Any
 
-from sparkstorm.insight.records import TopologyView
+from sparkstorm.insight.records import EdgeView, TopologyView
 from sparkstorm.notebook.graph_layout import Layout, lay_out
 from sparkstorm.notebook.svg import cut
 
@@ -27,16 +27,30 @@ _PORT = 17
 def graph(view: TopologyView) -> dict[str, Any]:
     """Return size, boxes by component and edges of a topology's graph, in flow order, without the
     system's components.
+
+    It is one object as long as the graph is the same, so that an open page costs no drawing, and
+    is not to be changed.
     """
-    names = [name for name in view.components if not name.startswith("__")]
+    names = tuple(name for name in view.components if not name.startswith("__"))
     known = {*names}
-    links = [
-        (edge.sender, edge.receiver)
-        for edge in view.edges.values()
-        if {edge.sender, edge.receiver} <= known
-    ]
-    layout = _laid_out(tuple(names), tuple(links))
-    names.sort(key=lambda name: (layout.layers[name], layout.heights[name]))
+    lines = tuple(
+        (key, edge.sender, edge.receiver, _words(edge))
+        for key, edge in view.edges.items()
+        if edge.sender in known and edge.receiver in known
+    )
+    return _drawn(names, lines)
+
+
+Line = tuple[str, str, str, str]
+"""Key, sender, receiver and words of an edge."""
+
+
+# An open page asks each second, and a graph changes only with its topology. Half of the entries would
+# do for most clusters; one entry is some kilobytes.
+@lru_cache(maxsize=64)
+def _drawn(among: tuple[str, ...], lines: tuple[Line, ...]) -> dict[str, Any]:
+    layout = lay_out(among, tuple((sender, receiver) for _, sender, receiver, _ in lines))
+    names = sorted(among, key=lambda name: (layout.layers[name], layout.heights[name]))
     rows = max(
         [
             *layout.heights.values(),
@@ -56,25 +70,18 @@ def graph(view: TopologyView) -> dict[str, Any]:
         "tall": TALL,
         "order": names,
         "boxes": boxes,
-        "edges": _edges(view, layout),
+        "edges": _edges(lines, layout),
     }
 
 
-# An open page asks each second, and a graph changes only with its topology. Half of the entries would
-# do for most clusters; one entry is some kilobytes.
-@lru_cache(maxsize=64)
-def _laid_out(names: tuple[str, ...], links: tuple[tuple[str, str], ...]) -> Layout:
-    return lay_out(names, links)
-
-
-def _edges(view: TopologyView, layout: Layout) -> dict[str, dict[str, Any]]:
+def _edges(lines: tuple[Line, ...], layout: Layout) -> dict[str, dict[str, Any]]:
     """Return curve and label of each pair of components; streams between the same two are drawn as
     one.
     """
-    pairs: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for key, edge in view.edges.items():
-        if (edge.sender, edge.receiver) in layout.paths:
-            pairs[edge.sender, edge.receiver].append(key)
+    pairs: dict[tuple[str, str], list[Line]] = defaultdict(list)
+    for line in lines:
+        if line[1:3] in layout.paths:
+            pairs[line[1:3]].append(line)
     into: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for pair in sorted(
         pairs, key=lambda pair: layout.paths[pair][-2][1] if layout.paths[pair] else 0.0
@@ -87,12 +94,12 @@ def _edges(view: TopologyView, layout: Layout) -> dict[str, dict[str, Any]]:
             d, x, y = (
                 _loop(pair[0], layout) if pair[0] == pair[1] else _through(layout.paths[pair], port)
             )
-            words = {_words(view, key) for key in pairs[pair]}
+            words = {each[3] for each in pairs[pair]}
             found[f"{pair[0]}/{pair[1]}"] = {
                 "d": d,
                 "x": x,
                 "y": y,
-                "keys": pairs[pair],
+                "keys": [each[0] for each in pairs[pair]],
                 "sender": pair[0],
                 "receiver": pair[1],
                 "label": cut("; ".join(sorted(words)), 17),
@@ -101,8 +108,7 @@ def _edges(view: TopologyView, layout: Layout) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _words(view: TopologyView, key: str) -> str:
-    edge = view.edges[key]
+def _words(edge: EdgeView) -> str:
     words = f"by {', '.join(edge.fields)}" if edge.fields else edge.grouping.replace("_", " ")
     return words if edge.stream == "default" else f"{edge.stream}: {words}"
 

@@ -357,7 +357,7 @@ def test_the_doctor_names_the_slow_and_the_lost(
 ) -> None:
     own_blobs = partial(RedisBytesStore, prefix=f"{bench.file.parent.name}:")
     monkeypatch.setattr(import_module("sparkstorm.client.connect"), "RedisBytesStore", own_blobs)
-    assert "words has nothing to do" in said(capsys, "doctor", "words", "--seconds", "0.1")
+    assert "words starts: " in said(capsys, "doctor", "words", "--seconds", "0.1")
     bolt = next(task for task, info in words.tasks().items() if info.component_id == "count")
     transport = RedisTransport(bench.redis, words.topology_id)
 
@@ -392,7 +392,7 @@ def test_the_doctor_names_the_slow_and_the_lost(
         assert main(["doctor", "words"]) == 1
         lines = capsys.readouterr().out.splitlines()
         assert lines[0].startswith(
-            "words does not run well: split/default to count: 1 rows were sent and not consumed"
+            "words does not run well: split/default to count: 1 row was sent and not consumed"
         )
         assert lines[3].split()[:2] == ["leaking", "count"] and lines[4].startswith(
             "slow     count      count is 99% busy"

@@ -12,8 +12,18 @@ import pytest
 from sparkstorm.api import BasicBolt, BasicOutputCollector, TopologyBuilder, Tuple
 from sparkstorm.clock import SimClock
 from sparkstorm.insight.audit import EdgeAudit, audit
-from sparkstorm.insight.health import Culprit, Fault, Look, culprits, examine, loads, sentence
+from sparkstorm.insight.health import (
+    Culprit,
+    Fault,
+    Life,
+    Look,
+    culprits,
+    examine,
+    loads,
+    sentence,
+)
 from sparkstorm.insight.sampler import Sampler
+from sparkstorm.model.status import TopologyStatus
 from sparkstorm.testing import FeederSpout, LocalCluster
 from sparkstorm.transport.local_reader import LocalReader
 from sparkstorm.transport.progress import EdgeCounts, Progress, TaskCounts, latency_bucket
@@ -78,7 +88,7 @@ def test_what_holds_a_spout_back_is_named() -> None:
     assert found[-1].sentence == "lines is held back 70% of the time (backlog), behind count"
     assert (
         sentence("words", (), None, found)
-        == "words does not run well: count is 99% busy on n:1 (task 2); 0 tuples/s"
+        == "words runs at its limit: count is 99% busy on n:1 (task 2); 0 tuples/s"
     )
 
 
@@ -89,6 +99,13 @@ def waited(at_ms: int, pending: int, oldest_ms: int, more: Any = None, **gauges:
     for name, value in gauges.items():
         setattr(made.counts_by_task[2], name, value)
     return Look({"n:1": made}, {1: 0, 3: 10}, {3: oldest_ms} if oldest_ms else {})
+
+
+HELD: Any = {"lines_1": {"inactive_us": 900}}
+
+
+def record_look(at_ms: int, more: Any = None) -> Look:
+    return Look({"n:1": record(at_ms, **(more or {}))}, {})
 
 
 def sentence_of(before: Look, after: Look) -> str:
@@ -188,6 +205,7 @@ def test_a_worker_without_a_newer_record_is_left_out() -> None:
         (EdgeCounts(10, 7), {3: 100}, ""),
         (EdgeCounts(10, 7), {1: 100, 9: 5}, "3 rows were sent and not consumed, and nothing waits"),
         (EdgeCounts(1007, 2010), {2: 100}, "1,003 rows more were consumed than sent"),
+        (EdgeCounts(8, 7), {}, "1 row was sent and not consumed, and nothing waits"),
     ],
 )
 def test_rows_that_are_nowhere_are_a_fault_of_their_edge(
@@ -232,33 +250,165 @@ def test_faults_that_cost_tuples_are_not_well_and_those_that_limit_the_rate_are(
 @pytest.mark.parametrize(
     ("wanted", "given", "problems", "text"),
     [
-        (3, 2, (), "words does not run well: it has 2 of the 3 workers that it wants"),
-        (2, 2, ("too few slots",), "words does not run well: too few slots"),
-        (
-            3,
-            2,
-            ("too few slots",),
-            "words does not run well: it has 2 of the 3 workers that it wants",
-        ),
+        (3, 2, (), "it has 2 of the 3 workers that it wants"),
+        (2, 2, ("too few slots",), "too few slots"),
+        (3, 2, ("too few slots",), "it has 2 of the 3 workers that it wants"),
+        (3, 0, (), "it has no workers"),
     ],
 )
 def test_missing_workers_and_problems_are_faults(
     wanted: int, given: int, problems: tuple[str, ...], text: str
 ) -> None:
     found = examine("words", look(1000), look(3000), wanted, given, problems)
-    assert (found.sentence, found.is_well, found.problems) == (text, False, problems)
+    whole = f"words does not run well: {text}; 3.0 k tuples/s, p99 31 ms"
+    assert (found.sentence, found.is_well, found.problems) == (whole, False, problems)
 
 
 def test_a_scheduler_that_decides_the_number_of_workers_is_no_fault() -> None:
     assert examine("words", look(1000), look(3000), None, 1).is_well
 
 
-def test_a_topology_without_news_has_nothing_to_do() -> None:
-    found = examine("words", look(1000), look(1000), 1, 1)
-    assert (
-        found.is_well
-        and found.sentence == "words has nothing to do: no worker has committed anything meanwhile"
+def alive(status: str, **more: Any) -> Life:
+    return Life(TopologyStatus(status), **more)
+
+
+def still(at_ms: int, pending: int = 0) -> Look:
+    """Return a look at a topology whose counts do not grow; its worker commits."""
+    made = record(1000)
+    made.now_ms, made.counts_by_task[1].pending = at_ms, pending
+    return Look({"n:1": made}, {})
+
+
+@pytest.mark.parametrize(
+    ("life", "given", "looks", "text", "is_well"),
+    [
+        (
+            alive("INACTIVE"),
+            1,
+            (still(1000), still(3000)),
+            "words is deactivated: its spouts emit nothing until it is activated",
+            True,
+        ),
+        # its spouts rest and its trees wait for them: neither is a fault
+        (
+            alive("INACTIVE"),
+            1,
+            (waited(1000, 12, 60_000, HELD), waited(3000, 12, 62_000, HELD)),
+            "words is deactivated: its spouts emit nothing until it is activated; 12 trees are open",
+            True,
+        ),
+        (
+            alive("INACTIVE", paused="bolt 'count' is paused: most of its inputs fail"),
+            1,
+            (still(1000), still(1000)),
+            "words does not run well: it was deactivated, since bolt 'count' is paused: most of its inputs fail",
+            False,
+        ),
+        (
+            alive("INACTIVE"),
+            0,
+            (still(1000), still(1000)),
+            "words does not run well: it has no workers",
+            False,
+        ),
+        (
+            alive("KILLED"),
+            0,
+            (still(1000), still(1000, 1)),
+            "words is being killed; 1 tree is open",
+            True,
+        ),
+        (alive("REBALANCING"), 0, (still(1000), still(1000)), "words is being rebalanced", True),
+        (
+            alive("UPGRADING"),
+            1,
+            (record_look(1000), record_look(3000)),
+            "words keeps up: 3.0 k tuples/s; slowest part lines, 30% busy on n:1; an upgrade is under way",
+            True,
+        ),
+        (
+            alive("ACTIVE", is_drained=True),
+            1,
+            (still(1000), still(3000)),
+            "words is done: its sources have emitted everything, and nothing is under way",
+            True,
+        ),
+        (
+            alive("ACTIVE"),
+            0,
+            (still(1000), still(1000)),
+            "words does not run well: it has no workers",
+            False,
+        ),
+        (
+            alive("ACTIVE", starting=1),
+            1,
+            (still(1000), still(1000)),
+            "words starts: 1 of 1 worker does not run yet",
+            True,
+        ),
+        (
+            alive("ACTIVE"),
+            1,
+            (Look({}, {}), Look({}, {})),
+            "words starts: no worker has committed anything yet",
+            True,
+        ),
+        (
+            alive("ACTIVE"),
+            1,
+            (still(1000), still(1000)),
+            "words has nothing to do: no worker has committed anything meanwhile",
+            True,
+        ),
+        (
+            alive("ACTIVE"),
+            1,
+            (still(1000), still(3000)),
+            "words has nothing to do: no tuple was emitted meanwhile",
+            True,
+        ),
+        (
+            alive("ACTIVE"),
+            1,
+            (still(1000, 3), still(1000, 3)),
+            "words stands still: no worker has committed anything meanwhile, and 3 open trees wait",
+            True,
+        ),
+        (
+            alive("ACTIVE"),
+            1,
+            (still(1000), Look(still(1000).progress, {3: 1024})),
+            "words stands still: no worker has committed anything meanwhile, and 1,024 bytes wait",
+            True,
+        ),
+        (
+            alive("ACTIVE"),
+            1,
+            (record_look(1000, HELD), record_look(3000, HELD)),
+            "words runs at its limit: lines was inactive 90% of the time; 3.0 k tuples/s",
+            True,
+        ),
+    ],
+)
+def test_the_sentence_says_where_a_topology_is_in_its_life(
+    life: Life, given: int, looks: tuple[Look, Look], text: str, is_well: bool
+) -> None:
+    found = examine("words", *looks, None, given, (), life)
+    assert (found.sentence, found.is_well) == (text, is_well)
+
+
+def test_missing_workers_are_said_before_the_wait_for_them_and_after_what_is_lost() -> None:
+    planted: Any = {"count_2": {"failed": 0.1}}
+    text = examine("words", look(1000), look(3000), 1, 1, ("Redis is nearly full",)).sentence
+    assert text.startswith("words does not run well: Redis is nearly full; 3.0 k tuples/s")
+    waits = waited(1000, 10, 60_000), waited(3000, 12, 62_000)
+    assert examine("words", *waits, 2, 0).sentence.startswith(
+        "words does not run well: it has no workers; "
     )
+    assert "12 open trees wait" in examine("words", *waits, 1, 1, ("Redis is full",)).sentence
+    failing = examine("words", look(1000, **planted), look(3000, **planted), 2, 1)
+    assert failing.sentence.startswith("words does not run well: count: 200 of 4,000 executed")
 
 
 def test_the_late_share_is_of_what_a_component_executed_meanwhile() -> None:
@@ -274,7 +424,7 @@ def test_a_row_that_is_lost_is_named_before_what_is_slow() -> None:
     found = examine("words", look(1000, **planted), look(3000, EdgeCounts(5, 4), **planted), 1, 1)
     assert [each.fault for each in found.culprits] == [Fault.LEAKING, Fault.SLOW]
     assert found.sentence.startswith(
-        "words does not run well: lines/default to count: 1 rows were sent and not consumed"
+        "words does not run well: lines/default to count: 1 row was sent and not consumed"
     )
 
 

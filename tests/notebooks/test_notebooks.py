@@ -113,7 +113,7 @@ def test_first_stream_counts_each_word_once_though_a_worker_is_killed(
     graph, cluster, running = htmls_of(outputs)
     assert "<svg" in graph and "by word" in graph and "words" in cluster and "ACTIVE" in cluster
     assert "500 lines, 1000 words, 500 trees acked" in said_by(outputs)
-    assert "keeps up" in running and ">1000</td>" in running
+    assert "words is done" in running and ">1000</td>" in running
 
 
 @pytest.mark.filterwarnings("default")

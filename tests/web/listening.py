@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -22,16 +23,25 @@ import uvicorn
 
 from sparkstorm.api import BasicBolt, TopologyBuilder
 from sparkstorm.client import ClusterClient
+from sparkstorm.cluster.nimbus_state import NimbusInfo
 from sparkstorm.config import merge
 from sparkstorm.errors import StoreUnavailableError
 from sparkstorm.insight.health import Look
 from sparkstorm.insight.reading import Reading, TopologyReading
 from sparkstorm.insight.sampler import ReadModel
-from sparkstorm.model.assignment import TopologyBase
+from sparkstorm.model.assignment import (
+    Assignment,
+    ExecutorId,
+    SupervisorInfo,
+    TopologyBase,
+    WorkerBeat,
+    WorkerSlot,
+)
 from sparkstorm.model.outline import TopologyOutline, outline_of
 from sparkstorm.model.status import TopologyStatus
+from sparkstorm.model.task_beats import TaskBeat
 from sparkstorm.testing import FeederSpout
-from sparkstorm.transport.progress import EdgeCounts, Progress, TaskCounts
+from sparkstorm.transport.progress import STATES, EdgeCounts, Progress, TaskCounts
 from sparkstorm.web.app import make_app
 from sparkstorm.web.commands import Commands, Connections
 from sparkstorm.web.metrics import metrics_routes
@@ -51,6 +61,8 @@ class Listening:
 
     port: int
     token: str
+    # its process
+    pid: int = field(default_factory=os.getpid)
 
     def get(self, path: str, timeout: float = 60.0) -> tuple[int, bytes]:
         """Return status and body of an answer."""
@@ -107,10 +119,16 @@ class Stream:
 
 @contextmanager
 def listening(
-    model: ReadModel, opened: Callable[[], ClusterClient] = nowhere
+    model: ReadModel,
+    opened: Callable[[], ClusterClient] = nowhere,
+    send_buffer: int | None = None,
 ) -> Iterator[Listening]:
-    """Serve a read model at a free port, with the limits of `sparkstorm web`."""
+    """Serve a read model at a free port, with the limits of `sparkstorm web`; the kernel keeps
+    `send_buffer` bytes for a client that does not read, its own choice without it.
+    """
     with socket.socket() as listener:
+        if send_buffer is not None:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
         listener.bind(("127.0.0.1", 0))
         listener.listen(128)
         port = listener.getsockname()[1]
@@ -153,7 +171,7 @@ def running(connection: Path) -> Iterator[Listening]:
                 break
             except OSError:
                 time.sleep(0.1)
-        yield Listening(port, token)
+        yield Listening(port, token, server.pid)
         server.stdin.close()
 
 
@@ -165,7 +183,9 @@ class Nothing(BasicBolt):
 
 
 class LargeSource:
-    """Readings of a topology of many components in a chain, whose counts grow with each."""
+    """Readings of a topology of many components in a chain, on two hosts of two workers, whose every
+    count grows with each reading.
+    """
 
     def __init__(self, components: int, tasks: int, name: str = "large") -> None:
         builder = TopologyBuilder()
@@ -174,23 +194,29 @@ class LargeSource:
             builder.set_bolt(f"c{n}", Nothing(), tasks).shuffle_grouping(f"c{n - 1}")
         self._outline: TopologyOutline = outline_of(builder.build(), merge({}))
         sizes = dict(self._outline.executors_by_component)
-        self._base = TopologyBase(f"{name}-1-1", name, 0, TopologyStatus.ACTIVE, 10, sizes, "", "")
+        self._base = TopologyBase(f"{name}-1-1", name, 0, TopologyStatus.ACTIVE, 4, sizes, "", "")
+        slots = [WorkerSlot(node, port) for node in ("node-1", "node-2") for port in (6700, 6701)]
+        placed = {
+            ExecutorId(task, task): slots[task % 4] for task in self._outline.component_by_task
+        }
+        hosts = {"node-1": "host-1", "node-2": "host-2"}
+        self._assignment = Assignment(self._base.topology_id, 1, "", "", hosts, placed)
         self.reads = 0
+        self.now_ms = 0
+        # until the next reading
+        self.period_ms = 1_000
 
     def read(self) -> Reading:
-        """Return the next second."""
+        """Return the next moment."""
         self.reads += 1
-        now_ms = 1000 * self.reads
-        counts = {
-            task: TaskCounts(
-                component,
-                1,
-                executed=100 * self.reads + task,
-                emitted=100 * self.reads,
-                busy_us=300 * now_ms,
-            )
-            for task, component in self._outline.component_by_task.items()
-        }
+        self.now_ms += self.period_ms
+        placed = self._assignment.slot_by_executor
+        counts: dict[str, dict[int, TaskCounts]] = {}
+        beats = {}
+        for task, component in self._outline.component_by_task.items():
+            executor = ExecutorId(task, task)
+            counts.setdefault(str(placed[executor]), {})[task] = self._counts(task, component)
+            beats[task] = self._beat(component, executor)
         edges = {
             (each.component, each.stream, name): EdgeCounts(
                 100 * self.reads, 100 * self.reads, self.reads, 1000
@@ -198,10 +224,58 @@ class LargeSource:
             for name, component in self._outline.components.items()
             for each in component.inputs
         }
-        progress = Progress(
-            counts, {40: 10 * self.reads}, now_ms=now_ms, edges=edges, commits=self.reads
-        )
+        progress = {
+            slot: Progress(
+                of,
+                {40: 10 * self.reads},
+                now_ms=self.now_ms,
+                loop_us=[200 * self.now_ms for _ in STATES],
+                edges=edges if at == 0 else {},
+                commits=self.reads,
+            )
+            for at, (slot, of) in enumerate(sorted(counts.items()))
+        }
         found = TopologyReading(
-            self._base, self._outline, None, look=Look({"node-1:6700": progress}, {})
+            self._base,
+            self._outline,
+            self._assignment,
+            tuple(self._worker(slot) for slot in sorted(set(placed.values()))),
+            beats,
+            look=Look(progress, {}),
+            dead_letters=0,
         )
-        return Reading(now_ms, {self._base.topology_id: found})
+        infos = tuple(
+            SupervisorInfo(node, host, self.now_ms, self.now_ms, (6700, 6701))
+            for node, host in self._assignment.host_by_node.items()
+        )
+        leader = NimbusInfo("leader", 0)
+        return Reading(self.now_ms, {self._base.topology_id: found}, infos, leader=leader)
+
+    def _counts(self, task: int, component: str) -> TaskCounts:
+        return TaskCounts(
+            component,
+            1,
+            executed=100 * self.reads + task,
+            emitted=100 * self.reads,
+            busy_us=300 * self.now_ms,
+        )
+
+    def _beat(self, component: str, executor: ExecutorId) -> TaskBeat:
+        slot = self._assignment.slot_by_executor[executor]
+        return TaskBeat(
+            component,
+            executor,
+            slot,
+            "RUNNING",
+            self.now_ms,
+            self.now_ms,
+            queued=self.reads % 7,
+            execute_us={"p50": 3.0, "p95": 5.0, "p99": 9.0 + self.reads % 5},
+        )
+
+    def _worker(self, slot: WorkerSlot) -> WorkerBeat:
+        stats = {"memory_mb": 80 + self.reads % 3, "cpu_percent": 20 + self.reads % 9}
+        of = self._base.topology_id
+        return WorkerBeat(
+            of, slot.node, slot.port, self.now_ms, 0, 4711, 1, "RUNNING", 1, stats=stats
+        )

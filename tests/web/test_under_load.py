@@ -230,8 +230,8 @@ def test_a_graph_that_stays_is_laid_out_once() -> None:
     sampler = Sampler(LargeSource(5, 2))
     sampler.step()
     first = topology_record(sampler.topology("large"), "10m")
-    made = picture._laid_out.cache_info().misses
+    made = picture._drawn.cache_info().misses
     sampler.step()
     second = topology_record(sampler.topology("large"), "10m")
     assert second["graph"] == first["graph"] and second["counts"] != first["counts"]
-    assert picture._laid_out.cache_info().misses == made
+    assert picture._drawn.cache_info().misses == made

@@ -1,5 +1,5 @@
 // Actions: the plan, what it does to running tuples, the same as a command line, and the request.
-import { html, useState, useEffect, useRef, post, session } from "./lib.js";
+import { html, useState, useEffect, useRef, counted, post, session } from "./lib.js";
 
 const ABOUT = {
   activate: ["Activate", "Spouts emit again."],
@@ -40,7 +40,7 @@ export function ActionDialog({ action, close, say }) {
     ${action.verb === "log-level" && html`<label>logger <input value=${body.logger || ""} placeholder="root" onInput=${(e) => change({ logger: e.target.value })} /></label><label>level <select value=${body.level} onChange=${(e) => change({ level: e.target.value })}>${["DEBUG", "INFO", "WARNING", "ERROR", ""].map((each) => html`<option key=${each} value=${each}>${each || "reset"}</option>`)}</select></label>${number("secs", "for so many seconds (none: until changed)")}`}
     ${action.verb === "kill" && html`${number("wait", "wait, seconds")}<label>type <b>${action.body.topology}</b> to go on <input value=${body.typed || ""} autocomplete="off" onInput=${(e) => change({ typed: e.target.value })} /></label>`}
     <div aria-live="polite">${plan.error && html`<p class="alert">${plan.error}</p>`}
-    ${plan.move && html`<p>${plan.workers[0]} → ${plan.workers[1]} workers, ${plan.stay} executors stay${plan.shortfall ? `; ${plan.workers[2]} wanted: ${plan.shortfall}` : ""}</p>${(plan.move.length > 0 || plan.end.length > 0) && html`<pre>${[...plan.move.map(([name, from, to]) => `${name}: ${from} → ${to}`), ...plan.end.map(([name, slot]) => `${name}: ends on ${slot}`)].join("\n")}</pre>`}`}
+    ${plan.move && html`<p>${plan.workers[0]} → ${plan.workers[1]} workers, ${counted(plan.stay, "executor stays", "executors stay")}${plan.shortfall ? `; ${plan.workers[2]} wanted: ${plan.shortfall}` : ""}</p>${(plan.move.length > 0 || plan.end.length > 0) && html`<pre>${[...plan.move.map(([name, from, to]) => `${name}: ${from} → ${to}`), ...plan.end.map(([name, slot]) => `${name}: ends on ${slot}`)].join("\n")}</pre>`}`}
     ${plan.command && html`<p class="small">the same on a command line</p><pre>${plan.command}</pre>`}</div>
     <div class="bar">${plan.command && html`<button type="button" onClick=${() => navigator.clipboard?.writeText(plan.command)}>Copy command</button>`}<button type="button" onClick=${close}>Cancel</button><button class=${["kill", "drop"].includes(action.verb) ? "danger" : ""} disabled=${!isReady(action, body) || !!plan.error}>${title}</button></div></form></dialog>`;
 }

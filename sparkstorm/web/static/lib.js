@@ -9,6 +9,7 @@ export function num(value, digits = 1) {
   return Number.isInteger(value) || Math.abs(value) >= 10 ? String(Math.round(value)) : value.toFixed(digits);
 }
 export const exact = (value) => (value === null || value === undefined ? "not known" : value.toLocaleString("en-US"));
+export const counted = (value, one, many = one + "s") => `${exact(value)} ${value === 1 ? one : many}`;
 export const figure = (value) => (value === null || value === undefined ? "-" : value !== 0 && Math.abs(value) < 0.01 ? value.toExponential(1) : num(value, 2));
 export const rate = (value) => (value === null || value === undefined ? "-" : num(value) + "/s");
 export const percent = (share) => (share === null || share === undefined ? "-" : Math.round(100 * share) + NB + "%");
@@ -75,14 +76,16 @@ export function merge(old, change) {
 export function useStream(at, isPaused) {
   const [record, set] = useState(null);
   const [heard, hear] = useState(Date.now());
+  const [late, wait] = useState(0); // seconds since the last sample, while the server goes on
   const key = `topology=${encodeURIComponent(at.topology)}&window=${at.window}&component=${encodeURIComponent(at.component)}`;
   useEffect(() => {
     if (at.at) { get(`/page/at?time_ms=${at.at}&${key}`).then((found) => { set(found); hear(Date.now()); }, (error) => set({ problem: error.message })); return undefined; }
     let source = null, last = null;
     const open = () => {
       source = new EventSource("/page/stream?" + key);
-      source.addEventListener("snapshot", (event) => { last = JSON.parse(event.data); set(last); hear(Date.now()); });
-      source.addEventListener("delta", (event) => { if (last) { last = merge(last, JSON.parse(event.data)); set(last); } hear(Date.now()); });
+      source.addEventListener("snapshot", (event) => { last = JSON.parse(event.data); set(last); hear(Date.now()); wait(0); });
+      source.addEventListener("delta", (event) => { if (last) { last = merge(last, JSON.parse(event.data)); set(last); } hear(Date.now()); wait(0); });
+      source.addEventListener("beat", (event) => { hear(Date.now()); wait(JSON.parse(event.data).seconds); });
     };
     const close = () => { if (source) source.close(); source = null; };
     const seen = () => { close(); if (!document.hidden && !isPaused) { hear(Date.now()); open(); } };
@@ -90,7 +93,7 @@ export function useStream(at, isPaused) {
     document.addEventListener("visibilitychange", seen);
     return () => { close(); document.removeEventListener("visibilitychange", seen); };
   }, [key, isPaused, at.at]);
-  return [record, heard];
+  return [record, heard, late];
 }
 export function useTick(ms) {
   const [, set] = useState(0);
