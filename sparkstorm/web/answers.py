@@ -160,3 +160,13 @@ def checked(body: Mapping[str, Any], name: str, kind: type, default: Any) -> Any
     if value is not default and type(value) is not kind:
         raise InvalidConfigError(f"{name} in the body: expected {kind.__name__}, got {value!r:.60}")
     return value
+
+
+def moment(request: Request, name: str = "at") -> int | None:
+    """Return the moment (ms) that was asked for by a parameter; None where it is not given."""
+    text = request.query_params.get(name)
+    if text is None:
+        return None
+    if not text.isascii() or not text.isdecimal() or len(text) > 15:
+        raise InvalidConfigError(f"{name}: expected milliseconds since the epoch, got {text!r:.40}")
+    return int(text)

@@ -90,7 +90,7 @@ _REBALANCE = {
 }
 _LEVEL = _object(target_level={"enum": [*LOG_LEVELS, "", None]}, timeout=_whole(0, _YEAR_S))
 _LEVELS = {"type": "object", "additionalProperties": _LEVEL, "minProperties": 1}
-_LOOK = _object(seconds=_whole(1, 60))
+_LOOK = {**_object(seconds=_whole(1, 60)), "examples": [{"seconds": 1}]}
 
 
 def _action(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -123,6 +123,7 @@ _ACTIONS: Mapping[str, Mapping[str, Any]] = {
 _QUERIES: Mapping[str, Mapping[str, Any]] = {
     "at": {**_MOMENT, "description": "a moment of the last 24 hours, in milliseconds"},
     "time_ms": _MOMENT,
+    "since_ms": {**_MOMENT, "description": "only what ends after that moment"},
     "window": {"enum": [*records.WINDOWS_S]},
     "window of Storm": _STORM_WINDOW,
     **dict.fromkeys(
@@ -158,7 +159,7 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         "windows of one task", dict[str, Window], ("at",)
     ),
     ("GET", f"{_TOPOLOGY}/series"): Operation(
-        "time series", dict[str, list[float | None]], ("window", "component")
+        "time series", dict[str, list[float | None]], ("window", "component", "since_ms")
     ),
     ("GET", f"{OURS}/stream"): Operation(
         "server-sent events: a snapshot, then deltas", None, ("topology",), media=_STREAM
@@ -235,7 +236,7 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         queries=("time_ms!", "topology", "window", "component"),
     ),
     ("GET", f"{PAGE}/series/{{topology}}"): Operation(
-        "time series", dict[str, list[float | None]], ("window", "component")
+        "time series", dict[str, list[float | None]], ("window", "component", "since_ms")
     ),
     ("GET", f"{PAGE}/conf/{{topology}}"): Operation("configuration without secrets"),
     ("GET", f"{PAGE}/letters/{{topology}}"): Operation(

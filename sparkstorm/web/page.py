@@ -33,7 +33,7 @@ from sparkstorm.notebook.flame_graph import boxes, figures
 from sparkstorm.recording.capsule_files import ENDING, write_capsule
 from sparkstorm.recording.capsule_tests import name_of_test, text_of_test
 from sparkstorm.web import actions
-from sparkstorm.web.answers import body_of, whole
+from sparkstorm.web.answers import body_of, moment, whole
 from sparkstorm.web.commands import Connections
 from sparkstorm.web.live import Shared, cluster_record, delta, topology_record
 from sparkstorm.web.security import Access
@@ -48,7 +48,7 @@ _MOST_ROOTS = 20  # of one letter
 _MOST_BOXES = 5_000
 _LONGEST_LOOK_S = 60
 _LETTER = re.compile(r"[0-9]{1,19}(-[0-9]{1,19})?", re.ASCII)
-_BEAT_S = 4.0  # a line of comment this often: the page greys itself after 5 s without any
+_BEAT_S = 4.0  # an event this often: the page greys itself after 5 s without any
 
 
 class Page:
@@ -136,13 +136,16 @@ class Page:
         try:
             last = await run_in_threadpool(record)
             yield f"event: snapshot\ndata: {_text(last)}\n\n"
+            sampled = loop.time()
             while True:
                 try:
                     await asyncio.wait_for(woken.wait(), _BEAT_S)
                 except TimeoutError:
-                    yield ": no news\n\n"
+                    # the server is there, and its stores have not answered yet
+                    yield f'event: beat\ndata: {{"seconds":{loop.time() - sampled:.0f}}}\n\n'
                     continue
                 woken.clear()
+                sampled = loop.time()
                 now = await run_in_threadpool(record)
                 yield f"event: delta\ndata: {self._change(last, now)}\n\n"
                 last = now
@@ -183,7 +186,10 @@ class Page:
     async def at(self, request: Request) -> Response:
         """Return the same record as of a moment of the last 24 hours."""
         topology, window, component = _look(request)
-        cluster, views = await run_in_threadpool(self._model.at, _integer(request, "time_ms"))
+        time_ms = moment(request, "time_ms")
+        if time_ms is None:
+            raise InvalidConfigError("time_ms: expected milliseconds since the epoch, got none")
+        cluster, views = await run_in_threadpool(self._model.at, time_ms)
         found: dict[str, Any] = {"cluster": cluster_record(cluster)}
         view = next((each for each in views.values() if topology in (each.id, each.name)), None)
         if view is not None:
@@ -197,9 +203,9 @@ class Page:
         name = request.path_params["topology"]
         component = request.query_params.get("component") or None
         window = request.query_params.get("window", "10m")
-        return JSONResponse(
-            to_json(await run_in_threadpool(self._model.series, name, component, window))
-        )
+        since_ms = moment(request, "since_ms") or 0
+        found = await run_in_threadpool(self._model.series, name, component, window, since_ms)
+        return JSONResponse(to_json(found))
 
     async def conf(self, request: Request) -> Response:
         """Return a topology's configuration, without secrets."""
@@ -337,13 +343,6 @@ def _look(request: Request) -> tuple[str, str, str]:
             f"window: expected one of {', '.join(WINDOWS_S)}, got {window!r:.40}"
         )
     return query.get("topology", ""), window, query.get("component", "")
-
-
-def _integer(request: Request, name: str) -> int:
-    text = request.query_params.get(name, "")
-    if not re.fullmatch(r"[0-9]{1,15}", text, re.ASCII):
-        raise InvalidConfigError(f"{name}: expected milliseconds since the epoch, got {text!r:.40}")
-    return int(text)
 
 
 def _seconds(body: Mapping[str, Any]) -> float:

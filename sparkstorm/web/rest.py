@@ -9,6 +9,7 @@ import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
@@ -22,12 +23,23 @@ from sparkstorm.errors import (
 from sparkstorm.insight.records import TopologyView, to_json
 from sparkstorm.insight.sampler import ReadModel, check_component, check_window
 from sparkstorm.model.requests import RequestKind
-from sparkstorm.web.answers import acting, checked, error_response, path_name, reading, refusal
+from sparkstorm.web.answers import (
+    acting,
+    checked,
+    error_response,
+    moment,
+    path_name,
+    reading,
+    refusal,
+)
 from sparkstorm.web.commands import Commands
+from sparkstorm.web.live import Shared
 from sparkstorm.web.openapi import OURS, openapi
 from sparkstorm.web.storm_rest import rebalance_options, storm_routes
 
 MOST_STREAMS = 100
+# records of one sample that differ by their topology; half would do for most clusters
+_MOST_SHARED = 50
 _HOST_VERBS = {
     "drain": RequestKind.DRAIN_HOST,
     "exclude": RequestKind.EXCLUDE_HOST,
@@ -61,7 +73,7 @@ def rest_routes(
     found += [
         Route(OURS + path, acting(act), methods=["POST"]) for path, act in act_by_path.items()
     ]
-    found.append(Route(f"{OURS}/stream", _Streams(model), methods=["GET"]))
+    found.append(Route(f"{OURS}/stream", _Streams(model).answer, methods=["GET"]))
     found.append(Route("/api/openapi.json", reading(lambda _: openapi()), methods=["GET"]))
     return storm_routes(model, commands, conf) + found
 
@@ -106,7 +118,9 @@ class _Rest:
         window = request.query_params.get("window", "10m")
         component = request.query_params.get("component")
         check_window(window)
-        return to_json(self._model.series(path_name(request, "name"), component, window))
+        since_ms = moment(request, "since_ms") or 0
+        name = path_name(request, "name")
+        return to_json(self._model.series(name, component, window, since_ms))
 
     def plan_rebalance(self, request: Request, body: Any) -> Any:
         view = self._model.topology(path_name(request, "id"))
@@ -133,16 +147,6 @@ class _Rest:
         return {"host": host, "verb": verb}
 
 
-def moment(request: Request) -> int | None:
-    """Return the moment `at` (ms) that was asked for; None for now."""
-    text = request.query_params.get("at")
-    if text is None:
-        return None
-    if not text.isascii() or not text.isdecimal() or len(text) > 15:
-        raise InvalidConfigError(f"at: expected milliseconds since the epoch, got {text!r:.40}")
-    return int(text)
-
-
 class _Streams:
     """GET /stream?topology=NAME: server-sent events, a snapshot and then what has changed in each
     sample.
@@ -155,13 +159,19 @@ class _Streams:
     def __init__(self, model: ReadModel) -> None:
         self._model = model
         self._open = 0
+        # As for the page: streams that show the same share what is made for them.
+        self._records: Shared[tuple[int, str | None], dict[str, Any]] = Shared(_MOST_SHARED)
+        self._changes: Shared[tuple[int, int], tuple[dict[str, Any], dict[str, Any], str]] = Shared(
+            _MOST_SHARED
+        )
 
-    async def __call__(self, request: Request) -> Response:
+    async def answer(self, request: Request) -> Response:
         """Open a stream; 503 when there are too many."""
         if self._open >= MOST_STREAMS:
             return error_response(503, f"{MOST_STREAMS} streams are open already: close a page")
+        topology = request.query_params.get("topology")
         try:
-            self._shown(request.query_params.get("topology"))
+            await run_in_threadpool(self._shown, topology)
         except SparkStormError as error:
             return refusal(error)
         headers = {
@@ -169,15 +179,19 @@ class _Streams:
             "X-Accel-Buffering": "no",
             "X-Content-Type-Options": "nosniff",
         }
-        events = self._events(request.query_params.get("topology"))
+        events = self._events(topology)
         return StreamingResponse(events, media_type="text/event-stream", headers=headers)
 
     def _shown(self, topology: str | None) -> dict[str, Any]:
         cluster = self._model.cluster()
-        found = {"number": cluster.number, "cluster": to_json(cluster)}
-        if topology is not None:
-            found["topology"] = to_json(self._model.topology(topology))
-        return found
+
+        def made() -> dict[str, Any]:
+            found = {"number": cluster.number, "cluster": to_json(cluster)}
+            if topology is not None:
+                found["topology"] = to_json(self._model.topology(topology))
+            return found
+
+        return self._records.get((cluster.number, topology), made)
 
     async def _events(self, topology: str | None) -> AsyncIterator[str]:
         news = asyncio.Event()
@@ -189,21 +203,29 @@ class _Streams:
         end = self._model.subscribe(wake)
         self._open += 1
         try:
-            last = self._shown(topology)
+            last = await run_in_threadpool(self._shown, topology)
             yield event("snapshot", last["number"], last)
             while True:
                 await news.wait()
                 news.clear()
                 try:
-                    now = self._shown(topology)
+                    now = await run_in_threadpool(self._shown, topology)
                 except SparkStormError as error:
                     yield event("gone", last["number"], {"errorMessage": str(error)})
                     return
-                yield event("delta", now["number"], delta(last, now))
+                yield await run_in_threadpool(self._change, last, now)
                 last = now
         finally:
             self._open -= 1
             end()
+
+    def _change(self, last: dict[str, Any], now: dict[str, Any]) -> str:
+        # the records are kept with their change: an id may come back once its record is gone
+        _, _, text = self._changes.get(
+            (id(last), id(now)),
+            lambda: (last, now, event("delta", now["number"], delta(last, now))),
+        )
+        return text
 
 
 def event(kind: str, number: int, data: Any) -> str:

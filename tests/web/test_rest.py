@@ -142,7 +142,7 @@ def test_a_stream_sends_a_snapshot_and_then_what_has_changed() -> None:
         request = Request(
             {"type": "http", "method": "GET", "query_string": b"topology=words", "headers": []}
         )
-        response: Any = await streams(request)
+        response: Any = await streams.answer(request)
         parts = response.body_iterator
         first = _parsed(await anext(parts))
         assert sampler.has_subscribers

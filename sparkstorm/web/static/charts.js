@@ -38,12 +38,25 @@ function Plot({ times, columns, label, format }) {
   return html`<div class="plot" ref=${holder} role="img" aria-label=${label}></div>`;
 }
 const last = (column) => { for (let n = column.length - 1; n >= 0; n--) if (column[n] !== null) return column[n]; return null; };
+// What is drawn already is not asked for again: a long window has thousands of numbers.
+function joined(old, found, spanMs) {
+  if (!old?.time_ms.length) return found;
+  const times = [...old.time_ms, ...found.time_ms], from = times.findIndex((at) => at >= times[times.length - 1] - spanMs);
+  return Object.fromEntries(Object.keys(found).map((name) => [name, [...old[name], ...found[name]].slice(from)]));
+}
+const SPANS_MS = { "10m": 600_000, "3h": 10_800_000, "24h": 86_400_000 };
 export function Charts({ topology, component, time }) {
-  const [data, set] = useState(null);
+  const [drawn, draw] = useState({});
   const { window } = place();
   const span = window === "all" ? "24h" : window === "1m" ? "10m" : window;
   const second = Math.floor(time / (window === "24h" ? 30_000 : 2_000));
-  useEffect(() => { get(`/page/series/${encodeURIComponent(topology)}?window=${span}${component ? "&component=" + encodeURIComponent(component) : ""}`).then(set, () => {}); }, [topology, component, span, second]);
+  const path = `/page/series/${encodeURIComponent(topology)}?window=${span}${component ? "&component=" + encodeURIComponent(component) : ""}`;
+  const data = drawn.path === path ? drawn.data : null;
+  useEffect(() => {
+    let isOver = false;
+    get(data?.time_ms.length ? `${path}&since_ms=${data.time_ms[data.time_ms.length - 1]}` : path).then((found) => isOver || draw({ path, data: joined(data, found, SPANS_MS[span]) }), () => {});
+    return () => { isOver = true; };
+  }, [path, second]);
   if (!data) return html`<div class="charts">${[1, 2, 3, 4, 5].map((n) => html`<div class="card" key=${n}><div class="plot"></div></div>`)}</div>`;
   const kinds = [["executed", "/s", [data.executed_per_s], num], ["latency p99, p50", "", [data.p99_ms, data.p50_ms], millis], ["pending", "trees", [data.pending], num], ["waits in Redis", "", [data.backlog_bytes], bytes], ["failed", "/s", [data.failed_per_s], num]];
   return html`<div class="charts">${kinds.map(([title, unit, columns, format]) => html`<div class="card" key=${title}><div class="small">${title}</div><div class="big">${format(last(columns[0]))}<small> ${unit}</small></div>
