@@ -92,22 +92,31 @@ def seconds_of(
 ) -> float:
     """Return the time from activation until everything is acked and committed."""
     handle = cluster.submit("bench", topology, own, options=SubmitOptions(TopologyStatus.INACTIVE))
-    while len(handle.beats()) < own["topology.workers"] or any(
-        b.state != "RUNNING" for b in handle.beats()
-    ):
-        time.sleep(0.05)
+
+    def is_up() -> bool:
+        beats = handle.beats()
+        return len(beats) >= own["topology.workers"] and all(b.state == "RUNNING" for b in beats)
+
+    _wait(is_up, "its workers do not run")
     time.sleep(1.0)  # the workers stand and are quiet
     started = time.perf_counter()
     handle.activate()
-    while not handle.progress().is_drained:
-        time.sleep(0.05)
+    _wait(lambda: handle.progress().is_drained, "it does not drain")
     seconds = time.perf_counter() - started
     if not is_right(handle):
         sys.exit("the counts are wrong")
     handle.kill(0)
-    while cluster.find("bench") is not None:
-        time.sleep(0.05)
+    _wait(lambda: cluster.find("bench") is None, "it is not gone")
     return seconds
+
+
+def _wait(until: Callable[[], bool], what: str) -> None:
+    """Wait for a topology; end the benchmark where it takes ten minutes."""
+    deadline = time.monotonic() + 600
+    while not until():
+        if time.monotonic() > deadline:
+            sys.exit(f"bench: {what} within 10 minutes")
+        time.sleep(0.05)
 
 
 def by_tasks(options: argparse.Namespace, folder: Path) -> list[Case]:
