@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 # a terminal that reports fewer columns has a wrong width; half would hide all figures
 _NARROWEST = 20
+_BAR = 10  # cells of the bar; the double leaves no room for the latencies at 100 columns
 
 
 class Console:
@@ -99,18 +100,21 @@ class Console:
 def progress_text(
     progress: TopologyProgress, rate: float, width: int | None = None, left_s: float | None = None
 ) -> str:
-    """done/total, tuples/s, pending, acked, failed, complete latency; within `width` the least
-    important are left out.
+    """done/total, tuples/s, pending, acked, failed, complete latency; within `width`, of a terminal,
+    with a bar, and the least important are left out.
     """
-    share = left = ""
+    bar = share = left = ""
     if progress.total:
         percent = 100 * progress.done / progress.total
         share = f"{percent:5.1f} % of {_amount(progress.total)}"
+        done = min(_BAR, int(_BAR * percent / 100))
+        bar = "" if width is None else f"[{'#' * done}{'.' * (_BAR - done)}]"
         left = "" if left_s is None else f"{_clock(left_s)} left"
     bad = sum(progress.bad.values())
     latency = latency_text(progress).strip()
     speed = f"{rate:>9,.0f} tuples/s" if width is None else f"{rate:,.0f} tuples/s"
     parts = {  # by order of place; the number decides which go first where there is no room
+        bar: 3.5,
         share: 9,
         left: 4,
         speed: 8,

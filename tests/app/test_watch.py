@@ -227,7 +227,11 @@ def test_the_progress_line_shows_what_the_readme_promises() -> None:
     )
     assert progress_text(AT_WORK, 1234.5, 34, 125.0) == " 50.0 % of 1.0 k  1,234 tuples/s"
     assert progress_text(AT_WORK, 1234.5, 20, 3_725.0) == " 50.0 % of 1.0 k"
-    assert "  1:02:05 left  " in progress_text(AT_WORK, 1234.5, 120, 3_725.0)
+    assert progress_text(AT_WORK, 1234.5, 119, 3_725.0).startswith(
+        "[#####.....]   50.0 % of 1.0 k  1:02:05 left  "
+    )
+    full = progress_text(replace(AT_WORK, done=AT_WORK.total), 1234.5, 119)
+    assert full.startswith("[##########]  100.0 % of 1.0 k")
     assert progress_text(replace(AT_WORK, total=0, p50_ms=None, parked=2), 0.0).endswith(
         "failed 1  parked 2"
     )
