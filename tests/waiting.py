@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from sparkstorm.testing.system.polling import pause
+
 LIMIT_S = 180.0
 
 
@@ -18,7 +20,7 @@ def wait_until(
     began = time.monotonic()
     while not condition():
         assert time.monotonic() - began < limit_s, f"{what}: not within {limit_s:g} s"
-        time.sleep(0.005)
+        pause(time.monotonic() - began)
     return time.monotonic() - began
 
 

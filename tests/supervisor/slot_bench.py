@@ -31,41 +31,6 @@ KEY = b"key of the tests" * 2
 TOYS = "tests.supervisor.toy_workers"
 
 
-def is_gone(pid: int) -> bool:
-    """Return whether a process is dead, reaped or not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return True
-
-
-def descendants(pid: int) -> set[int]:
-    """All living processes below a process."""
-    parent_by_pid: dict[int, int] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                parent_by_pid[int(entry.name)] = int(
-                    (entry / "stat").read_text().rpartition(")")[2].split()[1]
-                )
-            except (FileNotFoundError, ProcessLookupError):
-                continue
-    found = {pid}
-    while more := {child for child, parent in parent_by_pid.items() if parent in found} - found:
-        found |= more
-    return found - {pid}
-
-
-def command_of(pid: int) -> str:
-    """The command line of a process, empty when it is gone."""
-    try:
-        return (
-            Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-        )
-    except (FileNotFoundError, ProcessLookupError):
-        return ""
-
-
 class SlotBench:
     """Nimbus's work for slots, done by hand."""
 

@@ -23,8 +23,9 @@ from sparkstorm.model.status import TopologyStatus
 from sparkstorm.scheduling.reconcile import restarted
 from sparkstorm.supervisor.node_dir import NodeDir
 from sparkstorm.supervisor.supervisor import read_local_assignments
+from sparkstorm.testing.system.processes import is_gone
 from tests.supervisor.local_slots import LocalSlots
-from tests.supervisor.slot_bench import TOYS, SlotBench, is_gone
+from tests.supervisor.slot_bench import TOYS, SlotBench
 from tests.waiting import assert_once_within, wait_until
 
 pytestmark = pytest.mark.system

@@ -22,8 +22,14 @@ import pytest
 from sparkstorm.embedded import RedisServer, ZooKeeperServer
 from sparkstorm.embedded.process import free_port
 from sparkstorm.model.assignment import WorkerSlot
-from sparkstorm.testing.system.processes import parent_of, slot_of
-from tests.supervisor.slot_bench import SlotBench, command_of, descendants, is_gone
+from sparkstorm.testing.system.processes import (
+    command_of,
+    descendants,
+    is_gone,
+    parent_of,
+    slot_of,
+)
+from tests.supervisor.slot_bench import SlotBench
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.system

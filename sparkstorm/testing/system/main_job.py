@@ -21,12 +21,12 @@ from sparkstorm.cluster.zookeeper import ZooKeeperAddress, ZooKeeperStateStore
 from sparkstorm.errors import SparkStormError, StoreUnavailableError
 from sparkstorm.model.assignment import WorkerBeat
 from sparkstorm.stores.connection import load_connection, signing_key
+from sparkstorm.testing.system.polling import pause
 from sparkstorm.testing.system.processes import command_of, descendants, is_gone
 from sparkstorm.transport.progress import Progress, merge
 from sparkstorm.transport.reader import RedisReader
 
 ROOT = Path(__file__).parents[3]
-_POLL_S = 0.005
 
 
 class MainJob:
@@ -159,7 +159,7 @@ class MainJob:
                 raise AssertionError(
                     f"{what}: not within {seconds} s; the run said:\n{self.output()}"
                 )
-            time.sleep(_POLL_S)
+            pause(time.monotonic() - began)
         return time.monotonic() - began
 
     # -- results -----------------------------------------------------------------------------------

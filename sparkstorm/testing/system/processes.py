@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from sparkstorm.supervisor.fork_server import NAME as FORK_SERVER
@@ -38,9 +39,7 @@ def is_gone(pid: int) -> bool:
 def descendants(pid: int) -> set[int]:
     """All processes below one."""
     parent_by_pid = {
-        int(entry.name): parent_of(int(entry.name))
-        for entry in Path("/proc").iterdir()
-        if entry.name.isdigit()
+        int(name): parent_of(int(name)) for name in os.listdir("/proc") if name.isdigit()
     }
     found = {pid}
     while more := {child for child, parent in parent_by_pid.items() if parent in found} - found:
@@ -64,7 +63,9 @@ def command_of(pid: int) -> str:
 
 def _stat(pid: int) -> list[str]:
     """Return what follows the command's name in /proc/PID/stat: state, parent, ..."""
+    # not Path.read_text, which takes three times as long: waits read this of all processes
     try:
-        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
+            return file.read().decode(errors="replace").rpartition(")")[2].split()
     except OSError:
         return []
