@@ -60,7 +60,11 @@ def _send_frame(folder: Path, redis: str, secret: str) -> None:
     from sparkstorm.connectors import send_frame
 
     spark = (
-        SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+        SparkSession.builder.master("local[1]")
+        .config("spark.ui.enabled", "false")
+        # Spark looks for new files every 10 ms, which keeps a third of a core busy
+        .config("spark.sql.streaming.pollingDelay", "200ms")
+        .getOrCreate()
     )
     frame = spark.readStream.schema("n bigint").json(str(folder / "in"))
     while True:
