@@ -111,7 +111,8 @@ def _make(draft: Path, alternatives: Sequence[str]) -> None:
         ca,
     )
     uses = {
-        "server": f"serverAuth\nsubjectAltName={','.join(alternatives)}",
+        # ZooKeepers are clients of each other
+        "server": f"serverAuth,clientAuth\nsubjectAltName={','.join(alternatives)}",
         "client": "clientAuth",
     }
     for number, (name, use) in enumerate(uses.items(), 1):

@@ -2,13 +2,15 @@
 know; a table of what came of it.
 
 `python -m tests.hosts [--starts N | --verbs | --readme] [--firewall] [--tls] [FAULT ...]`. Each
-fault meets a topology with a known answer of its own, which must be exact in the end. As root, on
-Linux.
+fault meets a topology with a known answer of its own, which must be exact in the end; a pause or a
+silence of `status` beyond a fault's limits fails it too. As root, on Linux.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import math
 import os
 import sys
 import sysconfig
@@ -18,26 +20,29 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sparkstorm.testing.system.main_job import MainJob, count_words
-from tests.hosts.lab import ROOT, SLOTS, Lab, now
+from tests.hosts.lab import ROOT, SLOTS, Lab, Watch, is_named, now
 from tests.hosts.network import Host, why_not
 from tests.reaper import start_reaper
 from tests.waiting import wait_until
 
 RATE = 500
 FAULT_S = 25.0
+# A host in trouble is to be named by `status` in that time
+NAMED_S = 5.0
 _FIRST_S, _LAST_S = 4, 6
 
 
 @dataclass(frozen=True)
 class Fault:
     """Something that happens to a host (w3) or a driver (d1) under a topology, and how it ends;
-    `subject` is who is to be named.
+    `subject` is the host to be named, `pause_s` the longest pause that is let pass.
     """
 
     name: str
     begin: Callable[[Lab], object]
     end: Callable[[Lab], object]
     subject: str = ""
+    pause_s: float = math.inf
 
 
 def _w3(lab: Lab) -> Host:
@@ -63,8 +68,9 @@ FAULTS = (
         lambda lab: _w3(lab).cut([lab.redis]),
         lambda lab: _w3(lab).heal([lab.redis]),
         "w3",
+        25.0,
     ),
-    Fault("power-off", lambda lab: _w3(lab).switch_off(), _power_on, "w3"),
+    Fault("power-off", lambda lab: _w3(lab).switch_off(), _power_on, "w3", 15.0),
     Fault(
         "cut from ZooKeeper",
         lambda lab: _w3(lab).cut(lab.keepers),
@@ -81,12 +87,14 @@ FAULTS = (
         lambda lab: _w3(lab).cut(_others(lab)),
         lambda lab: _w3(lab).heal(_others(lab)),
         "w3",
+        25.0,
     ),
     Fault(
         "one way to Redis",
         lambda lab: _w3(lab).cut([lab.redis], is_one_way=True),
         lambda lab: _w3(lab).heal([lab.redis]),
         "w3",
+        25.0,
     ),
     Fault(
         "50 ms each way, 2 % loss",
@@ -96,6 +104,7 @@ FAULTS = (
     Fault(
         "one ZooKeeper off", lambda lab: lab.keepers[0].switch_off(), lambda lab: _keeper_on(lab)
     ),
+    Fault("ZooKeepers replaced", lambda lab: lab.replace_keepers(), lambda lab: None),
     Fault(
         "drain",
         lambda lab: lab.answer("hosts", "drain", "w3", "--yes"),
@@ -172,10 +181,19 @@ class Outcome:
     pause_s: float
     named_s: float | None
 
+    def beyond(self, fault: Fault) -> str:
+        """Return which limits of the fault were not kept, "" for none."""
+        late = self.named_s is not None and self.named_s > NAMED_S
+        parts = [f"named later than {NAMED_S:g} s"] if late else []
+        parts += (
+            [f"paused for more than {fault.pause_s:g} s"] if self.pause_s > fault.pause_s else []
+        )
+        return ", ".join(parts)
+
 
 def harm(lab: Lab, fault: Fault, fault_s: float = FAULT_S, workers: int = 3) -> Outcome:
-    """Put a topology through a fault; AssertionError when it has no worker on that host, or its
-    sums are wrong in the end.
+    """Put a topology through a fault; AssertionError when it has no worker on that host, `status`
+    does not name the host, or the sums are wrong in the end.
     """
     name = fault.name.split(",")[0].replace(" ", "-")
     watch = lab.submit(name, RATE, workers)
@@ -184,8 +202,12 @@ def harm(lab: Lab, fault: Fault, fault_s: float = FAULT_S, workers: int = 3) -> 
     assert not fault.subject or fault.subject in used, f"{fault.subject} has no worker, only {used}"
     at = now()
     fault.begin(lab)
-    wait_until(lambda: now() - at >= fault_s, "the fault's time", fault_s + 60)
-    fault.end(lab)
+    try:
+        if fault.subject:
+            require_named(lab, name, watch, fault.subject, at)
+        wait_until(lambda: now() - at >= fault_s, "the fault's time", fault_s + 60)
+    finally:
+        fault.end(lab)
     lab.wait_for(watch, watch.done() + RATE * _LAST_S)
     counted = lab.end(name, watch)
     return Outcome(
@@ -193,6 +215,14 @@ def harm(lab: Lab, fault: Fault, fault_s: float = FAULT_S, workers: int = 3) -> 
         watch.longest_pause(at),
         watch.named_after(fault.subject, at) if fault.subject else None,
     )
+
+
+def require_named(lab: Lab, name: str, watch: Watch, host: str, at: float) -> None:
+    """Require that the watch, and then `sparkstorm status`, name a host in trouble."""
+    wait_until(lambda: watch.named_after(host, at) is not None, f"a problem that names {host}")
+    found = json.loads(lab.answer("status", name, "--json"))
+    workers = {slot: each["state"] for slot, each in found["workers"].items()}
+    assert is_named(host, found["problems"], workers), f"status does not name {host}: {found}"
 
 
 def starts(lab: Lab, times: int) -> int:
@@ -263,10 +293,10 @@ def harm_each(lab: Lab, names: Sequence[str]) -> int:
     """Print a table of these faults, or of all; return how many failed."""
     bad = 0
     print(
-        "| fault, 25 s | counted | lost or doubled | pause (s) | named after (s) | load |",
+        "| fault, 25 s | counted | lost or doubled | pause (s) | named after (s) | load | limits |",
         flush=True,
     )
-    print("| --- | --- | --- | --- | --- | --- |", flush=True)
+    print("| --- | --- | --- | --- | --- | --- | --- |", flush=True)
     by_name = {each.name: each for each in FAULTS}
     for fault in [by_name[name] for name in names or by_name]:
         try:
@@ -276,10 +306,11 @@ def harm_each(lab: Lab, names: Sequence[str]) -> int:
             print(f"| {fault.name} | FAILED: {str(error)[:3000]} |", flush=True)
             continue
         named = "-" if found.named_s is None else f"{found.named_s:.1f}"
-        print(
-            f"| {fault.name} | {found.counted} | 0 | {found.pause_s:.1f} | {named} | {os.getloadavg()[0]:.0f} |",
-            flush=True,
-        )
+        beyond = found.beyond(fault)
+        bad += bool(beyond)
+        cells = (fault.name, found.counted, 0, f"{found.pause_s:.1f}", named)
+        load = f"{os.getloadavg()[0]:.0f}"
+        print(f"| {' | '.join(map(str, (*cells, load, beyond or 'kept')))} |", flush=True)
         wait_until(lambda: lab.slots_by_host().get("w3", 0) >= 2, "w3's slots", 400)
     return bad
 
@@ -316,6 +347,12 @@ def options_of(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--verbs", action="store_true", help="only try every verb at the client's host"
     )
+    parser.add_argument(
+        "--old-jars",
+        type=Path,
+        metavar="FOLDER",
+        help="jars of the PySpark whose ZooKeeper runs until `ZooKeepers replaced`",
+    )
     options = parser.parse_args(arguments)
     if unknown := set(options.faults) - {each.name for each in FAULTS}:
         parser.error(
@@ -333,7 +370,12 @@ def main(arguments: Sequence[str]) -> int:
         return 1
     with (
         tempfile.TemporaryDirectory(prefix="sparkstorm-hosts-") as folder,
-        Lab(Path(folder), is_guarded=options.firewall, is_encrypted=options.tls) as lab,
+        Lab(
+            Path(folder),
+            is_guarded=options.firewall,
+            is_encrypted=options.tls,
+            old_jars=options.old_jars,
+        ) as lab,
     ):
         if options.readme:
             return as_readme_says(lab)

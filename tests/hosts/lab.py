@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -90,7 +90,12 @@ ssl.keyStore.location=/srv/tls/server.pem
 ssl.keyStore.type=PEM
 ssl.trustStore.location=/srv/tls/ca.pem
 ssl.trustStore.type=PEM
-ssl.clientAuth=need"""
+ssl.clientAuth=need
+sslQuorum=true
+ssl.quorum.keyStore.location=/srv/tls/server.pem
+ssl.quorum.keyStore.type=PEM
+ssl.quorum.trustStore.location=/srv/tls/ca.pem
+ssl.quorum.trustStore.type=PEM"""
 _TLS_OPTIONS = (
     "storm.zookeeper.ssl.enable=true",
     "sparkstorm.tls.ca.file=/srv/tls/ca.pem",
@@ -183,10 +188,9 @@ class Watch:
         """Return after how many seconds a problem named a host, or a worker there was called dead;
         None if never.
         """
-        for line in self.lines:
-            slots = [slot for slot, state in line.get("workers", {}).items() if state == "dead"]
-            if line["at"] >= since and any(
-                re.search(rf"\b{host}\b", text) for text in [*line.get("problems", ()), *slots]
+        for line in list(self.lines):
+            if line["at"] >= since and is_named(
+                host, line.get("problems", ()), line.get("workers", {})
             ):
                 return float(line["at"] - since)
         return None
@@ -206,12 +210,13 @@ class Lab:
         is_guarded: bool = False,
         is_encrypted: bool = False,
         spare_cores: int = 0,
+        old_jars: Path | None = None,
     ) -> None:
         """Make the hosts; each executor has so many cores more than slots.
 
         Guarded hosts are each behind a firewall that lets only the ports of docs/operations.md
         through. With encryption Redis and ZooKeeper take TLS alone, and ask for a client's
-        certificate.
+        certificate. The ZooKeepers are those of `old_jars` until they are replaced.
         """
         self._is_guarded, self._is_encrypted = is_guarded, is_encrypted
         self._ports = PORTS | (_TLS_PORTS if is_encrypted else {})
@@ -233,6 +238,8 @@ class Lab:
             self.hosts["client"],
         )
         self.cut_off = ""  # the driver that a fault has cut off
+        self._old_jars = old_jars
+        self._keepers_run: dict[str, subprocess.Popen[bytes]] = {}
         self._password, self._secret = secrets.token_hex(16), secrets.token_hex(32)
         self._spark_home = Path(importlib.util.find_spec("pyspark").origin or "").parent  # type: ignore[union-attr]
 
@@ -270,7 +277,9 @@ class Lab:
 
     def _make_certificates(self) -> None:
         """Make certificates by the command of docs/operations.md, and copy them to every host."""
-        names = [f"{host.name}.example" for host in (self.redis, *self.keepers)]
+        servers = [host.name for host in (self.redis, *self.keepers)]
+        # ZooKeepers look one another's names up by address, which gives the short ones
+        names = [*servers, *(f"{name}.example" for name in servers)]
         script = [sys.executable, "-m", "sparkstorm.embedded.certificates"]
         subprocess.run([*script, str(self._folder / "tls"), *names], check=True, timeout=_ANSWERS_S)
         for host in self.hosts.values():
@@ -299,12 +308,23 @@ class Lab:
         text = _KEEPER.format(ports=ports, peers="".join(peers) if len(peers) > 1 else "")
         (keeper.folder / "zoo.cfg").write_text(text)
         # TLS takes Netty, which Spark has
-        classes = f"{self._spark_home}/jars/*" if self._is_encrypted else class_path()
+        every = self._old_jars or self._spark_home / "jars"
+        classes = f"{every}/*" if self._is_encrypted or self._old_jars else class_path()
         main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
-        keeper.start(
+        self._keepers_run[keeper.name] = keeper.start(
             "keeper.log",
             [find_java(), "-Xmx96m", *_JAVA, "-cp", classes, main, "/srv/zoo.cfg"],
         )
+
+    def replace_keepers(self) -> None:
+        """End each ZooKeeper in turn and start that of this PySpark over its data; the next one
+        follows when all serve again.
+        """
+        self._old_jars = None
+        for keeper in self.keepers:
+            Host.end(self._keepers_run[keeper.name])
+            self.start_keeper(keeper)
+            wait_until(self._keepers_serve, "every ZooKeeper serves again", _ANSWERS_S)
 
     def start_worker(self, worker: Host) -> None:
         """Start Spark's worker on its host, which may have been off."""
@@ -547,6 +567,14 @@ def command_of_readme() -> str:
     blocks = re.findall(r"```console\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     (found,) = [block for block in blocks if "--master spark://head:7077" in block]
     return str(found).removeprefix("$ ")
+
+
+def is_named(host: str, problems: Iterable[str], workers: Mapping[str, str]) -> bool:
+    """Return whether a problem names a host, or a worker there is called dead; `workers` has the
+    state of each slot.
+    """
+    dead = [slot for slot, state in workers.items() if state == "dead"]
+    return any(re.search(rf"\b{host}\b", text) for text in (*problems, *dead))
 
 
 def expected(total: int) -> dict[str, int]:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.hosts.__main__ import RATE
-from tests.hosts.lab import ROOT, SLOTS, Lab, now
+from tests.hosts.__main__ import RATE, Fault, Outcome
+from tests.hosts.lab import ROOT, SLOTS, Lab, is_named, now
 from tests.hosts.network import Host, Network, why_not
 from tests.waiting import wait_until
 
@@ -28,6 +28,29 @@ def answers(one: Host, name: str) -> bool:
     """
     ask = f"import socket; s = socket.socket(type=2); s.settimeout(2); s.connect(('{name}', 9)); s.send(b'x'); s.recv(1)"
     return "ConnectionRefused" in one.run("python3", "-I", "-S", "-c", ask).stderr
+
+
+@pytest.mark.parametrize(
+    ("pause_s", "named_s", "words"),
+    [
+        (14.9, 4.9, ""),
+        (15.1, 4.9, "paused for more than 15 s"),
+        (1.0, 5.1, "named later than 5 s"),
+        (16.0, 6.0, "named later than 5 s, paused for more than 15 s"),
+        (14.9, None, ""),
+    ],
+)
+def test_a_pause_or_a_silence_beyond_its_limit_is_said(
+    pause_s: float, named_s: float | None, words: str
+) -> None:
+    fault = Fault("power-off", lambda lab: None, lambda lab: None, "w3", 15.0)
+    assert Outcome(1, pause_s, named_s).beyond(fault) == words
+
+
+def test_a_host_is_named_by_a_problem_or_by_a_dead_worker_and_not_by_a_living_one() -> None:
+    assert is_named("w3", ["w3 does not reach Redis"], {})
+    assert is_named("w3", [], {"w3@2:6700": "dead"})
+    assert not is_named("w3", ["w33 does not reach Redis"], {"w3:6700": "running"})
 
 
 def test_a_host_has_no_settings_of_whoever_made_it(
