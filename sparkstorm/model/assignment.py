@@ -142,8 +142,15 @@ class TopologyBase:
     version: int = 0
     # why Nimbus deactivated it: most inputs of a component fail; empty when it did not
     paused: str = ""
-    # name of the Redis that holds all its data; empty: the home store
+    # name of the Redis that holds all its data, or those of its first cell; empty: the home store
     store: str = field(default="", metadata=ADDED_LATER)
+    # names of the stores of its cells, in order, where it lies in several; empty: in `store` alone
+    cells: tuple[str, ...] = field(default=(), metadata=ADDED_LATER)
+
+    @property
+    def stores(self) -> tuple[str, ...]:
+        """Return the names of all stores that hold data of it."""
+        return self.cells or (self.store,)
 
 
 @dataclass(frozen=True, slots=True)

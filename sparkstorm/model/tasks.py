@@ -1,4 +1,6 @@
-"""Task ids and executors: the tasks of a topology, and their division into executors."""
+"""Task ids, cells and executors: the tasks of a topology, their cells where it lies in several
+stores, and their division into executors.
+"""
 
 from __future__ import annotations
 
@@ -90,17 +92,79 @@ def partition_fixed(count: int, tasks: Sequence[int]) -> list[list[int]]:
 
 
 def compute_executors(
-    component_by_task: Mapping[int, str], executors_by_component: Mapping[str, int]
+    component_by_task: Mapping[int, str],
+    executors_by_component: Mapping[str, int],
+    cells: int = 1,
 ) -> list[ExecutorId]:
     """Return the executors of a topology, sorted by first task: each component's tasks in its
     number of executors.
+
+    Where the topology lies in several cells, each block of tasks has its share of them: no executor
+    has tasks of two cells. `check_cells` is true of such a topology.
     """
-    executors = [
-        ExecutorId(chunk[0], chunk[-1])
-        for component, tasks in tasks_by_component(component_by_task).items()
-        for chunk in partition_fixed(executors_by_component.get(component, len(tasks)), tasks)
-    ]
+    executors = []
+    for component, tasks in tasks_by_component(component_by_task).items():
+        count = executors_by_component.get(component, len(tasks))
+        blocks = partition_fixed(cells, tasks)
+        # Larger shares first, as the blocks are: none has more executors than tasks.
+        for block, share in zip(blocks, shares(count, len(blocks)), strict=True):
+            executors += [ExecutorId(one[0], one[-1]) for one in partition_fixed(share, block)]
     return sorted(executors)
+
+
+def shares(count: int, parts: int) -> list[int]:
+    """Return near-equal shares of a number, the larger first."""
+    base, extra = divmod(count, parts)
+    return [base + (part < extra) for part in range(parts)]
+
+
+def cell_by_task(component_by_task: Mapping[int, str], cells: int) -> dict[int, int]:
+    """Return the cell of each task, for the life of the topology: a block of each component's tasks
+    to each cell; components with fewer tasks than cells are dealt in turn.
+
+    It follows from the tasks alone, which never change: each process computes the same, and nothing
+    is stored. Left out: blocks by executors, whose number a rebalance changes.
+    """
+    found: dict[int, int] = {}
+    turn = 0
+    for tasks in tasks_by_component(component_by_task).values():
+        if len(tasks) < cells:
+            found.update((task, (turn + at) % cells) for at, task in enumerate(tasks))
+            turn += len(tasks)
+            continue
+        for cell, block in enumerate(partition_fixed(cells, tasks)):
+            found.update(dict.fromkeys(block, cell))
+    return found
+
+
+def check_cells(
+    name: str,
+    cells: int,
+    component_by_task: Mapping[int, str],
+    executors_by_component: Mapping[str, int],
+    workers: int,
+) -> None:
+    """Refuse a topology that cannot be cut into so many cells; InvalidConfigError names what is
+    short, and how much it needs.
+    """
+    if cells <= 1:
+        return
+    about = f"topology.cells: {name} is to lie in {cells} cells"
+    if len(component_by_task) < cells:
+        raise InvalidConfigError(
+            f"{about}, and has {len(component_by_task)} tasks in all: set topology.cells to that or less"
+        )
+    if workers < cells:
+        raise InvalidConfigError(
+            f"{about}, and each needs a worker of its own: set topology.workers to {cells} or more, not {workers}"
+        )
+    for component, tasks in tasks_by_component(component_by_task).items():
+        executors = executors_by_component.get(component, len(tasks))
+        if executors < min(cells, len(tasks)):
+            raise InvalidConfigError(
+                f"{about}, and the {len(tasks)} tasks of '{component}' with them: give it {min(cells, len(tasks))} executors "
+                f"or more, not {executors}, since an executor has tasks of one cell only"
+            )
 
 
 def executors_by_component(topology: Topology, conf: Mapping[str, Any]) -> dict[str, int]:

@@ -15,6 +15,7 @@ from sparkstorm.model.tasks import partition_fixed
 from sparkstorm.scheduling.catalogue import scheduler_by_name
 from sparkstorm.scheduling.form.fields import parse
 from sparkstorm.scheduling.form.storm_problem import Round, problem_from, rows_of
+from sparkstorm.scheduling.per_topology import schedule_cells
 from sparkstorm.scheduling.previous import PreviousPlacement, ScheduleReason
 from sparkstorm.scheduling.reasons import Reasons
 from sparkstorm.scheduling.reconcile import kept_for_rebalance
@@ -212,9 +213,8 @@ class Scene:
     ) -> ClusterView:
         cluster = self.view()
         cluster.reasons = reasons
-        scheduler_by_name(scheduler, {**self.conf, **(conf or {})}, inner).schedule(
-            cluster.topologies, cluster
-        )
+        chosen = scheduler_by_name(scheduler, {**self.conf, **(conf or {})}, inner)
+        schedule_cells(chosen, cluster.topologies, cluster)
         return cluster
 
     def _after(self, cluster: ClusterView) -> "Scene":

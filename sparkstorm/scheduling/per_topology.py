@@ -5,6 +5,9 @@ Each scheduler sees its own topologies only. Slots of other topologies are not o
 their resources are subtracted from the supervisors', so evictions and isolations never affect other
 schedulers' topologies, nor those that are being killed. If a topology's own scheduler fails, only
 its topologies miss the round.
+
+To all of them a topology over several stores is as many topologies as it has cells
+(`schedule_cells`): no scheduler has to know what a cell is.
 """
 
 import copy
@@ -12,11 +15,13 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 from sparkstorm.errors import InvalidConfigError
-from sparkstorm.model.assignment import WorkerSlot
+from sparkstorm.model.assignment import ExecutorId, WorkerSlot
+from sparkstorm.model.tasks import shares
 from sparkstorm.scheduling.blacklist import BlacklistScheduler
 from sparkstorm.scheduling.catalogue import BLACKLIST, scheduler_by_name
+from sparkstorm.scheduling.placement import Placement
 from sparkstorm.scheduling.reconcile import check_answer
-from sparkstorm.scheduling.records import Conf, SupervisorView, Topologies
+from sparkstorm.scheduling.records import Conf, SupervisorView, Topologies, TopologyView
 from sparkstorm.scheduling.resource.ledger import ResourceLedger
 from sparkstorm.scheduling.resource.resources import CPU, FIRST_GENERIC, MEMORY
 from sparkstorm.scheduling.settings import ChoiceSettings
@@ -114,6 +119,158 @@ class PerTopologySchedulers:
                     cluster.refused[topology_id] = cluster.status[topology_id] = reason
 
 
+def schedule_cells(scheduler: Scheduler, topologies: Topologies, cluster: ClusterView) -> None:
+    """Run a scheduler that sees a topology for each cell of those over several stores, and unite
+    its answer; others pass unchanged.
+    """
+    parts_by_id = {
+        each: cell_views(view, view.num_workers)
+        for each, view in cluster.topologies.items()
+        if view.cell_by_task
+    }
+    if not parts_by_id:
+        scheduler.schedule(topologies, cluster)
+        return
+    owner = {part.id: each for each, parts in parts_by_id.items() for part in parts}
+    apart = _view_of_cells(parts_by_id, cluster)
+    usable = {
+        WorkerSlot(node, port) for node, each in apart.supervisors.items() for port in each.ports
+    }
+    usable |= apart.used_slots().keys()
+    before = apart.assignments()
+    scheduler.schedule(
+        {
+            each: view
+            for each, view in apart.topologies.items()
+            if owner.get(each, each) in topologies
+        },
+        apart,
+    )
+    answer = apart.assignments()
+    _check_cells(answer, before, apart, usable)
+    for part, topology_id in owner.items():
+        answer.setdefault(topology_id, {}).update(answer.pop(part))
+    cluster.set_blacklisted_hosts(apart.blacklisted_hosts)
+    cluster.greylisted_nodes = apart.greylisted_nodes
+    _apply(answer, cluster)
+    for ours, theirs in ((cluster.status, apart.status), (cluster.refused, apart.refused)):
+        # Of several cells the words of one that lacks a place.
+        for each in sorted(theirs, key=lambda each: bool(apart.placement(each).num_missing)):
+            ours[owner.get(each, each)] = theirs[each]
+    cluster.evicted += dict.fromkeys(owner.get(each, each) for each in apart.evicted)
+
+
+def cell_views(view: TopologyView, workers: int) -> list[TopologyView]:
+    """Return the cells of a topology as topologies of their own, each with its share of so many
+    workers, at least one; the topology itself with them where it lies in one store.
+    """
+    if not view.cell_by_task:
+        return [replace(view, num_workers=workers)]
+    cells = 1 + max(view.cell_by_task.values())
+    return [
+        _cell_view(view, cell, share)
+        for cell, share in enumerate(shares(max(workers, cells), cells))
+    ]
+
+
+def _cell_view(view: TopologyView, cell: int, workers: int) -> TopologyView:
+    # Components without an executor here stay: a topology without a spout is none to some
+    # schedulers.
+    components = tuple(
+        replace(
+            part, executors=tuple(each for each in part.executors if view.cell_of(each) == cell)
+        )
+        for part in view.components
+    )
+    return replace(
+        view,
+        id=f"{view.id}@{cell}",
+        components=components,
+        num_workers=workers,
+        conf={**view.conf, "topology.workers": workers},
+        cell_by_task={},
+    )
+
+
+def _view_of_cells(
+    parts_by_id: Mapping[str, Collection[TopologyView]], cluster: ClusterView
+) -> ClusterView:
+    views: list[TopologyView] = []
+    placed: dict[str, Placement | Mapping[ExecutorId, WorkerSlot]] = {}
+    previous = dict(cluster.previous)
+    for topology_id, view in cluster.topologies.items():
+        parts = parts_by_id.get(topology_id)
+        if parts is None:
+            views.append(view)
+            # A copy on write: what changes is compared with what was.
+            placed[topology_id] = cluster.placement(topology_id).fork()
+            continue
+        views += parts
+        before = previous.pop(topology_id, None)
+        slots = cluster.placement(topology_id).slot_by_executor
+        for cell, part in enumerate(parts):
+            placed[part.id] = _of_cell(slots, view, cell)
+            if before is not None:
+                its = _of_cell(before.slot_by_executor, view, cell)
+                previous[part.id] = replace(
+                    before, slot_by_executor=its, alive=before.alive & its.keys()
+                )
+    grey = {
+        host for node in cluster.greylisted_nodes if (host := cluster.host_of(node)) is not None
+    }
+    apart = ClusterView(
+        cluster.supervisors.values(),
+        views,
+        placed,
+        cluster.conf,
+        cluster.blacklisted_hosts,
+        grey,
+        cluster.excluded_hosts,
+    )
+    apart.previous = previous
+    apart.reasons = cluster.reasons
+    return apart
+
+
+def _of_cell(
+    slots: Mapping[ExecutorId, WorkerSlot], view: TopologyView, cell: int
+) -> dict[ExecutorId, WorkerSlot]:
+    return {each: slot for each, slot in slots.items() if view.cell_of(each) == cell}
+
+
+def _check_cells(
+    answer: Mapping[str, Mapping[ExecutorId, WorkerSlot]],
+    before: Mapping[str, Mapping[ExecutorId, WorkerSlot]],
+    apart: ClusterView,
+    usable: Collection[WorkerSlot],
+) -> None:
+    """Refuse an answer in which a slot has executors of two cells; what is as it was may have
+    executors that its topology has no more.
+    """
+    touched = {each: placed for each, placed in answer.items() if placed != before[each]}
+    taken = {
+        slot: each
+        for each, placed in answer.items()
+        if each not in touched
+        for slot in placed.values()
+    }
+    executors = {each: apart.topologies[each].executors for each in touched}
+    check_answer(touched, executors, usable, taken)
+
+
+def _apply(answer: Mapping[str, Mapping[ExecutorId, WorkerSlot]], cluster: ClusterView) -> None:
+    """Take over placements, the changed ones: first all leave their slots."""
+    changed = [
+        each
+        for each, placed in answer.items()
+        if placed != cluster.placement(each).slot_by_executor
+    ]
+    for topology_id in changed:
+        cluster.unassign(topology_id)
+    for topology_id in changed:
+        cluster.set_assignment(topology_id, answer[topology_id])
+
+
 def _schedule_apart(scheduler: Scheduler, group: Collection[str], cluster: ClusterView) -> None:
     """Run a scheduler on a view of its own topologies, check its answer, and apply it."""
     apart = _view_of(group, cluster)
@@ -126,11 +283,7 @@ def _schedule_apart(scheduler: Scheduler, group: Collection[str], cluster: Clust
     check_answer(
         answer, {each: view.executors for each, view in apart.topologies.items()}, offered | in_use
     )
-    changed = [each for each in group if answer[each] != cluster.placement(each).slot_by_executor]
-    for topology_id in changed:
-        cluster.unassign(topology_id)
-    for topology_id in changed:
-        cluster.set_assignment(topology_id, answer[topology_id])
+    _apply({each: answer[each] for each in group}, cluster)
     cluster.status.update(apart.status)
     cluster.refused.update(apart.refused)
     cluster.evicted += apart.evicted

@@ -45,6 +45,8 @@ class TopologyView:
     owner: str = ""
     uptime_ms: int = 0
     conf: Mapping[str, Any] = field(default_factory=dict)
+    # where it lies in several stores: no worker has tasks of two cells
+    cell_by_task: Mapping[int, int] = field(default_factory=dict)
     executors: tuple[ExecutorId, ...] = field(init=False)
     component_by_executor: Mapping[ExecutorId, str] = field(init=False)
 
@@ -55,6 +57,10 @@ class TopologyView:
         object.__setattr__(self, "components", ordered)
         object.__setattr__(self, "component_by_executor", by_executor)
         object.__setattr__(self, "executors", tuple(sorted(by_executor)))
+
+    def cell_of(self, executor: ExecutorId) -> int:
+        """Return the cell of an executor; of one that the topology had before a rebalance too."""
+        return self.cell_by_task.get(executor.first_task, 0)
 
     def component(self, component_id: str) -> ComponentView:
         """Return the component of that id; KeyError when there is none."""

@@ -16,6 +16,7 @@ from sparkstorm.model.assignment import (
 )
 from sparkstorm.model.status import RebalanceOptions, TopologyStatus
 from sparkstorm.scheduling.liveness import dead_slots, leaving_executors
+from sparkstorm.scheduling.per_topology import cell_views, schedule_cells
 from sparkstorm.scheduling.placement import Placement
 from sparkstorm.scheduling.previous import PreviousPlacement, ScheduleReason
 from sparkstorm.scheduling.reconcile import (
@@ -71,7 +72,9 @@ def plan_round(
     )
     cluster.previous = _previous(snapshot, bound, rebalanced)
     in_use = frozenset(cluster.used_slots()) | _slots_of_lost_supervisors(snapshot)
-    scheduler.schedule({each: view for each, view in views.items() if each not in frozen}, cluster)
+    schedule_cells(
+        scheduler, {each: view for each, view in views.items() if each not in frozen}, cluster
+    )
     _check(cluster, frozen, in_use)
     answer: dict[str, Placed] = {
         each: cluster.placement(each).slot_by_executor for each in views if each not in frozen
@@ -193,9 +196,11 @@ def _kept(
         return {each: slot for each, slot in placed.items() if each in view.component_by_executor}
     if options.reassign and not (snapshot.marks and not _open_slots(snapshot, topology_id)):
         return {}
-    return kept_for_rebalance(
-        placed, view.executors, min(known.base.num_workers, slots_for(snapshot, topology_id))
-    )
+    workers = min(known.base.num_workers, slots_for(snapshot, topology_id))
+    kept: dict[ExecutorId, WorkerSlot] = {}
+    for part in cell_views(view, workers):
+        kept |= kept_for_rebalance(placed, part.executors, part.num_workers)
+    return kept
 
 
 def slots_for(snapshot: Snapshot, topology_id: str) -> int:
@@ -283,6 +288,7 @@ def _without_wishes(view: TopologyView, placed: Placed) -> TopologyView:
         view.owner,
         view.uptime_ms,
         view.conf,
+        view.cell_by_task,
     )
 
 

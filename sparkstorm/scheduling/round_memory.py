@@ -6,11 +6,11 @@ plan.
 """
 
 import copy
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
 from sparkstorm.model.assignment import Assignment, ExecutorId
-from sparkstorm.model.tasks import compute_executors
+from sparkstorm.model.tasks import cell_by_task
 from sparkstorm.scheduling.placement import Placement
 from sparkstorm.scheduling.records import ComponentView, InputView, TopologyView
 from sparkstorm.scheduling.snapshot import KnownTopology
@@ -86,9 +86,7 @@ def _aged(view: TopologyView, uptime_ms: int) -> TopologyView:
 def topology_view(known: KnownTopology, now_ms: int) -> TopologyView:
     """Return a topology as schedulers see it, made from its records."""
     by_component: dict[str, list[ExecutorId]] = {each: [] for each in known.outline.components}
-    for executor in compute_executors(
-        known.outline.component_by_task, known.base.executors_by_component
-    ):
+    for executor in known.executors():
         by_component[known.outline.component_by_task[executor.first_task]].append(executor)
     components = tuple(
         ComponentView(
@@ -103,5 +101,18 @@ def topology_view(known: KnownTopology, now_ms: int) -> TopologyView:
     base = known.base
     uptime_ms = max(0, now_ms - base.launch_ms)
     return TopologyView(
-        base.topology_id, base.name, components, base.num_workers, base.owner, uptime_ms, known.conf
+        base.topology_id,
+        base.name,
+        components,
+        base.num_workers,
+        base.owner,
+        uptime_ms,
+        known.conf,
+        _cells(known),
     )
+
+
+def _cells(known: KnownTopology) -> Mapping[int, int]:
+    """Return the cell of each task of a topology over several stores."""
+    cells = known.base.cells
+    return cell_by_task(known.outline.component_by_task, len(cells)) if cells else {}

@@ -28,7 +28,9 @@ class KnownTopology:
 
     def executors(self) -> list[ExecutorId]:
         """Return the executors that the topology should have."""
-        return compute_executors(self.outline.component_by_task, self.base.executors_by_component)
+        return compute_executors(
+            self.outline.component_by_task, self.base.executors_by_component, len(self.base.stores)
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,6 +86,11 @@ class ClusterView:
         """Hosts that get no new workers."""
         return frozenset(self._blacklisted)
 
+    @property
+    def excluded_hosts(self) -> frozenset[str]:
+        """Hosts that stay on the blacklist."""
+        return self._excluded
+
     def set_blacklisted_hosts(self, hosts: Iterable[str]) -> None:
         """Replace the blacklist, to which excluded hosts always belong, and update the free
         slots.

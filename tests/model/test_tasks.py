@@ -13,6 +13,8 @@ from sparkstorm.model.assignment import ExecutorId
 from sparkstorm.model.tasks import (
     MAX_TASKS,
     acker_count,
+    cell_by_task,
+    check_cells,
     compute_executors,
     executors_by_component,
     number_tasks,
@@ -166,3 +168,67 @@ def test_a_component_of_unknown_parallelism_gets_an_executor_per_task() -> None:
         ExecutorId(2, 2),
         ExecutorId(3, 3),
     ]
+
+
+# -- cells
+
+
+COMPONENTS = st.dictionaries(
+    st.sampled_from("abcdef"), st.tuples(st.integers(1, 12), st.integers(1, 12)), min_size=1
+)
+
+
+@settings(max_examples=200)
+@given(COMPONENTS, st.integers(2, 4))
+def test_no_executor_has_tasks_of_two_cells_and_every_cell_has_some(
+    sizes: dict[str, tuple[int, int]], cells: int
+) -> None:
+    component_by_task: dict[int, str] = {}
+    executors: dict[str, int] = {}
+    for component, (tasks, wanted) in sorted(sizes.items()):
+        for _ in range(tasks):
+            component_by_task[len(component_by_task) + 1] = component
+        executors[component] = min(tasks, max(wanted, min(cells, tasks)))
+    if len(component_by_task) < cells:
+        return
+    check_cells("t", cells, component_by_task, executors, cells)
+    cell = cell_by_task(component_by_task, cells)
+    assert cell.keys() == component_by_task.keys()
+    assert set(cell.values()) == set(range(cells))
+    made = compute_executors(component_by_task, executors, cells)
+    assert [task for each in made for task in each.tasks] == sorted(component_by_task)
+    for each in made:
+        assert len({cell[task] for task in each.tasks}) == 1
+        assert len({component_by_task[task] for task in each.tasks}) == 1
+    for component, of_it in tasks_by_component(component_by_task).items():
+        own = [each for each in made if component_by_task[each.first_task] == component]
+        assert len(own) == executors[component]
+        by_cell = [sum(cell[task] == at for task in of_it) for at in range(cells)]
+        assert max(by_cell) - min(by_cell) <= 1
+
+
+def test_small_components_are_dealt_to_the_cells_in_turn() -> None:
+    components = dict(enumerate(["acker", "count", "count", "count", "count", "spout"], 1))
+    assert cell_by_task(components, 2) == {1: 0, 2: 0, 3: 0, 4: 1, 5: 1, 6: 1}
+    assert cell_by_task(components, 1) == dict.fromkeys(components, 0)
+
+
+@pytest.mark.parametrize(
+    ("cells", "tasks", "executors", "workers", "words"),
+    [
+        (3, 2, 2, 3, "has 2 tasks in all: set topology.cells to that or less"),
+        (2, 4, 2, 1, "set topology.workers to 2 or more, not 1"),
+        (2, 4, 1, 2, "the 4 tasks of 'b' with them: give it 2 executors or more, not 1"),
+        (4, 3, 2, 4, "the 3 tasks of 'b' with them: give it 3 executors or more, not 2"),
+    ],
+)
+def test_a_topology_that_cannot_be_cut_is_refused_in_a_sentence(
+    cells: int, tasks: int, executors: int, workers: int, words: str
+) -> None:
+    component_by_task = dict.fromkeys(range(1, tasks + 1), "b")
+    if cells == 4:
+        component_by_task |= {9: "c"}
+    with pytest.raises(
+        InvalidConfigError, match=rf"^topology\.cells: words is to lie in .*{words}"
+    ):
+        check_cells("words", cells, component_by_task, {"b": executors}, workers)
