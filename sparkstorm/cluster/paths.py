@@ -15,6 +15,7 @@ TASKBEATS = "/taskbeats"
 GRAY_UPGRADE = "/gray_upgrade"
 LOG_CONFIGS = "/logconfigs"
 STORE_MARKS = "/store_marks"
+CELL_MARKS = "/cell_marks"
 BLOBS = "/blobs"
 NAMED_BLOBS = "/named_blobs"
 SUBMISSIONS = "/nimbus/submissions"
@@ -144,6 +145,11 @@ def log_config(topology_id: str) -> str:
 def store_mark(topology_id: str) -> str:
     """Path of what is known of a topology's data in Redis."""
     return under(STORE_MARKS, topology_id)
+
+
+def cell_marks(topology_id: str) -> str:
+    """Path of the same for the cells of a topology over several Redis, the first left out."""
+    return under(CELL_MARKS, topology_id)
 
 
 def stop_slots(driver: str) -> str:

@@ -30,7 +30,7 @@ from sparkstorm.model.failure import Failure
 from sparkstorm.model.outline import TopologyOutline
 from sparkstorm.model.records import encode_record
 from sparkstorm.model.task_beats import TaskBeats
-from sparkstorm.model.worker_spec import StoreMark, newer_mark
+from sparkstorm.model.worker_spec import CellMarks, StoreMark, newer_mark
 
 ERRORS_KEPT = 10  # per component (S3.42)
 _MAX_BEAT_BYTES = 256 * 1024
@@ -117,6 +117,7 @@ class StormState(NimbusState, GrayUpgradeState):
             paths.taskbeats,
             paths.log_config,
             paths.store_mark,
+            paths.cell_marks,
             paths.gray_upgrade,
             paths.tasks,
             paths.outline,
@@ -134,6 +135,7 @@ class StormState(NimbusState, GrayUpgradeState):
             paths.TASKBEATS,
             paths.LOG_CONFIGS,
             paths.STORE_MARKS,
+            paths.CELL_MARKS,
             paths.GRAY_UPGRADE,
             paths.TASKS,
             paths.OUTLINES,
@@ -263,9 +265,26 @@ class StormState(NimbusState, GrayUpgradeState):
         """Return what is known of a topology's data in Redis."""
         return self._read_record(StoreMark, paths.store_mark(topology_id))
 
-    def note_store_mark(self, topology_id: str, mark: StoreMark) -> None:
+    def read_store_marks(self, topology_id: str, cells: int = 1) -> dict[int, StoreMark]:
+        """Return the same for each of a topology's cells of which anything is known."""
+        first = self.read_store_mark(topology_id)
+        found = {} if first is None else {0: first}
+        if cells > 1:
+            others = self._read_record(CellMarks, paths.cell_marks(topology_id))
+            found |= others.by_cell if others else {}
+        return found
+
+    def note_store_mark(self, topology_id: str, mark: StoreMark, cell: int = 0) -> None:
         """Add one worker's knowledge; nothing is written for a topology that is gone."""
-        if self.store.get(paths.storm(topology_id), no_hint) is not None:
+        if self.store.get(paths.storm(topology_id), no_hint) is None:
+            return
+        if cell:
+            self._update(
+                CellMarks,
+                paths.cell_marks(topology_id),
+                lambda found: (found or CellMarks()).with_mark(cell, mark),
+            )
+        else:
             self._update(
                 StoreMark, paths.store_mark(topology_id), lambda found: newer_mark(found, mark)
             )

@@ -177,7 +177,9 @@ class WorkerSpec:
     may change between that check and the unpickling, so the worker checks that its sha256 is
     `code_key`, which comes through a private pipe. `cpus` are the CPUs that the process may use;
     empty: all. `store_mark` is what is known of the topology's store, which may have lost data
-    since. In `blobs_folder` are the blobs of `topology.blobstore.map`; empty: it has none.
+    since. In `blobs_folder` are the blobs of `topology.blobstore.map`; empty: it has none. `cells`
+    are the stores of all cells of a topology that lies in several, in order, and `cell` is the one
+    of this worker's tasks, whose store `redis` is.
     """
 
     topology_id: str
@@ -202,6 +204,8 @@ class WorkerSpec:
     cpus: tuple[int, ...] = ()
     store_mark: StoreMark | None = None
     blobs_folder: str = field(default="", metadata=ADDED_LATER)
+    cell: int = field(default=0, metadata=ADDED_LATER)
+    cells: tuple[RedisAddress, ...] = field(default=(), metadata=ADDED_LATER)
 
     def tasks(self) -> list[int]:
         """Return the task ids of this worker, ascending."""
@@ -228,6 +232,18 @@ class WorkerSpec:
         if len(line) > MAX_SPEC_BYTES:
             raise StoreInconsistentError(f"worker spec: longer than {MAX_SPEC_BYTES} bytes")
         return decode_record(cls, line, "worker spec")
+
+
+@dataclass(frozen=True, slots=True)
+class CellMarks:
+    """Marks of the stores of a topology's cells, but the first, whose mark is a record alone."""
+
+    by_cell: Mapping[int, StoreMark] = field(default_factory=dict)
+
+    def with_mark(self, cell: int, mark: StoreMark) -> "CellMarks":
+        """Return what is known with one more witness."""
+        newer = newer_mark(self.by_cell.get(cell), mark)
+        return self if newer is None else CellMarks({**self.by_cell, cell: newer})
 
 
 def newer_mark(one: StoreMark | None, other: StoreMark | None) -> StoreMark | None:

@@ -330,6 +330,8 @@ class Slot:
     def _worker_spec(self, wish: DesiredState, conf: Conf, code: Code, now_ms: int) -> WorkerSpec:
         assignment = wish.assignment
         slot = self._place.slot
+        stores = [self._spec.stores.of(assignment.topology_id, each) for each in wish.stores]
+        cell = wish.cell
         return WorkerSpec(
             topology_id=assignment.topology_id,
             node=slot.node,
@@ -342,7 +344,9 @@ class Slot:
             conf=conf.as_dict(),
             code_key=assignment.code_key,
             conf_key=assignment.conf_key,
-            redis=self._spec.stores.of(assignment.topology_id, wish.store),
+            redis=stores[cell],
+            cell=cell,
+            cells=tuple(stores) if len(stores) > 1 else (),
             log_path=str(Path(self._spec.log_dir) / worker_log_name(assignment.topology_id, slot)),
             hmac_key=self._spec.hmac_key,
             status=wish.order.status,
@@ -352,7 +356,7 @@ class Slot:
             careful=self._suspicion.careful,
             suspects=self._suspicion.suspects(),
             cpus=self._place.cpus,
-            store_mark=self._sync.store_mark(assignment.topology_id),
+            store_mark=self._sync.store_mark(assignment.topology_id, cell),
         )
 
     def _next_launch(self, now_ms: int) -> int:

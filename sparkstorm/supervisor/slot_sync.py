@@ -24,6 +24,7 @@ from sparkstorm.errors import (
 from sparkstorm.model.assignment import Assignment, WorkerBeat, WorkerCode, WorkerSlot
 from sparkstorm.model.failure import Failure
 from sparkstorm.model.status import TopologyStatus
+from sparkstorm.model.tasks import cell_by_task
 from sparkstorm.model.worker_messages import INACTIVE, NO_SHADOW, SetShadow, SetStatus
 from sparkstorm.model.worker_spec import StoreMark, WorkerSpec, newer_mark
 from sparkstorm.scheduling.upgrade.live_shadow import shadowed_task
@@ -36,6 +37,8 @@ from sparkstorm.supervisor.topology_master import TopologyMaster
 
 _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
+Cell = tuple[str, int]
+"""A topology's id, and the number of one of its cells."""
 POLL_MS = 250  # between two readings when no hint came
 FETCH_RETRY_MS = 3_000  # for the new code of a worker that runs
 MAX_ERRORS_WAITING = 200
@@ -56,7 +59,22 @@ class DesiredState:
     # by logger, those whose time is not over
     log_levels: Mapping[str, str] = field(default_factory=dict)
     shadow: SetShadow = NO_SHADOW  # code that is to run beside one of the worker's tasks
-    store: str = ""  # name of the Redis that holds the topology's data
+    # names of the Redis that hold the topology's data, one for each of its cells
+    stores: tuple[str, ...] = ("",)
+
+    @property
+    def cell(self) -> int:
+        """Return the cell of this slot's tasks; StoreInconsistentError when they are of several."""
+        if len(self.stores) == 1:
+            return 0
+        cells = cell_by_task(self.component_by_task, len(self.stores))
+        part = self.assignment
+        found = {cells.get(task, -1) for each in part.executors for task in each.executor.tasks}
+        if len(found) != 1 or -1 in found:
+            raise StoreInconsistentError(
+                f"the assignment of {part.topology_id} puts tasks of several cells into one worker: rebalance it with --reassign"
+            )
+        return found.pop()
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,12 +127,14 @@ class SlotSync:
         self._status_read: TopologyStatus | None = None  # of the topology of the wish, as its store
         # new code that could not be had, and when to try again
         self._unfetched: tuple[LocalAssignment, int] | None = None
-        self._fetch_problem = self._disk_problem = self._store_read = ""
-        # of the stores of topologies, as this slot's workers and ZooKeeper know them
-        self._marks: dict[str, StoreMark] = {}
-        self._new_mark: str | None = None  # topology whose mark ZooKeeper lacks
+        self._fetch_problem = self._disk_problem = ""
+        self._stores_read: tuple[str, ...] = ("",)
+        # of the stores of topologies and cells, as this slot's workers and ZooKeeper know them
+        self._marks: dict[Cell, StoreMark] = {}
+        self._new_mark: Cell | None = None  # cell whose mark ZooKeeper lacks
         self._mark_due_ms = 0
-        self._written_mark: tuple[str, StoreMark, int] | None = None  # topology, mark, session
+        self._written_mark: tuple[Cell, StoreMark, int] | None = None  # cell, mark, session
+        self._first_task: tuple[Cell, int] = (("", 0), 0)  # of the cell of the worker that runs
         # topology and code of a worker that has beaten
         self._runs: tuple[str, WorkerCode] | None = None
         self._slot_code = SlotCode(node_dir, slot.port, self.wake)
@@ -156,7 +176,8 @@ class SlotSync:
         """Take in a worker's record of its store; the record of the worker with the lowest task, or
         of a new incarnation, counts for all.
         """
-        known = self._marks.get(spec.topology_id)
+        cell = spec.topology_id, spec.cell
+        known = self._marks.get(cell)
         if mark is None:
             return
         is_new = known is None or (known.incarnation, known.losses) != (
@@ -164,13 +185,22 @@ class SlotSync:
             mark.losses,
         )
         if (found := newer_mark(known, mark)) is not None:
-            self._marks = {spec.topology_id: found}  # one assignment: the sync's thread reads it
-        if is_new or min(spec.tasks(), default=0) == min(spec.component_by_task, default=0):
-            self._new_mark = spec.topology_id
+            self._marks = {cell: found}  # one assignment: the sync's thread reads it
+        if is_new or min(spec.tasks(), default=0) == self._first_task_of(spec):
+            self._new_mark = cell
 
-    def store_mark(self, topology_id: str) -> StoreMark | None:
-        """Return what is known of a topology's store."""
-        return self._marks.get(topology_id)
+    def _first_task_of(self, spec: WorkerSpec) -> int:
+        """Return the lowest task of a worker's cell, worked out once for each."""
+        cell = spec.topology_id, spec.cell
+        if self._first_task[0] != cell:
+            cells = cell_by_task(spec.component_by_task, max(1, len(spec.cells)))
+            first = min((task for task, its in cells.items() if its == spec.cell), default=0)
+            self._first_task = cell, first
+        return self._first_task[1]
+
+    def store_mark(self, topology_id: str, cell: int = 0) -> StoreMark | None:
+        """Return what is known of the store of a topology's cell."""
+        return self._marks.get((topology_id, cell))
 
     def leave(self, topology_id: str) -> None:
         """Remove the beat of the topology's worker, which is gone for good."""
@@ -326,7 +356,7 @@ class SlotSync:
                 components,
                 levels,
                 self._shadow(part, components, now_ms),
-                self._store_read,
+                self._stores_read,
             )
             return wish if self._has_new_code(wish, now_ms) else self.wish
         except (StoreInconsistentError, TamperedBlobError) as fault:
@@ -441,7 +471,7 @@ class SlotSync:
 
     def _order(self, topology_id: str) -> SetStatus:
         base = self._desk().state.read_base(topology_id, self.wake)
-        self._status_read, self._store_read = (base.status, base.store) if base else (None, "")
+        self._status_read, self._stores_read = (base.status, base.stores) if base else (None, ("",))
         if base is None:
             return INACTIVE
         return SetStatus("ACTIVE" if base.status in _WORKING else "INACTIVE", base.activations)
@@ -508,26 +538,30 @@ class SlotSync:
 
     def _read_mark(self, topology_id: str) -> None:
         """Read what ZooKeeper knows of a topology's store, before its worker is started."""
-        found = newer_mark(
-            self._marks.get(topology_id), self._desk().state.read_store_mark(topology_id)
-        )
-        self._marks = {} if found is None else {topology_id: found}
+        cells = len(self.wish.stores) if self.wish else 1
+        found = {
+            (topology_id, cell): mark
+            for cell, mark in self._desk().state.read_store_marks(topology_id, cells).items()
+        }
+        known = {each: mark for each, mark in self._marks.items() if each[0] == topology_id}
+        both = {each: newer_mark(known.get(each), found.get(each)) for each in {*known, *found}}
+        self._marks = {each: mark for each, mark in both.items() if mark is not None}
 
     def _write_mark(self, now_ms: int) -> None:
         """Write what is known to ZooKeeper, once a second."""
-        topology_id = self._new_mark
-        if topology_id is None or now_ms < self._mark_due_ms:
+        cell = self._new_mark
+        if cell is None or now_ms < self._mark_due_ms:
             return
-        mark = self._marks.get(topology_id)
+        mark = self._marks.get(cell)
         state = self._desk().state
         # A ZooKeeper that was put back to an older state ends the session: then it is written
         # again.
-        written = None if mark is None else (topology_id, mark, state.store.session_epoch)
+        written = None if mark is None else (cell, mark, state.store.session_epoch)
         if mark is not None and written != self._written_mark:
-            state.note_store_mark(topology_id, mark)
+            state.note_store_mark(cell[0], mark, cell[1])
             self._written_mark = written
         self._mark_due_ms = now_ms + MARK_EVERY_MS
-        if self._new_mark == topology_id:
+        if self._new_mark == cell:
             self._new_mark = None
 
     def _take_leave(self, topology_id: str) -> None:
@@ -548,7 +582,8 @@ class SlotSync:
     def _publish(self, now_ms: int) -> None:
         logs = self._desk().logs
         if logs is not None and self.wish is not None:
-            logs.step(self.wish.assignment.topology_id, now_ms, self.wish.store)
+            # All workers' logs lie in the first store, in which clients look for them.
+            logs.step(self.wish.assignment.topology_id, now_ms, self.wish.stores[0])
 
 
 def _drain(queue: deque[_T], write: Callable[[_T], None]) -> None:

@@ -216,13 +216,24 @@ class CellsTransport:
         if any(store.has_read for store in stores):
             return True
         fds = [fd for store in stores for fd in store.listen()]
-        retries = [ms for store in stores if (ms := store.retry_ms) is not None]
-        due = [*retries, *([self._tell_due_ms - self._now_ms()] if self._has_news else [])]
-        limit_ms = max(0.0, min([timeout_ms, *due]))
+        retries = self._retries_ms
+        due_ms = self.due_in_ms
+        limit_ms = max(0.0, timeout_ms if due_ms is None else min(timeout_ms, due_ms))
         is_woken = self._own.wait(limit_ms, [*wake_fds, *fds])
         self._tell()
         # A store that is away is asked again by the next poll.
         return is_woken or any(ms <= limit_ms for ms in retries)
+
+    @property
+    def due_in_ms(self) -> float | None:
+        """Return in how many ms `wait` has something to do, whatever comes; None: nothing."""
+        news = [self._tell_due_ms - self._now_ms()] if self._has_news else []
+        found = min([*self._retries_ms, *news], default=None)
+        return None if found is None else max(0.0, found)
+
+    @property
+    def _retries_ms(self) -> list[float]:
+        return [ms for store in self._foreign.values() if (ms := store.retry_ms) is not None]
 
     @property
     def has_read(self) -> bool:

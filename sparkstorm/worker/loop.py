@@ -16,8 +16,10 @@ import os
 import select
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Protocol
 
 from sparkstorm.blobs.topology_code import open_topology
 from sparkstorm.clock import Clock, SystemClock
@@ -26,6 +28,9 @@ from sparkstorm.hosting.base import WorkerControl
 from sparkstorm.model.worker_messages import Alive, ExitCode
 from sparkstorm.model.worker_spec import WorkerSpec
 from sparkstorm.settings import WorkerSettings
+from sparkstorm.transport.base import Transport
+from sparkstorm.transport.cells import CellsTransport
+from sparkstorm.transport.foreign import RedisForeign
 from sparkstorm.transport.redis import RedisTransport
 from sparkstorm.worker.epoch import RandomIds
 from sparkstorm.worker.parts import WorkerParts
@@ -57,7 +62,7 @@ def run_worker(spec: WorkerSpec, control: WorkerControl) -> int:
     clock = SystemClock()
     wake_up = WakeUp()
     beats = Beats(control, clock)
-    transport = RedisTransport(spec.redis, spec.topology_id, on_wait=beats.while_waiting)
+    transport = open_transport(spec, beats.while_waiting)
     ended = threading.Event()
     # A daemon: it must not keep a process alive whose loop has ended by an error.
     threading.Thread(target=_say_alive, args=(control, ended), name="alive", daemon=True).start()
@@ -75,6 +80,30 @@ def run_worker(spec: WorkerSpec, control: WorkerControl) -> int:
         ended.set()
         # The thread ends first: a worker that ran inside another process left it behind.
         transport.close()
+
+
+class LoopTransport(Transport, Protocol):
+    """A transport on whose descriptors the loop can wait."""
+
+    @property
+    def has_read(self) -> bool:
+        """Return whether entries are here that `poll` has not returned yet."""
+
+
+def open_transport(spec: WorkerSpec, on_wait: Callable[[str], None]) -> LoopTransport:
+    """Return the way to a worker's store, and to those of its topology's other cells.
+
+    A worker waits with a reason for its own store alone: without another it goes on.
+    """
+    own = RedisTransport(spec.redis, spec.topology_id, on_wait=on_wait)
+    if not spec.cells:
+        return own
+    foreign = {
+        cell: RedisForeign(address, spec.topology_id, cell)
+        for cell, address in enumerate(spec.cells)
+        if cell != spec.cell
+    }
+    return CellsTransport(spec.topology_id, own, foreign, lambda: 1000 * time.monotonic())
 
 
 def _say_alive(control: WorkerControl, ended: threading.Event) -> None:
@@ -142,7 +171,7 @@ class LogLevels:
 
 
 def drive(
-    run: WorkerRun, control: WorkerControl, clock: Clock, transport: RedisTransport, wake_up: WakeUp
+    run: WorkerRun, control: WorkerControl, clock: Clock, transport: LoopTransport, wake_up: WakeUp
 ) -> int:
     """Step a worker until its run is over, and wait between the steps; return its exit code."""
     fds = [control.fileno(), *wake_up.fds]
@@ -193,7 +222,7 @@ def _start(
     spec: WorkerSpec,
     control: WorkerControl,
     clock: Clock,
-    transport: RedisTransport,
+    transport: Transport,
     wake: Callable[[], None],
 ) -> Worker:
     settings = WorkerSettings.of(spec.conf)

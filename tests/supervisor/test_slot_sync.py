@@ -14,7 +14,7 @@ from sparkstorm.blobs.store import BlobStore
 from sparkstorm.cluster import paths
 from sparkstorm.cluster.local import LocalStateStore, LocalStateTree
 from sparkstorm.cluster.storm_state import StormState
-from sparkstorm.errors import StoreUnavailableError
+from sparkstorm.errors import StoreInconsistentError, StoreUnavailableError
 from sparkstorm.model.assignment import (
     Assignment,
     ExecutorId,
@@ -31,6 +31,7 @@ from sparkstorm.model.requests import LogConfig, LogLevel
 from sparkstorm.model.status import TopologyStatus
 from sparkstorm.model.upgrade import GrayUpgrade, code_text
 from sparkstorm.model.worker_messages import SetStatus
+from sparkstorm.model.worker_spec import PlacedExecutor, StoreMark
 from sparkstorm.scheduling.reconcile import with_codes
 from sparkstorm.scheduling.upgrade.gray_upgrade import UpgradeStep
 from sparkstorm.supervisor.node_dir import NodeDir
@@ -110,6 +111,36 @@ def test_a_wish_holds_the_part_the_status_and_the_components(office: Office) -> 
         {1: "count", 2: "count"},
     )
     assert office.woken == 1
+
+
+def test_the_cell_of_a_slot_is_that_of_its_tasks_and_tasks_of_two_are_refused(
+    office: Office,
+) -> None:
+    whole = part_of(office.submit(), SLOT)
+    assert whole is not None
+    components = dict.fromkeys(range(1, 5), "count")
+    two = replace(whole, executors=(PlacedExecutor(ExecutorId(3, 4), 1),))
+    wish = DesiredState(two, component_by_task=components, stores=("near", "far"))
+    assert (wish.cell, replace(wish, stores=("near",)).cell) == (1, 0)
+    for executor in (ExecutorId(2, 3), ExecutorId(9, 9)):
+        mixed = replace(two, executors=(PlacedExecutor(executor, 1),))
+        with pytest.raises(StoreInconsistentError, match="tasks of several cells into one worker"):
+            _ = replace(wish, assignment=mixed).cell
+
+
+def test_marks_of_cells_are_kept_apart_in_zookeeper(office: Office) -> None:
+    office.submit()
+    state = office.state
+    marks = [StoreMark(f"i{cell}", 0, 5 + cell, 1) for cell in range(3)]
+    for cell, mark in enumerate(marks):
+        state.note_store_mark("t", mark, cell)
+        state.note_store_mark("t", replace(mark, step=2), cell)
+    assert state.read_store_marks("t", 3) == dict(enumerate(marks))
+    assert state.read_store_marks("t") == {0: marks[0]} and state.read_store_mark("t") == marks[0]
+    state.remove_topology("t")
+    assert state.read_store_marks("t", 3) == {} and "t" not in state.known_ids()
+    state.note_store_mark("t", marks[1], 1)
+    assert "t" not in state.known_ids(), "of a topology that is gone nothing is written"
 
 
 def test_an_empty_stop_node_ends_the_slot_whatever_it_does(office: Office) -> None:

@@ -10,7 +10,8 @@ import resource
 import select
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,9 @@ from sparkstorm.model.worker_messages import (
     WorkerReport,
 )
 from sparkstorm.model.worker_spec import PlacedExecutor, RedisAddress, WorkerSpec
-from sparkstorm.worker.loop import WakeUp, run_worker
+from sparkstorm.transport.cells import CellsTransport
+from sparkstorm.transport.redis import RedisTransport
+from sparkstorm.worker.loop import WakeUp, open_transport, run_worker
 from tests.topologies import Count
 from tests.waiting import wait_until
 from tests.worker.building import chain
@@ -174,6 +177,25 @@ def test_a_worker_whose_redis_is_away_goes_on_beating_and_names_it(
     wait_until(
         lambda: isinstance(last := running.line.reports[-1], Beat) and not last.stats.get("blocked")
     )
+    assert running.stop() == ExitCode.STOPPED
+
+
+def test_a_worker_goes_on_and_says_nothing_while_the_store_of_another_cell_is_away(
+    own_redis: RedisServer, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    plain = replace(spec_of(tmp_path, redis_server), topology_id="cut-1-1")
+    other = RedisAddress(own_redis.host, own_redis.port, own_redis.password)
+    spec = replace(plain, cells=(plain.redis, other))
+    for each, kind in ((plain, RedisTransport), (spec, CellsTransport)):
+        with closing(open_transport(each, lambda _: None)) as transport:
+            assert type(transport) is kind
+    own_redis.kill()
+    running = Running(spec)
+    wait_until(lambda: Ready() in running.line.reports)
+    begun = len(running.line.reports)
+    wait_until(lambda: sum(isinstance(each, Beat) for each in running.line.reports[begun:]) >= 3)
+    assert not running.line.blocked()
+    own_redis.restart()
     assert running.stop() == ExitCode.STOPPED
 
 
