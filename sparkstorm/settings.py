@@ -361,6 +361,7 @@ class SubmissionSettings(Settings):
     store_loss: Annotated[str, STORE_LOSS]
     from_checkpoint: Annotated[str | None, "topology.from.checkpoint"]
     store: Annotated[str | None, "topology.redis.store"]
+    cells: Annotated[int, "topology.cells"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,11 @@ from sparkstorm.model.topology import Topology
 from sparkstorm.model.values.value_types import check_serializers, top_module
 from sparkstorm.model.worker_spec import RedisAddress, RedisStores
 from sparkstorm.settings import FileSettings, SubmissionSettings, SupervisorSettings
+from sparkstorm.transport.cells_reader import RedisCellsReader
 from sparkstorm.transport.reader import RedisReader, is_kept_in
+
+AnyReader = RedisReader | RedisCellsReader
+"""Reader of a topology in one store, or in several."""
 
 
 class ClusterAccess:
@@ -47,35 +51,48 @@ class ClusterAccess:
             state.read_worker_beat, SupervisorSettings.of(conf).worker_heartbeat_ms
         )
         self._stores = stores
-        self._readers: dict[str, RedisReader] = {}
+        self._readers: dict[str, AnyReader] = {}
 
     def summaries(self) -> list[TopologySummary]:
         """Return status and size of every topology, by id."""
         return self.service.summaries()
 
-    def reader(self, topology_id: str) -> RedisReader:
+    def reader(self, topology_id: str) -> AnyReader:
         """Return the reader of a topology's data in Redis, one per topology; `close_readers` ends
-        its connection.
+        its connections.
         """
         if topology_id not in self._readers:
-            self._readers[topology_id] = RedisReader(
-                self.store_of(topology_id), topology_id, may_write=not self.is_read_only
-            )
+            self._readers[topology_id] = self._make_reader(topology_id)
         return self._readers[topology_id]
 
-    def store_of(self, topology_id: str) -> RedisAddress:
-        """Return the Redis that holds a topology's data: its base names it; for a topology that is
-        gone, the one with something left.
+    def _make_reader(self, topology_id: str) -> AnyReader:
+        stores = self.stores_of(topology_id)
+        readers = [
+            RedisReader(each, topology_id, may_write=not self.is_read_only) for each in stores
+        ]
+        if len(readers) == 1:
+            return readers[0]
+        names = [each.name for each in stores]
+        return RedisCellsReader(readers, names, lambda: self._components(topology_id))
 
-        StoreInconsistentError when this connection has no store of that name.
+    def _components(self, topology_id: str) -> Mapping[int, str]:
+        table = self.state.read_tasks(topology_id)
+        infos = table.info_by_task if table else {}
+        return {task: info.component_id for task, info in infos.items()}
+
+    def stores_of(self, topology_id: str) -> list[RedisAddress]:
+        """Return the Redis that hold a topology's data, one for each cell: its base names them; for
+        a topology that is gone, those with something left.
+
+        StoreInconsistentError when this connection has no store of such a name.
         """
         home = self._stores.home
         if not self._stores.others:
-            return home
+            return [home]
         base = self.state.read_base(topology_id)
         if base is not None:
-            return self._stores.of(topology_id, base.store)
-        return next((each for each in self._stores.all() if is_kept_in(each, topology_id)), home)
+            return [self._stores.of(topology_id, each) for each in base.stores]
+        return [each for each in self._stores.all() if is_kept_in(each, topology_id)] or [home]
 
     def source(self, only: str | None = None, is_lasting: bool = True) -> StoreSource:
         """Return what a sampler (`insight.sampler.Sampler`) reads this cluster from, or with `only`

@@ -15,7 +15,7 @@ from sparkstorm.client.handle import TopologyHandle
 from sparkstorm.client.request_client import Progress
 from sparkstorm.client.service import NimbusService
 from sparkstorm.cluster.nimbus_state import DriverInfo, NimbusInfo
-from sparkstorm.cluster.store_choice import STORE, choose_store
+from sparkstorm.cluster.store_choice import STORE, choose_stores
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.config import Conf
 from sparkstorm.errors import NotAliveError
@@ -269,16 +269,19 @@ class ClusterClient(ClusterAccess):
         """Name the store in the configuration of a topology that begins with a state: the state is
         there before Nimbus is asked.
         """
-        if not self._stores.others:
+        settings = SubmissionSettings.of({**self.conf, **conf})
+        if not self._stores.others and settings.cells == 1:
             return conf
         bases = [
             base
             for each in self.state.topology_ids()
             if (base := self.state.read_base(each)) is not None
         ]
-        wanted = SubmissionSettings.of({**self.conf, **conf}).store
         names = [each.name for each in self._stores.all()]
-        return {**conf, STORE: choose_store(name, wanted, names, bases, self.supervisors())}
+        chosen = choose_stores(
+            name, settings.cells, settings.store, names, bases, self.supervisors()
+        )
+        return {**conf, STORE: ",".join(chosen)}
 
     def _sow(
         self,
@@ -287,11 +290,18 @@ class ClusterClient(ClusterAccess):
         topology_id: str,
         component_by_task: Mapping[int, str],
     ) -> None:
-        from sparkstorm.client.submission import sow
+        from sparkstorm.client.submission import CellsSeeding, sow
         from sparkstorm.transport.initial_state import RedisSeeding
 
-        store = SubmissionSettings.of(conf).store or ""
-        with contextlib.closing(
-            RedisSeeding(self._stores.of(topology_id, store), topology_id)
-        ) as seeding:
-            sow(seeds, seeding, conf, component_by_task)
+        settings = SubmissionSettings.of(conf)
+        stores = (settings.store or "").split(",") if settings.cells > 1 else [settings.store or ""]
+        with contextlib.ExitStack() as opened:
+            seedings = [
+                opened.enter_context(
+                    contextlib.closing(
+                        RedisSeeding(self._stores.of(topology_id, each), topology_id)
+                    )
+                )
+                for each in stores
+            ]
+            sow(seeds, CellsSeeding(seedings, component_by_task), conf, component_by_task)

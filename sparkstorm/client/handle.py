@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sparkstorm.client.access import ClusterAccess
+from sparkstorm.client.access import AnyReader, ClusterAccess
 from sparkstorm.client.dead_letters import StoredLetters
 from sparkstorm.client.readings import StoreSource
 from sparkstorm.client.request_client import Progress as Steps
@@ -30,7 +30,6 @@ from sparkstorm.model.task_beats import TaskBeats
 from sparkstorm.model.topology import DEFAULT_STREAM, Topology
 from sparkstorm.transport.keys import tap_name
 from sparkstorm.transport.progress import Progress, TaskCounts, merge, percentile_ms
-from sparkstorm.transport.reader import RedisReader
 
 if TYPE_CHECKING:
     from sparkstorm.client.journey import Journeys
@@ -74,7 +73,7 @@ class TopologyHandle:
     Methods that change something raise ReadOnlyConnectionError when the connection may only read.
     """
 
-    def __init__(self, topology_id: str, cluster: ClusterAccess, reader: RedisReader) -> None:
+    def __init__(self, topology_id: str, cluster: ClusterAccess, reader: AnyReader) -> None:
         self.topology_id = topology_id
         self._cluster = cluster
         self._state = cluster.state
@@ -294,11 +293,13 @@ class TopologyHandle:
         ]
 
     def losses(self) -> tuple[str, ...]:
-        """Return what its store has lost beyond its tail, with which it goes on: sentences, the
-        newest last.
+        """Return what its stores have lost beyond their tails, with which it goes on: sentences,
+        the newest of each store last.
         """
-        mark = self._state.read_store_mark(self.topology_id)
-        return () if mark is None else mark.losses
+        base = self._state.read_base(self.topology_id)
+        cells = len(base.stores) if base else 1
+        marks = self._state.read_store_marks(self.topology_id, cells)
+        return tuple(loss for _, mark in sorted(marks.items()) for loss in mark.losses)
 
     def task_beats(self) -> TaskBeats:
         """Return what each task last reported: counts, latencies, what waits, its last error; empty

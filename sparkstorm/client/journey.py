@@ -217,7 +217,9 @@ class Journeys:
                         failure = "" if outcome.failure is None else outcome.failure.text
             elif not info.component_id.startswith("__"):
                 found = self._reader.inputs(task, MOST_ENTRIES)
-                is_whole &= len(found.entries) < MOST_ENTRIES
+                is_whole &= all(
+                    len(part.entries) < MOST_ENTRIES for part in (found, *found.foreign)
+                )
                 stays += self._stays(root, task, info.component_id, found)
         parked, is_all = self._parked(root)
         now_ms = self._now_ms()
@@ -258,6 +260,8 @@ class Journeys:
     def _waiting(self, root: int, task: int, component: str, found: TaskInputs) -> Iterator[Stay]:
         from sparkstorm.transport.frames import ROWS, RowFrame, decode, kind_of
 
+        for part in found.foreign:
+            yield from self._waiting(root, task, component, part)
         passed = entry_order(found.cursor.entry)
         for at, (id, data) in enumerate(
             each for each in found.entries if entry_order(each[0]) > passed

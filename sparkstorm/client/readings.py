@@ -47,6 +47,9 @@ seldom.
 class Reader(Protocol):
     """Part of a topology's reader that a reading needs."""
 
+    is_one_moment: bool
+    """Whether the last counts were of one moment."""
+
     def progress_and_backlog(self) -> tuple[dict[str, bytes], dict[int, int]]: ...
     def count_dead_letters(self) -> int: ...
 
@@ -193,6 +196,7 @@ class StoreSource:
                     {owner: Progress.decode(data) for owner, data in progress.items()},
                     backlog,
                     waited,
+                    reader.is_one_moment,
                 ),
                 letters,
                 "",
@@ -230,7 +234,7 @@ class StoreSource:
             "turn",
             "scheduler",
             "redis",
-            f"redis {base.store}".rstrip(),
+            *(f"redis {store}".rstrip() for store in base.stores),
             *(f"host {host}" for host in hosts),
             base.topology_id,
             base.name,

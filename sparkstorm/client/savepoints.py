@@ -87,6 +87,8 @@ class Source:
             return f"{where} has {counted(len(record.held), 'input')} that it has neither acked nor failed"
         if entry_order(record.last_entry) > entry_order(record.cursor.entry) or record.cursor.row:
             return f"tuples wait for {where}"
+        if any(part.entries for part in self._reader.inputs(task, 2).foreign):
+            return f"tuples wait for {where} in the store of another cell"
         epochs = [fields["e"] for fields in entries if "e" in fields]
         if epochs and (epochs[-1][1] is not None or len(StoredTask.of(entries).state)):
             return f"sink {where} has rows that are not in its target yet"

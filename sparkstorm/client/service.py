@@ -521,25 +521,25 @@ class NimbusService:
         hosts = (
             sorted({assignment.host_by_node.get(node, node) for node in used}) if assignment else []
         )
-        store = (
-            f"redis {self._store_name(topology_id)}"
+        stores = (
+            [f"redis {each}".rstrip() for each in self._store_names(topology_id)]
             if any(each.startswith("redis ") for each in problems)
-            else "redis"
+            else []
         )
         subjects = (
             "turn",
             "scheduler",
-            *dict.fromkeys(("redis", store)),
+            *dict.fromkeys(("redis", *stores)),
             *(f"host {host}" for host in hosts),
             topology_id,
             topology_name(topology_id),
         )
         return [problems[about] for about in subjects if about in problems]
 
-    def _store_name(self, topology_id: str) -> str:
+    def _store_names(self, topology_id: str) -> tuple[str, ...]:
         with contextlib.suppress(StoreInconsistentError):
-            return base.store if (base := self._read_base(topology_id)) else ""
-        return ""
+            return base.stores if (base := self._read_base(topology_id)) else ()
+        return ()
 
     def summaries(self) -> list[TopologySummary]:
         """One line per topology, by id; those whose record cannot be read are among Nimbus's

@@ -32,6 +32,7 @@ from sparkstorm.model.normalise import (
 )
 from sparkstorm.model.outline import TopologyOutline, outline_of
 from sparkstorm.model.status import TopologyStatus
+from sparkstorm.model.tasks import cell_by_task
 from sparkstorm.model.topology import Topology, validate, validate_name
 from sparkstorm.model.values.codec import Codec
 from sparkstorm.model.values.value_types import register
@@ -138,6 +139,33 @@ class Seeding(Protocol):
 
     def base_size(self, task: int) -> int:
         """Return the number of keys of a task's base."""
+
+
+class CellsSeeding:
+    """Writer of initial state into the store of each task's cell."""
+
+    def __init__(self, seedings: Sequence[Seeding], component_by_task: Mapping[int, str]) -> None:
+        self._seedings = seedings
+        self._cells = cell_by_task(component_by_task, len(seedings))
+
+    def sow(self, task: int, entries: Iterable[bytes]) -> None:
+        """Give a task its journal."""
+        self._of(task).sow(task, entries)
+
+    def clear_base(self, task: int) -> None:
+        """Empty the base of a task that has no journal yet."""
+        self._of(task).clear_base(task)
+
+    def add_base(self, task: int, pairs: Sequence[tuple[bytes, bytes | None]]) -> None:
+        """Write packed keys and values of a task that has no journal yet."""
+        self._of(task).add_base(task, pairs)
+
+    def base_size(self, task: int) -> int:
+        """Return the number of keys of a task's base."""
+        return self._of(task).base_size(task)
+
+    def _of(self, task: int) -> Seeding:
+        return self._seedings[self._cells[task]]
 
 
 def sow(

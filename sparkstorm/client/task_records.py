@@ -17,7 +17,7 @@ from sparkstorm.executor.lazy_state import unpacked_pair
 from sparkstorm.executor.state import MemoryState, as_key
 from sparkstorm.model.values.codec import Codec
 from sparkstorm.tasks.journal import Journal, reading
-from sparkstorm.transport.base import TaskRecord
+from sparkstorm.transport.base import TaskInputs, TaskRecord
 
 # of a base, between two looks at the journal: less than its owner's sweep takes to replace it
 _PARTS_PER_LOOK = 20
@@ -30,6 +30,9 @@ class TaskReader(Protocol):
 
     def record(self, task: int) -> TaskRecord:
         """Return the stored record of a task."""
+
+    def inputs(self, task: int, limit: int) -> TaskInputs:
+        """Return what waits for a task, of each stream at most `limit` entries."""
 
     def progress(self) -> Mapping[str, bytes]:
         """Progress record of every owner."""

@@ -41,6 +41,7 @@ _FIXED_KEYS = (
     "storm.id",
     "topology.name",
     "topology.redis.store",
+    "topology.cells",
 )
 
 

@@ -86,14 +86,16 @@ class Culprit:
 # without slots: what is merged is kept with it
 @dataclass(frozen=True)
 class Look:
-    """Records of a topology in the store at one moment: the owners' records, and what waits by
-    task.
+    """Records of a topology in the store, at one moment as a rule: the owners' records, and what
+    waits by task.
     """
 
     progress: Mapping[str, Progress]
     backlog_by_task: Mapping[int, int]  # bytes
     # age of the oldest tree of which a row waits
     waited_ms_by_task: Mapping[int, int] = field(default_factory=dict)
+    # False where they are of several stores that were written meanwhile: nothing adds up then
+    is_one_moment: bool = True
 
     @cached_property
     def merged(self) -> Progress:
@@ -182,7 +184,7 @@ def examine(
         bucket: count - buckets.get(bucket, 0) for bucket, count in merged.latency_buckets.items()
     }
     p99_ms = percentile_ms({bucket: count for bucket, count in grown.items() if count > 0}, 0.99)
-    edges = audit(merged, after.backlog_by_task)
+    edges = audit(merged, after.backlog_by_task, after.is_one_moment)
     waits = waiting(found, before, after, p99_ms) if life.is_running else None
     at_fault = culprits(found if life.is_running else _unheld(found), edges, waits)
     late = Counter[str]()

@@ -12,6 +12,7 @@ compared with what is named, so nothing is lost with a list.
 
 import contextlib
 import logging
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
@@ -121,21 +122,25 @@ class TopologyCleanup:
         return True
 
     def _retire(self, base: TopologyBase, now_ms: int) -> bool:
-        """Delete its data; False while its store, one of several, does not answer or is not
-        known.
-        """
+        """Delete its data; False while one of its stores does not answer or is not known."""
         topology_id = base.topology_id
         problem, again_ms = self._kept.get(topology_id, ("", now_ms))
         if now_ms < again_ms:
             return False
-        try:
-            self._hooks.store(topology_id, base.store).retire(topology_id)
-        except (OneStoreAwayError, StoreInconsistentError) as error:
-            if str(error) != problem:
+        errors = []
+        for store in base.stores:
+            # The others end all the same: a worker that was left over could go on in them.
+            try:
+                self._hooks.store(topology_id, store).retire(topology_id)
+            except (OneStoreAwayError, StoreInconsistentError) as error:
+                errors.append(str(error))
+        if errors:
+            found = "; ".join(errors)
+            if found != problem:
                 _LOG.error(
-                    "%s is killed, and its data cannot be deleted yet: %s", topology_id, error
+                    "%s is killed, and its data cannot be deleted yet: %s", topology_id, found
                 )
-            self._kept[topology_id] = (str(error), now_ms + _RETIRE_AGAIN_MS)
+            self._kept[topology_id] = (found, now_ms + _RETIRE_AGAIN_MS)
             return False
         self._kept.pop(topology_id, None)
         return True
@@ -210,7 +215,9 @@ class TopologyCleanup:
         } - named
         try:
             stores = self._hooks.all_stores()
-            kept = {each: keys for store in stores for each, keys in store.unended().items()}
+            kept = Counter[str]()
+            for store in stores:
+                kept.update(store.unended())
             ended = sorted({each for store in stores for each in store.ended(live)})
         except (StoreUnavailableError, OneStoreAwayError) as error:
             _LOG.warning("the topologies cannot be compared with their data: %s", error)

@@ -59,7 +59,7 @@ class Deploys:
         parts = self._parts
         assert base is not None
         # where the data are that it takes over, or that end with the old one
-        base = replace(base, store=old.store)
+        base = replace(base, store=old.store, cells=old.cells)
         before = parts.state.read_outline(old.topology_id)
         if before is None:
             raise StoreInconsistentError(
@@ -134,8 +134,10 @@ class Deploys:
         if new_id not in reading.bases:
             if deploy.inherits:
                 # Before the assignment: a worker that claims first would find nothing, and begin
-                # from nothing.
-                parts.hooks.store(new_id, deploy.base.store).hand_over(deploy.old_id, new_id)
+                # from nothing. Of several stores each hands over by itself: what the old topology's
+                # last process still commits in the next one goes over with it.
+                for store in deploy.base.stores:
+                    parts.hooks.store(new_id, store).hand_over(deploy.old_id, new_id)
             try:
                 parts.assigner.assign_new(deploy.base, reading, now_ms)
             except StoreUnavailableError:
@@ -203,7 +205,7 @@ class Deploys:
         parts = self._parts
         topology_id = deploy.base.topology_id
         if not deploy.inherits:
-            parts.hooks.store(deploy.old_id, deploy.base.store).retire(deploy.old_id)
+            self._retire(deploy)
         if deploy.refusal:
             text = f"hot deploy of {name} refused, the old one is back as {topology_id}: {deploy.refusal}"
             parts.outcomes.refuse(deploy.request_id, now_ms, FailedAssignTopologyError(text))
@@ -218,11 +220,15 @@ class Deploys:
         if not deploy.refusal:
             parts.hooks.notify(name, "submitTopology")
 
+    def _retire(self, deploy: Deploy) -> None:
+        for store in deploy.base.stores:
+            self._parts.hooks.store(deploy.old_id, store).retire(deploy.old_id)
+
     def call_off(self, name: str, deploy: Deploy, now_ms: int) -> None:
         """Give up a deploy whose old topology is gone and whose new one cannot start."""
         error = FailedAssignTopologyError(f"the hot deploy of {name} was called off by a kill")
         self._parts.outcomes.refuse(deploy.request_id, now_ms, error)
-        self._parts.hooks.store(deploy.old_id, deploy.base.store).retire(deploy.old_id)
+        self._retire(deploy)
         for base in deploy.bases():
             self._parts.cleanup.forget(base.topology_id)
         self._parts.state.remove_deploy(name)

@@ -165,16 +165,11 @@ class NimbusDuties:
         driver's.
         """
         known = ("", *self._hooks.store_names)
-        bases = [
-            base
-            for base in reading.bases.values()
-            if base.store not in known and base.status != TopologyStatus.KILLED
-        ]
         return {
-            base.topology_id: str(
-                unknown_store(base.topology_id, base.store, self._hooks.store_names)
-            )
-            for base in bases
+            base.topology_id: str(unknown_store(base.topology_id, store, self._hooks.store_names))
+            for base in reading.bases.values()
+            for store in base.stores
+            if store not in known and base.status != TopologyStatus.KILLED
         }
 
     def _read(self, now_ms: int) -> Reading:

@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from sparkstorm.cluster.nimbus_state import Deploy
 from sparkstorm.cluster.request_checks import checked_rebalance
-from sparkstorm.cluster.store_choice import check_kept, choose_store
+from sparkstorm.cluster.store_choice import check_kept, choose_stores
 from sparkstorm.errors import (
     AlreadyAliveError,
     IllegalTransitionError,
@@ -44,6 +44,7 @@ from sparkstorm.model.requests import (
     is_id_of,
 )
 from sparkstorm.model.status import Action, RebalanceOptions, TopologyStatus
+from sparkstorm.model.tasks import check_cells
 from sparkstorm.nimbus.cluster_reader import Reading
 from sparkstorm.nimbus.deploy import Deploys
 from sparkstorm.nimbus.gray_upgrade import KINDS, GrayUpgrades
@@ -141,7 +142,9 @@ class RequestVerbs:
                 )
             return request.topology_id
         if request.kind is RequestKind.REBALANCE:
-            self._check_codes(base, self._options(request, base), reading)
+            options = self._options(request, base)
+            self._check_codes(base, options, reading)
+            self._check_sizes(base, options)
         if request.kind in KINDS:
             outline = self._new_outline(request)
             self._check_kept(request, base)
@@ -213,7 +216,8 @@ class RequestVerbs:
                     f"the initial state of {base.topology_id} was swept before its request came; submit {base.name} again"
                 )
             outline = self._outline(request)
-            base = replace(base, store=self._new_store(base, reading))
+            stores = self._new_stores(base, outline, reading)
+            base = replace(base, store=stores[0], cells=stores if len(stores) > 1 else ())
             parts.assigner.write_records(base, outline)
             parts.assigner.assign_new(base, reading, now_ms)
             parts.hooks.notify(base.name, "startTopology")
@@ -241,39 +245,45 @@ class RequestVerbs:
         old = self._meant(request, reading)
         outline = self._outline(request)
         self._check_kept(request, old)
+        base = request.base
+        assert base is not None
+        sizes = base.executors_by_component
+        cells = len(old.stores)
+        check_cells(base.name, cells, outline.component_by_task, sizes, base.num_workers)
         self._deploys.begin(request, old, outline, now_ms)
         return True
 
-    def _new_store(self, base: TopologyBase, reading: Reading) -> str:
-        """Return the name of the store that a new topology's data will lie in; it is decided here
-        and nowhere else.
+    def _new_stores(
+        self, base: TopologyBase, outline: TopologyOutline, reading: Reading
+    ) -> tuple[str, ...]:
+        """Return the names of the stores that a new topology's data will lie in, one for each cell;
+        it is decided here and nowhere else.
         """
-        hooks = self._parts.hooks
-        supervisors = reading.snapshot.supervisors.values()
-        return choose_store(
+        settings = self._settings(base)
+        sizes = base.executors_by_component
+        check_cells(base.name, settings.cells, outline.component_by_task, sizes, base.num_workers)
+        return choose_stores(
             base.name,
-            self._wanted_store(base),
-            hooks.store_names,
+            settings.cells,
+            settings.store,
+            self._parts.hooks.store_names,
             reading.bases.values(),
-            supervisors,
+            reading.snapshot.supervisors.values(),
         )
 
-    def _wanted_store(self, base: TopologyBase) -> str | None:
+    def _settings(self, base: TopologyBase) -> SubmissionSettings:
         return SubmissionSettings.of(
             {**self._parts.conf, **self._parts.reader.topology_conf(base.conf_key)}
-        ).store
+        )
 
     def _check_kept(self, request: Request, running: TopologyBase) -> None:
-        """Refuse new code whose configuration names another store than the one of the topology that
+        """Refuse new code whose configuration names other stores than those of the topology that
         runs.
         """
         if request.base is not None:
-            check_kept(
-                running.name,
-                self._wanted_store(request.base),
-                running.store,
-                self._parts.hooks.home,
-            )
+            new = self._settings(request.base)
+            home = self._parts.hooks.home
+            check_kept(running.name, new.store, running.stores, home, new.cells)
 
     def _outline(self, request: Request) -> TopologyOutline:
         """Read the outline that the client stored, and check it against the base; all blobs must be
@@ -372,6 +382,20 @@ class RequestVerbs:
                 f"a gray upgrade of {base.name} was completed with {counted(len(assignment.code_by_slot), 'worker')} on "
                 f"other code and "
                 "configuration: upgrade the others, or update the topology, before its configuration is changed"
+            )
+
+    def _check_sizes(self, base: TopologyBase, options: RebalanceOptions) -> None:
+        """Refuse numbers of workers or executors with which tasks would have to change their
+        cell.
+        """
+        outline = self._parts.state.read_outline(base.topology_id)
+        if base.cells and outline is not None:
+            check_cells(
+                base.name,
+                len(base.cells),
+                outline.component_by_task,
+                {**base.executors_by_component, **options.executors_by_component},
+                base.num_workers if options.num_workers is None else options.num_workers,
             )
 
     def plan(self, request: Request, topology_id: str, reading: Reading, now_ms: int) -> Outcome:

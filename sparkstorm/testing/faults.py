@@ -77,7 +77,16 @@ KINDS: tuple[Kind, ...] = (
     Kind("LATE_CLEANUP", Trigger.TIME),
     Kind("CLOCK_JUMP", Trigger.TIME, 1, 20_000),
 )
-KIND_BY_NAME = {kind.name: kind for kind in KINDS}
+STORE_KINDS: tuple[Kind, ...] = (
+    Kind("STORE_AWAY", Trigger.TIME, 6, 6_000),
+    Kind("STORE_FULL", Trigger.TIME, 4, 3_000),
+    Kind("CUT_BETWEEN_CELLS", Trigger.TIME, 6, 6_000),
+    Kind("STORE_RESTARTS", Trigger.TIME, 6),
+)
+"""Faults of one of several stores. Apart from the others: drawn with them, every seed of a topology
+in one store would have other faults.
+"""
+KIND_BY_NAME = {kind.name: kind for kind in (*KINDS, *STORE_KINDS)}
 
 
 @dataclass(frozen=True, slots=True)

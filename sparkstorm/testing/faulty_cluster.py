@@ -20,7 +20,7 @@ from sparkstorm.testing.faults import Fault, Trigger
 from sparkstorm.testing.faulty_session import FaultySession
 from sparkstorm.testing.in_process_worker import InProcessWorker
 from sparkstorm.testing.local_cluster import LocalCluster
-from sparkstorm.testing.sim_data import TopologyData
+from sparkstorm.testing.sim_data import DataPlane, TopologyData
 from sparkstorm.testing.sim_slot import Duty, SimSlot
 from sparkstorm.testing.sim_transport import CommitFault, FaultyTransport
 from sparkstorm.testing.simulated_time import SimulatedDeath
@@ -60,6 +60,7 @@ class FaultyCluster(LocalCluster):
         conf: Mapping[str, Any],
         supervisors: int = 3,
         slots: int = 2,
+        stores: Sequence[str] = ("",),
     ) -> None:
         self.log: list[str] = []
         self.struck: list[Fault] = []  # so far, in order
@@ -71,6 +72,8 @@ class FaultyCluster(LocalCluster):
         self._numbers = itertools.count()
         self._commit_fault = CommitFault.NONE
         self._delay_ms = 0
+        # between which cells (own store, other store) there is no way, and when
+        self._cuts: dict[tuple[str, str], range] = {}
         super().__init__(
             supervisors,
             slots,
@@ -79,6 +82,7 @@ class FaultyCluster(LocalCluster):
             make_transport=self._transport,
             is_lively=True,
             poll_ms=1_000,
+            stores=stores,
         )
         self._fate = Duty(self.simulation, self._step_fate, lambda: False)
         self.simulation.add(self._fate, has_threads=False)
@@ -134,10 +138,26 @@ class FaultyCluster(LocalCluster):
     # -- around commits and writes -----------------------------------------------------------------
 
     def _transport(self, worker: InProcessWorker) -> FaultyTransport:
-        node = next(node for node in self.nodes if worker.place.startswith(f"{node.name}:"))
+        assert worker.spec is not None
+        store = worker.spec.redis.name
         return FaultyTransport(
-            worker, self._choose, self._take_delay, lambda: node.is_cut(self.now_ms)
+            worker, self._choose, self._take_delay, lambda: not self.reaches(worker.place, store)
         )
+
+    def reaches(self, place: str, store: str) -> bool:
+        """Return whether a worker reaches a store, its own or that of another cell."""
+        node = next(node for node in self.nodes if place.startswith(f"{node.name}:"))
+        if node.is_cut(self.now_ms) or self.data_plane.at(store).is_away(self.now_ms):
+            return False
+        own = next(
+            (
+                slot.process.spec.redis.name
+                for slot in self.slots
+                if str(slot.slot) == place and slot.process and slot.process.spec
+            ),
+            store,
+        )
+        return self.now_ms not in self._cuts.get((own, store), range(0))
 
     def _choose(self) -> CommitFault:
         fault = self._take(Trigger.COMMIT)
@@ -367,12 +387,58 @@ class FaultyCluster(LocalCluster):
 
     def _disk_full(self, fault: Fault) -> str:
         def set_full(is_full: bool) -> None:
-            for data in self.data_plane.all().values():
+            for data in self.data_plane.all():
                 data.store.is_disk_full = is_full
 
         set_full(True)
         self.after(fault.size, lambda: set_full(False))
         return ""
+
+    # -- faults of one of several stores -----------------------------------------------------------
+
+    def _pick_store(self, fault: Fault) -> DataPlane:
+        planes = self.data_plane.planes()
+        return planes[fault.pick % len(planes)]
+
+    def _store_away(self, fault: Fault) -> str:
+        plane = self._pick_store(fault)
+        plane.away_ms = range(self.now_ms, self.now_ms + fault.size)
+        self.after(fault.size, self.wake_workers)
+        return plane.name
+
+    def _store_full(self, fault: Fault) -> str:
+        """Let a store take nothing more: by its memory, which what is freed gives back, or by its
+        disk.
+        """
+        plane = self._pick_store(fault)
+        by_disk = bool(fault.pick & 256)
+
+        def set_full(is_full: bool) -> None:
+            for data in plane.own():
+                data.store.is_disk_full = by_disk and is_full
+                data.store.max_bytes = data.store.used_bytes() + 1 if is_full else None
+
+        set_full(True)
+        self.after(fault.size, lambda: set_full(False))
+        return f"{plane.name}, {'disk' if by_disk else 'memory'}"
+
+    def _cut_between_cells(self, fault: Fault) -> str:
+        """Cut the workers of a cell off from the store of another, in this direction only."""
+        names = [plane.name for plane in self.data_plane.planes()]
+        own = names[fault.pick % len(names)]
+        others = [each for each in names if each != own]
+        store = others[(fault.pick >> 4) % len(others)]
+        self._cuts[own, store] = range(self.now_ms, self.now_ms + fault.size)
+        self.after(fault.size, self.wake_workers)
+        return f"{own} from {store}"
+
+    def _store_restarts(self, fault: Fault) -> str:
+        """Restart a store that comes back whole: all connections to it are new."""
+        plane = self._pick_store(fault)
+        for data in plane.own():
+            self._restore(data, data.store.checkpoint())
+        self.wake_workers()
+        return plane.name
 
     def _redis_goes_back(self, fault: Fault) -> str:
         self._restore_later(fault.size)
@@ -389,7 +455,7 @@ class FaultyCluster(LocalCluster):
         return ""
 
     def _redis_emptied(self, fault: Fault) -> str:
-        for data in self.data_plane.all().values():
+        for data in self.data_plane.all():
             self._restore(data, LocalStore(data.store.max_bytes, data.id).checkpoint())
         self.wake_workers()
         return ""
@@ -398,11 +464,11 @@ class FaultyCluster(LocalCluster):
         """Put the data of all topologies back to those of now, once for each of these times from
         now.
         """
-        kept = [(data, data.store.checkpoint()) for data in self.data_plane.all().values()]
+        kept = [(data, data.store.checkpoint()) for data in self.data_plane.all()]
 
         def go_back() -> None:
             for data, checkpoint in kept:
-                if self.data_plane.all().get(data.id) is data:
+                if any(each is data for each in self.data_plane.all()):
                     self._restore(data, checkpoint)
             self.wake_workers()
 
@@ -410,4 +476,5 @@ class FaultyCluster(LocalCluster):
             self.after(ms, go_back)
 
     def _restore(self, data: TopologyData, checkpoint: dict[str, Any]) -> None:
-        data.store.restore({**checkpoint, "is_disk_full": data.store.is_disk_full})
+        kept = {"is_disk_full": data.store.is_disk_full, "max_bytes": data.store.max_bytes}
+        data.store.restore({**checkpoint, **kept})

@@ -31,10 +31,11 @@ from sparkstorm.model.worker_spec import WorkerSpec
 from sparkstorm.settings import EpochSettings, WorkerSettings
 from sparkstorm.supervisor.worker_memory import Usage
 from sparkstorm.testing.sim_data import DataPlane, TopologyData
-from sparkstorm.testing.sim_transport import SimTransport
+from sparkstorm.testing.sim_transport import SimForeign, SimTransport
 from sparkstorm.testing.simulated_time import SimulatedDeath, WorkerClock
 from sparkstorm.testing.simulation import Simulation
 from sparkstorm.transport.base import Transport
+from sparkstorm.transport.cells import CellsTransport
 from sparkstorm.worker.epoch import RandomIds
 from sparkstorm.worker.epoch_budget import Budget
 from sparkstorm.worker.main import exit_code_of
@@ -64,6 +65,9 @@ class WorkerServices(Protocol):
     patience_secs: float
     make_transport: MakeTransport | None
     lazy_keys: int
+
+    def reaches(self, place: str, store: str) -> bool:
+        """Return whether a worker reaches a store, its own or that of another cell."""
 
 
 class DrawnBudget(Budget):
@@ -137,6 +141,9 @@ class InProcessWorker:
         self._seen = -1
         self._has_begun = False  # whether the last step ran an epoch, and did not start the worker
         self._tasks: tuple[int, ...] = ()
+        # of the other cells of its topology, with the names of their stores
+        self._others: dict[int, tuple[str, TopologyData]] = {}
+        self._cells: CellsTransport | None = None
         self._post = threading.Event()
 
     @property
@@ -157,10 +164,14 @@ class InProcessWorker:
 
     def give(self, spec: WorkerSpec) -> None:
         """Turn a spare into the worker of that spec."""
-        self.spec, self.data = (
-            spec,
-            self._around.data_plane.at(spec.redis.name).of(spec.topology_id),
-        )
+        self.spec = spec
+        plane = self._around.data_plane
+        self.data = plane.at(spec.redis.name).of(spec.topology_id)
+        self._others = {
+            cell: (at.name, plane.at(at.name).of(spec.topology_id))
+            for cell, at in enumerate(spec.cells)
+            if cell != spec.cell
+        }
         self._tasks = tuple(spec.tasks())
         shadows = LiveShadows(spec, self.clock.now_ms, self._read_code, is_threaded=False)
         self.run = WorkerRun(
@@ -321,12 +332,7 @@ class InProcessWorker:
         reporter = _Reporter(
             self, self.clock, settings.error_interval_ms, settings.errors_per_interval
         )
-        make = self._around.make_transport
-        transport = (
-            make(self)
-            if make is not None
-            else SimTransport(self.data.store, self.clock, self.data.arrivals)
-        )
+        transport = self._transport()
         ids = RandomIds(simulation.random.getrandbits(63))
         budget = self._make_budget if self._around.draws_epochs else Budget
         return start_worker(
@@ -335,6 +341,23 @@ class InProcessWorker:
             ),
             budget,
         )
+
+    def _transport(self) -> Transport:
+        make = self._around.make_transport
+        own: Transport = (
+            make(self)
+            if make is not None
+            else SimTransport(self.data.store, self.clock, self.data.arrivals)
+        )
+        if not self._others:
+            return own
+        foreign = {cell: self._foreign(cell, *other) for cell, other in self._others.items()}
+        self._cells = CellsTransport(self.data.id, own, foreign, self.clock.now_ms)
+        return self._cells
+
+    def _foreign(self, cell: int, store: str, data: TopologyData) -> SimForeign:
+        is_away = lambda: not self._around.reaches(self.place, store)  # noqa: E731 - short, and used once
+        return SimForeign(data.store, cell, is_away, self.clock, data.arrivals)
 
     def _plan(self, spec: WorkerSpec) -> WorkerPlan:
         """The plan of a real worker, save that values are checked at every emit, as on the way to
@@ -358,12 +381,24 @@ class InProcessWorker:
         self._post.clear()
         self._seen = self._newest()
         self._has_begun, before = run.worker is not None, self._moved()
-        due_ms = run.step()
+        due_ms = self._tended(run.step())
         if run.exit_code is not None:
             self.send(Exiting(run.exit_code, "returned"))
             self.end(run.exit_code, "stopped")
         self.data.activity += before != self._moved()
         return due_ms
+
+    def _tended(self, due_ms: float | None) -> float | None:
+        """Let what is due between cells be done, as the wait of a process does; return when the
+        next step is due.
+        """
+        if self._cells is None or self.worker is None:
+            return due_ms
+        self._cells.wait(0)
+        in_ms = self._cells.due_in_ms
+        # At least a millisecond, or a store that is away would stop time.
+        dues = [] if in_ms is None else [self.clock.now_ms() + max(1.0, in_ms)]
+        return min([*dues, *([] if due_ms is None else [due_ms])], default=None)
 
     def _fail(self, fault: SparkStormError) -> None:
         code = exit_code_of(fault)
@@ -383,7 +418,8 @@ class InProcessWorker:
 
     def _newest(self) -> int:
         now_ms = self.clock.now_ms()
-        return sum(self.data.arrivals.newest(task, now_ms) for task in self._tasks)
+        arrivals = [self.data.arrivals, *(data.arrivals for _, data in self._others.values())]
+        return sum(each.newest(task, now_ms) for each in arrivals for task in self._tasks)
 
     def _has_busy_thread(self) -> bool:
         """Return whether a thread has rows and has posted no outcome: outcomes wait while the store

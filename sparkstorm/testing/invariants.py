@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from sparkstorm.acking.pending import open_messages
 from sparkstorm.errors import StoreUnavailableError
 from sparkstorm.model.roots import split
+from sparkstorm.model.tasks import cell_by_task
 from sparkstorm.model.topology import LATE_PREFIX
 from sparkstorm.model.tuples import Roots, each_root
 from sparkstorm.model.values.codec import Codec
@@ -16,6 +17,7 @@ from sparkstorm.tasks.held import unpack_held
 from sparkstorm.testing.components import FeederSpout
 from sparkstorm.testing.in_process_worker import InProcessWorker
 from sparkstorm.testing.local_cluster import LocalCluster
+from sparkstorm.testing.local_topology import unconsumed
 from sparkstorm.testing.sim_data import TopologyData
 from sparkstorm.transport.frames import ROWS, RowFrame, decode, kind_of
 from sparkstorm.transport.local import LocalStore
@@ -126,38 +128,67 @@ class Invariants:
 
     def __init__(self, cluster: LocalCluster) -> None:
         self._cluster = cluster
-        self._decoded: dict[str, tuple[bytes, Progress]] = {}
-        self._seen: dict[str, tuple[int, int, int]] = {}
+        self._decoded: dict[tuple[str, int], tuple[bytes, Progress]] = {}
+        self._seen: dict[str, list[tuple[int, int, int]]] = {}
+        self._order: dict[str, tuple[str, ...]] = {}
         self._rows = WaitingRows()
         self._component_by_task: dict[str, Mapping[int, str]] = {}
         self.checks = 0
 
     def __call__(self) -> None:
         """Check each topology in which something was committed since the last time."""
-        for data in self._cluster.data_plane.all().values():
-            seen = (data.arrivals.commits, data.store.generation, data.store.restores)
-            if seen != self._seen.get(data.id):
-                self._seen[data.id] = seen
+        cells: dict[str, list[TopologyData]] = {}
+        for data in self._cluster.data_plane.all():
+            cells.setdefault(data.id, []).append(data)
+        for topology_id, parts in cells.items():
+            seen = [
+                (each.arrivals.commits, each.store.generation, each.store.restores)
+                for each in parts
+            ]
+            if seen != self._seen.get(topology_id) and (
+                found := self._in_order(topology_id, parts)
+            ):
+                self._seen[topology_id] = seen
                 self.checks += 1
-                self._check(data)
+                self._check(found)
+
+    def _in_order(self, topology_id: str, parts: list[TopologyData]) -> list[TopologyData]:
+        """Return a topology's data by cell; none while the order is not known: ZooKeeper was away
+        all the time.
+        """
+        if len(self._cluster.data_plane.planes()) == 1:
+            return parts
+        with contextlib.suppress(StoreUnavailableError):
+            base = self._cluster.storm_state.read_base(topology_id)
+            if base is not None:
+                self._order[topology_id] = base.stores
+        plane = self._cluster.data_plane
+        return [plane.at(each).of(topology_id) for each in self._order.get(topology_id, ())]
 
     def forget(self) -> None:
         """Check everything the next time."""
         self._seen.clear()
 
-    def _check(self, data: TopologyData) -> None:
+    def _check(self, parts: list[TopologyData]) -> None:
         processes = [slot.process for slot in self._cluster.slots if slot.process is not None]
         live = [
-            process for process in processes if process.data is data and self._is_settled(process)
+            process
+            for process in processes
+            if any(process.data is each for each in parts) and self._is_settled(process)
         ]
-        self._rows.require_done(data.store, data.codec, self._check_roots(live))
-        if not data.has_inherited:
-            self._check_edges(data)
+        acked = self._check_roots(live)
+        components = self._components(parts[0].id) if len(parts) > 1 else {}
+        cells = cell_by_task(components, len(parts))
+        waiting = unconsumed([each.store for each in parts], cells)
+        for store in waiting:
+            self._rows.require_done(store, parts[0].codec, acked)
+        if not any(each.has_inherited for each in parts):
+            self._check_edges(parts, waiting)
         for process in live:
             assert process.worker is not None
             for task, spout in process.worker.task_set.spouts.items():
                 if process.worker.is_tracking:
-                    self._check_feeder(data, task, spout)
+                    self._check_feeder(process.data, task, spout)
 
     def _is_settled(self, process: InProcessWorker) -> bool:
         """Return whether a worker's memory is what the store holds: no commit under way, and the
@@ -193,17 +224,21 @@ class Invariants:
         """Return the owners' records, each decoded once."""
         found = []
         for owner, encoded in data.store.progress_by_owner.items():
-            known = self._decoded.get(owner)
+            known = self._decoded.get((owner, id(data.store)))
             if known is None or known[0] is not encoded:
-                known = self._decoded[owner] = (encoded, Progress.decode(encoded))
+                known = (encoded, Progress.decode(encoded))
+                self._decoded[owner, id(data.store)] = known
             found.append(known[1])
         return found
 
-    def _check_edges(self, data: TopologyData) -> None:
-        merged = merge(self._progress(data))
-        if merged.quarantined or not self._components(data.id):
+    def _check_edges(self, parts: list[TopologyData], stores: list[LocalStore]) -> None:
+        merged = merge(record for each in parts for record in self._progress(each))
+        components = self._components(parts[0].id)
+        if merged.quarantined or not components:
             return
-        waiting = self._rows.count(data.store, data.codec, self._components(data.id))
+        waiting = Counter[Edge]()
+        for store in stores:
+            waiting += self._rows.count(store, parts[0].codec, components)
         for edge, flow in merged.edges.items():
             there = waiting.pop(edge, 0)
             assert flow.sent == flow.consumed + there, (

@@ -22,7 +22,7 @@ from sparkstorm.checkpoint.restore import FROM_CHECKPOINT, Seeds
 from sparkstorm.client.readings import StoreSource
 from sparkstorm.client.savepoints import Source
 from sparkstorm.client.service import NimbusService
-from sparkstorm.client.submission import sow
+from sparkstorm.client.submission import CellsSeeding, sow
 from sparkstorm.cluster.base import StateStore
 from sparkstorm.cluster.local import LocalStateStore, LocalStateTree
 from sparkstorm.cluster.storm_state import StormState
@@ -49,7 +49,8 @@ from sparkstorm.testing.local_topology import LocalTopology, MomentReader
 from sparkstorm.testing.sim_data import DataPlane
 from sparkstorm.testing.sim_slot import KEY, Duty, SimNode, SimSlot
 from sparkstorm.testing.simulation import Simulation
-from sparkstorm.transport.local_reader import LocalReader, LocalSeeding
+from sparkstorm.transport.cells_reader import CellsReader
+from sparkstorm.transport.local_reader import LocalSeeding
 from sparkstorm.transport.progress import TaskCounts
 
 _FIRST_PORT = 6700
@@ -229,12 +230,15 @@ class LocalCluster:
         topology_id = self.service.submit(
             name, topology, own_conf, pack_topology(topology), seed=seed
         )
-        data = self._data(topology_id)
         self._settle(topology_id)
-        if data.failure is not None:
+        if failure := self._failure(topology_id):
             self.kill(name, 0)
-            raise data.failure
+            raise failure
         return topology_id
+
+    def _failure(self, topology_id: str) -> Exception | None:
+        """Return what ends every start of one of its workers."""
+        return next((each.failure for each in self._data(topology_id) if each.failure), None)
 
     def _sow(
         self,
@@ -244,8 +248,9 @@ class LocalCluster:
         component_by_task: Mapping[int, str],
     ) -> None:
         conf = {**self.conf, **own_conf}
-        data = self.data_plane.named_by(conf).of(topology_id)
-        sow(seeds, LocalSeeding(data.store), conf, component_by_task)
+        stores = [plane.of(topology_id).store for plane in self.data_plane.named_by(conf)]
+        seeding = CellsSeeding([LocalSeeding(each) for each in stores], component_by_task)
+        sow(seeds, seeding, conf, component_by_task)
 
     def kill(self, name: str | None = None, wait_secs: float | None = None) -> None:
         """End a topology as Storm does: spouts rest, the message timeout passes, workers stop, its
@@ -309,8 +314,9 @@ class LocalCluster:
     def _settle(self, topology_id: str) -> None:
         """Run until the slots match the assignment, or a component cannot be started."""
         view = self._view(topology_id)
-        data = self._data(topology_id)
-        self._run_until(lambda: view.is_placed() or data.failure is not None, _PLACED_MS)
+        self._run_until(
+            lambda: view.is_placed() or self._failure(topology_id) is not None, _PLACED_MS
+        )
 
     def close(self) -> None:
         """Stop every worker."""
@@ -329,7 +335,7 @@ class LocalCluster:
         self.deactivate(topology.name)
 
         def is_written() -> bool:
-            source = Source(topology.info_by_task, LocalReader(topology.store))
+            source = Source(topology.info_by_task, topology.reader())
             reasons[0] = source.write(folder, topology.name, overwrite)
             return not reasons[0]
 
@@ -417,7 +423,7 @@ class LocalCluster:
         """Raise the error that a worker has died of, when every other start would end the same, or
         that of a fed row that is refused.
         """
-        for data in self.data_plane.all().values():
+        for data in self.data_plane.all():
             if data.failure is not None and not self._is_lively:
                 failure = data.failure
                 data.failure = None
@@ -510,8 +516,12 @@ class LocalCluster:
             self.storm_state, self.service, self._reader, self.slot_conf, clock, is_read_only
         )
 
-    def _reader(self, topology_id: str) -> MomentReader:
-        return MomentReader(self._data(topology_id).store)
+    def _reader(self, topology_id: str) -> MomentReader | CellsReader:
+        return self._view(topology_id).reader()
+
+    def reaches(self, place: str, store: str) -> bool:
+        """Return whether a worker reaches a store: here always."""
+        return True
 
     # -- inside ------------------------------------------------------------------------------------
 

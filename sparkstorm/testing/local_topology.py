@@ -15,7 +15,7 @@ from sparkstorm.model.dead_letter import DeadLetter
 from sparkstorm.model.failure import Failure
 from sparkstorm.model.names import counted
 from sparkstorm.model.status import TopologyStatus
-from sparkstorm.model.tasks import tasks_by_component
+from sparkstorm.model.tasks import cell_by_task, tasks_by_component
 from sparkstorm.model.values.metric_values import MetricValue
 from sparkstorm.model.values.metric_values import merged as merged_metrics
 from sparkstorm.supervisor.slot_machine import LocalAssignment
@@ -23,7 +23,9 @@ from sparkstorm.supervisor.supervisor import part_of
 from sparkstorm.testing.sim_data import TopologyData
 from sparkstorm.testing.sim_slot import SimSlot
 from sparkstorm.testing.sim_transport import Arrivals
-from sparkstorm.transport.local import LocalStore
+from sparkstorm.transport.base import START, entry_order
+from sparkstorm.transport.cells_reader import CellsReader
+from sparkstorm.transport.local import LocalStore, TaskKeys
 from sparkstorm.transport.local_reader import LocalReader
 from sparkstorm.transport.progress import Progress, TaskCounts, merge
 from sparkstorm.worker.tasks.bolt_task import BoltTask
@@ -35,9 +37,37 @@ _SUMMED = [field.name for field in fields(TaskCounts) if field.name not in _GAUG
 class MomentReader(LocalReader):
     """Reader for a sampler: between two steps of a simulation nothing is committed."""
 
+    is_one_moment = True
+
+    def newest_step(self) -> int:
+        """Return the number of the store's newest write."""
+        return self._store.step
+
     def progress_and_backlog(self) -> tuple[dict[str, bytes], dict[int, int]]:
         """Return both as of one moment."""
         return self.progress(), self.backlog()
+
+
+def unconsumed(stores: Sequence[LocalStore], cells: Mapping[int, int]) -> list[LocalStore]:
+    """Return the stores of a topology's cells with what waits in them; the entries that cells have
+    consumed from each other, and which stay a while, are left out. `cells`: the cell of each task.
+    """
+    if len(stores) == 1:
+        return list(stores)
+    found = []
+    for cell, store in enumerate(stores):
+        view = LocalStore()
+        for task, keys in store.task_keys.items():
+            at = cells.get(task, cell)
+            if at == cell:
+                view.task_keys[task] = keys
+                continue
+            cursor = stores[at].task(task).foreign.get(cell, START)
+            done = entry_order(cursor.entry)[0]
+            stream = [each for each in keys.stream if each[0] > done]
+            view.task_keys[task] = TaskKeys(stream=stream, cursor=cursor)
+        found.append(view)
+    return found
 
 
 class LocalTopology:
@@ -48,7 +78,7 @@ class LocalTopology:
         topology_id: str,
         name: str,
         state: StormState,
-        data: Callable[[str], TopologyData],
+        data: Callable[[str], Sequence[TopologyData]],
         slots: Sequence[SimSlot],
     ) -> None:
         self.id = topology_id
@@ -64,13 +94,36 @@ class LocalTopology:
 
     @property
     def data(self) -> TopologyData:
-        """Its part of the simulated Redis."""
+        """Its part of the simulated Redis, or that of its first cell."""
+        return self.parts[0]
+
+    @property
+    def parts(self) -> Sequence[TopologyData]:
+        """Its parts of the simulated Redis, one for each cell."""
         return self._data(self.id)
 
     @property
+    def cells(self) -> Mapping[int, int]:
+        """Return the cell of each task."""
+        return cell_by_task(self.component_by_task, len(self.parts))
+
+    def reader(self) -> MomentReader | CellsReader:
+        """Return what a client would read its data with."""
+        readers = [MomentReader(part.store) for part in self.parts]
+        if len(readers) == 1:
+            return readers[0]
+        names = [str(cell) for cell in range(len(readers))]
+        return CellsReader(readers, names, lambda: self.component_by_task)
+
+    @property
     def store(self) -> LocalStore:
-        """Return what Redis would hold."""
+        """Return what Redis would hold, that of its first cell where it has several."""
         return self.data.store
+
+    @property
+    def stores(self) -> list[LocalStore]:
+        """Return what the Redis of each cell would hold."""
+        return [part.store for part in self.parts]
 
     @property
     def arrivals(self) -> Arrivals:
@@ -80,12 +133,12 @@ class LocalTopology:
     @property
     def activity(self) -> int:
         """A number that grows with every step in which anything was emitted or sent."""
-        return self.data.activity
+        return sum(part.activity for part in self.parts)
 
     @property
     def errors(self) -> list[Failure]:
         """Return what its components have reported or raised."""
-        return self.data.errors
+        return [error for part in self.parts for error in part.errors]
 
     @property
     def is_active(self) -> bool:
@@ -187,13 +240,18 @@ class LocalTopology:
 
     def progress(self) -> Progress:
         """All workers' committed counts as one."""
-        return merge(Progress.decode(data) for data in self.store.progress_by_owner.values())
+        return merge(
+            Progress.decode(data)
+            for store in self.stores
+            for data in store.progress_by_owner.values()
+        )
 
     def dead_letters(self) -> list[DeadLetter]:
         """Inputs that were given up."""
         return [
             DeadLetter.decode(self.data.codec, data)
-            for _, data in LocalReader(self.store).parked(10_000)
+            for store in self.stores
+            for _, data in LocalReader(store).parked(10_000)
         ]
 
     def waiting(self) -> list[str]:
@@ -202,7 +260,8 @@ class LocalTopology:
         found += [phrase for slot in self.workers for phrase in _waiting_in(slot)]
         return found + [
             f"{len(keys.stream)} frames in the stream of task {task}"
-            for task, keys in self.store.task_keys.items()
+            for store in unconsumed(self.stores, self.cells)
+            for task, keys in store.task_keys.items()
             if keys.stream
         ]
 

@@ -4,7 +4,7 @@ its workers have reported.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from sparkstorm.blobs.topology_code import open_topology
@@ -44,6 +44,7 @@ class DataPlane:
 
     def __init__(self, max_bytes: int | None = None, name: str = "", *others: str) -> None:
         self.name = name
+        self.away_ms = range(0)  # times at which the store does not answer
         self.others = {each: DataPlane(max_bytes, each) for each in others}
         self._max_bytes = max_bytes
         self._by_id: dict[str, TopologyData] = {}
@@ -63,34 +64,44 @@ class DataPlane:
         """Return the plane of a store; the home store's for any name that is not another's."""
         return self.others.get(store, self)
 
-    def named_by(self, conf: Mapping[str, Any]) -> DataPlane:
-        """Return the plane of the store that a topology's configuration names, else the home
+    def named_by(self, conf: Mapping[str, Any]) -> Sequence[DataPlane]:
+        """Return the planes of the stores that a topology's configuration names, else the home
         store's.
         """
-        return self.at(SubmissionSettings.of(conf).store or "")
+        settings = SubmissionSettings.of(conf)
+        named = settings.store or ""
+        return [self.at(each) for each in (named.split(",") if settings.cells > 1 else [named])]
 
-    def finder(self, state: StormState) -> Callable[[str], TopologyData]:
-        """Return what finds a topology's data in the store that its base names."""
+    def finder(self, state: StormState) -> Callable[[str], Sequence[TopologyData]]:
+        """Return what finds a topology's data in the stores that its base names, one for each
+        cell.
+        """
 
-        def find(topology_id: str) -> TopologyData:
+        def find(topology_id: str) -> Sequence[TopologyData]:
             base = state.read_base(topology_id) if self.others else None
-            return self.at(base.store if base else "").of(topology_id)
+            return [self.at(each).of(topology_id) for each in (base.stores if base else ("",))]
 
         return find
 
-    def all(self) -> Mapping[str, TopologyData]:
-        """Data by topology id, in all stores."""
-        return {
-            each: data
-            for plane in (self, *self.others.values())
-            for each, data in plane._by_id.items()
-        }
+    def planes(self) -> Sequence[DataPlane]:
+        """Return the planes of all stores, the home store's first."""
+        return (self, *self.others.values())
+
+    def own(self) -> Sequence[TopologyData]:
+        """The data of all topologies in this store."""
+        return list(self._by_id.values())
+
+    def all(self) -> Sequence[TopologyData]:
+        """The data of all topologies in all stores."""
+        return [data for plane in self.planes() for data in plane.own()]
+
+    def is_away(self, now_ms: int) -> bool:
+        """Return whether the store does not answer."""
+        return now_ms in self.away_ms
 
     def stores_of(self, topology_id: str) -> list[str]:
         """Return the names of the stores that hold data of a topology."""
-        return [
-            plane.name for plane in (self, *self.others.values()) if topology_id in plane._by_id
-        ]
+        return [plane.name for plane in self.planes() if topology_id in plane._by_id]
 
     def open(self, code: bytes, key: str) -> Opened:
         """A topology's code; instances are made afresh, the topology itself is read once."""

@@ -25,6 +25,7 @@ from sparkstorm.supervisor.slot_sync import SlotStores, SlotSync
 from sparkstorm.supervisor.supervisor import Supervisor, SupervisorDuties
 from sparkstorm.supervisor.topology_master import TopologyMaster
 from sparkstorm.testing.in_process_worker import InProcessWorker, WorkerServices
+from sparkstorm.testing.sim_data import DataPlane
 from sparkstorm.testing.simulated_time import WorkerClock
 from sparkstorm.testing.simulation import Simulation
 from sparkstorm.worker.worker import Worker
@@ -73,20 +74,23 @@ class SimNode:
 
 
 class SimProbe:
-    """The way of a node to Redis."""
+    """The way of a node to a store."""
 
-    def __init__(self, node: SimNode, now_ms: Callable[[], int]) -> None:
+    def __init__(self, node: SimNode, store: DataPlane, now_ms: Callable[[], int]) -> None:
         self._node = node
+        self._store = store
         self._now_ms = now_ms
 
     def away(self) -> tuple[int, str]:
-        """Return for how many milliseconds it has been cut, and why."""
+        """Return for how many milliseconds it has been cut, or the store away, and why."""
         now_ms = self._now_ms()
-        return (
-            (max(1, now_ms - self._node.cut_ms.start), "the network is cut")
-            if self._node.is_cut(now_ms)
-            else (0, "")
-        )
+        for times, words in (
+            (self._node.cut_ms, "the network is cut"),
+            (self._store.away_ms, "it does not answer"),
+        ):
+            if now_ms in times:
+                return max(1, now_ms - times.start), words
+        return 0, ""
 
     def close(self) -> None:
         """Do nothing: there is no process to end."""
@@ -317,11 +321,12 @@ class SimSlot:
             worker_timeout_ms=settings.worker_timeout_ms,
             resources=settings.resources,
         )
-        probe = SimProbe(self.node, self._around.simulation.clock.now_ms)
-        others = self._around.data_plane.others
-        supervisor = Supervisor(
-            duties, storage, state, probe=probe, other_probes=dict.fromkeys(others, probe)
+        now_ms = self._around.simulation.clock.now_ms
+        probe, *of_others = (
+            SimProbe(self.node, plane, now_ms) for plane in self._around.data_plane.planes()
         )
+        others = dict(zip(self._around.data_plane.others, of_others, strict=True))
+        supervisor = Supervisor(duties, storage, state, probe=probe, other_probes=others)
         master = TopologyMaster(state, settings.task_heartbeat_ms)
         blobs = BlobStore(state, self._around.bytes_store, KEY)
         return SlotStores(state, blobs, supervisor, master=master, has_several=bool(others))

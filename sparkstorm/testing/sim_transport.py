@@ -5,7 +5,7 @@ and with faults of commits.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import Any, Protocol
 
@@ -13,6 +13,7 @@ from sparkstorm.errors import StoreFullError, StoreUnavailableError
 from sparkstorm.testing.simulated_time import SimulatedDeath, WorkerClock
 from sparkstorm.transport.base import Claim, Commit, Entry, Expected, Pressure
 from sparkstorm.transport.local import LocalStore, LocalTransport
+from sparkstorm.transport.local_foreign import LocalForeign
 
 
 class Arrivals:
@@ -38,6 +39,12 @@ class Arrivals:
         while waiting and waiting[0][1] <= now_ms:
             waiting.popleft()
         return waiting[0][0] - 1 if waiting else self._store.task(task).last_number
+
+    def arrived(self, task: int, after: str, now_ms: int) -> int:
+        """Count the entries behind an id that have arrived."""
+        newest = self.newest(task, now_ms)
+        read = int(after.partition("-")[0])
+        return sum(read < number <= newest for number, _ in self._store.task(task).stream)
 
     def note_claim(self, token_by_task: Mapping[int, int]) -> None:
         """Take in the owners of tasks from now on."""
@@ -108,10 +115,33 @@ class SimTransport(LocalTransport):
         found = super().poll({}, count)  # asks whether the store is behind its owner
         now_ms = self.clock.now_ms()
         for task, entry in after.items():
-            newest = self.arrivals.newest(task, now_ms)
-            read = int(entry.partition("-")[0])
-            arrived = sum(read < number <= newest for number, _ in self._store.task(task).stream)
-            if arrived:
+            if arrived := self.arrivals.arrived(task, entry, now_ms):
+                found += super().poll({task: entry}, min(count, arrived))
+        return found
+
+
+class SimForeign(LocalForeign):
+    """A LocalForeign whose entries can be read at the moment at which they arrive, as those of a
+    SimTransport.
+    """
+
+    def __init__(
+        self,
+        store: LocalStore,
+        cell: int,
+        is_away: Callable[[], bool],
+        clock: WorkerClock,
+        arrivals: Arrivals,
+    ) -> None:
+        super().__init__(store, cell, is_away)
+        self._clock = clock
+        self._arrivals = arrivals
+
+    def poll(self, after: Mapping[int, str], count: int) -> Sequence[Entry]:
+        found = list(super().poll({}, count))  # asks whether what was read is still there
+        now_ms = self._clock.now_ms()
+        for task, entry in after.items():
+            if arrived := self._arrivals.arrived(task, entry, now_ms):
                 found += super().poll({task: entry}, min(count, arrived))
         return found
 

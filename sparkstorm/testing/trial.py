@@ -57,6 +57,8 @@ class Subject:
     sources: Mapping[str, Rows] = field(default_factory=dict)
     conf: Mapping[str, Any] = field(default_factory=dict)
     check: Callable[[FaultyCluster, str], None] | None = None
+    # names of the cluster's stores; with several, faults meet single ones too
+    stores: tuple[str, ...] = ("",)
 
 
 @dataclass(frozen=True)
@@ -168,7 +170,7 @@ class Trial:
         self._reference = reference
         self._chance = random.Random(seed)
         self._conf = {**_drawn_conf(self._chance), **subject.conf}
-        self.cluster = FaultyCluster(seed, faults, {})
+        self.cluster = FaultyCluster(seed, faults, {}, stores=subject.stores)
         topology = subject.make()
         self.feeders = {
             spout: FeederSpout(topology.components[spout].streams) for spout in subject.sources
@@ -393,9 +395,9 @@ class Trial:
             return [f"topology {MAIN} is gone"]
         found = [f"{each} has left traces" for each in sorted(state.known_ids() - set(ids))]
         found += [
-            f"data of {each} are left"
-            for each, data in cluster.data_plane.all().items()
-            if each not in ids and data.store.holds_data()
+            f"data of {data.id} are left"
+            for data in cluster.data_plane.all()
+            if data.id not in ids and data.store.holds_data()
         ]
         found += [f"a hot deploy of {each} is not finished" for each in state.deploy_names()]
         offers = {each: state.read_supervisor(each) for each in state.supervisor_ids()}
@@ -456,10 +458,11 @@ class Trial:
         assert letters == reference.num_dead_letters, (
             f"{letters} dead letters, {reference.num_dead_letters} in an unharmed run"
         )
-        assert not topology.store.quarantine, "frames were put into quarantine"
-        assert not any(keys.held for keys in topology.store.task_keys.values()), (
-            "inputs are held that nobody waits for"
-        )
+        for store in topology.stores:
+            assert not store.quarantine, "frames were put into quarantine"
+            assert not any(keys.held for keys in store.task_keys.values()), (
+                "inputs are held that nobody waits for"
+            )
 
     def _check_targets(self, reference: Reference) -> None:
         """Check that no row is missing in a target, and none is there twice, unless Redis has lost
@@ -480,9 +483,7 @@ class Trial:
                     where
                 )
                 said = [
-                    error.text
-                    for data in self.cluster.data_plane.all().values()
-                    for error in data.errors
+                    error.text for data in self.cluster.data_plane.all() for error in data.errors
                 ]
                 assert any("Redis has lost" in text for text in said), (
                     f"{where}, and nothing was said"

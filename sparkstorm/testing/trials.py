@@ -14,7 +14,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkstorm.model.topology import DEFAULT_STREAM, Topology
-from sparkstorm.testing.faults import KINDS, Fault, Kind, Scale, Trigger, draw_faults, kinds_named
+from sparkstorm.testing.faults import (
+    KINDS,
+    STORE_KINDS,
+    Fault,
+    Kind,
+    Scale,
+    Trigger,
+    draw_faults,
+    kinds_named,
+)
 from sparkstorm.testing.trial import DURATION_MS, Reference, Rows, Subject, Trial
 
 
@@ -74,9 +83,9 @@ def simulate(
     listed = list(seeds)
     _check(subject, listed)
     with quietly():
-        trials = Trials(
-            subject, tuple(KINDS) if kinds is None else kinds_named(kinds), most_faults, only
-        )
+        every = KINDS if len(subject.stores) == 1 else (*KINDS, *STORE_KINDS)
+        chosen = every if kinds is None else kinds_named(kinds)
+        trials = Trials(subject, chosen, most_faults, only)
         failed = _first_failure(trials, listed, processes)
         if failed is not None:
             raise SimulationError(trials.explain(failed, name))

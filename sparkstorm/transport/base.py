@@ -227,6 +227,8 @@ class TaskInputs:
     cursor: Cursor
     held: Mapping[str, bytes]
     entries: Sequence[tuple[str, bytes]]
+    # what waits in the stores of other cells, with the cursors there
+    foreign: Sequence[TaskInputs] = ()
 
 
 @dataclass(frozen=True, slots=True)

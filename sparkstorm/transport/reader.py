@@ -47,6 +47,9 @@ def is_kept_in(address: RedisAddress, topology_id: str, patience_s: float = 5.0)
 class RedisReader:
     """One topology's keys, seen from outside its workers."""
 
+    is_one_moment = True
+    """Whether the counts are of one moment: those of one store are."""
+
     def __init__(
         self,
         address: RedisAddress,
@@ -89,6 +92,11 @@ class RedisReader:
         raise StoreUnavailableError(
             f"{self._topology_id} commits faster than its counts can be read: look again"
         )
+
+    def newest_step(self) -> int:
+        """Return the number of the store's newest write."""
+        key = self._keys("steps")
+        return read_number(self._link.ask(("HGET", key, "ended"))[0] or 0, key)
 
     def record(self, task: int) -> TaskRecord:
         """Return what the store keeps of a task."""

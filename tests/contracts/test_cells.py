@@ -17,9 +17,12 @@ from sparkstorm.errors import (
     StoreRolledBackError,
 )
 from sparkstorm.model.values.codec import Codec
+from sparkstorm.testing.local_topology import MomentReader
 from sparkstorm.transport.base import START, Commit, Cursor, Entry, Expected, Passed
 from sparkstorm.transport.cells import STAY_MS, TELL_EVERY_MS
+from sparkstorm.transport.cells_reader import CellsReader
 from sparkstorm.transport.frames import SettledRoots, encode_settled
+from sparkstorm.transport.progress import Progress
 from tests.contracts.benches import Bench, LocalBench, RedisBench, in_cell
 from tests.waiting import wait_until
 
@@ -477,3 +480,116 @@ def test_a_look_that_takes_as_long_as_entries_stay_says_nothing(cells: Cells) ->
     receiver.transport._now_ms = lambda: next(clock)
     assert receiver.transport.oldest_waiting_ms(floor_ms=5) == 5
     assert receiver.transport.oldest_waiting_ms(floor_ms=5) == 700
+
+
+# -- the reader of all cells
+
+
+def reader_of(cells: Cells) -> CellsReader:
+    """Return a reader over all stores, in which TASK is in the first cell and task 1 in the last."""
+    count = len(cells.benches)
+    components = {**{-n: f"filler{n}" for n in range(count - 1)}, 1: "s", TASK: "t"}
+    found = [
+        MomentReader(bench.store) if isinstance(bench, LocalBench) else bench.reader()
+        for bench in cells.benches
+    ]
+    return CellsReader(found, [f"s{cell}" for cell in range(count)], lambda: components)
+
+
+def test_a_reader_finds_what_belongs_to_a_task_and_what_waits_for_it(cells: Cells) -> None:
+    sender, receiver = pair(cells)
+    own = Owner(cells, 0, "own", (2,))
+    reader = reader_of(cells)
+    own.send(b"own")
+    sender.send(b"aa", b"bbb", b"c")
+    sender.commit(journal=[(1, b"of the sender")])
+    found = [each for each in receiver.read(4) if each.cell is not None]
+    receiver.consume(found[:1], journal=[(TASK, b"delta")])
+    waiting = reader.inputs(TASK, 10)
+    assert [data for _, data in waiting.entries] == [b"own"]
+    assert [[data for _, data in each.entries] for each in waiting.foreign][-1] == [b"bbb", b"c"]
+    assert waiting.foreign[-1].cursor == Cursor(found[0].id, 0)
+    assert (reader.record(1).journal, reader.record(TASK).journal) == (
+        [b"of the sender"],
+        [b"delta"],
+    )
+    cells.later()
+    receiver.tend()
+    assert reader.backlog()[TASK] == len(b"own") + len(b"bbb") + len(b"c")
+
+
+def test_counts_of_an_owner_that_was_in_two_cells_are_both_there(cells: Cells) -> None:
+    last = len(cells.benches) - 1
+    older, newer = Progress(now_ms=5).encode(), Progress(now_ms=9).encode()
+    Owner(cells, 0, "n:1", (TASK,)).commit(progress=newer)
+    Owner(cells, last, "n:1", (1,)).commit(progress=older)
+    reader = reader_of(cells)
+    progress, backlog = reader.progress_and_backlog()
+    assert sorted(progress.values()) == sorted([older, newer]) and progress["n:1"] == newer
+    assert reader.progress() == progress and backlog == reader.backlog()
+    assert reader.is_one_moment
+
+
+def test_counts_of_stores_that_are_written_meanwhile_are_not_said_to_be_of_one_moment(
+    cells: Cells,
+) -> None:
+    sender, _ = pair(cells)
+    reader = reader_of(cells)
+    last: Any = reader._readers[-1]
+    look = last.progress_and_backlog
+
+    def meanwhile() -> Any:
+        sender.send(b"x")
+        return look()
+
+    last.progress_and_backlog = meanwhile
+    assert reader.progress_and_backlog()[1][TASK] == 3
+    assert not reader.is_one_moment
+
+
+def test_dead_letters_of_all_cells_are_read_put_back_and_dropped_by_their_ids(
+    cells: Cells,
+) -> None:
+    sender, receiver = pair(cells)
+    receiver.commit(parked=[b"r1", b"r2"])
+    sender.commit(parked=[b"s1", b"s2"])
+    reader = reader_of(cells)
+    found = reader.parked(10)
+    assert [data for _, data in found] == [b"r1", b"r2", b"s1", b"s2"]
+    ids = {data: id for id, data in found}
+    assert ids[b"r1"].endswith("@s0") and ids[b"s1"].endswith(f"@s{sender.cell}")
+    assert reader.parked(3) == found[:3] and reader.parked(10, ids[b"r2"]) == found[2:]
+    assert reader.parked(1, ids[b"r1"]) == found[1:2]
+    assert reader.letters([ids[b"s2"], ids[b"r1"], "5-5@moon", "x"]) == {
+        ids[b"s2"]: b"s2",
+        ids[b"r1"]: b"r1",
+    }
+    back = [(ids[b"r1"], TASK, b"frame r"), (ids[b"s1"], 1, b"frame s"), ("9-9@s0", TASK, b"no")]
+    assert sorted(reader.put_back(back)) == sorted([ids[b"r1"], ids[b"s1"]])
+    assert cells.benches[0].frames(TASK) == [b"frame r"]
+    assert cells.benches[-1].frames(1) == [b"frame s"]
+    assert reader.drop_dead_letter(ids[b"s2"]) and not reader.drop_dead_letter(ids[b"s2"])
+    assert not reader.drop_dead_letter("1-1@moon")
+    assert (reader.count_dead_letters(), reader.drop_dead_letters()) == (1, 1)
+
+
+def test_a_tap_is_open_in_all_stores_and_read_from_each_once(cells: Cells) -> None:
+    sender, receiver = pair(cells)
+    reader = reader_of(cells)
+    last = reader.open_tap("t:default")
+    for owner, rows in ((receiver, [b"r1"]), (sender, [b"s1", b"s2"])):
+        assert owner.transport.open_taps(["t:default"]) == {"t:default"}
+        owner.transport.show({"t:default": rows})
+    found = reader.samples("t:default", last)
+    assert [data for _, data in found] == [b"r1", b"s1", b"s2"]
+    assert reader.samples("t:default", found[-1][0]) == []
+    receiver.transport.show({"t:default": [b"r2"]})
+    assert [data for _, data in reader.samples("t:default", found[-1][0])] == [b"r2"]
+
+
+def test_a_topology_ends_in_all_its_stores(cells: Cells) -> None:
+    sender, receiver = pair(cells)
+    reader_of(cells).delete()
+    for owner in (sender, receiver):
+        with pytest.raises(FencedError):
+            owner.claim()

@@ -15,9 +15,9 @@ from sparkstorm.model.tuples import Source
 from sparkstorm.model.values.codec import Codec
 from sparkstorm.testing import FeederSpout
 from sparkstorm.testing.invariants import WaitingRows, acked_roots
-from sparkstorm.transport.base import START, Commit, Cursor, Entry, Passed, entry_order
+from sparkstorm.testing.local_topology import unconsumed
+from sparkstorm.transport.base import Commit, Cursor, Entry, Passed
 from sparkstorm.transport.frames import encode_rows
-from sparkstorm.transport.local import LocalStore, TaskKeys
 from sparkstorm.transport.progress import Progress, merge
 from sparkstorm.worker.tasks.inbox import Inbox
 from sparkstorm.worker.worker import Worker
@@ -97,20 +97,6 @@ class Topology(Workers):
             self.deaths += 1
             self.workers[cell] = self.start(cell)
 
-    def waiting(self, cell: int) -> LocalStore:
-        """Return a store without what its receivers in other cells have consumed."""
-        found = LocalStore()
-        for task, keys in self.stores[cell].task_keys.items():
-            home = self.cell_of[task]
-            if home == cell:
-                found.task_keys[task] = keys
-                continue
-            cursor = self.stores[home].task(task).foreign.get(cell, START)
-            done = entry_order(cursor.entry)[0]
-            stream = [each for each in keys.stream if each[0] > done]
-            found.task_keys[task] = TaskKeys(stream=stream, cursor=cursor)
-        return found
-
     @property
     def words(self) -> dict[Any, Any]:
         """Return the counts of all words, in the states of the running workers."""
@@ -140,8 +126,8 @@ def test_acks_states_and_counts_are_exact_over_deaths_outages_and_restarts(
         if turn % 10 == 0:
             spouts = [spout for w in topology.workers for spout in w.task_set.spouts.values()]
             acked = {root for spout in spouts for root in acked_roots(spout)}
-            for cell in range(cells):
-                rows.require_done(topology.waiting(cell), Codec(), acked)
+            for store in unconsumed(topology.stores, topology.cell_of):
+                rows.require_done(store, Codec(), acked)
         if turn > 400 and topology.spout.num_open == 0:
             break
     assert topology.deaths
