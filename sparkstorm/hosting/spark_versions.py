@@ -36,7 +36,7 @@ def version_of(text: str) -> tuple[int, ...]:
 
 VERSION: Final = version_of(pyspark.__version__)
 # the converters to Arrow; older ones take UTC for times with a zone
-_NAMES_TIMEZONE: Final = VERSION >= (4, 2, 1)
+_NAMES_TIMEZONE: Final = VERSION >= (4, 2)
 _BITS: Final = 0xFFFFFFFF
 _PORT: Final = re.compile(r":\d+$")
 # RDDs in one union: a task's closure names each of them. 8 would need half as many levels more.
