@@ -51,7 +51,7 @@ class CountBy(Count):
 
 def build(input, gate):
     builder = TopologyBuilder()
-    builder.set_spout("lines", GatedLines(find_files(input), gate))
+    builder.set_spout("lines", GatedLines(find_files(input), gate, rest_s=0.002))
     builder.set_bolt("split", SplitBy(), parallelism=4).shuffle_grouping("lines")
     builder.set_bolt("count", CountBy(), parallelism=4).fields_grouping("split", "word")
     return builder.build()

@@ -7,6 +7,7 @@ how often that file was read.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,16 +23,22 @@ _MARKER = "end-of-file:"
 class GatedLines(FileLines):
     """FileLines that begins again after its last file, until the file `gate` exists; then the pass
     under way is the last.
+
+    `rest_s`: seconds that it sleeps before each line, for a test that needs work at any time but
+    no load: without a rest the topology takes all the processors that there are.
     """
 
-    def __init__(self, files: Sequence[tuple[str, int]], gate: str) -> None:
+    def __init__(self, files: Sequence[tuple[str, int]], gate: str, rest_s: float = 0.0) -> None:
         super().__init__(files)
         self._gate = gate
+        self._rest_s = rest_s
 
     def next_tuple(self) -> None:
         """Emit a line, and a marker for each file that ended before it; begin again after the last
         file.
         """
+        if self._rest_s:
+            time.sleep(self._rest_s)
         ended_from = self._at
         super().next_tuple()
         for number in range(ended_from, self._at):
