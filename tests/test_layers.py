@@ -129,8 +129,9 @@ DRIVER_LIBRARIES = {"redis", "kazoo"}
 # the entry points parse arguments and read files, and tests run without Spark, before they import
 # what brings Spark along
 LAZY_WITHIN: dict[str, str | tuple[str, ...]] = {
-    # the checks of doctor work where pyspark is not installed
-    "app": ("sparkstorm.app.", "sparkstorm.hosting.spark"),
+    # the checks of doctor work where pyspark is not installed; a job is read and shown without the
+    # clients of stores, which what submits needs
+    "app": ("sparkstorm.app.", "sparkstorm.hosting.spark", "sparkstorm.client.submission"),
     # what submits, writes savepoints, packs code or puts tuples back: who only looks starts without
     # it
     "client": (

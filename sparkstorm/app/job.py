@@ -13,10 +13,9 @@ from typing import Any
 from sparkstorm.app.exit_status import guarded
 from sparkstorm.app.job_file import JobFile, make_topology, read_job_file, topology_conf
 from sparkstorm.app.job_options import add_options
-from sparkstorm.client.connect import VARIABLE
-from sparkstorm.client.submission import prepare
 from sparkstorm.config import parse_override, unsupported_among
 from sparkstorm.errors import InvalidConfigError
+from sparkstorm.stores.contexts import VARIABLE
 from sparkstorm.stores.passwords import exposed
 
 EXITS = "exit status: 0 all done, 1 failed, 3 done but tuples were parked, 4 done but Redis had lost data, 130 stopped from outside"
@@ -49,6 +48,8 @@ def perform(options: argparse.Namespace) -> int:
 
     topology, by_value = make_topology(job)
     # what Nimbus would refuse needs no Spark
+    from sparkstorm.client.submission import prepare
+
     prepare(job.name, job.name, topology, topology_conf(job), job.conf.as_dict())
     cluster = options.cluster or os.environ.get(VARIABLE)
     is_json = getattr(options, "output", "") == "json"

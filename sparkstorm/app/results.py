@@ -8,12 +8,11 @@ import csv
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from sparkstorm.api.columns import arrow_type
 from sparkstorm.api.components import Stateful
 from sparkstorm.api.context import TopologyContext
-from sparkstorm.client.handle import TopologyHandle
 from sparkstorm.connectors.file_sinks import FileSink, read_arrow_schema
 from sparkstorm.connectors.sql_sink import SqlSink
 from sparkstorm.errors import InvalidConfigError, InvalidTopologyError
@@ -22,6 +21,9 @@ from sparkstorm.model.strict import named_errors, one_of, read_as, whole
 from sparkstorm.model.topology import DEFAULT_STREAM, Component, Grouping, Subscription, Topology
 from sparkstorm.model.values.column_types import parse_type
 from sparkstorm.model.values.tagged import to_json
+
+if TYPE_CHECKING:
+    from sparkstorm.client.handle import TopologyHandle
 
 DEAD_LETTERS = "dead-letters.jsonl"
 RESULT_FORMATS = ("jsonl", "csv", "parquet", "table")

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from sparkstorm.app.exit_status import INTERRUPTED, OK, guarded, leave
 from sparkstorm.app.job import say_warnings
 from sparkstorm.app.job_options import add_overrides
-from sparkstorm.client.connect import VARIABLE
 from sparkstorm.cluster.nimbus_state import DriverInfo
 from sparkstorm.config import Conf, load_conf, merge, parse_override
 from sparkstorm.errors import SparkStormError, StoreUnavailableError
@@ -27,6 +26,7 @@ from sparkstorm.model.status import TopologyStatus
 from sparkstorm.settings import DriverSettings
 from sparkstorm.stores.addresses import connection_path, not_configured
 from sparkstorm.stores.connection import read_only_path
+from sparkstorm.stores.contexts import VARIABLE
 
 if TYPE_CHECKING:
     from sparkstorm.app.cluster import Cluster

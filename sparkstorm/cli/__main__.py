@@ -163,7 +163,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     run: Verb = arguments.run
     try:
         if getattr(arguments, "context", None):
-            from sparkstorm.client.contexts import file_of_context
+            from sparkstorm.stores.contexts import file_of_context
 
             arguments.cluster = file_of_context(arguments.context)
         return run(arguments)

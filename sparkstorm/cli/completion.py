@@ -148,8 +148,8 @@ def _file_of_context(context: str) -> str:
     """Return the path of a context's connection file; one that is not there for a context that is
     none.
     """
-    from sparkstorm.client.contexts import file_of_context
     from sparkstorm.errors import SparkStormError
+    from sparkstorm.stores.contexts import file_of_context
 
     try:
         return file_of_context(context)
@@ -168,8 +168,8 @@ def live_names(metavar: str, topology: str | None, file: str | None) -> Iterable
     if metavar not in ("NAME", "CONTEXT", "ID", "COMPONENT", "COMPONENT=N", "NODE:PORT", "HOST"):
         return ()
     from sparkstorm.client import connect
-    from sparkstorm.client.contexts import read_contexts
     from sparkstorm.errors import SparkStormError
+    from sparkstorm.stores.contexts import read_contexts
 
     try:
         if metavar == "CONTEXT":

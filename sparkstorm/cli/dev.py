@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sparkstorm.app.job_options import add_overrides
-from sparkstorm.client.connect import VARIABLE
 from sparkstorm.config import merge, parse_override
 from sparkstorm.embedded.process import refuse_busy
 from sparkstorm.errors import InvalidConfigError
 from sparkstorm.stores.addresses import connection_path
+from sparkstorm.stores.contexts import VARIABLE
 from sparkstorm.stores.folders import discard_folder, own_folder
 
 if TYPE_CHECKING:

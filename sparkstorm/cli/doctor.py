@@ -63,7 +63,7 @@ def check_machine(arguments: argparse.Namespace) -> int:
     cluster that is named.
     """
     from sparkstorm.app.machine_checks import findings
-    from sparkstorm.client.connect import named
+    from sparkstorm.stores.contexts import named
 
     conf = merge(load_conf(arguments.conf) if arguments.conf else {})
     path = None if arguments.conf else named(arguments.cluster)

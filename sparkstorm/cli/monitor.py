@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sparkstorm.cli.common import (
     NAME_HELP,
@@ -24,10 +24,10 @@ from sparkstorm.cli.common import (
     write_json,
 )
 from sparkstorm.errors import InvalidConfigError, NotAliveError, StoreUnavailableError
-from sparkstorm.insight.records import TopologyView
-from sparkstorm.insight.sampler import check_component
 from sparkstorm.model.names import shown
-from sparkstorm.transport.progress import percentile_ms
+
+if TYPE_CHECKING:
+    from sparkstorm.insight.records import TopologyView
 
 _RATES = ("emitted", "executed", "acked", "failed")
 _WIDTHS = {
@@ -108,6 +108,8 @@ def monitor(arguments: argparse.Namespace) -> int:
         if view.problem:
             raise StoreUnavailableError(view.problem)
         if arguments.component:
+            from sparkstorm.insight.sampler import check_component
+
             check_component(view, arguments.component)
         if not is_for_programs(arguments):
             print("  ".join(title.rjust(width) for title, width in _WIDTHS.items()), flush=True)
@@ -149,6 +151,8 @@ def rates(before: Look, now: Look) -> dict[str, Any]:
     """Return the rates between two looks, in tuples per second; counts that went back, as of a new
     run, are 0.
     """
+    from sparkstorm.transport.progress import percentile_ms
+
     seconds = max(1, now.time_ms - before.time_ms) / 1000
     grown = {bucket: count - before.buckets.get(bucket, 0) for bucket, count in now.buckets.items()}
     new = {bucket: count for bucket, count in grown.items() if count > 0}

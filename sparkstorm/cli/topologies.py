@@ -37,8 +37,9 @@ from sparkstorm.insight.records import (
 from sparkstorm.model.failure import Cause, FailureGroup
 from sparkstorm.model.names import driver_of_node, shown
 from sparkstorm.model.status import TopologyStatus
-from sparkstorm.scheduling.liveness import FAILED as CANNOT_START
 
+# state of a slot (`scheduling.liveness.FAILED`), whose import would take longer than this module's
+_CANNOT_START = "FAILED"
 _COUNTS = ("emitted", "executed", "acked", "failed", "parked")
 
 
@@ -275,7 +276,7 @@ def status_text(view: TopologyView, now_ms: int, width: int | None = None) -> st
     messages = {
         # The end of its log is worth the room where a worker cannot start; `errors` has it for each
         # death.
-        f"worker {each.slot}: {each.message if each.state == CANNOT_START else each.message.partition(chr(10))[0]}"
+        f"worker {each.slot}: {each.message if each.state == _CANNOT_START else each.message.partition(chr(10))[0]}"
         for each in view.workers.values()
         if each.message
     }

@@ -8,12 +8,11 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from sparkstorm.blobs.redis import RedisBytesStore, greet
 from sparkstorm.blobs.store import BlobStore
 from sparkstorm.client.cluster import ClusterClient
-from sparkstorm.client.contexts import file_of_current_context
 from sparkstorm.client.service import NimbusService
 from sparkstorm.clock import SystemClock
 from sparkstorm.cluster.storm_state import StormState
@@ -29,9 +28,9 @@ from sparkstorm.stores.connection import (
     signing_key,
     viewer_zookeeper_password,
 )
+from sparkstorm.stores.contexts import VARIABLE, named
 from sparkstorm.stores.redis_client import client_of
 
-VARIABLE: Final = "SPARKSTORM_CLUSTER"
 _REDIS_ANSWER_S = 10.0
 
 
@@ -84,13 +83,6 @@ def require_named(connection: str | os.PathLike[str] | None) -> str | os.PathLik
             f"no cluster is named: give its connection file (--cluster FILE) or its context (--context NAME), or set {VARIABLE}"
         )
     return path
-
-
-def named(connection: str | os.PathLike[str] | None) -> str | os.PathLike[str] | None:
-    """Return the path of a connection file: the one given, of the environment, or of the current
-    context; None without.
-    """
-    return connection or os.environ.get(VARIABLE) or file_of_current_context()
 
 
 def zookeeper_address(at: Connection | ReadOnlyConnection, conf: Conf) -> ZooKeeperAddress:

@@ -17,8 +17,6 @@ import yaml
 from sparkstorm.cli.__main__ import main, parser
 from sparkstorm.cli.common import write
 from sparkstorm.cli.completion import candidates, live_names
-from sparkstorm.client.connect import named
-from sparkstorm.client.contexts import Contexts, contexts_file, read_contexts
 from sparkstorm.errors import InvalidConfigError
 from sparkstorm.model.worker_spec import RedisAddress
 from sparkstorm.stores.connection import (
@@ -28,6 +26,7 @@ from sparkstorm.stores.connection import (
     new_secret,
     save_connection,
 )
+from sparkstorm.stores.contexts import Contexts, contexts_file, named, read_contexts
 
 
 @pytest.fixture

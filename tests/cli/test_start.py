@@ -4,12 +4,35 @@ verb that only looks needs none.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
 
 _HEAVY = ("numpy", "pyarrow", "pandas", "pyspark", "starlette", "uvicorn", "cloudpickle", "textual")
 _STORES = ("redis", "kazoo")
 _SUBMITTING = ("sparkstorm.api", "sparkstorm.executor", "sparkstorm.scheduling.catalogue")
+_SHOUT = """
+from sparkstorm.api import BasicBolt, Spout, TopologyBuilder
+
+
+class Words(Spout):
+    outputs = ("word",)
+
+
+class Shout(BasicBolt):
+    def execute(self, tup, collector):
+        print(tup["word"])
+
+
+def build():
+    builder = TopologyBuilder()
+    builder.set_spout("words", Words())
+    builder.set_bolt("shout", Shout(), inputs="words")
+    return builder.build()
+"""
 _REFUSING = """
 import sys
 
@@ -56,6 +79,49 @@ def test_a_verb_that_looks_imports_neither_arrays_nor_telemetry_nor_what_submits
     found = ended((*_HEAVY, *_SUBMITTING, "opentelemetry.sdk"), [], look)
     assert (found.returncode, found.stderr) == (0, "")
     assert "/nowhere/connection.json" in found.stdout
+
+
+_COUNTED = """
+import os, sys
+from sparkstorm.cli import main
+try:
+    main({words!r})
+except SystemExit:
+    pass
+print(len(sys.modules), file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "most"),
+    [
+        (["--help"], 280),
+        (["kill", "--help"], 200),
+        (["completion", "bash"], 150),
+        (["context", "list"], 190),
+        (["explain", "topology.workers"], 200),
+        (["show", "job.yaml"], 370),
+    ],
+)
+def test_a_verb_without_a_cluster_imports_few_modules_and_no_client_of_a_store(
+    words: list[str], most: int, tmp_path: Path
+) -> None:
+    # a count is the same on every machine; 100 modules of ours or Python's are some 30 ms. Each
+    # bound is a tenth above what it was when it was set.
+    (tmp_path / "shout.py").write_text(_SHOUT)
+    (tmp_path / "job.yaml").write_text("name: shout\ntopology: shout:build\n")
+    refusing = _REFUSING.format(names=(*_HEAVY[:4], *_STORES), verbs=[])
+    done = subprocess.run(
+        [sys.executable, "-c", refusing + _COUNTED.format(words=words)],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+        cwd=tmp_path,
+        env={**os.environ, "XDG_CONFIG_HOME": str(tmp_path)},
+    )
+    assert done.returncode == 0 and done.stdout, done.stderr
+    assert int(done.stderr.split()[-1]) <= most
 
 
 def test_a_refused_import_is_seen() -> None:

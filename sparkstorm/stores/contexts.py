@@ -14,10 +14,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Final
 
 from sparkstorm.errors import InvalidConfigError
 from sparkstorm.stores.connection import load_any_connection, read_private
 
+VARIABLE: Final = "SPARKSTORM_CLUSTER"
+"""Variable of the environment that names a connection file."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -148,3 +151,10 @@ def _written(contexts: Contexts) -> Contexts:
             draft.unlink(missing_ok=True)
         raise InvalidConfigError(f"{path} cannot be written: {error.strerror}") from error
     return contexts
+
+
+def named(connection: str | os.PathLike[str] | None) -> str | os.PathLike[str] | None:
+    """Return the path of a connection file: the one given, of the environment, or of the current
+    context; None without.
+    """
+    return connection or os.environ.get(VARIABLE) or file_of_current_context()
