@@ -2,7 +2,7 @@
 # make test   the whole test suite       make lint, make types, make bench: what they say
 # make chaos SECONDS=600   harm four topologies, simulated and in processes, and report (docs/testing.md)
 # make browser   a walk through the page in headless Chromium, by keyboard, with axe-core (docs/testing.md)
-# make fuzz   Schemathesis against the web server of a simulated cluster, or ARGS='--at ADDRESS' of yours (docs/testing.md)
+# make fuzz   Schemathesis against the web server of a simulated cluster, ARGS=--cluster of a real one (docs/testing.md)
 # make hosts   a cluster over several hosts (network namespaces; as root), cut, slowed down and switched off (docs/testing.md)
 # make perf   whole pipelines of this tree beside another commit, in turn; fails beyond noise (benchmarks/README.md)
 # make matrix   the oldest and newest of the dependencies, and Pythons, each in an environment of its own (docs/dependencies.md)
@@ -79,7 +79,7 @@ browser: $(VENV)/installed-dev
 fuzz: $(VENV)/installed-dev
 	@test -x $(VENV)/fuzz/bin/schemathesis || { $(BIN)/python -m venv $(VENV)/fuzz && \
 		$(VENV)/fuzz/bin/pip install --quiet --disable-pip-version-check schemathesis==4.32.5; }
-	@exec $(BIN)/python -m tests.web.fuzz $(VENV)/fuzz/bin/schemathesis $(ARGS)
+	@$(WITH_JAVA) && exec python -m tests.web.fuzz $(CURDIR)/$(VENV)/fuzz/bin/schemathesis $(ARGS)
 
 asan: $(VENV)/installed-dev
 	@$(BIN)/python -m pytest -q -rs tests/executor/test_sanitized.py

@@ -383,8 +383,9 @@ def _letter(letter: DeadLetter) -> dict[str, Any]:
 
 
 def _archive(handle: Any, id: str) -> bytes:
-    """Return a zip of a capsule and its test; NotAliveError when the letter is not there."""
-
+    """Return a zip of a capsule and its test, or what makes one of a topology that was submitted
+    from code; NotAliveError when the letter is not there.
+    """
     letter = handle.dead_letters.get(id)
     if letter is None:
         raise NotAliveError(f"{handle.name} keeps no dead letter {id!r:.60} that can be read")
@@ -392,7 +393,12 @@ def _archive(handle: Any, id: str) -> bytes:
         path = Path(folder) / (file_name(f"{letter.component}-{id}") + ENDING)
         write_capsule(path, letter)
         test = path.with_name(name_of_test(path))
-        test.write_text(text_of_test(path, letter, test), encoding="utf-8")
+        try:
+            text = text_of_test(path, letter, test)
+        except InvalidConfigError as error:
+            test = path.with_name("README.txt")
+            text = f"{str(error).replace(f'{folder}/', '')}\n\nsparkstorm capsule {path.name} --pytest --topology MODULE:FUNCTION\n"
+        test.write_text(text, encoding="utf-8")
         data = io.BytesIO()
         with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as archive:
             for each in (path, test):

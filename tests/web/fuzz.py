@@ -1,8 +1,10 @@
 """Schemathesis against the web server, by its own OpenAPI description: `make fuzz`.
 
-Without an address the server is that of a simulated word count; `--at` takes the address that
+Without an option the server is that of a simulated word count. `--cluster` starts a real one, whose
+topology runs and is submitted again whenever a request has ended it; `--at` takes the address that
 `sparkstorm web` has printed, with its token. What is asked may kill, drop and drain: give it a
-cluster that is there for it.
+cluster that is there for it. Each run ends after its time: `--seconds` for the first two, a minute
+for those that follow.
 """
 
 from __future__ import annotations
@@ -13,19 +15,24 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from tests.insight.watched import watched
+from tests.web.fuzzed import fuzzed
 from tests.web.listening import listening
 from tests.web.served import SimulatedClient
 
 _LINE = b"a line of a log\n"
-_LONG = r"/(traces|stacks)/|/stream$"
-"""Routes that answer after seconds, or not at all before they are left."""
+_LONG = r"/(traces|stacks)/"
+"""Routes that answer after the seconds that they are asked for."""
+_STREAMS = r"/stream$"
+"""Routes that do not end; `tests/web/test_streams.py` asks them."""
+_KILLS = r"/kill/"
+_LOOKS_S = 60
 
 
 @contextmanager
@@ -57,19 +64,20 @@ def names(address: str, token: str, is_simulated: bool) -> dict[str, Any]:
     letters = get(f"/page/letters/{line['name']}")["letters"]
     component = next(each for each in view["components"].values() if each["kind"] != "spout")
     slot = next(iter(view["workers"]))
+    # a real one is submitted again under another id
+    topology = line["id"] if is_simulated else line["name"]
     return {
         "name": line["name"],
-        "topology": line["id"],
-        "id": line["id"],
+        "topology": topology,
+        "id": topology,
         "component": component["id"],
         "task": next(iter(component["tasks"])),
         "slot": slot,
         "worker": slot,
         "host": next(iter(cluster["hosts"])),
         "owner": line["owner"],
-        "file": f"{line['id']}/{slot}/worker.log",
-        # a capsule names the function that built the topology, which a simulated one has not
-        "letter": "0-0" if is_simulated else next(iter(letters), "0-0"),
+        "file": f"{topology}/{slot}/worker.log",
+        "letter": next(iter(letters), "0-0"),
     }
 
 
@@ -101,36 +109,60 @@ checks.positive_data_acceptance.enabled = false
 """
 
 
-def run(program: str, address: str, more: list[str], known: Mapping[str, Any]) -> int:
-    """Run Schemathesis over all routes; return its exit status."""
-    there = urlsplit(address)
-    [token] = parse_qs(there.query)["token"]
-    home = f"{there.scheme}://{there.netloc}"
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "schemathesis.toml").write_text(config(known))
-        words = [program, "run", f"{home}/api/openapi.json", "--header"]
-        words += [f"Authorization: Bearer {token}", "--request-timeout", "120"]
-        words += ["--phases", "examples,coverage,fuzzing", *more]
-        return subprocess.run(words, check=False, cwd=folder).returncode
+class Fuzz:
+    """Runs of Schemathesis against one server."""
+
+    def __init__(self, program: str, address: str, more: Sequence[str]) -> None:
+        there = urlsplit(address)
+        [self.token] = parse_qs(there.query)["token"]
+        self._home = f"{there.scheme}://{there.netloc}"
+        self._program, self._more = program, more
+
+    def run(
+        self, seconds: int, known: Mapping[str, Any], *options: str, without: str = _STREAMS
+    ) -> int:
+        """Ask for so many seconds, with the names that are known; return the exit status."""
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "schemathesis.toml").write_text(config(known))
+            words = [self._program, "run", f"{self._home}/api/openapi.json"]
+            words += ["--header", f"Authorization: Bearer {self.token}"]
+            words += ["--request-timeout", "120", "--max-time", str(seconds)]
+            words += [*options, "--exclude-path-regex", without, *self._more]
+            return subprocess.run(words, check=False, cwd=folder).returncode
 
 
 def main() -> int:
-    """Ask with names that nothing has, then with those that are there, but nothing that ends it."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Ask with names that nothing has, then with those that are there; of a simulated cluster
+    nothing that ends the topology.
+    """
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("program", help="schemathesis, in an environment of its own")
-    parser.add_argument("--at", default="", help="address of a running `sparkstorm web`")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--at", default="", help="address of a running `sparkstorm web`")
+    where.add_argument("--cluster", action="store_true", help="start a real cluster")
+    parser.add_argument("--seconds", type=int, default=180, help="of each of the first two runs")
     parser.add_argument("more", nargs="*", help="options of `schemathesis run`, after --")
     given = parser.parse_args()
-    with simulated() if not given.at else _there(given.at) as address:
-        [token] = parse_qs(urlsplit(address).query)["token"]
-        program = str(Path(given.program).absolute())
+    is_simulated = not given.at and not given.cluster
+    server = fuzzed() if given.cluster else _there(given.at) if given.at else simulated()
+    with server as address:
+        fuzz = Fuzz(str(Path(given.program).absolute()), address, given.more)
+        units = ("--phases", "examples,coverage,fuzzing")
+        # each also runs when another has found something
+        found = [fuzz.run(given.seconds, {}, *units)]
+        known = names(address, fuzz.token, is_simulated)
         # a simulated worker answers no look, and a change is not sampled before the next reading
-        ends = r"/kill/|/do/|/stream$" + ("" if given.at else rf"|/rebalance/|/host/|{_LONG}")
-        # each also runs when the other has found something
-        first = run(program, address, [*given.more, "--exclude-path-regex", _LONG], {})
-        known = names(address, token, not given.at)
-        second = run(program, address, [*given.more, "--exclude-path-regex", ends], known)
-    return first or second
+        ends = rf"{_KILLS}|{_LONG}" + (r"|/do/|/rebalance/|/host/" if is_simulated else "")
+        found.append(fuzz.run(given.seconds, known, *units, without=f"{_STREAMS}|{ends}"))
+        if not is_simulated:
+            # by the examples of the description, which look for a second
+            looks = ("--phases", "examples", "--include-path-regex", _LONG)
+            found.append(fuzz.run(_LOOKS_S, known, *looks))
+            # last, since what was killed is away until it is submitted again
+            found.append(fuzz.run(_LOOKS_S, known, *units, "--include-path-regex", _KILLS))
+    return max(found)
 
 
 @contextmanager

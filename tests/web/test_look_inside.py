@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import threading
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -54,6 +56,24 @@ def test_the_page_shows_open_messages_and_one_that_was_given_up() -> None:
         assert after["message"] is None and after["parked"][0]["component"] == "count"
         assert at.client.get("/page/journey/words", params={"message": "none"}).status_code == 404
         assert at.client.get("/page/journey/none").status_code == 404
+
+
+def test_a_dead_letter_without_a_builder_is_saved_with_how_to_make_its_test() -> None:
+    conf: dict[str, Any] = {"topology.max.retries": 0}
+    with served(**conf) as at:
+        at.run.spout.feed(["bad"], "bad")
+        at.run.pass_seconds(40)
+        [letter] = at.client.get("/page/letters/words").json()["letters"]
+        answer = at.client.get(f"/page/capsule/words/{letter}")
+        assert answer.status_code == 200
+        with zipfile.ZipFile(io.BytesIO(answer.content)) as archive:
+            capsule, readme = archive.namelist()
+            text = archive.read(readme).decode()
+        assert capsule.endswith(".capsule.json") and readme == "README.txt"
+        assert (
+            text.startswith(f"{capsule} does not say")
+            and f"sparkstorm capsule {capsule} --pytest --topology" in text
+        )
 
 
 @pytest.mark.slow
