@@ -1,12 +1,13 @@
 """CPU that tracking costs: python -m benchmarks.tracking [--runs N] [--words N] [--systems ...]
-[--cases ...].
+[--cases ...] [--commits].
 
 Real workers over the in-process store, stepped in turn in one process under a simulated clock, so
 that epochs do not depend on what else the machine does. Two workers, exactly-once, 5,000 open trees
 per spout task; each line is microseconds of CPU (user and system time of the process, store
 included) per unit: a word of the word count (27 words, 6.4 a line), or a tuple that is a whole
 tree. Systems take turns in every round: trees in batches, each by itself as in Storm, and
-untracked. Counts are checked, and that nothing is left open.
+untracked. Counts are checked, and that nothing is left open. With `--commits` each line has the
+share of the workers' CPU in which commits were built and handed to that store.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import copy
 import gc
 import resource
 import statistics
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -30,6 +32,7 @@ from sparkstorm.model.tasks import number_tasks
 from sparkstorm.model.topology import Topology
 from sparkstorm.model.worker_messages import SetStatus
 from sparkstorm.transport.local import LocalStore, LocalTransport
+from sparkstorm.worker.commits import Commits
 from sparkstorm.worker.epoch import RandomIds
 from sparkstorm.worker.parts import WorkerParts
 from sparkstorm.worker.tasks.worker_plan import WorkerPlan
@@ -41,6 +44,7 @@ SYSTEMS: dict[str, dict[str, Any]] = {
     "untracked": {"topology.acker.executors": 0},
 }
 _HELD = 2_000
+_MANY_TASKS = 64
 
 
 class Lines(Spout):
@@ -129,13 +133,31 @@ class Silent:
         raise AssertionError(failure.text)
 
 
-def word_count(lines: int) -> Topology:
-    """Lines -> split -> count, two tasks each."""
+def word_count(lines: int, tasks: int = 2) -> Topology:
+    """Lines -> split -> count, so many tasks each."""
     builder = TopologyBuilder()
-    builder.set_spout("lines", Lines(lines // 2), 2)
-    builder.set_bolt("split", Split(), 2).local_or_shuffle_grouping("lines")
-    builder.set_bolt("count", Count(), 2).fields_grouping("split", "word")
+    builder.set_spout("lines", Lines(lines // tasks), tasks)
+    builder.set_bolt("split", Split(), tasks).local_or_shuffle_grouping("lines")
+    builder.set_bolt("count", Count(), tasks).fields_grouping("split", "word")
     return builder.build()
+
+
+class Stopwatch:
+    """CPU of methods of a class since it was made, in nanoseconds."""
+
+    def __init__(self, kind: type, *methods: str) -> None:
+        self.spent_ns = 0
+        for name in methods:
+            setattr(kind, name, self._timed(getattr(kind, name)))
+
+    def _timed(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*arguments: Any) -> Any:
+            began_ns = time.thread_time_ns()
+            found = method(*arguments)
+            self.spent_ns += time.thread_time_ns() - began_ns
+            return found
+
+        return timed
 
 
 def one_hop(lines: int, bolt: BasicBolt | Bolt | None = None) -> Topology:
@@ -223,10 +245,20 @@ def main() -> None:
     parser.add_argument("--words", type=int, default=200_000)
     parser.add_argument("--cases", nargs="+")
     parser.add_argument("--systems", nargs="+", default=list(SYSTEMS), choices=SYSTEMS)
+    parser.add_argument("--commits", action="store_true")
     options = parser.parse_args()
     lines = options.words * 5 // 32 // 10 * 10
+    many = max(1, lines // (5 * _MANY_TASKS)) * 5 * _MANY_TASKS
+    if options.commits:
+        commits = Stopwatch(Commits, "build", "complete", "send")
+        steps = Stopwatch(Worker, "step")
     cases: dict[str, tuple[Callable[[int], Topology], int, int]] = {
         "word count": (word_count, lines, sum(len(line.split()) for line in FEW) * lines // 5),
+        "64 tasks": (
+            lambda count: word_count(count, _MANY_TASKS),
+            many,
+            sum(len(line.split()) for line in FEW) * many // 5,
+        ),
         "a tree a tuple": (one_hop, 2 * lines, 2 * lines),
         "a hop": (lambda count: two_hops(count, Passing()), 2 * lines, 2 * lines),
         "a hop by hand": (lambda count: two_hops(count, PassingByHand()), 2 * lines, 2 * lines),
@@ -240,14 +272,20 @@ def main() -> None:
     figures: dict[tuple[str, str], list[float]] = {
         (case, system): [] for case in chosen for system in options.systems
     }
+    shares: dict[tuple[str, str], list[float]] = {}
     for run in range(options.runs + 1):  # the first round warms caches and is not counted
         for case, (make, count, units) in chosen.items():
             for system in options.systems:
+                if options.commits:
+                    commits.spent_ns = steps.spent_ns = 0
                 taken = cpu_us(make(count), SYSTEMS[system], units)
                 figures[case, system] += [taken] if run else []
-    for (case, system), taken_us in figures.items():
+                if run and options.commits:
+                    shares.setdefault((case, system), []).append(commits.spent_ns / steps.spent_ns)
+    for each, taken_us in figures.items():
+        share = f", commits {statistics.median(shares[each]):.1%}" if each in shares else ""
         print(
-            f"{case:16}{system:16}{statistics.median(taken_us):8.3f} us ({min(taken_us):.3f} to {max(taken_us):.3f})"
+            f"{each[0]:16}{each[1]:16}{statistics.median(taken_us):8.3f} us ({min(taken_us):.3f} to {max(taken_us):.3f}){share}"
         )
 
 
