@@ -4,6 +4,7 @@
 # make browser   a walk through the page in headless Chromium, by keyboard, with axe-core (docs/testing.md)
 # make fuzz   Schemathesis against the web server of a simulated cluster, ARGS=--cluster of a real one (docs/testing.md)
 # make hosts   a cluster over several hosts (network namespaces; as root), cut, slowed down and switched off (docs/testing.md)
+# make yarn   the word count on YARN, Hadoop's mini cluster on this machine, under deaths of a slot and an executor (docs/testing.md)
 # make perf   whole pipelines of this tree beside another commit, in turn; fails beyond noise (benchmarks/README.md)
 # make matrix   the oldest and newest of the dependencies, and Pythons, each in an environment of its own (docs/dependencies.md)
 #               make matrix ARGS=--servers: the contracts of stores over the packaged Valkey, Redis 6.2 and Debian's 7.0
@@ -37,7 +38,7 @@ WITH_JAVA = JAVA_HOME="$$($(BIN)/python -m sparkstorm.embedded --install --home)
 # Spark's workers, slots and worker children are interpreters of their own: each would compile all its modules again
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test test-fast lint types bench perf browser fuzz chaos asan hosts mutants matrix docs bare wheels install clean
+.PHONY: run test test-fast lint types bench perf browser fuzz chaos asan hosts yarn mutants matrix docs bare wheels install clean
 
 run: $(VENV)/installed
 	@$(WITH_JAVA) && exec spark-submit jobs/run_topology.py $(CONF) $(ARGS)
@@ -70,6 +71,9 @@ mutants: $(VENV)/installed-dev
 hosts: $(VENV)/installed-dev
 	@command -v ip >/dev/null || { test "$$(id -u)" = 0 && apt-get update -qq && apt-get install -y -qq iproute2 >/dev/null; }
 	@$(WITH_JAVA) && unset SPARK_LOCAL_IP SPARK_CONF_DIR && exec python -m tests.hosts $(ARGS)
+
+yarn: $(VENV)/installed-dev
+	@$(WITH_JAVA) && exec python -m tests.yarn $(ARGS)
 
 browser: $(VENV)/installed-dev
 	@command -v chromium chromium-browser google-chrome chrome >/dev/null || { test "$$(id -u)" = 0 && apt-get update -qq && apt-get install -y -qq chromium >/dev/null; }

@@ -41,8 +41,13 @@ class MainJob:
         inputs: Sequence[Path] = (),
         master: str = "local[3]",
         settings: Mapping[str, Any] | None = None,
+        variables: Mapping[str, str] | None = None,
     ) -> None:
+        """Describe the runs; `variables` are added to the environment, or stand in place of what is
+        there.
+        """
         self.folder = folder
+        self._variables = variables or {}
         self._job_file = job_file
         self._inputs = inputs
         self._master = master
@@ -76,7 +81,7 @@ class MainJob:
             self._process = subprocess.Popen(
                 command,
                 cwd=self.folder,
-                env=environment(),
+                env={**environment(), **self._variables},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

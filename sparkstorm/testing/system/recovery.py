@@ -140,9 +140,10 @@ def run_with_faults(
     faults: Sequence[tuple[str, Fault]],
     master: str,
     settings: Mapping[str, Any],
+    variables: Mapping[str, str] | None = None,
 ) -> list[tuple[str, float]]:
     """Run the gated word count in `folder` over the files of `corpus`, inject the faults one after
-    the other.
+    the other; `variables` are added to the environment.
 
     Return (name, seconds) of each recovery. AssertionError unless the counts are exact.
     """
@@ -151,7 +152,7 @@ def run_with_faults(
     job_path = folder / "gated-count.yaml"
     taken = []
     job_path.write_text(json.dumps(job_file(corpus, gate)))
-    job = MainJob(folder, job_path, master=master, settings=settings)
+    job = MainJob(folder, job_path, master=master, settings=settings, variables=variables)
     job.start()
     try:
         stage = Stage(job, job.sight())
