@@ -43,7 +43,7 @@ unexport PYTHONDONTWRITEBYTECODE
 run: $(VENV)/installed
 	@$(WITH_JAVA) && exec spark-submit jobs/run_topology.py $(CONF) $(ARGS)
 
-test: $(VENV)/installed-dev
+test: $(VENV)/installed-dev $(VENV)/spark-classes/classes.jsa
 	@$(WITH_JAVA) && exec python -m pytest $(if $(TESTS),,$(PARALLEL)) $(TESTS)
 
 test-fast: $(VENV)/installed-dev
@@ -116,6 +116,10 @@ $(VENV)/installed-dev: $(VENV)/installed
 	@echo "installing the test tools into $(VENV) ..."
 	@$(BIN)/python -m pip install --quiet --use-pep517 --disable-pip-version-check --constraint requirements.lock --editable '.[test,dev,docs]'
 	@touch $@
+
+# a third of a JVM's start, for each of the hundred that the tests start
+$(VENV)/spark-classes/classes.jsa: $(VENV)/installed-dev tests/spark_classes.py
+	@-$(WITH_JAVA) && exec python -m tests.spark_classes
 
 $(VENV)/installed-bench: $(VENV)/installed-dev
 	@$(BIN)/python -m pip install --quiet --use-pep517 --disable-pip-version-check --constraint requirements.lock --editable '.[test,dev,bench]'

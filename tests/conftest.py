@@ -13,13 +13,13 @@ from hypothesis import HealthCheck, settings
 from sparkstorm.embedded import RedisServer, ZooKeeperServer, start_redis, start_zookeeper
 from tests.leaks import Held, keep_children, left_over
 from tests.reaper import start_reaper
+from tests.spark_classes import QUICK, use_spark_classes
 
 start_reaper()
 
-# JVMs of Spark live for some seconds here: the optimising compiler and parallel garbage collector
-# cost more than they give
 for _name in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS", "SPARK_DAEMON_JAVA_OPTS"):
-    os.environ.setdefault(_name, "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+    os.environ.setdefault(_name, QUICK)
+use_spark_classes()
 
 # Examples are judged by their results: on a loaded machine one of them may take longer than
 # hypothesis' 200 ms

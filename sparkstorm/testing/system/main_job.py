@@ -274,7 +274,7 @@ def environment() -> dict[str, str]:
         "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
-        "SPARK_CONF_DIR": str(ROOT / "conf" / "spark"),
+        "SPARK_CONF_DIR": os.environ.get("SPARK_CONF_DIR", str(ROOT / "conf" / "spark")),
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
 
