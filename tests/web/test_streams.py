@@ -21,7 +21,7 @@ from tests.web.listening import LargeSource, Listening, listening
 
 PAGE = "/page/stream"
 REST = "/api/sparkstorm/v1/stream"
-LIMIT_S = 60.0
+LIMIT_S = 300.0
 HOSTILE = [
     "none",
     "\x00",
