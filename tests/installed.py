@@ -56,14 +56,14 @@ class Installed:
 
 
 def environment(home: Path, more: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment after `activate` of a virtual one, without what leads to the checkout
-    or to another Spark.
+    """Return the environment after `activate` of a virtual one, without variables that lead to the
+    checkout or to another Spark, or that change pytest's output.
     """
     dropped = ("PYTHONPATH", "SPARK_CONF_DIR", "SPARK_HOME", "VIRTUAL_ENV", "SPARKSTORM_CLUSTER")
     kept = {
         name: value
         for name, value in os.environ.items()
-        if name not in dropped and not name.startswith("PYSPARK")
+        if name not in dropped and not name.startswith(("PYSPARK", "PYTEST"))
     }
     folders = [each for each in kept["PATH"].split(os.pathsep) if not each.startswith(str(ROOT))]
     kept["PATH"] = os.pathsep.join([str(home / "bin"), *folders])

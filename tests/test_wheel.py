@@ -236,13 +236,13 @@ def test_the_cores_own_tests_and_those_of_a_new_project_pass_where_it_is_install
     assert "2 passed" in each_kind.say(*pytest_, folder=tmp_path / "words", more=more)
     if not has_core:
         pytest.skip("no C compiler or no Python headers on this machine")
-    own = tmp_path / "tests" / "executor" / "test_compiled.py"
-    own.parent.mkdir(parents=True)
-    own.write_bytes((ROOT / "tests/executor/test_compiled.py").read_bytes())
+    test = "tests/executor/test_compiled.py"
+    for name in (test, "tests/transport/values.py"):
+        own = tmp_path / name
+        own.parent.mkdir(parents=True)
+        own.write_bytes((ROOT / name).read_bytes())
     options = ("--rootdir", str(tmp_path), "--import-mode=importlib", "-k", "not says_its_version")
-    said = each_kind.say(
-        *pytest_, *options, "tests/executor/test_compiled.py", folder=tmp_path, more=more
-    )
+    said = each_kind.say(*pytest_, *options, test, folder=tmp_path, more=more)
     assert "passed" in said and "skipped" not in said
 
 

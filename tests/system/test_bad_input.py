@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark import SparkContext
 
 from sparkstorm.api import (
     BasicBolt,
@@ -24,7 +25,7 @@ from sparkstorm.api import (
     TopologyBuilder,
     Tuple,
 )
-from sparkstorm.app.cluster import Cluster
+from sparkstorm.app.cluster import Cluster, context_conf
 from sparkstorm.app.dead_letter_file import read_dead_letters
 from sparkstorm.app.exit_status import FAILED, OK, PARKED
 from sparkstorm.app.job_file import JobFile
@@ -134,7 +135,12 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         "supervisor.worker.shutdown.sleep.secs": 1,
         "worker.heartbeat.frequency.secs": 0.2,
     }
-    with Cluster.open(merge(settings)) as opened:
+    conf = merge(settings)
+    # The JVM of this process may remember the master of an earlier module's session.
+    with (
+        SparkContext(conf=context_conf(conf).setMaster("local[3]")) as context,
+        Cluster.open(conf, context) as opened,
+    ):
         yield opened
 
 
