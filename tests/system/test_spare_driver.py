@@ -62,7 +62,7 @@ class Drivers:
             "sparkstorm.slots.per.supervisor": 2,
         }
 
-    def start(self, name: str) -> None:
+    def start(self, name: str, python: str = sys.executable) -> None:
         """Start a driver; it is given the connection file of the first one, as on another host."""
         path = self.folder / f"{name}.cluster.yaml"
         path.write_text(yaml.safe_dump(self.conf(name)))
@@ -70,7 +70,7 @@ class Drivers:
             (self.folder / name).mkdir(mode=0o700)
             shutil.copy2(self.connection, self.folder / name / "connection.json")
         command = [
-            sys.executable,
+            python,
             "-m",
             "sparkstorm.cli",
             "cluster",
