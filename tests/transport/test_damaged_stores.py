@@ -342,7 +342,10 @@ def test_a_store_whose_disk_is_full_refuses_every_write_and_then_takes_the_same_
 
 
 def append_only_file(server: RedisServer) -> Path:
-    return max(server.data_dir.rglob("*.incr.aof"), key=lambda path: int(path.name.split(".")[-3]))
+    """Return the file that the server appends to; before Redis 7 there is one in all."""
+    parts = server.data_dir.rglob("*.incr.aof")
+    numbered = {int(path.name.split(".")[-3]): path for path in parts}
+    return numbered[max(numbered)] if numbered else next(server.data_dir.rglob("*.aof"))
 
 
 @contextmanager
@@ -375,19 +378,22 @@ def test_an_embedded_server_whose_disk_was_full_starts_again_with_all_it_had(
 ) -> None:
     client: Any = own_redis.client()
     # as each start of ours: the file that it opens is the one that gets a gap
+    former = append_only_file(own_redis).stat().st_ino
     client.bgrewriteaof()
-    wait_until(lambda: append_only_file(own_redis).name.endswith(".2.incr.aof"), "the rewrite")
+    wait_until(lambda: append_only_file(own_redis).stat().st_ino != former, "the rewrite")
     with half_a_write(own_redis):
         pass
     client.set("after", b"wards")
     wait_for_aof(client)
     own_redis.kill()
-    assert b"\0" * 7 in append_only_file(own_redis).read_bytes()
+    # Redis 6.2, which has one file, appends at its end, whatever was cut off
+    has_gap = append_only_file(own_redis).name.endswith(".incr.aof")
+    assert (b"\0" * 7 in append_only_file(own_redis).read_bytes()) is has_gap
     own_redis.restart()
     assert client.mget("written", "cut", "after") == [b"before", b"off", b"wards"]
     client.close()
-    [record] = caplog.records
-    assert "left a gap of 7 zero bytes" in record.getMessage()
+    said = [record.getMessage() for record in caplog.records]
+    assert ["left a gap of 7 zero bytes" in each for each in said] == [True] * has_gap
 
 
 def test_a_worker_that_met_a_full_disk_has_the_file_rewritten(bench: RedisBench) -> None:
