@@ -63,7 +63,7 @@ QUICK_JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 SQL on large data needs C2.
 """
 _NEVER_LOST: Final = ("spark.storage.blockManagerHeartbeatTimeoutMs", "7d")
-"""How long the one executor of a local master may be silent. It is the driver's own process: after
+"""Longest silence of the one executor of a local master. It is the driver's own process: after
 120 s, as of a laptop that slept, Spark would give it up and log an error with each heartbeat.
 """
 _LOST: Final = "the process of this slot was lost"
