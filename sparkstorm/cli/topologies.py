@@ -34,12 +34,11 @@ from sparkstorm.insight.records import (
     WorkerView,
     to_json,
 )
+from sparkstorm.model.assignment import FAILED as CANNOT_START
 from sparkstorm.model.failure import Cause, FailureGroup
 from sparkstorm.model.names import driver_of_node, shown
 from sparkstorm.model.status import TopologyStatus
 
-# state of a slot (`scheduling.liveness.FAILED`), whose import would take longer than this module's
-_CANNOT_START = "FAILED"
 _COUNTS = ("emitted", "executed", "acked", "failed", "parked")
 
 
@@ -276,7 +275,7 @@ def status_text(view: TopologyView, now_ms: int, width: int | None = None) -> st
     messages = {
         # The end of its log is worth the room where a worker cannot start; `errors` has it for each
         # death.
-        f"worker {each.slot}: {each.message if each.state == _CANNOT_START else each.message.partition(chr(10))[0]}"
+        f"worker {each.slot}: {each.message if each.state == CANNOT_START else each.message.partition(chr(10))[0]}"
         for each in view.workers.values()
         if each.message
     }

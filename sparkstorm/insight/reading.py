@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from sparkstorm.cluster.nimbus_state import DriverInfo, NimbusInfo
 from sparkstorm.insight.health import Life, Look
 from sparkstorm.model.assignment import (
+    RUNNING,
     Assignment,
     SupervisorInfo,
     TopologyBase,
@@ -22,8 +23,6 @@ from sparkstorm.model.outline import TopologyOutline
 from sparkstorm.model.requests import HostMark, Outcome, Request
 from sparkstorm.model.task_beats import TaskBeat
 from sparkstorm.transport.progress import Progress
-
-_RUNS = "RUNNING"  # of a slot whose worker executes
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +50,7 @@ class TopologyReading:
 
     def life(self, look: Look) -> Life:
         """Return where it is in its life, by its records at that moment."""
-        running = {WorkerSlot(each.node, each.port) for each in self.beats if each.state == _RUNS}
+        running = {WorkerSlot(each.node, each.port) for each in self.beats if each.state == RUNNING}
         slots = set(self.assignment.slot_by_executor.values()) if self.assignment else set()
         is_drained = is_settled(look) and self._is_exhausted(look.merged)
         return Life(self.base.status, self.base.paused, is_drained, len(slots - running))

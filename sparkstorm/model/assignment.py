@@ -186,6 +186,12 @@ class SupervisorInfo:
         return "; ".join([self.store_problem] * bool(self.store_problem) + list(others))
 
 
+# the state of a heartbeat in which its executors count as alive; in any other only the slot does
+RUNNING = "RUNNING"
+# the state of a worker that failed topology.worker.max.start.failures times in a row
+FAILED = "FAILED"
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerBeat:
     """Heartbeat of a worker, with the statistics of its executors (S3.38)."""

@@ -12,14 +12,21 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from sparkstorm.cluster.storm_state import StormState
-from sparkstorm.model.assignment import Assignment, ExecutorId, TopologyBase, WorkerBeat, WorkerSlot
+from sparkstorm.model.assignment import (
+    FAILED,
+    RUNNING,
+    Assignment,
+    ExecutorId,
+    TopologyBase,
+    WorkerBeat,
+    WorkerSlot,
+)
 from sparkstorm.model.failure import MAX_TRACEBACK, Failure, FailureKind
 from sparkstorm.model.requests import Problems
 from sparkstorm.model.status import TopologyStatus
 from sparkstorm.model.worker_spec import read_mark
 from sparkstorm.nimbus.cluster_reader import Reading
 from sparkstorm.nimbus.heartbeat_monitor import Alive
-from sparkstorm.scheduling.liveness import FAILED, RUNNING
 from sparkstorm.scheduling.snapshot import KnownTopology, Snapshot
 
 _LOG = logging.getLogger(__name__)

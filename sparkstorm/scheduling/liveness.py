@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 
 from sparkstorm.model.assignment import (
+    RUNNING,
     Assignment,
     ExecutorId,
     SupervisorInfo,
@@ -23,10 +24,6 @@ from sparkstorm.model.assignment import (
 from sparkstorm.model.status import TopologyStatus
 from sparkstorm.scheduling.snapshot import Snapshot
 
-# the heartbeat's state in which its executors count as alive; in any other only the slot does
-RUNNING = "RUNNING"
-# the state of a worker that failed topology.worker.max.start.failures times in a row
-FAILED = "FAILED"
 Worker = tuple[str, WorkerSlot]  # topology id and slot
 
 
