@@ -315,7 +315,9 @@ class Transport(Protocol):
         """
 
     def open_taps(self, names: Sequence[str]) -> Collection[str]:
-        """Return which of these taps ("component:stream") a client has open."""
+        """Return which of these taps ("component:stream") a client has open, now or when a commit
+        since the last call has asked for the same ones.
+        """
 
     def show(self, samples: Mapping[str, Sequence[bytes]]) -> None:
         """Append samples to the streams of taps, of which the newest are kept; no part of any

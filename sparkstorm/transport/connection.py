@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from importlib.resources import files
+from itertools import chain
 from socket import SO_RCVTIMEO, SO_SNDTIMEO, SOL_SOCKET
 from socket import socket as Socket
 from typing import Any
@@ -416,9 +417,9 @@ class Script:
         prefix: str,
         make: Callable[[], list[Any]],
         commands: list[tuple[Any, ...]] | None = None,
-        then: Packed = (),
+        then: Sequence[Packed] = (),
     ) -> list[Any]:
-        """The script's answer, and that of a packed request that may be applied twice, sent behind
+        """The script's answer, and those of packed requests that may be applied twice, sent behind
         it in the same round trip.
 
         `commands` follow the arguments, each behind its length.
@@ -426,12 +427,12 @@ class Script:
 
         def request() -> Packed:
             packed = pack_words(["EVALSHA", self._sha, 1, prefix, *make()], commands)
-            return [*packed, *then] if then else packed
+            return [*packed, *chain.from_iterable(then)] if then else packed
 
         while True:
             if not self._sha:
                 self._sha = self._link.ask(("SCRIPT", "LOAD", self._source))[0]
-            answer, *others = self._link.insist(request, 2 if then else 1)
+            answer, *others = self._link.insist(request, 1 + len(then))
             if isinstance(answer, NoScriptError):
                 self._sha = b""
             elif isinstance(answer, Exception):

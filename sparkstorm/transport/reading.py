@@ -281,15 +281,14 @@ class Reading:
             else ()
         )
 
-    def note_read(self, replies: Sequence[Any]) -> None:
+    def note_read(self, reply: Any) -> None:
         """Keep the answer to the request that travelled with a commit."""
-        for reply in replies:
-            if self.phase in _MAY_ASK and self.wanted is not None and reply is not None:
-                self._asked = self.wanted[0]
-                self._answer = reply
-                self._go(Event.FIND)
-            else:
-                self._go(Event.MISS)
+        if self.phase in _MAY_ASK and self.wanted is not None and reply is not None:
+            self._asked = self.wanted[0]
+            self._answer = reply
+            self._go(Event.FIND)
+        else:
+            self._go(Event.MISS)
 
     def wait(self, timeout_ms: float, wake_fds: Sequence[int]) -> bool:
         """Until an answer can be read, a descriptor is readable, or the time is over; return False

@@ -44,7 +44,9 @@ from sparkstorm.transport.connection import (
     Packed,
     Script,
     open_connection,
+    pack,
     text,
+    translated,
 )
 from sparkstorm.transport.keys import Keys, read_cursor, read_foreign, read_number
 from sparkstorm.transport.reader import read_task
@@ -56,16 +58,24 @@ __all__ = ["Keys", "RedisTransport", "open_connection"]
 
 _LOG = logging.getLogger(__name__)
 _FIELD = b"f"
-# INFO is a round trip of its own, which few commits should pay. A store fills within half a second
-# only at rates that the back-pressure of bytes stops before; asked every second, spouts would run
-# on a full store for twice as long. Not measured.
+# INFO makes the server write a page of text, which few commits should pay. A store fills within
+# half a second only at rates that the back-pressure of bytes stops before; asked every second,
+# spouts would run on a full store for twice as long. Not measured.
 _FULLNESS_EVERY_S = 0.5
+# After a look at the taps: a commit that ends later asks for the next look, which comes with the
+# heartbeat a second after the last (worker/run.py). Half of it shows older marks, up to half a
+# second; with more than a second the look would be a round trip of its own again.
+_TAPS_AFTER_S = 0.8
 # Lua hands on some thousands of words at most (its C stack).
 _TASKS_AT_ONCE = 1000
 # Between two requests for a rewrite while another one runs: a small file takes 0.2 s, and a request
 # is a round trip between two commits.
 _REWRITE_EVERY_S = 1.0
 _PROVEN = -1  # in place of the number of frames in doubt
+_MEMORY = pack("INFO", "memory")
+
+Question = tuple[Packed, Callable[[Any], None]]
+"""A packed request whose answer may be lost, and its taker."""
 
 
 class RedisTransport:
@@ -100,6 +110,10 @@ class RedisTransport:
         self._proven = 0
         self._fullness = 0.0
         self._fullness_due = 0.0
+        self._tap_names: Sequence[str] = ()  # of the last look
+        self._tap_marks: list[Any] | None = None  # that a commit has brought since the last look
+        self._taps_due = 0.0
+        self._took_s = 0.0  # by the last commit
 
     def claim(
         self, owner: str, token_by_task: Mapping[int, int], expected: Expected | None = None
@@ -174,18 +188,20 @@ class RedisTransport:
         """One script call, sent again unchanged until its outcome is known."""
         # Computed by the owner and not by the script: the server would have to read the frames to
         # know how many bytes they hand on.
+        began = time.monotonic()
         frees = commit.frees(self._reading.unconsumed.bytes_passed(commit.cursors))
         step, *backlog = self._send(
-            commit, self._commands(commit), "free" if frees else "grow", self._reading.request()
+            commit, self._commands(commit), "free" if frees else "grow", self._questions()
         )
         # After the answer, not before: until then a poll must ask about the commit before.
         self._standing.generation, self._standing.seq = commit.generation, commit.seq
         self._reading.unconsumed.pass_(commit.cursors)
+        self._took_s = time.monotonic() - began
         key = self._keys("backlog")
         sizes = {
             task: read_number(size, key) for task, size in zip(commit.watched, backlog, strict=True)
         }
-        return Pressure(sizes, self._current_fullness(), int(step))
+        return Pressure(sizes, self._fullness, int(step))
 
     def poll(self, after: Mapping[int, str], count: int) -> list[Entry]:
         """Ask once, and answer when the answer is there; after a lost connection, first whether the
@@ -255,14 +271,24 @@ class RedisTransport:
         }
 
     def open_taps(self, names: Sequence[str]) -> Collection[str]:
-        """Read the marks of clients that look."""
+        """Return the open taps as the last commit has found them; ask for the marks of clients that
+        look where no commit has.
+        """
         # MGET of nothing is an error to Redis.
         if not names:
             return ()
-        # Once, and not until it is answered: samples are no part of any guarantee, so they wait for
-        # nothing.
-        marks = self._link.ask_once(("MGET", *map(self._keys.tap, names)))[0]
+        marks = self._tap_marks if self._tap_names == names else None
+        if marks is None:
+            # Once, and not until it is answered: samples are no part of any guarantee, so they wait
+            # for nothing.
+            marks = self._link.ask_once(self._tap_command(names))[0]
+        self._tap_names = names
+        self._tap_marks = None
+        self._taps_due = time.monotonic() + _TAPS_AFTER_S
         return {name for name, mark in zip(names, marks, strict=True) if mark is not None}
+
+    def _tap_command(self, names: Sequence[str]) -> tuple[Any, ...]:
+        return ("MGET", *map(self._keys.tap, names))
 
     def show(self, samples: Mapping[str, Sequence[bytes]]) -> None:
         """Append samples, and let their streams expire when no more come."""
@@ -278,13 +304,43 @@ class RedisTransport:
         self._link.close()
         self._reading.drop()
 
+    def _questions(self) -> list[Question]:
+        """Return what is due to be asked: it travels with a commit."""
+        # A round trip of its own for each was a third of the time of a worker's loop over 100 ms
+        # each way, where every commit is later than both are due (benchmarks/README.md).
+        found: list[Question] = []
+        if read := self._reading.request():
+            found.append((read, self._reading.note_read))
+        now = time.monotonic()
+        if now >= self._fullness_due:
+            found.append((_MEMORY, self._note_memory))
+        if self._tap_names and self._tap_marks is None and now + self._took_s >= self._taps_due:
+            found.append((pack(*self._tap_command(self._tap_names)), self._note_taps))
+        return found
+
+    def _note_memory(self, reply: Any) -> None:
+        if isinstance(reply, Exception):
+            raise translated(reply) from reply
+        self._fullness_due = time.monotonic() + _FULLNESS_EVERY_S
+        found = dict(line.split(b":", 1) for line in reply.split(b"\r\n") if b":" in line)
+        limit = int(found.get(b"maxmemory", 0))
+        self._fullness = int(found.get(b"used_memory", 0)) / limit if limit else 0.0
+
+    def _note_taps(self, reply: Any) -> None:
+        # An error concerns the taps alone; the next look asks by itself, and says so.
+        self._tap_marks = None if isinstance(reply, Exception) else reply
+
     def _send(
-        self, commit: Commit, commands: list[tuple[Any, ...]], mode: str, read: Packed = ()
+        self,
+        commit: Commit,
+        commands: list[tuple[Any, ...]],
+        mode: str,
+        questions: Sequence[Question] = (),
     ) -> list[Any]:
         """The script's answer without its 'OK'; on a connection not proven yet the script also
         checks the frames read so far.
 
-        `read` is a request to read, which travels behind the script; its answer is kept for `poll`.
+        Questions travel behind the script; each answer goes to its taker.
         """
         tokens = commit.token_by_task
         watched = commit.watched
@@ -309,11 +365,11 @@ class RedisTransport:
             doubts = self._reading.unconsumed.words()
             return [*head, len(doubts) // 2, *doubts]
 
-        # The read travels behind the script and not inside it: what it answers may be lost, and
-        # asked for again, which a commit may not.
+        # Behind the script and not inside it: what a question brings may be lost, and asked for
+        # again, which a commit may not.
         try:
-            answer, *entries = self._commit_script.call_with(
-                self._keys.prefix, arguments, commands, read
+            answer, *replies = self._commit_script.call_with(
+                self._keys.prefix, arguments, commands, [packed for packed, _ in questions]
             )
         except StoreFullError as error:
             self._may_have_gap |= MISCONF in str(error)
@@ -329,7 +385,8 @@ class RedisTransport:
                 f"generation {generation}, seq {text(answer[2])}"
             )
         self._proven = self._link.number
-        self._reading.note_read(entries)
+        for (_, take), reply in zip(questions, replies, strict=True):
+            take(reply)
         if self._may_have_gap:
             self._ask_for_rewrite()
         return list(answer[1:])
@@ -436,16 +493,6 @@ class RedisTransport:
             # Without a limit, since frames are refused rarely, and each is the only proof of what
             # was wrong.
             yield ("XADD", k("quarantine"), "*", _FIELD, data)
-
-    def _current_fullness(self) -> float:
-        now = time.monotonic()
-        if now >= self._fullness_due:
-            self._fullness_due = now + _FULLNESS_EVERY_S
-            lines = self._link.ask(("INFO", "memory"))[0].split(b"\r\n")
-            found = dict(line.split(b":", 1) for line in lines if b":" in line)
-            limit = int(found.get(b"maxmemory", 0))
-            self._fullness = int(found.get(b"used_memory", 0)) / limit if limit else 0.0
-        return self._fullness
 
 
 def _some(tasks: Collection[int]) -> Iterable[Collection[int]]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import resource
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from sparkstorm.errors import (
 )
 from sparkstorm.transport import frames
 from sparkstorm.transport.base import START, Commit, Cursor
+from sparkstorm.transport.connection import Link, Packed
 from sparkstorm.transport.redis import RedisTransport
 from tests.contracts.benches import LocalBench, RedisBench, read
 from tests.waiting import wait_for_aof, wait_until
@@ -278,6 +279,32 @@ def test_fullness_is_told_with_the_commit(bench: RedisBench) -> None:
     used = bench.client.info("memory")["used_memory"]
     bench.client.config_set("maxmemory", int(used / 0.7))
     assert 0.6 < full.commit(Commit("f", {2: 1}, 0, 1)).fullness < 0.8
+
+
+def test_a_commit_brings_the_fullness_and_the_taps_in_its_own_round_trip(
+    bench: RedisBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sparkstorm.transport.redis._TAPS_AFTER_S", 0)
+    monkeypatch.setattr("sparkstorm.transport.redis._FULLNESS_EVERY_S", 0)
+    owner = bench.open()
+    owner.claim("o", {1: 1})
+    owner.commit(Commit("o", {1: 1}, 0, 1))  # it loads the script too
+    assert not owner.open_taps(["a:default", "b:x"])
+    bench.reader().open_tap("b:x")
+    used = bench.client.info("memory")["used_memory"]
+    bench.client.config_set("maxmemory", int(used / 0.7))
+    trips: list[int] = []
+    exchange = Link._exchange
+
+    def counted(link: Link, make: Callable[[], Packed], replies: int) -> list[Any]:
+        trips.append(replies)
+        return exchange(link, make, replies)
+
+    monkeypatch.setattr(Link, "_exchange", counted)
+    owner.ask({1: START.entry}, 8)
+    assert 0.6 < owner.commit(Commit("o", {1: 1}, 0, 2)).fullness < 0.8
+    assert owner.open_taps(["a:default", "b:x"]) == {"b:x"}
+    assert trips == [4]  # the script, the read, the memory, the taps
 
 
 # -- without room on its disk
