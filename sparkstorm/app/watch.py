@@ -22,7 +22,7 @@ from sparkstorm.errors import (
     TopologyPausedError,
     WorkerFailedError,
 )
-from sparkstorm.model.assignment import WorkerBeat, WorkerSlot
+from sparkstorm.model.assignment import FAILED, WorkerBeat, WorkerSlot
 from sparkstorm.supervisor.slot import worker_log_name
 from sparkstorm.supervisor.worker_process import last_lines
 
@@ -233,7 +233,7 @@ class Deaths:
         for beat in beats:
             slot = WorkerSlot(beat.node, beat.port)
             former = self._beat_by_slot.get(slot)
-            if beat.state == "FAILED":
+            if beat.state == FAILED:
                 raise WorkerFailedError(
                     f"worker {slot} of {self._topology_id} cannot run: {beat.message}"
                 )

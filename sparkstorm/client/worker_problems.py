@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeAlias
 
 from sparkstorm.clock import Clock, SystemClock
-from sparkstorm.model.assignment import WorkerBeat, WorkerSlot
+from sparkstorm.model.assignment import FAILED, WorkerBeat, WorkerSlot
 
 Worker: TypeAlias = tuple[str, WorkerSlot]
 DEAD = "DEAD"
@@ -98,7 +98,7 @@ def _of_worker(topology_id: str, beat: WorkerBeat) -> Iterator[str]:
         _number(stats.get(name)) for name in ("recent_deaths", "last_death_ms", "silent_ms")
     )
     message = beat.message.partition("\n")[0]
-    if beat.state == "FAILED":
+    if beat.state == FAILED:
         yield f"worker {slot} of {topology_id} cannot start: {message or 'no last words'}"
     elif deaths and beat.time_ms - last_ms < _SHOWN_MS:
         again = f", {deaths} times in the last five minutes" if deaths > 1 else ""

@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import TypeAlias
 
 from sparkstorm.config import Conf
+from sparkstorm.model.assignment import FAILED
 from sparkstorm.model.worker_messages import ExitCode
 from sparkstorm.model.worker_spec import PlacedExecutor
 from sparkstorm.settings import WorkerTimers
@@ -29,10 +30,6 @@ class Phase(StrEnum):
     KILL_AND_RELAUNCH = "KILL_AND_RELAUNCH"
     WAITING_FOR_RELAUNCH = "WAITING_FOR_RELAUNCH"
     STOPPED = "STOPPED"
-
-
-FAILED = "FAILED"
-"""State that a slot reports, instead of its phase, while its worker keeps failing to start."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from starlette.routing import Route
 from sparkstorm.errors import StoreUnavailableError
 from sparkstorm.insight.records import ClusterView, ComponentView, TopologyView, UserMetricView
 from sparkstorm.insight.sampler import ReadModel
+from sparkstorm.model.assignment import RUNNING
 from sparkstorm.model.values.metric_values import PER_OCTAVE
 from sparkstorm.transport.progress import BUCKETS, bucket_bound_ms
 
@@ -360,7 +361,7 @@ def _component(view: TopologyView, each: ComponentView) -> Found:
 def _workers(view: TopologyView) -> Found:
     for each in view.workers.values():
         labels = {"topology": view.name, "worker": each.slot}
-        yield _WORKER_UP, "", labels, int(each.state == "RUNNING")
+        yield _WORKER_UP, "", labels, int(each.state == RUNNING)
         yield _DEATHS, "", labels, each.deaths
         for state, us in each.loop_us.items():
             yield _LOOP, "_total", {**labels, "state": state}, us / 1e6

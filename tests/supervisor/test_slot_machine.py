@@ -6,11 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparkstorm.model.assignment import ExecutorId
+from sparkstorm.model.assignment import FAILED, ExecutorId
 from sparkstorm.model.worker_messages import ExitCode
 from sparkstorm.model.worker_spec import PlacedExecutor
 from sparkstorm.supervisor.slot_machine import (
-    FAILED,
     BlobView,
     ChildView,
     DumpStacks,

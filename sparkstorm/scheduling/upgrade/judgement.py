@@ -11,10 +11,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from sparkstorm.model.assignment import Assignment, ExecutorId, WorkerBeat, WorkerCode, WorkerSlot
+from sparkstorm.model.assignment import (
+    FAILED,
+    RUNNING,
+    Assignment,
+    ExecutorId,
+    WorkerBeat,
+    WorkerCode,
+    WorkerSlot,
+)
 from sparkstorm.model.upgrade import GrayUpgrade
 
-_FAILED = "FAILED"
 _SUMMED = ("executed", "failed", "parked", "retried", "busy_us")
 # below that a latency depends more on the machine, and the start of a process, than on the code
 _LEAST_US = 100
@@ -53,7 +60,7 @@ class Sightings:
                 launch, died = deaths.get(slot, (beat.launch, 0))
                 deaths[slot] = (beat.launch, died + (beat.launch != launch))
             if (
-                beat.state == "RUNNING"
+                beat.state == RUNNING
                 and beat.stats_by_executor
                 and (slot, beat.launch) not in first
             ):
@@ -93,10 +100,10 @@ def judge(
     for beat in beats:
         slot = WorkerSlot(beat.node, beat.port)
         is_new = is_upgraded(slot, assignment, upgrade)
-        if is_new and beat.state == _FAILED:
+        if is_new and beat.state == FAILED:
             sentence = beat.message.partition("\n")[0]  # the end of its log follows
             return f"the upgraded worker {slot} does not start: {sentence[:500]}"
-        for executor, counts in counts_of(beat).items() if beat.state == "RUNNING" else ():
+        for executor, counts in counts_of(beat).items() if beat.state == RUNNING else ():
             before = seen.first.get((slot, beat.launch), {}).get(executor, {})
             total = totals.setdefault(
                 (is_new, component_by_task.get(executor.first_task, "")), dict.fromkeys(_SUMMED, 0)

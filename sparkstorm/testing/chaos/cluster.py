@@ -22,6 +22,7 @@ from pathlib import Path
 from sparkstorm.client import ClusterClient, TopologyHandle, connect
 from sparkstorm.embedded import start_redis, start_zookeeper
 from sparkstorm.errors import SparkStormError
+from sparkstorm.model.assignment import RUNNING
 from sparkstorm.testing.chaos.clock import HostClock
 from sparkstorm.testing.chaos.report import ChaosReport
 from sparkstorm.testing.chaos.standalone import STANDALONE, StandalonePair
@@ -208,10 +209,7 @@ class ChaosCluster:
     def workers(self) -> list[int]:
         """Return the process ids of the running workers."""
         found = [
-            beat.pid
-            for handle in self.handles
-            for beat in handle.beats()
-            if beat.state == "RUNNING"
+            beat.pid for handle in self.handles for beat in handle.beats() if beat.state == RUNNING
         ]
         return sorted({pid for pid in found if not is_gone(pid)})
 

@@ -19,7 +19,7 @@ from typing import Any
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.cluster.zookeeper import ZooKeeperAddress, ZooKeeperStateStore
 from sparkstorm.errors import SparkStormError, StoreUnavailableError
-from sparkstorm.model.assignment import WorkerBeat
+from sparkstorm.model.assignment import RUNNING, WorkerBeat
 from sparkstorm.stores.connection import load_connection, signing_key
 from sparkstorm.testing.system.polling import pause
 from sparkstorm.testing.system.processes import command_of, descendants, is_gone
@@ -243,7 +243,7 @@ class Sight:
         return [
             beat
             for beat in beats
-            if beat is not None and beat.state == "RUNNING" and not is_gone(beat.pid)
+            if beat is not None and beat.state == RUNNING and not is_gone(beat.pid)
         ]
 
     def tasks_of(self, beats: Sequence[WorkerBeat]) -> set[int]:
