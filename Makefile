@@ -21,9 +21,8 @@ CONF ?= conf/wordcount.yaml
 ARGS ?=
 TESTS ?=
 SECONDS ?= 60
-# Files are dealt out whole (their fixtures are started once) and in the order of their names, so that the long ones of
-# tests/system are not the last to begin. One process more than cores: tests of servers wait more than they compute (with one a
-# core, two cores were 45 % busy)
+# Files are dealt out whole (their fixtures are started once), in the order of tests/schedule.py. One process more than cores: tests
+# of servers wait more than they compute (with one a core, two cores were 45 % busy)
 PARALLEL ?= --numprocesses $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 VENV := .venv
 BIN := $(VENV)/bin

@@ -13,7 +13,10 @@ from hypothesis import HealthCheck, settings
 from sparkstorm.embedded import RedisServer, ZooKeeperServer, start_redis, start_zookeeper
 from tests.leaks import Held, keep_children, left_over
 from tests.reaper import start_reaper
+from tests.schedule import pytest_xdist_make_scheduler
 from tests.spark_classes import QUICK, use_spark_classes
+
+__all__ = ["pytest_xdist_make_scheduler"]
 
 start_reaper()
 
