@@ -5,6 +5,7 @@ them.
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,58 @@ def test_stores_that_are_away_full_cut_off_or_restarted_lose_and_double_nothing(
 @pytest.mark.parametrize("first", [0, 20])
 def test_other_topologies_over_two_stores(name: str, first: int) -> None:
     assert simulate(cut(2, name, 6), range(first, first + 20)).runs == 20
+
+
+def after_one_store_went_back(seed: int, loss: str) -> tuple[int, int, set[str]]:
+    """Put the store of one of two cells back by some hundred milliseconds, under work; return how
+    many words are lost and doubled in the end, and what was said of it.
+    """
+    chance = random.Random(seed)
+    feed = FeederSpout(["line"])
+    conf = {
+        "topology.cells": 2,
+        "topology.workers": 4,
+        "topology.acker.executors": 2,
+        "topology.message.timeout.secs": 5,
+        "topology.store.loss": loss,
+    }
+    lines = [[f"a{n} b{n % 5} c{n}"] for n in range(40)]
+    first = chance.randrange(5, 20)
+    last = first + chance.randrange(1, 15)
+    with LocalCluster(supervisors=2, slots=4, seed=seed, stores=STORES[:2]) as cluster:
+        cluster.submit(word_count(feed, 2, 2, 4), conf, name="one")
+        view = cluster.topology("one")
+        at = view.stores[chance.randrange(2)]
+        for n, line in enumerate(lines):
+            feed.feed(line)
+            if n == first:
+                kept = at.checkpoint()
+            if n == last:
+                at.restore(kept)
+            # not advance(), which raises what a worker says that does not start
+            cluster.wake_workers()
+            cluster.simulation.advance(chance.choice((1, 5, 40)))
+        for _ in range(40):
+            cluster.wake_workers()
+            cluster.simulation.advance(1_000)
+        if loss == "continue":
+            assert not feed.num_open, "each message is acked, or has failed"
+        found = Counter(cluster.state("count", "one"))
+        wanted = Counter(word for (line,) in lines for word in line.split())
+        said = [error.text for error in view.errors]
+        said += [why for slot in cluster.slots for why in slot.deaths]
+    told = {words for words in said if "does not have the newest entries" in words}
+    return (wanted - found).total(), (found - wanted).total(), told
+
+
+@pytest.mark.parametrize("loss", ["continue", "stop"])
+def test_a_store_that_goes_back_alone_loses_and_doubles_nothing_in_silence(loss: str) -> None:
+    """It does lose and double: the other store does not go back with it. With "stop" no worker of
+    the other cell goes on.
+    """
+    histories = [after_one_store_went_back(seed, loss) for seed in range(10)]
+    assert all(told for lost, doubled, told in histories if lost or doubled)
+    assert any(doubled for _, doubled, _ in histories) and any(lost for lost, _, _ in histories)
 
 
 def test_a_cell_that_never_tells_what_it_has_read_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
