@@ -6,10 +6,12 @@ leave a worker without work between two commits; many only wait in queues: throu
 grows with the limit (the curve is in benchmarks/README.md). So the limit is moved until the median
 tree takes a target. Like TCP Vegas it reads delay, not loss; nothing is drawn by chance.
 
-The target has two parts: `TARGET_MS` of work and queues, and `GAIN` times the *base*, the latency
-that a tree has where nothing waits: round trips of all workers that it passes, and their commits. A
-target without a base took every distance for a queue: the limit was halved, the latency stayed, and
-so on down to the least limit, with as many commits for a few trees each. The base is where the line
+The target is `TARGET_MS`, or `GAIN` times the *base* where that is longer: the latency that a tree
+has where nothing waits, round trips of all workers that it passes, and their commits. A target
+without a base took every distance for a queue: the limit was halved, the latency stayed, and so on
+down to the least limit, with as many commits for a few trees each. Their sum was left out: beside
+the store the base of 4 ms doubled the target, and with trees of 75 ms a word count carried a tenth
+less than with 40, as their rows did not fit a core's cache. The base is where the line
 through the latencies under the last limits meets a limit of zero. The worker's own round trip is
 not the base, because trees pass other workers. As in BBR, what is older than some ten seconds
 hardly counts, and a limit that rests is lowered for a moment, so that the base can fall when a long
@@ -30,8 +32,8 @@ costs a tenth of the words).
 """
 GAIN = 9.0
 """Where a worker waits for its commits, trees take the base and their work in turn, and a target of
-`GAIN` bases and one leaves nine tenths of the throughput (4: four fifths, 19: nineteen twentieths,
-at about half and double the latency). Where a commit takes longer than 50 ms, epochs as long as a
+`GAIN` bases leaves eight ninths of the throughput (4: three quarters, 19: eighteen nineteenths, at
+about half and double the latency). Where a commit takes longer than 50 ms, epochs as long as a
 commit are full from two bases on: there the line is steeper, its base lower, and trees take no
 more than two to three bases under 9 as under 4 (models)."""
 # the least per worker: a commit of each then carries some rows
@@ -139,7 +141,7 @@ class AdaptiveLimit:
     @property
     def target_ms(self) -> float:
         """Median latency that is aimed at; infinite before the first window."""
-        return TARGET_MS + GAIN * self._base_ms
+        return max(TARGET_MS, GAIN * self._base_ms)
 
     def note(self, latencies_ms: Sequence[int], open_trees: int, now_ms: int) -> None:
         """Take in complete latencies in milliseconds, and the number of trees that were open before

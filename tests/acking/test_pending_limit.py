@@ -7,6 +7,7 @@ from __future__ import annotations
 import itertools
 import statistics
 from collections.abc import Callable, Iterator
+from functools import partial
 from random import Random
 
 import pytest
@@ -15,6 +16,7 @@ from sparkstorm.acking import AdaptiveLimit, Pending
 from sparkstorm.acking.pending_limit import (
     _LEAST_TREES,
     FIRST,
+    GAIN,
     LEAST,
     MOST,
     TARGET_MS,
@@ -123,17 +125,28 @@ def test_it_carries_nine_tenths_of_the_best_fixed_limit(per_ms: int, commit_ms: 
     assert latency(followed(latency, 100).limit) <= 1.5 * (TARGET_MS + 10 * HOPS * commit_ms)
 
 
-@pytest.mark.parametrize("seed", range(8))
-@pytest.mark.parametrize("commit_ms", [2, 100])
-def test_latencies_that_vary_by_a_third_leave_it_where_it_was(commit_ms: int, seed: int) -> None:
-    chance = Random(seed)
+@pytest.mark.parametrize("commit_ms", [2, 7, 100])
+def test_latencies_that_vary_by_a_third_leave_it_where_it_was(commit_ms: int) -> None:
     latency = commits_between(10, commit_ms)
-    limit = AdaptiveLimit()
-    found = steps(lambda trees: latency(trees) * chance.lognormvariate(0, 0.3), 60, limit)
-    limits = [each for _, each, _ in found]
-    assert latency(statistics.median_low(limits)) <= 2 * (TARGET_MS + 10 * HOPS * commit_ms)
-    rates = [each / latency(each) for each in limits[50:]]
-    assert statistics.mean(rates) >= 0.8 * max(each / latency(each) for each in FIXED)
+    best = max(each / latency(each) for each in FIXED)
+    latencies: list[float] = []
+    rates: list[float] = []
+    for seed in range(20):
+        chance = Random(seed)
+        noisy = partial(lambda trees, c: latency(trees) * c.lognormvariate(0, 0.3), c=chance)
+        limits = [each for _, each, _ in steps(noisy, 60, AdaptiveLimit())]
+        latencies.append(latency(statistics.median_low(limits)))
+        rates.append(statistics.mean(each / latency(each) for each in limits[50:]))
+    wanted_ms = TARGET_MS + GAIN * HOPS * commit_ms
+    assert statistics.median(latencies) <= wanted_ms
+    assert sorted(latencies)[17] <= 2 * wanted_ms
+    assert min(rates) >= 0.8 * best
+
+
+@pytest.mark.parametrize("base_ms", [0, 2, 4])
+def test_beside_the_store_trees_take_the_target_alone(base_ms: int) -> None:
+    limit = followed(lambda open_trees: base_ms + open_trees / 200)
+    assert base_ms + limit.limit / 200 == pytest.approx(TARGET_MS, rel=0.25)
 
 
 def test_a_way_that_becomes_longer_is_found_out() -> None:
@@ -147,9 +160,9 @@ def test_a_long_way_that_becomes_short_is_found_out(per_ms: int, commit_ms: floa
     for _ in steps(commits_between(per_ms, commit_ms), 120, limit, is_in_bunches=True):
         pass
     latency = commits_between(per_ms, 1.5)
-    found = list(steps(latency, 120, limit, is_in_bunches=True))
+    found = list(steps(latency, 150, limit, is_in_bunches=True))
     wanted_ms = TARGET_MS + 10 * HOPS * 1.5
-    assert all(latency_ms <= 1.5 * wanted_ms for at, _, latency_ms in found if at > 100)
+    assert all(latency_ms <= 1.5 * wanted_ms for at, _, latency_ms in found if at > 125)
 
 
 def test_a_limit_at_rest_is_halved_for_a_window_now_and_then() -> None:
