@@ -43,7 +43,8 @@ from sparkstorm.settings import CONTINUE, STORE_LOSS, DriverSettings, Submission
 from sparkstorm.transport.connection import AccessRefusedError
 from sparkstorm.transport.store_loss import LOST
 
-_END_WAIT_MS = 30_000
+# on a host that lends a tenth of a core an end took 40 s, and the error that began it was hidden
+_END_WAIT_MS = 120_000
 _RETRY_S = 0.5
 _OF_NEW_RUNS = (BUILDER, "topology.from.checkpoint")  # the checkpoint has a sentence of its own
 Result = TypeVar("Result")
