@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from typing import Any
@@ -22,6 +23,13 @@ def wait_until(
         assert time.monotonic() - began < limit_s, f"{what}: not within {limit_s:g} s"
         pause(time.monotonic() - began)
     return time.monotonic() - began
+
+
+def limit_here(limit_s: float) -> float:
+    """Return a limit in seconds, times the load of a core where that is above 1: so many processes
+    share it.
+    """
+    return limit_s * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
 def assert_once_within(limit_s: float, attempt: Callable[[], float], tries: int = 5) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 
 from sparkstorm.embedded.process import free_port
 from sparkstorm.testing.system.main_job import environment
+from tests.waiting import LIMIT_S
 
 _ROOT = Path(__file__).parents[2]
 
@@ -106,7 +107,7 @@ class HttpServer:
             self._process = subprocess.Popen(
                 command, cwd=_ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
             )
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + LIMIT_S
         while not _answers(self.port):
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(

@@ -20,6 +20,7 @@ import pytest
 from sparkstorm.client import connect
 from sparkstorm.errors import ReadOnlyConnectionError
 from sparkstorm.testing.system.main_job import ROOT, MainJob, environment
+from tests.waiting import LIMIT_S
 
 pytestmark = pytest.mark.system
 WORDS = ["alpha", "beta", "gamma", "delta"]
@@ -109,7 +110,7 @@ def look(folder: Path) -> None:
     """Look at a stream of the run while it goes on; a viewer may not."""
     with connect(folder / "connection.json") as cluster:
         handle = cluster.topology("many")
-        with contextlib.closing(handle.tail("split", "numbers", seconds=60)) as rows:
+        with contextlib.closing(handle.tail("split", "numbers", seconds=LIMIT_S)) as rows:
             sample = next(each for each in rows if each is not None)
         assert (
             sample.values["even"] is (sample.values["n"] % 2 == 0) and sample.task in handle.tasks()

@@ -22,6 +22,7 @@ from kazoo.exceptions import NoAuthError
 import sparkstorm.testing.system.main_job as main_job
 from sparkstorm.stores.connection import Connection, load_connection, signing_key
 from sparkstorm.testing.system.main_job import MainJob
+from tests.waiting import LIMIT_S
 
 pytestmark = [
     pytest.mark.system,
@@ -137,7 +138,7 @@ def check_stores(at: Connection) -> None:
     with redis.Redis(port=at.redis.port) as client, pytest.raises(redis.AuthenticationError):
         client.info()
     other = KazooClient(at.zookeeper.hosts, auth_data=[("digest", "somebody:else")])
-    other.start(60)
+    other.start(LIMIT_S)
     for path in (
         "",
         at.zookeeper.root,

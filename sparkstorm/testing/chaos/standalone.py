@@ -20,7 +20,7 @@ STANDALONE = "standalone"
 _HOST = "127.0.0.1"
 _CORES = 6  # of each worker; its one executor has them all
 _PACKAGE = "org.apache.spark.deploy"
-_LIMIT_S = 60.0
+_LIMIT_S = 180.0
 _URL = re.compile(r"Starting Spark master at (spark://\S+)")
 
 

@@ -21,6 +21,7 @@ from sparkstorm.testing.system.processes import descendants, is_gone
 
 PASSWORD = "of-the-tests"
 _USER = "postgres"
+_END_LIMIT_S = 180.0
 _SETPRIV = "/usr/bin/setpriv"  # of util-linux, which every Debian has
 
 
@@ -102,11 +103,11 @@ class PostgresServer(OwnServer):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         super().kill()
-        deadline = time.monotonic() + 30.0
+        deadline = time.monotonic() + _END_LIMIT_S
         while not all(is_gone(pid) for pid in children):
             if time.monotonic() > deadline:
                 raise EmbeddedServerError(
-                    f"PostgreSQL's processes {sorted(children)} are not gone 30 s after SIGKILL"
+                    f"PostgreSQL's processes {sorted(children)} are not gone {_END_LIMIT_S:g} s after SIGKILL"
                 )
             time.sleep(0.01)
 
