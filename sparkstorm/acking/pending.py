@@ -17,6 +17,7 @@ and after the commit `take_callbacks`, whose outcomes the worker hands to the us
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias
@@ -111,9 +112,10 @@ class Pending:
         max_spout_pending: int | str | None = None,
         needs_callbacks: bool = True,
         workers: int = 1,
+        timeout_ms: float = math.inf,
     ) -> None:
-        """`workers` among which the trees' rows are divided."""
-        self._adaptive = AdaptiveLimit(workers) if max_spout_pending == "auto" else None
+        """`workers` among which the trees' rows are divided; `timeout_ms` of a message."""
+        self._adaptive = AdaptiveLimit(workers, timeout_ms) if max_spout_pending == "auto" else None
         limit = self._adaptive.limit if self._adaptive is not None else max_spout_pending
         if isinstance(limit, str) or (limit is not None and limit < 1):
             raise ValueError(

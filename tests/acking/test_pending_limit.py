@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import itertools
 import statistics
+from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
 from random import Random
@@ -206,3 +207,35 @@ def test_pending_asks_its_limit() -> None:
     assert pending.room == 2 * LEAST
     with pytest.raises(ValueError, match="not 'many'"):
         Pending("many")
+
+
+def shared(tasks: int, per_ms: int, timeout_ms: float, seconds: int = 150) -> float:
+    """Return the median latency of the last half of trees of several tasks whose rows wait for one
+    bolt of so many a millisecond.
+    """
+    limits = [AdaptiveLimit(timeout_ms=timeout_ms) for _ in range(tasks)]
+    open_trees = [0] * tasks
+    waiting: deque[tuple[int, int]] = deque()
+    latencies: list[int] = []
+    step_ms = 10
+    for now_ms in range(10**9, 10**9 + 1000 * seconds, step_ms):
+        for task, limit in enumerate(limits):
+            waiting.extend([(task, now_ms)] * (limit.limit - open_trees[task]))
+            open_trees[task] = max(open_trees[task], limit.limit)
+        before = list(open_trees)
+        ended: list[list[int]] = [[] for _ in limits]
+        for _ in range(min(len(waiting), step_ms * per_ms)):
+            task, since_ms = waiting.popleft()
+            ended[task].append(now_ms + step_ms - since_ms)
+            open_trees[task] -= 1
+        latencies += itertools.chain.from_iterable(ended)
+        for limit, found, opened in zip(limits, ended, before, strict=True):
+            if found:
+                limit.note(found, opened, now_ms + step_ms)
+    return statistics.median(latencies[len(latencies) // 2 :])
+
+
+def test_tasks_that_share_a_slow_bolt_stay_far_from_the_time_out_of_their_messages() -> None:
+    assert shared(1, 5, 30_000) <= 1.5 * TARGET_MS
+    for tasks in (2, 4):
+        assert shared(tasks, 2, 30_000) <= 30_000 / 3
