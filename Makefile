@@ -88,7 +88,7 @@ asan: $(VENV)/installed-dev
 	@$(BIN)/python -m pytest -q -rs tests/executor/test_sanitized.py
 
 matrix: $(VENV)/installed-dev
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv && $(WITH_JAVA) && exec python -m tests.matrix $(ARGS)
+	@$(WITH_JAVA) && exec python -m tests.matrix $(ARGS)
 
 docs: $(VENV)/installed-dev
 	@$(BIN)/python -m tests.docs_site
@@ -111,9 +111,14 @@ $(VENV)/installed: $(VENV)/made $(SETTINGS)
 	@$(BIN)/python -m pip install --quiet --use-pep517 --disable-pip-version-check --constraint requirements.lock --editable '.'
 	@touch $@
 
+# uv takes a tenth of pip's CPU for some hundred packages; it knows none of pip's settings (an index of one's own), so pip follows
+# where it fails
+TOOLS := --constraint requirements.lock --editable '.[test,dev,docs]'
 $(VENV)/installed-dev: $(VENV)/installed
 	@echo "installing the test tools into $(VENV) ..."
-	@$(BIN)/python -m pip install --quiet --use-pep517 --disable-pip-version-check --constraint requirements.lock --editable '.[test,dev,docs]'
+	@{ $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock uv && \
+		$(BIN)/uv pip install --quiet --python $(BIN)/python $(TOOLS); } 2>/dev/null || \
+		$(BIN)/python -m pip install --quiet --use-pep517 --disable-pip-version-check $(TOOLS)
 	@touch $@
 
 # a third of a JVM's start, for each of the hundred that the tests start
