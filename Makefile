@@ -37,13 +37,15 @@ WITH_JAVA = JAVA_HOME="$$($(BIN)/python -m sparkstorm.embedded --install --home)
 # Spark's workers, slots and worker children are interpreters of their own: each would compile all its modules again
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test test-fast lint types bench perf browser fuzz chaos asan hosts yarn mutants matrix docs bare wheels install clean
+.PHONY: run test ready test-fast lint types bench perf browser fuzz chaos asan hosts yarn mutants matrix docs bare wheels install clean
 
 run: $(VENV)/installed
 	@$(WITH_JAVA) && exec spark-submit jobs/run_topology.py $(CONF) $(ARGS)
 
-test: $(VENV)/installed-dev $(VENV)/spark-classes/classes.jsa
+test: ready
 	@$(WITH_JAVA) && exec python -m pytest $(if $(TESTS),,$(PARALLEL)) $(TESTS)
+
+ready: $(VENV)/spark-classes/classes.jsa $(VENV)/compiled
 
 test-fast: $(VENV)/installed-dev
 	@$(BIN)/python -m pytest $(PARALLEL) -m 'not system and not slow' $(TESTS)
@@ -124,6 +126,11 @@ $(VENV)/installed-dev: $(VENV)/installed
 # a third of a JVM's start, for each of the hundred that the tests start
 $(VENV)/spark-classes/classes.jsa: $(VENV)/installed-dev tests/spark_classes.py
 	@-$(WITH_JAVA) && exec python -m tests.spark_classes
+
+# by one process: each of a run's would compile all modules of the tests, at the same time. Later the changed ones are compiled by
+# the run. What cannot be imported is reported by the run too
+$(VENV)/compiled: $(VENV)/installed-dev
+	@$(BIN)/python -m pytest --collect-only --quiet -p no:cacheprovider >/dev/null 2>&1; touch $@
 
 $(VENV)/installed-bench: $(VENV)/installed-dev
 	@$(BIN)/python -m pip install --quiet --use-pep517 --disable-pip-version-check --constraint requirements.lock --editable '.[test,dev,bench]'
