@@ -350,6 +350,7 @@ class Cluster:
             stop_path=paths.stop_slots(self._office.me.id),
             driver_number=self._office.me.number,
             racks=read_racks(self.settings.racks_file),
+            driver="" if is_emulated else _address_of_driver(self.sc),
         )
 
     def _wait_for_slots(self, wanted: int) -> None:
@@ -405,6 +406,13 @@ class Cluster:
 
 def new_context(conf: Conf) -> SparkContext:
     """A Spark context fit for slots."""
+def _address_of_driver(sc: SparkContext) -> str:
+    """Return "HOST:PORT" where executors reach the driver; empty when Spark does not say."""
+    conf = sc.getConf()
+    host, port = conf.get("spark.driver.host"), conf.get("spark.driver.port")
+    return f"{host}:{port}" if host and port else ""
+
+
     spark_conf = with_private_scratch(context_conf(conf))
     quiet_spark()
     context = make_context(spark_conf)

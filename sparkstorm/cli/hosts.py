@@ -177,12 +177,14 @@ def host_row(host: HostView) -> dict[str, Any]:
     """Return the row of a host that has nodes, one for each driver. Times are those of its newest
     node, in ms.
 
-    `health` is "ok", or what is wrong: excluded or drained, blacklisted, no Redis.
+    `health` is "ok", or what is wrong: excluded or drained, blacklisted, no Redis, no
+    driver for some of its slots.
     """
     nodes = host.nodes.values()
     wrong = [host.mark] if host.mark else []
     wrong += ["blacklisted"] if host.is_blacklisted else []
     wrong += ["no Redis"] if all(each.store_problem for each in nodes) else []
+    wrong += ["no driver"] if any(each.driver_problem for each in nodes) else []
     return {
         "host": host.host,
         "rack": host.rack,

@@ -50,7 +50,8 @@ class SlotSpec:
     is; "~" is the home of the user there. A node made at `stop_path` in the state store ends every
     slot gently; with a number as its content, the slot of that `number` if it has no worker.
     `hmac_key` is hexadecimal. `entry` ("module:function", empty outside tests) replaces the
-    worker's runtime. `racks` are those of hosts, as far as known.
+    worker's runtime. `racks` are those of hosts, as far as known. `driver` is the address of Spark's
+    driver ("HOST:PORT"), empty where slots are on its host.
     """
 
     zookeeper: StateAddress
@@ -69,6 +70,7 @@ class SlotSpec:
     entry: str = ""
     racks: Mapping[str, str] = field(default_factory=dict)
     other_redis: tuple[RedisAddress, ...] = ()
+    driver: str = ""
 
     @property
     def stores(self) -> RedisStores:

@@ -214,6 +214,7 @@ def _node(
         _known_sum(sizes),
         _known_sum(shares),
         node.unreached,
+        node.driver_problem,
     )
 
 

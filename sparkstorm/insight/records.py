@@ -331,6 +331,7 @@ class NodeView:
     memory_used_mb: float | None
     cpu_used_percent: float | None  # 100 is a whole core
     store_problem: str = ""  # why its supervisor does not reach Redis
+    driver_problem: str = ""  # why its supervisor does not reach the driver of its slots
 
 
 @dataclass(frozen=True, slots=True)

@@ -172,6 +172,9 @@ class SupervisorInfo:
     # Why this host does not reach each of the cluster's other stores, by name; empty while it does.
     # Its keys are the stores in the configuration of the host's slots.
     other_stores: Mapping[str, str] = field(default_factory=dict, metadata=ADDED_LATER)
+    # address of Spark's driver, and why this host does not reach it; empty while it does
+    driver: str = field(default="", metadata=ADDED_LATER)
+    driver_problem: str = field(default="", metadata=ADDED_LATER)
 
     @property
     def unreached(self) -> str:

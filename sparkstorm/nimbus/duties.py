@@ -217,7 +217,7 @@ class NimbusDuties:
 
     def has_new_slots(self) -> bool:
         """Look at supervisors that changed; whether one offers a slot that was not there, or has
-        lost or found Redis.
+        lost or found Redis or its driver.
 
         One with new trials of code is a reason to serve requests.
         """
@@ -340,5 +340,6 @@ class NimbusDuties:
 
 
 def _reached(info: SupervisorInfo) -> tuple[bool, ...]:
-    """Return which stores a supervisor's host reaches."""
-    return (not info.store_problem, *(not problem for problem in info.other_stores.values()))
+    """Return whether a supervisor's host reaches each store and its driver."""
+    ways = (info.store_problem, *info.other_stores.values(), info.driver_problem)
+    return tuple(not problem for problem in ways)

@@ -166,12 +166,13 @@ class StoreWatch:
 
     A host that alone is cut from one of several stores counts as cut: its workers may be those of
     any topology, and a scheduler places all topologies on the same hosts. A store that no host
-    reaches moves nothing.
+    reaches moves nothing. Hosts that do not reach their driver are named beside them.
     """
 
     def __init__(self, settings: NimbusSettings) -> None:
         self._timeout_ms = settings.store_timeout_ms
         self._moves = settings.reassigns
+        self._drivers = DriverWatch()
         # by store; the home store's name is empty here
         self._reach: dict[str, StoreReach] = {"": StoreReach()}
 
@@ -188,6 +189,7 @@ class StoreWatch:
     def observe(self, supervisors: Iterable[SupervisorInfo], now_ms: int) -> None:
         """Take in what was read."""
         infos = list(supervisors)
+        self._drivers.observe(infos, now_ms)
         reach = self._reach
         self._reach = {}
         for store in ("", *sorted({store for info in infos for store in info.other_stores})):
@@ -210,7 +212,9 @@ class StoreWatch:
 
     @property
     def problems(self) -> dict[str, str]:
-        """A sentence for each cut host, one for all when no host reaches a store."""
+        """A sentence for each host that is cut from a store or its driver, one for all when no host
+        reaches a store.
+        """
         found: dict[str, str] = {}
         for store, reach in self._reach.items():
             # Moving is of no use when all hosts are cut off: it is Redis that is away.
@@ -220,10 +224,9 @@ class StoreWatch:
                 found[f"redis {store}".rstrip()] = text
                 continue
             for host, each in sorted(reach.cut.items()):
-                about = f"host {host}"
                 sentence = self._sentence(host, store, each, host in reach.given_up)
-                found[about] = f"{found[about]}; {sentence}" if about in found else sentence
-        return found
+                found = joined(found, {f"host {host}": sentence})
+        return joined(found, self._drivers.problems)
 
     def _sentence(self, host: str, store: str, cut: Cut, is_given_up: bool) -> str:
         then = f"its workers are moved when that has lasted {self._timeout_ms / 1000:g} s (sparkstorm.worker.store.timeout.secs)"
@@ -232,6 +235,45 @@ class StoreWatch:
         elif is_given_up:
             then = "its workers are moved to other hosts, and it gets none until it does"
         return f"{host} does not reach {_name_of(store)} since {_clock(cut)}: {cut.problem}; {then}"
+
+
+class DriverWatch:
+    """Hosts that do not reach the driver of their slots, named between rounds; nothing is moved.
+
+    Workers need no driver. Spark ends the slots of such a host after `spark.network.timeout`, and
+    then their workers are placed elsewhere, as after any end of slots.
+    """
+
+    def __init__(self) -> None:
+        self._since: dict[str, int] = {}  # by supervisor
+        self.problems: dict[str, str] = {}
+        """A sentence for each host."""
+
+    def observe(self, supervisors: Iterable[SupervisorInfo], now_ms: int) -> None:
+        """Take in what was read."""
+        cut = sorted(
+            (info for info in supervisors if info.driver_problem),
+            key=lambda info: info.supervisor_id,
+        )
+        self._since = {
+            info.supervisor_id: self._since.get(info.supervisor_id, now_ms) for info in cut
+        }
+        self.problems = {}
+        for info in cut:
+            sentence = (
+                f"{info.host} does not reach the driver at {info.driver} since "
+                f"{_time_of_day(self._since[info.supervisor_id])}: {info.driver_problem}; workers there "
+                "go on until Spark ends their slots (spark.network.timeout), and then move"
+            )
+            self.problems = joined(self.problems, {f"host {info.host}": sentence})
+
+
+def joined(found: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:
+    """Return sentences by subject; what both have of one subject is in one text."""
+    return {
+        about: "; ".join(text for text in (found.get(about), more.get(about)) if text)
+        for about in dict.fromkeys((*found, *more))
+    }
 
 
 def _ways_to(store: str, infos: Iterable[SupervisorInfo]) -> Iterable[SupervisorInfo]:
@@ -249,4 +291,8 @@ def _name_of(store: str) -> str:
 
 
 def _clock(cut: Cut) -> str:
-    return time.strftime("%H:%M:%S", time.localtime(cut.since_ms / 1000))
+    return _time_of_day(cut.since_ms)
+
+
+def _time_of_day(time_ms: int) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(time_ms / 1000))

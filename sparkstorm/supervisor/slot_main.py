@@ -39,7 +39,7 @@ from sparkstorm.supervisor.log_publisher import LogPublisher
 from sparkstorm.supervisor.node_dir import NodeDir
 from sparkstorm.supervisor.slot import Place, Slot, worker_log_name
 from sparkstorm.supervisor.slot_sync import SlotStores, SlotSync
-from sparkstorm.supervisor.store_probe import ANSWER_S, RedisProbe
+from sparkstorm.supervisor.store_probe import ANSWER_S, DriverProbe, RedisProbe
 from sparkstorm.supervisor.supervisor import Supervisor, SupervisorDuties
 from sparkstorm.supervisor.topology_master import TopologyMaster
 from sparkstorm.supervisor.worker_process import WorkerChild, child_environment
@@ -256,13 +256,15 @@ def _connect(spec: SlotSpec, place: Place) -> SlotStores:
         RedisProbe(partial(client_of, at, ANSWER_S)) for at in spec.stores.all()
     )
     probes = {at.name: probe for at, probe in zip(spec.other_redis, other_probes, strict=True)}
-    supervisor = Supervisor(duties, place.node_dir, state, trials, probe, probes)
+    driver_probe = DriverProbe(spec.driver) if spec.driver else None
+    supervisor = Supervisor(duties, place.node_dir, state, trials, probe, probes, driver_probe)
     master = TopologyMaster(state, settings.task_heartbeat_ms)
     return SlotStores(state, blobs, supervisor, logs, master, has_several=bool(spec.other_redis))
 
 
 class _SlotLog(logging.FileHandler):
     """A log file whose full disk is reported once on standard error, not with a traceback for every
+        driver=spec.driver,
     line.
     """
 

@@ -1,13 +1,15 @@
-"""Probe of a host's way to Redis: a thread of the slot that plays supervisor asks for an answer
-twice a second.
+"""Probes of a host's ways to Redis and to Spark's driver: threads of the slot that plays supervisor.
 
-Workers themselves would report it late: a commit on a connection without answers waits ten seconds,
-and an idle worker sends nothing.
+Workers themselves would report Redis late: a commit on a connection without answers waits ten
+seconds, and an idle worker sends nothing. Spark misses a driver or an executor after
+`spark.network.timeout` (120 s), and until then nobody names the host.
 """
 
 from __future__ import annotations
 
 import contextlib
+import select
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -26,12 +28,10 @@ would not know within 3 s.
 
 
 class StoreProbe(Protocol):
-    """Answer of a supervisor's probe: since when its host does not reach Redis."""
+    """Answer of a supervisor's probe: since when its host does not reach Redis, or the driver."""
 
     def away(self) -> tuple[int, str]:
-        """Return for how many milliseconds Redis has not answered, and why; (0, "") while it
-        does.
-        """
+        """Return for how many milliseconds it has not answered, and why; (0, "") while it does."""
 
     def close(self) -> None:
         """End it."""
@@ -87,3 +87,67 @@ class RedisProbe:
                 self._problem, self._answered_s = "", self._clock()
         with contextlib.suppress(redis.RedisError):
             client.close()
+
+
+class DriverProbe:
+    """A probe of the port of Spark's driver: it holds a connection on which nothing is sent, and
+    the kernel looks each second whether the other end is there.
+
+    Left out: to connect anew for each look, which costs the driver of a hundred hosts a hundred
+    connections a second. `address` is "HOST:PORT".
+    """
+
+    def __init__(self, address: str, clock: Callable[[], float] = time.monotonic) -> None:
+        host, _, port = address.rpartition(":")
+        self._address = (host.strip("[]"), int(port))
+        self._clock = clock
+        self._reached_s = clock()
+        self._problem = ""
+        self._is_over = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def away(self) -> tuple[int, str]:
+        """Return for how many milliseconds the driver was not reached, and why; the first call
+        begins to look.
+        """
+        if self._thread is None:
+            self._reached_s = self._clock()
+            self._thread = threading.Thread(target=self._look, name="driver-probe", daemon=True)
+            self._thread.start()
+        problem = self._problem
+        silent_s = self._clock() - self._reached_s
+        return (max(1, round(1000 * silent_s)), problem) if problem else (0, "")
+
+    def close(self) -> None:
+        """End the thread."""
+        self._is_over.set()
+        if self._thread is not None:
+            self._thread.join(2 * ANSWER_S)
+
+    def _look(self) -> None:
+        """Hold a connection; what cannot be connected again is away."""
+        while not self._is_over.wait(EVERY_S):
+            try:
+                with socket.create_connection(self._address, ANSWER_S) as connection:
+                    self._problem, self._reached_s = "", self._clock()
+                    self._hold(connection)
+            except TimeoutError:
+                self._problem = f"no answer within {ANSWER_S:g} s"
+            except OSError as error:
+                self._problem = error.strerror or str(error)
+
+    def _hold(self, connection: socket.socket) -> None:
+        """Return when the connection has ended, for whatever reason."""
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        # Two lost answers end it, so that it is given up after 3 s: one lost packet names no host.
+        for name, value in (("TCP_KEEPIDLE", 1), ("TCP_KEEPINTVL", 1), ("TCP_KEEPCNT", 2)):
+            # elsewhere than on Linux the kernel's own times hold
+            if (option := getattr(socket, name, None)) is not None:
+                connection.setsockopt(socket.IPPROTO_TCP, option, value)
+        while not self._is_over.is_set():
+            if select.select([connection], [], [], EVERY_S)[0]:
+                with contextlib.suppress(OSError):
+                    while connection.recv(4096):
+                        pass
+                return
+            self._reached_s = self._clock()

@@ -65,6 +65,7 @@ class SupervisorDuties:
     keep_code_ms: int = 60_000
     resources: Mapping[str, float] = field(default_factory=dict)
     scheduler_meta: Mapping[str, JsonValue] = field(default_factory=dict)
+    driver: str = ""  # address of Spark's driver
 
 
 def part_of(assignment: Assignment, slot: WorkerSlot) -> LocalAssignment | None:
@@ -147,8 +148,9 @@ def classify(
 class Supervisor:
     """The duties, stepped by every slot of the node; only the one with the lock does anything.
 
-    Without `trials` no code is tried, without `probe` Redis counts as reached; `other_probes` are
-    those of the stores beside the home store, by name.
+    Without `trials` no code is tried, without `probe` Redis counts as reached, without
+    `driver_probe` Spark's driver; `other_probes` are those of the stores beside the home store, by
+    name.
     """
 
     def __init__(
@@ -159,7 +161,9 @@ class Supervisor:
         trials: CodeTrials | None = None,
         probe: StoreProbe | None = None,
         other_probes: Mapping[str, StoreProbe] | None = None,
+        driver_probe: StoreProbe | None = None,
     ) -> None:
+        self._driver_probe = driver_probe
         self._other_probes = other_probes or {}
         self._settings = settings
         self._dir = node_dir
@@ -192,7 +196,8 @@ class Supervisor:
 
     def resign(self) -> None:
         """Release the node's lock for another slot."""
-        for part in (self._trials, self._probe, *self._other_probes.values()):
+        probes = (self._probe, self._driver_probe, *self._other_probes.values())
+        for part in (self._trials, *probes):
             if part is not None:
                 part.close()
         self._lock.release()
@@ -221,7 +226,8 @@ class Supervisor:
         trials = None if self._trials is None else self._trials.verdicts
         away_ms, problem = (0, "") if self._probe is None else self._probe.away()
         others = {name: probe.away()[1] for name, probe in self._other_probes.items()}
-        ways = (bool(away_ms), *map(bool, others.values()))
+        driver_problem = "" if self._driver_probe is None else self._driver_probe.away()[1]
+        ways = (bool(away_ms), *map(bool, others.values()), bool(driver_problem))
         present = (self._state.store.session_epoch, tuple(ports), tuple(used), trials, ways)
         if present == self._registered and now_ms < self._heartbeat_due_ms:
             return
@@ -238,6 +244,8 @@ class Supervisor:
             problem,
             away_ms,
             others,
+            settings.driver,
+            driver_problem,
         )
         self._state.register_supervisor(info)
         self._registered, self._heartbeat_due_ms = present, now_ms + settings.heartbeat_ms

@@ -67,6 +67,14 @@ def test_a_host_of_two_nodes_has_no_redis_when_both_have_none() -> None:
     assert [host_row(each)["health"] for each in hosts(cut, well)] == ["ok"]
 
 
+def test_a_host_that_does_not_reach_the_driver_of_one_of_its_nodes_says_so() -> None:
+    cut, well = (
+        SupervisorInfo("w1", "w1", 0, 0, (6700,), driver="d1:1", driver_problem="no answer"),
+        SupervisorInfo("w1@2", "w1", 0, 0, (6700,), driver="d2:1"),
+    )
+    assert [host_row(each)["health"] for each in hosts(cut, well)] == ["no driver"]
+
+
 def test_a_marked_host_is_named_with_who_when_why_and_the_workers_that_stay() -> None:
     def marked(mark: HostMark, used: int) -> str:
         (host,) = hosts(host_marks={"w1": mark})

@@ -71,6 +71,7 @@ class FakeSupervisor:
     opens: Callable[[str], str | None] | None = None
     seen_keys: set[str] = field(default_factory=set)
     store_problem: str = ""
+    driver_problem: str = ""
     running: dict[int, tuple[str, tuple[ExecutorId, ...], int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -91,7 +92,13 @@ class FakeSupervisor:
                 resources=self.resources,
             )
             self.state.register_supervisor(
-                replace(offer, trials=self._trials(), store_problem=self.store_problem)
+                replace(
+                    offer,
+                    trials=self._trials(),
+                    store_problem=self.store_problem,
+                    driver="head:7300",
+                    driver_problem=self.driver_problem,
+                )
             )
         assignments = self.state.read_assignments()
         for port in self.ports:

@@ -4,6 +4,7 @@ that a guest harms nobody.
 
 import os
 import pwd
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -407,3 +408,27 @@ def test_a_host_that_is_cut_from_redis_or_lost_again_and_again_is_blacklisted_wi
     bench.service.rebalance("wc", RebalanceOptions(3, reassign=True), 0)
     bench.advance(30)
     assert "node-2" not in nodes_of(bench, bench.state.topology_ids()[0])
+
+
+def test_a_host_that_is_cut_from_its_driver_is_named_at_once_and_keeps_its_workers() -> None:
+    bench = bench_of(nodes=3, nimbus__monitor__freq__secs=60)
+    bench.submit("wc", topology__workers=3)
+    bench.advance(10)
+    (topology_id,) = bench.state.topology_ids()
+    before = bench.state.read_assignment(topology_id)
+    host = bench.supervisors["node-2"]
+    host.driver_problem = "no answer within 1 s"
+    bench.advance(2)
+    (sentence,) = bench.service.problems_of(topology_id)
+    words = r"host-2 does not reach the driver at head:7300 since .*: no answer within 1 s; workers"
+    assert re.match(words, sentence), sentence
+    host.store_problem = "the network is cut"
+    bench.advance(2)
+    (sentence,) = bench.service.problems_of(topology_id)
+    assert "host-2 does not reach Redis" in sentence and re.search(words, sentence), sentence
+    host.store_problem = ""
+    bench.advance(60)
+    assert bench.state.read_assignment(topology_id) == before
+    host.driver_problem = ""
+    bench.advance(2)
+    assert bench.service.problems_of(topology_id) == []

@@ -1,9 +1,10 @@
-"""The probe of a host's way to Redis, and what a slot tells Nimbus of it, with a proxy that stands
-in the way.
+"""Probes of a host's ways to Redis and to Spark's driver, and what a slot tells Nimbus of them,
+with a proxy that stands in the way.
 """
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from sparkstorm.embedded import RedisServer, ZooKeeperServer
 from sparkstorm.model.worker_spec import RedisAddress
 from sparkstorm.stores.redis_client import client_of
-from sparkstorm.supervisor.store_probe import ANSWER_S, AWAY_S, RedisProbe
+from sparkstorm.supervisor.store_probe import ANSWER_S, AWAY_S, DriverProbe, RedisProbe
 from sparkstorm.testing.system.proxy import TcpProxy
 from tests.supervisor.local_slots import LocalSlots
 from tests.supervisor.slot_bench import SlotBench
@@ -67,6 +68,58 @@ def test_a_password_that_redis_refuses_is_told_too(redis_server: RedisServer) ->
         assert "password" in probe.away()[1]
     finally:
         probe.close()
+
+
+def test_a_driver_that_cannot_be_connected_again_is_told_and_its_return_too() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        probe = DriverProbe(f"127.0.0.1:{port}")
+        assert probe.away() == (0, "")
+        server.accept()[0].close()
+        second, _ = server.accept()
+        assert probe.away() == (0, ""), "the driver ended a connection, and takes another"
+    second.close()
+    try:
+        wait_until(lambda: probe.away()[0], "the refusal is told")
+        assert "refused" in probe.away()[1]
+        with socket.create_server(("127.0.0.1", port), reuse_port=False) as server:
+            wait_until(lambda: probe.away() == (0, ""), "the driver is back")
+    finally:
+        probe.close()
+
+
+@pytest.mark.parametrize(
+    ("address", "words"), [("[::1]:9", "refused"), ("no-such-host.invalid:9", "known")]
+)
+def test_an_address_of_a_driver_that_leads_nowhere_is_told(address: str, words: str) -> None:
+    probe = DriverProbe(address)
+    try:
+        wait_until(lambda: probe.away()[0], "it is told", 60)
+        assert words in probe.away()[1] or "address" in probe.away()[1]
+    finally:
+        probe.close()
+
+
+def test_a_slot_tells_that_its_host_is_cut_from_the_driver(
+    redis_server: RedisServer, zookeeper_server: ZooKeeperServer, tmp_path: Path
+) -> None:
+    bench = SlotBench(redis_server, zookeeper_server, tmp_path, {})
+    driver = socket.create_server(("127.0.0.1", 0))
+    address = f"127.0.0.1:{driver.getsockname()[1]}"
+    slots = LocalSlots(replace(bench.spec, driver=address), 1)
+
+    def told() -> tuple[str, str] | None:
+        info = bench.state.read_supervisor("node-1")
+        return None if info is None else (info.driver, info.driver_problem)
+
+    slots.start()
+    try:
+        wait_until(lambda: told() == (address, ""), "the supervisor is registered")
+        driver.close()
+        wait_until(lambda: told() not in (None, (address, "")), "the slot says it")
+    finally:
+        slots.stop()
+        bench.close()
 
 
 def test_a_slot_tells_that_its_host_is_cut_from_redis_and_that_it_is_back(
