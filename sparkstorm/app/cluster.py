@@ -370,15 +370,17 @@ class Cluster:
         wait_until(is_settled, self.settings.slots_start_ms)
         there = self._registered_slots()
         if there < wanted:
-            end = (
-                f"; the last slot job ended with {self.slots.last_end}"
-                if self.slots.last_end
-                else ""
-            )
+            few = f"{wanted} worker slots were started, but {f'only {there}' if there else 'none'} came up"
+            end = self.slots.last_end
+            if self.slots.ends >= hopeless:
+                raise SlotsUnavailableError(
+                    f"{few}: {self.slots.ends} slot jobs have ended, the last with {end}; "
+                    f"logs of slots, where they could be written, are in {self.logs_place}"
+                )
+            end = f"; the last slot job ended with {end}" if end else ""
             raise SlotsUnavailableError(
-                f"{wanted} worker slots were started, but {f'only {there}' if there else 'none'} came up within "
-                f"{self.settings.slots_start_ms / 1000:g} s{end}; their logs are in {self.logs_place}; on a slow or busy machine "
-                "raise sparkstorm.slots.start.timeout.ms"
+                f"{few} within {self.settings.slots_start_ms / 1000:g} s{end}; their logs are in {self.logs_place}; "
+                "on a slow or busy machine raise sparkstorm.slots.start.timeout.ms"
             )
 
     @property
@@ -404,8 +406,6 @@ class Cluster:
         return {info.supervisor_id: len(info.ports) for info in infos if info is not None}
 
 
-def new_context(conf: Conf) -> SparkContext:
-    """A Spark context fit for slots."""
 def _address_of_driver(sc: SparkContext) -> str:
     """Return "HOST:PORT" where executors reach the driver; empty when Spark does not say."""
     conf = sc.getConf()
@@ -413,6 +413,8 @@ def _address_of_driver(sc: SparkContext) -> str:
     return f"{host}:{port}" if host and port else ""
 
 
+def new_context(conf: Conf) -> SparkContext:
+    """A Spark context fit for slots."""
     spark_conf = with_private_scratch(context_conf(conf))
     quiet_spark()
     context = make_context(spark_conf)

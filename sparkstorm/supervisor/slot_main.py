@@ -6,6 +6,7 @@ A Spark task calls `main_by_ticket`; the processes of tests/supervisor/local_slo
 import contextlib
 import logging
 import os
+import pwd
 import select
 import socket
 import sys
@@ -115,12 +116,7 @@ def wait_for_place(spec: SlotSpec) -> Place:
     """
     spec, host = at_home(spec), spec.host or socket.gethostname()
     for folder in (spec.local_dir, spec.log_dir):
-        try:
-            Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            raise SlotsUnavailableError(
-                f"{host}: the folder {folder} cannot be made ({error.strerror}): name another one in sparkstorm.worker.local.dir"
-            ) from error
+        _make_folder(folder, host)
     names = [node_of_driver(node, spec.driver_number) for node in spec.nodes or (host,)]
     nodes = [NodeDir(Path(spec.local_dir), node) for node in names]
     deadline = time.monotonic() + PLACE_WAIT_MS / 1000
@@ -135,6 +131,30 @@ def wait_for_place(spec: SlotSpec) -> Place:
     raise SlotsUnavailableError(
         f"{host}: all {len(spec.ports())} ports of node {', '.join(node_dir.node for node_dir in nodes)} are taken"
     )
+
+
+def _make_folder(folder: str, host: str) -> None:
+    """Make a folder of slots; SlotsUnavailableError when the user here may not, or may not write to
+    one that is there, as to another user's.
+    """
+    try:
+        Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
+        what = "" if os.access(folder, os.W_OK | os.X_OK) else "is another user's"
+    except OSError as error:
+        what = f"cannot be made ({error.strerror})"
+    if what:
+        raise SlotsUnavailableError(
+            f"{host}: the folder {folder} {what}, slots run as user {_user()} there: "
+            "name another one in sparkstorm.worker.local.dir"
+        )
+
+
+def _user() -> str:
+    """Return the name of the user of this process, its number where it has none."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
 
 
 def _cpus_of(number: int, spec: SlotSpec) -> tuple[int, ...]:
@@ -243,6 +263,7 @@ def _connect(spec: SlotSpec, place: Place) -> SlotStores:
         worker_timeout_ms=settings.worker_timeout_ms,
         resources=settings.resources,
         scheduler_meta=meta_of(spec, place.host),
+        driver=spec.driver,
     )
     log_of = lambda topology_id: Path(spec.log_dir) / worker_log_name(topology_id, place.slot)  # noqa: E731 - short, and used once
     others = {at.name: partial(client_of, at, LOG_PATIENCE_S) for at in spec.other_redis}
@@ -264,7 +285,6 @@ def _connect(spec: SlotSpec, place: Place) -> SlotStores:
 
 class _SlotLog(logging.FileHandler):
     """A log file whose full disk is reported once on standard error, not with a traceback for every
-        driver=spec.driver,
     line.
     """
 

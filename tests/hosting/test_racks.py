@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import re
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -69,7 +73,39 @@ def test_the_folder_below_home_is_that_of_the_workers_user(
 
 def test_a_folder_that_cannot_be_made_is_named_with_its_key(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    words = rf"w1: the folder {tmp_path}/file/supervisors cannot be made .*: name another one in sparkstorm\.worker\.local\.dir"
+    words = (
+        rf"w1: the folder {tmp_path}/file/supervisors cannot be made \(.*\), slots run as user \w+ "
+        r"there: name another one in sparkstorm\.worker\.local\.dir"
+    )
     with pytest.raises(SlotsUnavailableError, match=words):
         wait_for_place(a_spec(f"{tmp_path}/file"))
     assert "sparkstorm.worker.local.dir" in main(a_spec(f"{tmp_path}/file"))
+
+
+def test_a_folder_of_another_user_is_named_with_its_key() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        (Path(folder) / "supervisors").mkdir()
+        (Path(folder) / "supervisors").chmod(0o555)
+        said = as_no_root(lambda: wait_for_place(a_spec(folder)))
+    words = rf"w1: the folder {folder}/supervisors is another user's, slots run as user \w+ there: "
+    assert re.match(words + r"name another one in sparkstorm\.worker\.local\.dir", said), said
+
+
+def as_no_root(call: Callable[[], object]) -> str:
+    """Return the error of a call in a process without rights of root."""
+    read, write = os.pipe()
+    if not os.fork():
+        try:
+            if not os.getuid():
+                os.setresuid(65534, 65534, 65534)
+            call()
+        except Exception as error:
+            os.write(write, str(error).encode())
+        finally:
+            os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as pipe:
+        said = pipe.read()
+    os.wait()
+    return said
