@@ -25,117 +25,29 @@ from sparkstorm.embedded.java import find_java
 from sparkstorm.embedded.redis import find_redis_binary
 from sparkstorm.embedded.zookeeper import class_path
 from sparkstorm.testing.chaos.topologies import words_of
-from tests.hosts.network import Host, Network
+from tests.hosts.network import Host, Network, User
+from tests.hosts.settings import (
+    ASK,
+    JAVA,
+    JOB,
+    KEEPER,
+    KEEPER_TLS,
+    PORTS,
+    REDIS,
+    REDIS_TLS,
+    SLOTS,
+    SPARK,
+    TLS_OPTIONS,
+    TLS_PORTS,
+)
 from tests.transport.bare_redis import debian_redis
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
-# Ports of each kind of host, all fixed (docs/operations.md); executors of two drivers on a host
-# take two of the block managers'
-PORTS = {
-    "redis": (6379,),
-    "zk": (2181, 2888, 3888),
-    "head": (7077,),
-    "w": (7078, *range(7400, 7417)),
-    "d": (7300, *range(7301, 7318)),
-    "client": (),
-}
-# instead of those, where connections to the stores are encrypted
-_TLS_PORTS = {"redis": (6380,), "zk": (2281, 2888, 3888)}
-# of each driver on each worker host, all of whose cores they take: what is lost with a host has
-# room only there
-SLOTS = 2
+ANN, SPARK_USER = User("ann", 4001), User("spark", 4002)
 _BIN = Path(sys.executable).parent
-_JAVA = (
-    "-XX:+UseSerialGC",
-    "-XX:TieredStopAtLevel=1",
-    "-Xshare:auto",
-    "-XX:-UsePerfData",
-    "-Djava.net.preferIPv4Stack=true",
-    "-Djava.io.tmpdir=/srv/tmp",
-)
 _ANSWERS_S = 900.0  # a loaded machine starts a dozen JVMs in that
 _WATCH = Path(__file__).with_name("watch.py")
-_REDIS = """\
-bind 0.0.0.0
-{ports}
-requirepass {password}
-maxmemory 512mb
-maxmemory-policy noeviction
-appendonly yes
-save ""
-dir /srv
-"""
-_REDIS_TLS = """\
-port 0
-tls-port 6380
-tls-cert-file /srv/tls/server.pem
-tls-key-file /srv/tls/server.key
-tls-ca-cert-file /srv/tls/ca.pem"""
-_KEEPER = """\
-dataDir=/srv/data
-{ports}
-admin.enableServer=false
-tickTime=500
-initLimit=20
-syncLimit=10
-maxSessionTimeout=120000
-maxClientCnxns=0
-4lw.commands.whitelist=ruok,srvr
-{peers}"""
-_KEEPER_TLS = """\
-secureClientPort=2281
-serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory
-ssl.keyStore.location=/srv/tls/server.pem
-ssl.keyStore.type=PEM
-ssl.trustStore.location=/srv/tls/ca.pem
-ssl.trustStore.type=PEM
-ssl.clientAuth=need
-sslQuorum=true
-ssl.quorum.keyStore.location=/srv/tls/server.pem
-ssl.quorum.keyStore.type=PEM
-ssl.quorum.trustStore.location=/srv/tls/ca.pem
-ssl.quorum.trustStore.type=PEM"""
-_TLS_OPTIONS = (
-    "storm.zookeeper.ssl.enable=true",
-    "sparkstorm.tls.ca.file=/srv/tls/ca.pem",
-    "sparkstorm.tls.certificate.file=/srv/tls/client.pem",
-    "sparkstorm.tls.key.file=/srv/tls/client.key",
-)
-_ASK = """\
-import socket, ssl, sys
-connection = socket.create_connection((sys.argv[1], int(sys.argv[2])), 5)
-if sys.argv[2] == "2281":
-    context = ssl.create_default_context(cafile="/srv/tls/ca.pem")
-    context.load_cert_chain("/srv/tls/client.pem", "/srv/tls/client.key")
-    connection = context.wrap_socket(connection, server_hostname=sys.argv[1])
-connection.sendall(b"srvr")
-print(connection.recv(9999))
-"""
-_SPARK = """\
-spark.authenticate true
-spark.authenticate.secret {secret}
-spark.network.crypto.enabled true
-spark.network.crypto.cipher AES/GCM/NoPadding
-spark.executor.memory 512m
-spark.cores.max {cores}
-spark.executor.cores {slots}
-spark.driver.memory 512m
-spark.executor.extraJavaOptions {java}
-spark.driver.extraJavaOptions {java}
-spark.pyspark.python {python}
-spark.python.daemon.module sparkstorm.app.spark_daemon
-spark.driver.port 7300
-spark.driver.blockManager.port 7301
-spark.blockManager.port 7400
-"""
-_JOB = """\
-name: {name}
-topology: counted:build
-arguments: {{gate: /srv/gate-{name}, per_second: {per_second}, parallelism: {workers}}}
-topology.workers: {workers}
-topology.max.spout.pending: 2000
-"""
 
 
 @dataclass
@@ -211,15 +123,17 @@ class Lab:
         is_encrypted: bool = False,
         spare_cores: int = 0,
         old_jars: Path | None = None,
+        has_users: bool = False,
     ) -> None:
         """Make the hosts; each executor has so many cores more than slots.
 
         Guarded hosts are each behind a firewall that lets only the ports of docs/operations.md
         through. With encryption Redis and ZooKeeper take TLS alone, and ask for a client's
-        certificate. The ZooKeepers are those of `old_jars` until they are replaced.
+        certificate. The ZooKeepers are those of `old_jars` until they are replaced. With users
+        drivers and clients are run by one, Spark's master and workers by another; none is root.
         """
         self._is_guarded, self._is_encrypted = is_guarded, is_encrypted
-        self._ports = PORTS | (_TLS_PORTS if is_encrypted else {})
+        self._ports = PORTS | (TLS_PORTS if is_encrypted else {})
         self._folder, self._drivers = folder, drivers
         self._cores = SLOTS + spare_cores  # of each executor
         self._closers = ExitStack()
@@ -228,7 +142,9 @@ class Lab:
         names |= {f"w{number}": [] for number in range(1, workers + 1)} | {
             f"d{number}": [] for number in range(1, drivers + 1)
         }
-        self.network = Network(folder, names | {"client": []})
+        names |= {"client": []}
+        users = {name: user for name in names if has_users and (user := _user_of(name))}
+        self.network = Network(folder, names, users)
         self.hosts = self.network.hosts
         self.keepers = [self.hosts[f"zk{number}"] for number in range(1, keepers + 1)]
         self.workers = [self.hosts[f"w{number}"] for number in range(1, workers + 1)]
@@ -284,13 +200,14 @@ class Lab:
         subprocess.run([*script, str(self._folder / "tls"), *names], check=True, timeout=_ANSWERS_S)
         for host in self.hosts.values():
             shutil.copytree(self._folder / "tls", host.folder / "tls")
+            host.give(host.folder / "tls")
 
     # -- servers -----------------------------------------------------------------------------------
 
     def start_redis(self) -> None:
         """Start Redis on its host, over what its folder has."""
-        ports = _REDIS_TLS if self._is_encrypted else "port 6379"
-        text = _REDIS.format(password=self._password, ports=ports)
+        ports = REDIS_TLS if self._is_encrypted else "port 6379"
+        text = REDIS.format(password=self._password, ports=ports)
         _write_private(self.redis.folder / "redis.conf", text)
         # the packaged server is built without TLS
         binary = debian_redis() if self._is_encrypted else find_redis_binary()
@@ -304,8 +221,8 @@ class Lab:
             f"server.{each.name.removeprefix('zk')}={each.name}:2888:3888\n"
             for each in self.keepers
         ]
-        ports = _KEEPER_TLS if self._is_encrypted else "clientPort=2181"
-        text = _KEEPER.format(ports=ports, peers="".join(peers) if len(peers) > 1 else "")
+        ports = KEEPER_TLS if self._is_encrypted else "clientPort=2181"
+        text = KEEPER.format(ports=ports, peers="".join(peers) if len(peers) > 1 else "")
         (keeper.folder / "zoo.cfg").write_text(text)
         # TLS takes Netty, which Spark has
         every = self._old_jars or self._spark_home / "jars"
@@ -313,7 +230,7 @@ class Lab:
         main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
         self._keepers_run[keeper.name] = keeper.start(
             "keeper.log",
-            [find_java(), "-Xmx96m", *_JAVA, "-cp", classes, main, "/srv/zoo.cfg"],
+            [find_java(), "-Xmx96m", *JAVA, "-cp", classes, main, "/srv/zoo.cfg"],
         )
 
     def replace_keepers(self) -> None:
@@ -347,7 +264,7 @@ class Lab:
             next(self._spark_home.glob("jars/spark-core_*.jar")).name.split("_")[1].split("-")[0]
         )
         environment = {**self._environment(), "SPARK_SCALA_VERSION": scala}
-        java = [find_java(), "-Xmx160m", *_JAVA, "-cp", f"/srv/conf:{self._spark_home}/jars/*"]
+        java = [find_java(), "-Xmx160m", *JAVA, "-cp", f"/srv/conf:{self._spark_home}/jars/*"]
         own = [
             "--host",
             host.name,
@@ -365,13 +282,17 @@ class Lab:
         (host.folder / "conf").mkdir(mode=0o700)
         java = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Djava.io.tmpdir=/srv/tmp"
         most = self._cores * len(self.workers)
-        settings = _SPARK.format(
+        settings = SPARK.format(
             secret=self._secret, java=java, python=sys.executable, slots=self._cores, cores=most
         )
         _write_private(host.folder / "conf" / "spark-defaults.conf", settings)
         _write_private(host.folder / "redis.password", self._password + "\n")
         for name in ("jobs", "README.md"):
             (host.folder / name).symlink_to(ROOT / name)
+        host.give(host.folder)
+        if host in self.workers and host.user:
+            # that of a driver's storm.local.dir, which is somebody else's here
+            (host.folder / "storm-local").mkdir(mode=0o755)
 
     def _environment(self) -> dict[str, str]:
         path = f"{_BIN}:{os.environ.get('PATH', os.defpath)}"
@@ -384,7 +305,7 @@ class Lab:
         }
 
     def _keepers_serve(self) -> bool:
-        ask = [sys.executable, "-I", "-S", "-c", _ASK]
+        ask = [sys.executable, "-I", "-S", "-c", ASK]
         port = str(self._ports["zk"][0])
         return all(
             "Mode" in self.client.run(*ask, f"{keeper.name}.example", port).stdout
@@ -415,7 +336,7 @@ class Lab:
         options = [
             f"sparkstorm.redis.url={scheme}://redis.example:{self._ports['redis'][0]}",
             "sparkstorm.redis.password.file=redis.password",
-            *(_TLS_OPTIONS if self._is_encrypted else ()),
+            *(TLS_OPTIONS if self._is_encrypted else ()),
         ]
         return [
             word
@@ -429,6 +350,26 @@ class Lab:
         """Start a driver as README says, with slots on every worker host; return when its cluster
         is up.
         """
+        process = self.begin_cluster(
+            driver,
+            slots_per_host,
+            "-c",
+            f"sparkstorm.worker.local.dir={self.slots_folder}",
+            *options,
+        )
+        said = (self.hosts[driver].folder / "driver.log").read_text()
+        assert "the cluster is up" in said, said
+        return process
+
+    @property
+    def slots_folder(self) -> str:
+        """Return the folder of slots on worker hosts, as drivers name it."""
+        return "~/of-slots" if self.workers[0].user else "/srv/of-slots"
+
+    def begin_cluster(
+        self, driver: str, slots_per_host: int, *options: str
+    ) -> subprocess.Popen[bytes]:
+        """Start a driver; return when its cluster is up, or it has ended."""
         host = self.hosts[driver]
         size = [
             "-c",
@@ -448,8 +389,6 @@ class Lab:
         size += [
             "-c",
             "sparkstorm.racks.file=racks",
-            "-c",
-            "sparkstorm.worker.local.dir=/srv/of-slots",
         ]
         command = [
             str(_BIN / "sparkstorm"),
@@ -473,30 +412,34 @@ class Lab:
             driver,
             _ANSWERS_S,
         )
-        said = (host.folder / "driver.log").read_text()
-        assert "the cluster is up" in said, said
         return process
 
     def share_connection(self, owner: str, others: Sequence[str]) -> None:
         """Copy a driver's connection file to the client, and to drivers that are to join."""
         source = self.hosts[owner].folder / "storm-local" / "connection.json"
-        for folder in [
-            self.client.folder,
-            *(self.hosts[each].folder / "storm-local" for each in others),
-        ]:
+        places = [(self.client, self.client.folder)]
+        places += [(self.hosts[each], self.hosts[each].folder / "storm-local") for each in others]
+        for host, folder in places:
             folder.mkdir(mode=0o700, exist_ok=True)
             shutil.copy(source, folder / "connection.json")
             (folder / "connection.json").chmod(0o600)
+            host.give(folder)
 
-    def verb(self, *words: str, limit_s: float = 180.0) -> subprocess.CompletedProcess[str]:
-        """Run a verb of `sparkstorm` at the client, which has neither Java nor Spark."""
+    def verb(
+        self,
+        *words: str,
+        limit_s: float = 180.0,
+        host: Host | None = None,
+        connection: str = "/srv/connection.json",
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a verb of `sparkstorm` at the client, or at another host, without Java and Spark."""
         environment = {
             "PATH": f"{_BIN}:/usr/bin:/bin",
-            "SPARKSTORM_CLUSTER": "/srv/connection.json",
+            "SPARKSTORM_CLUSTER": connection,
             "JAVA_HOME": "",
             "SPARK_HOME": "",
         }
-        return self.client.run(
+        return (host or self.client).run(
             str(_BIN / "sparkstorm"), *words, environment=environment, limit_s=limit_s
         )
 
@@ -522,10 +465,11 @@ class Lab:
     def submit(self, name: str, per_second: int, workers: int = 3) -> Watch:
         """Submit a topology with a known answer, and watch it from the client's host."""
         shutil.copytree(Path(__file__).with_name("job"), self.client.folder, dirs_exist_ok=True)
-        job = _JOB.format(name=name, per_second=per_second, workers=workers)
+        job = JOB.format(name=name, per_second=per_second, workers=workers)
         (self.client.folder / f"{name}.yaml").write_text(job)
         for host in self.hosts.values():
             (host.folder / f"gate-{name}").unlink(missing_ok=True)  # of an earlier one of that name
+        self.client.give(self.client.folder)
         self.answer("submit", f"{name}.yaml", "--detach")
         environment = {**os.environ, "SPARKSTORM_CLUSTER": "/srv/connection.json"}
         command = self.client.inside([sys.executable, str(_WATCH), name])
@@ -560,6 +504,13 @@ class Lab:
         assert sums is not None and sums == expected(sums["total"]), f"{name}: wrong sums {sums}"
         self.answer("kill", name, "--wait", "0")
         return sums["total"]
+
+
+def _user_of(host: str) -> User | None:
+    """Return the user of a host: one of drivers and clients, one of Spark's master and workers."""
+    if host.startswith(("redis", "zk")):
+        return None
+    return ANN if host.startswith(("d", "client")) else SPARK_USER
 
 
 def command_of_readme() -> str:

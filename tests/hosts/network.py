@@ -15,6 +15,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -39,6 +40,10 @@ _A_HOST = (
     "test -c /dev/net/tun || { echo /dev/net/tun is missing >&2; exit 1; }"
 )
 _NO_ENVIRONMENT: Mapping[str, str] = MappingProxyType({})
+_NO_USERS: Mapping[str, User] = MappingProxyType({})
+_ROOT = Path(__file__).parents[2]
+# of Java, and of what `sparkstorm.embedded --install` and other environments put elsewhere
+_PATHS = [os.environ["JAVA_HOME"]] if os.environ.get("JAVA_HOME") else []
 
 
 def why_not() -> str:
@@ -63,6 +68,14 @@ def why_not() -> str:
         if not tried.returncode
         else f"namespaces may not be made: {(tried.stderr.strip() or 'no reason given').splitlines()[-1]}"
     )
+
+
+@dataclass(frozen=True)
+class User:
+    """A user of hosts, without rights of root; its home is /srv/home there."""
+
+    name: str
+    number: int
 
 
 class Namespaces:
@@ -118,15 +131,29 @@ class Namespaces:
 
 
 class Host:
-    """One host: its name, its address, its folder (which is /srv there), and what runs on it."""
+    """One host: its name, its address, its folder (which is /srv there), what runs on it and as
+    which user (None: root).
+    """
 
-    def __init__(self, network: Network, name: str, number: int, folder: Path) -> None:
+    def __init__(
+        self, network: Network, name: str, number: int, folder: Path, user: User | None = None
+    ) -> None:
         self.name, self.address, self.folder = name, f"{_PREFIX}{number}", folder
+        self.user = user
         self._network, self._number = network, number
         self._spaces: Namespaces | None = None
         self._wire: subprocess.Popen[bytes] | None = None
         self._running: list[subprocess.Popen[bytes]] = []
-        (folder / "tmp").mkdir(parents=True, exist_ok=True)
+        for each in ("tmp", "home") if user else ("tmp",):
+            (folder / each).mkdir(parents=True, exist_ok=True)
+        self.give(folder)
+
+    def give(self, path: Path) -> None:
+        """Make its user the owner of a file, or of a folder with all that is in it."""
+        if self.user is None:
+            return
+        for each in (path, *path.rglob("*")):
+            os.chown(each, self.user.number, self.user.number, follow_symlinks=False)
 
     @property
     def is_on(self) -> bool:
@@ -138,17 +165,18 @@ class Host:
         processes.
         """
         names = self._network.names_path
+        own = self._network.commands_for_users(self) if self.user else ""
         self._spaces = Namespaces(
             ("net", "uts", "mount", "pid"),
             f"mount --make-rprivate /; mount -t proc proc /proc; hostname {self.name}; mount --bind {names} /etc/hosts; "
-            f"mount --bind {self.folder} /srv; ip link set lo up",
+            f"mount --bind {self.folder} /srv; ip link set lo up; {own}",
         )
         port = f"p{self._number}"
         peer = ["eth0", "address", _FRAME.format(self._number), "netns", str(self._spaces.pid)]
         self._network.ip("link", "add", port, "type", "veth", "peer", "name", *peer)
         self._network.ip("link", "set", port, "master", "br0", "up")
-        self.must("ip", "address", "add", f"{self.address}/24", "dev", "eth0")
-        self.must("ip", "link", "set", "eth0", "up")
+        self._configure("ip", "address", "add", f"{self.address}/24", "dev", "eth0")
+        self._configure("ip", "link", "set", "eth0", "up")
 
     def close(self) -> None:
         """Switch it off, unless it is."""
@@ -255,7 +283,7 @@ class Host:
             "  meta l4proto udp drop\n }\n}\n"
         )
         (self.folder / "guard.nft").write_text(rules)
-        self.must("nft", "-f", "/srv/guard.nft")
+        self._configure("nft", "-f", "/srv/guard.nft")
 
     def heal(self, others: Iterable[Host]) -> None:
         """Take the cuts to others back, in both ways."""
@@ -263,7 +291,9 @@ class Host:
             (one, other) for each in others for one, other in ((self, each), (each, self))
         ):
             if one.is_on:
-                one.run("ip", "neigh", "del", other.address, "dev", "eth0")
+                # which fails where nothing was cut
+                command = one._as_root(["ip", "neigh", "del", other.address, "dev", "eth0"])
+                subprocess.run(command, check=False, capture_output=True, timeout=_SECONDS)
 
     def slow_down(self, milliseconds: float, loss: float = 0.0) -> None:
         """Delay all that it sends and gets by that, and lose that share of it, by a process between
@@ -285,22 +315,30 @@ class Host:
         self._network.ip("link", "set", f"p{self._number}", "master", "br0")
 
     def _lose(self, other: Host) -> None:
-        self.must(
-            "ip",
-            "neigh",
-            "replace",
-            other.address,
-            "lladdr",
-            _NOBODY,
-            "dev",
-            "eth0",
-            "nud",
-            "permanent",
+        self._configure(
+            *["ip", "neigh", "replace", other.address, "lladdr", _NOBODY],
+            *["dev", "eth0", "nud", "permanent"],
         )
 
     def inside(self, command: Sequence[str]) -> list[str]:
+        """Return the command that runs `command` in /srv there, as the host's user."""
+        if self.user is None:
+            return self._as_root(command)
+        number, name = self.user.number, self.user.name
+        become = ["setpriv", f"--reuid={number}", f"--regid={number}", "--clear-groups", "--"]
+        return self._as_root(
+            [*become, "env", "HOME=/srv/home", f"USER={name}", f"LOGNAME={name}", *command]
+        )
+
+    def _as_root(self, command: Sequence[str]) -> list[str]:
         assert self._spaces is not None, f"{self.name} is off"
         return self._spaces.inside(["env", "--chdir=/srv", *command])
+
+    def _configure(self, *command: str) -> None:
+        done = subprocess.run(
+            self._as_root(command), check=False, capture_output=True, text=True, timeout=_SECONDS
+        )
+        assert not done.returncode, f"{self.name}: {' '.join(command)}: {done.stderr}"
 
     def _environment(self, added: Mapping[str, str]) -> dict[str, str]:
         own = {
@@ -312,8 +350,16 @@ class Host:
 class Network:
     """Hosts by name. Closing it ends all of them."""
 
-    def __init__(self, folder: Path, names: Mapping[str, Sequence[str]]) -> None:
-        """Make a host for each name; its further names (as in /etc/hosts) are the value."""
+    def __init__(
+        self,
+        folder: Path,
+        names: Mapping[str, Sequence[str]],
+        users: Mapping[str, User] = _NO_USERS,
+    ) -> None:
+        """Make a host for each name; its further names (as in /etc/hosts) are the value.
+
+        `users` are those of hosts where programs do not run as root.
+        """
         self._closers = ExitStack()
         self.names_path = folder / "hosts"
         numbers = {name: number for number, name in enumerate(names, 1)}
@@ -323,8 +369,15 @@ class Network:
         ]
         self.names_path.write_text("127.0.0.1 localhost\n" + "".join(lines))
         self.hosts = {
-            name: Host(self, name, number, folder / name) for name, number in numbers.items()
+            name: Host(self, name, number, folder / name, users.get(name))
+            for name, number in numbers.items()
         }
+        self._users_path = folder / "passwd"
+        lines = [
+            f"{each.name}:x:{each.number}:{each.number}::/srv/home:/bin/sh\n"
+            for each in sorted(set(users.values()), key=lambda user: user.number)
+        ]
+        self._users_path.write_text(Path("/etc/passwd").read_text() + "".join(lines))
 
     def __enter__(self) -> Network:
         self._bridge = Namespaces(("net",), "ip link add br0 type bridge; ip link set br0 up")
@@ -340,6 +393,26 @@ class Network:
 
     def __exit__(self, *_: object) -> None:
         self._closers.close()
+
+    def commands_for_users(self, host: Host) -> str:
+        """Return the commands by which users have names on a host and can run this Python, which
+        may lie in a folder that is open to root alone (/root); its parents are replaced there by
+        empty ones, and what is needed is mounted in them.
+        """
+        named = [sys.prefix, sys.base_prefix, str(_ROOT), *_PATHS]
+        needed = {Path(each).resolve() for each in named}
+        commands = [f"mount --bind {self._users_path} /etc/passwd"]
+        closed: dict[Path, list[Path]] = {}
+        for path in sorted(needed):
+            parents = [each for each in reversed(path.parents) if not each.stat().st_mode & 0o001]
+            if parents:
+                closed.setdefault(parents[0], []).append(path)
+        for parent, paths in closed.items():
+            aside = {path: f"{host.folder}/mounts/{number}" for number, path in enumerate(paths)}
+            commands += [f"mkdir -p {to}; mount --bind {path} {to}" for path, to in aside.items()]
+            commands += [f"mount -t tmpfs -o mode=755 tmpfs {parent}"]
+            commands += [f"mkdir -p {path}; mount --move {to} {path}" for path, to in aside.items()]
+        return "; ".join(commands)
 
     def ip(self, *words: str) -> None:
         """Configure the bridge."""

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.hosts.__main__ import RATE, Fault, Outcome
-from tests.hosts.lab import ROOT, SLOTS, Lab, is_named, now
+from tests.hosts.lab import ROOT, Lab, is_named, now
 from tests.hosts.network import Host, Network, why_not
+from tests.hosts.settings import SLOTS
 from tests.waiting import wait_until
 
 REASON = why_not()
