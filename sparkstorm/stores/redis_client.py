@@ -34,8 +34,10 @@ class _Sentinels(Sentinel):
             host, port = super().discover_master(service_name)  # type: ignore[no-untyped-call]
         except MasterNotFoundError as error:
             last = str(error).rpartition(" - ")[2]
+            asked = [each.connection_pool.connection_kwargs for each in self.sentinels]
+            places = ", ".join(f"{each['host']}:{each['port']}" for each in asked)
             raise MasterNotFoundError(
-                f"no Sentinel names a primary {service_name}: {last}"
+                f"no Sentinel names a primary {service_name}: asked at {places}, the last error is {last}"
             ) from None
         return str(host), int(port)
 

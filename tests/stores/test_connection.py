@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkstorm.errors import InvalidConfigError
+from sparkstorm.errors import InvalidConfigError, StoreUnavailableError
 from sparkstorm.model.worker_spec import RedisAddress
 from sparkstorm.stores.connection import (
     Connection,
@@ -22,6 +22,7 @@ from sparkstorm.stores.connection import (
     signing_key,
     zookeeper_password,
 )
+from sparkstorm.stores.redis_client import check_redis
 
 
 def a_connection() -> Connection:
@@ -173,3 +174,10 @@ def test_a_bad_redis_url_is_refused_without_showing_it(url: str) -> None:
     with pytest.raises(InvalidConfigError, match=r"sparkstorm\.redis\.url") as caught:
         parse_redis_url(url)
     assert "geheim" not in str(caught.value)
+
+
+def test_sentinels_that_do_not_answer_are_named() -> None:
+    at = RedisAddress("127.0.0.1", 1, master="words", sentinels=("127.0.0.1:1", "127.0.0.1:2"))
+    words = r"no Sentinel names a primary words: asked at 127\.0\.0\.1:1, 127\.0\.0\.1:2, the last"
+    with pytest.raises(StoreUnavailableError, match=words):
+        check_redis(at)
