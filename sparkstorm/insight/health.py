@@ -16,6 +16,7 @@ from operator import attrgetter, sub
 from sparkstorm.insight.audit import EdgeAudit, audit
 from sparkstorm.model.names import counted
 from sparkstorm.model.status import TopologyStatus
+from sparkstorm.model.topology import ACKER
 from sparkstorm.transport.progress import PAUSES, Progress, TaskCounts, merge, percentile_ms
 
 # busy share; at 0.4 a task that keeps up would be called slow, at 1.0 hardly any ever would
@@ -365,7 +366,9 @@ def waiting(
     )
     longer = " and ever longer" if is_growing else ""
     trees = counted(pending, "open tree waits", "open trees wait")
-    return Culprit(Fault.WAITING, component, f"{trees} for {component}, {how_long}{longer}")
+    return Culprit(
+        Fault.WAITING, component, f"{trees} for {_in_user_words(component)}, {how_long}{longer}"
+    )
 
 
 def _open_trees(of: Progress) -> int:
@@ -463,7 +466,7 @@ def _of_component(
             Culprit(
                 Fault.SLOW,
                 component,
-                f"{component} is {most.busy:.0%} busy on {most.slot} (task {most.task})",
+                f"{_in_user_words(component)} is {most.busy:.0%} busy on {most.slot} (task {most.task}){_more_of(component)}",
             )
         )
     fullest = max(tasks, key=lambda load: load.executed)
@@ -478,7 +481,7 @@ def _of_component(
             Culprit(
                 Fault.SKEWED,
                 component,
-                f"task {fullest.task} of {component} executes {share:.0%} of its inputs",
+                f"task {fullest.task} of {_in_user_words(component)} executes {share:.0%} of its inputs",
             )
         )
     return [*found, *_held_back(component, tasks, busiest)]
@@ -497,12 +500,20 @@ def _held_back(
     is_by_load = (
         cause in ("pending", "backlog") and busiest is not None and busiest.component != component
     )
-    whom = f", behind {busiest.component}" if is_by_load and busiest is not None else ""
+    whom = (
+        f", behind {_in_user_words(busiest.component)}"
+        if is_by_load and busiest is not None
+        else ""
+    )
     # in a topology that is active now: it was activated meanwhile, or waits for its own failures
     how = "was inactive" if cause == "inactive" else "is held back"
     why = "" if cause == "inactive" else f" ({cause})"
     return [
-        Culprit(Fault.HELD_BACK, component, f"{component} {how} {share:.0%} of the time{why}{whom}")
+        Culprit(
+            Fault.HELD_BACK,
+            component,
+            f"{_in_user_words(component)} {how} {share:.0%} of the time{why}{whom}",
+        )
     ]
 
 
@@ -513,13 +524,24 @@ def sentence(
     figures = _rates(of, p99_ms)
     if limits:
         return f"{name} runs at its limit: {limits[0].sentence}; {figures}"
-    busiest = max(of, key=lambda load: load.busy, default=None)
+    # an acker that limits the rate is among the limits; one that does not is of no use to a user
+    own = (load for load in of if not load.component.startswith("__"))
+    busiest = max(own, key=lambda load: load.busy, default=None)
     slowest = (
         ""
         if busiest is None
         else f"; slowest part {busiest.component}, {busiest.busy:.0%} busy on {busiest.slot}"
     )
     return f"{name} keeps up: {figures}{slowest}"
+
+
+def _in_user_words(component: str) -> str:
+    """Return the name of a component as a sentence has it: users know no `__acker`."""
+    return "an acker" if component == ACKER else component
+
+
+def _more_of(component: str) -> str:
+    return "; topology.acker.executors says how many there are" if component == ACKER else ""
 
 
 def _figures(health: Health) -> str:

@@ -56,6 +56,25 @@ def test_a_topology_that_is_well_keeps_up() -> None:
     assert sentence("words", found, 34.2, ()) == text
 
 
+def ackers(at_ms: int, busy: int) -> Progress:
+    """Return the record of all well, with an acker that is so many per mille of its time busy."""
+    made = record(at_ms)
+    made.counts_by_task[9] = TaskCounts("__acker", 1, executed=at_ms, busy_us=busy * at_ms)
+    return made
+
+
+def test_an_acker_is_called_slow_only_where_it_is_the_limit_and_then_in_words() -> None:
+    found = loads({"n:1": ackers(1000, 500)}, {"n:1": ackers(11_000, 500)})
+    assert sentence("words", found, None, culprits(found)).endswith(
+        "slowest part lines, 30% busy on n:1"
+    )
+    found = loads({"n:1": ackers(1000, 900)}, {"n:1": ackers(11_000, 900)})
+    assert sentence("words", found, None, culprits(found)) == (
+        "words runs at its limit: an acker is 90% busy on n:1 (task 9); "
+        "topology.acker.executors says how many there are; 3.0 k tuples/s"
+    )
+
+
 @pytest.mark.parametrize(
     ("planted", "named"),
     [
