@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any, cast
 
 import pytest
@@ -17,7 +18,8 @@ from starlette.testclient import TestClient
 from sparkstorm.client import ClusterClient
 from sparkstorm.errors import InvalidConfigError, StoreUnavailableError
 from sparkstorm.insight.records import to_json
-from sparkstorm.web import actions
+from sparkstorm.insight.sampler import Sampler
+from sparkstorm.web import actions, picture
 from sparkstorm.web.app import make_app
 from sparkstorm.web.commands import Connections
 from sparkstorm.web.live import delta, topology_record
@@ -25,6 +27,7 @@ from sparkstorm.web.page import STATIC, Page
 from sparkstorm.web.picture import TALL, WIDE, graph
 from sparkstorm.web.security import CSRF_HEADER, Access, local_hosts
 from tests.insight.watched import Watched, watched
+from tests.web.listening import LargeSource
 
 HOME = "http://127.0.0.1:8080"
 VENDORED = {
@@ -260,6 +263,40 @@ def test_the_graph_is_laid_out_without_overlaps_and_within_its_frame() -> None:
                 0 <= box["x"] <= found["width"] - WIDE and 0 <= box["y"] <= found["height"] - TALL
             )
         assert json.loads(json.dumps(topology_record(view, "1m")["graph"])) == found
+
+
+def test_a_graph_of_many_layers_is_wrapped_into_bands_that_do_not_overlap() -> None:
+    sampler = Sampler(LargeSource(100, 1))
+    sampler.step()
+    found = graph(sampler.topology("large"))
+    boxes = found["boxes"]
+    assert len(boxes) == 100 and found["width"] < 1_500
+    assert [boxes[f"c{n}"]["x"] for n in range(5)] == [boxes[f"c{n}"]["x"] for n in range(95, 100)]
+    rows = sorted({box["y"] for box in boxes.values()})
+    assert len(rows) == 20 and min(after - row for row, after in pairwise(rows)) >= TALL + 30
+    for edge in found["edges"].values():
+        numbers = [float(each) for each in re.findall(r"[0-9.-]+", edge["d"])]
+        assert min(numbers) >= 0 and max(numbers) <= max(found["width"], found["height"])
+    # from the end of a line of boxes to the begin of the next, between the two
+    first, _, entry, _, end = re.findall(r"[HV]([0-9]+)", found["edges"]["c4/c5"]["d"])
+    assert int(first) > boxes["c4"]["x"] + WIDE and int(end) == boxes["c5"]["x"] == boxes["c0"]["x"]
+    assert 0 < int(entry) < boxes["c5"]["x"]
+
+
+def test_edges_that_cross_bands_have_lanes_and_cycles_go_back_within_the_frame() -> None:
+    pairs = [("s", "b0"), *((f"b{n}", f"b{n + 1}") for n in range(8)), ("s", "b8"), ("b8", "b1")]
+    lines = tuple((f"{one}/{other}", one, other, "shuffle") for one, other in pairs)
+    found = picture._drawn(("s", *(f"b{n}" for n in range(9))), lines)
+    gutters = [
+        re.findall(r"V([0-9]+)", found["edges"][key]["d"])[0] for key in ("b3/b4", "s/b8", "b8/b1")
+    ]
+    assert len(set(gutters)) == 3 and found["edges"]["b8/b1"]["back"]
+    for edge in found["edges"].values():
+        ends = [tuple(map(int, each)) for each in re.findall(r"([0-9]+) ([0-9]+)", edge["d"])]
+        assert all(0 < x < found["width"] and 0 < y < found["height"] for x, y in ends)
+        levels = [int(each) for each in re.findall(r"H(-?[0-9]+)", edge["d"])]
+        assert all(0 < x < found["width"] for x in levels)
+        assert 40 < edge["x"] < found["width"] - 40 or not edge["back"]
 
 
 def test_vendored_files_are_those_that_were_looked_at() -> None:
