@@ -1,5 +1,5 @@
 // The page: head, live record, keys, and the screen that the address names.
-import { html, render, useState, useEffect, begin, usePlace, useStream, useTick, go, link, clock, session, get, place, Hatch } from "./lib.js";
+import { html, render, useState, useEffect, begin, usePlace, useStream, useTick, go, link, clock, session, place, Hatch } from "./lib.js";
 import { ClusterScreen } from "./cluster.js";
 import { TopologyScreen } from "./topology.js";
 import { ActionDialog } from "./dialogs.js";
@@ -9,23 +9,6 @@ const KEYS = [["g c", "cluster"], ["space", "pause"], ["[ ]", "shorter or longer
 function usePage() {
   const [theme, set] = useState(document.documentElement.dataset.theme);
   return [theme, () => { const next = THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length]; document.documentElement.dataset.theme = next; localStorage.setItem("theme", next); set(next); }];
-}
-// One file with the graph, the charts as they are drawn now, and the figures: to be attached to an issue.
-async function report(record) {
-  const css = await (await fetch("/static/page.css")).text();
-  const copy = document.querySelector("main").cloneNode(true);
-  copy.querySelectorAll("button, dialog, input, .bar").forEach((each) => each.remove());
-  const from = document.querySelectorAll("main canvas");
-  copy.querySelectorAll("canvas").forEach((each, n) => { const image = document.createElement("img"); image.src = from[n].toDataURL(); image.width = from[n].clientWidth; each.replaceWith(image); });
-  const head = document.createElement("p");
-  head.textContent = `${session.name}, ${new Date(record.cluster.time_ms).toISOString()}`;
-  const data = document.createElement("pre");
-  data.textContent = JSON.stringify(record, null, 1);
-  const hatch = document.querySelector("svg.hide").outerHTML;
-  const text = `<!doctype html><html lang="en"><meta charset="utf-8"><title>SparkStorm report</title><style>${css}</style><div id="page">${head.outerHTML}${hatch}${copy.outerHTML}<details><summary>all figures</summary>${data.outerHTML}</details></div></html>`;
-  const anchor = Object.assign(document.createElement("a"), { href: URL.createObjectURL(new Blob([text], { type: "text/html" })), download: `sparkstorm-${record.topology?.name || "cluster"}.html` });
-  anchor.click();
-  URL.revokeObjectURL(anchor.href);
 }
 function Page() {
   const at = usePlace();
@@ -52,7 +35,7 @@ function Page() {
   const isSilent = !isPaused && !at.at && Date.now() - heard > 5000, isLate = !isSilent && late > 5, isStale = isSilent || isLate || !!cluster?.stale_since_ms;
   document.title = topology ? `${topology.name} · SparkStorm` : "SparkStorm";
   const bar = html`<div class="bar">${session.windows.map((each) => html`<button key=${each} aria-pressed=${each === at.window} onClick=${() => go({ window: each })}>${each}</button>`)}<span class="grow"></span><button aria-pressed=${isPaused} onClick=${() => pause(!isPaused)}>${isPaused ? "go on" : "pause"}</button>
-    <button class="wide" aria-pressed=${at.as === "table"} onClick=${() => go({ as: at.as === "table" ? "" : "table" })}>as table</button>${record && html`<button class="wide" onClick=${() => report(record)}>Report</button>`}</div>`;
+    <button class="wide" aria-pressed=${at.as === "table"} onClick=${() => go({ as: at.as === "table" ? "" : "table" })}>as table</button>${record && html`<button class="wide" onClick=${() => import("./report.js").then((found) => found.report(record))}>Report</button>`}</div>`;
   return html`<div class=${isStale ? "stale" : ""}><${Hatch} /><header><a class="brand" ...${link({})}>SparkStorm</a><nav><a ...${link({})}>cluster</a>${cluster && Object.values(cluster.topologies).slice(0, 6).map((each) => html`<a key=${each.id} class="wide" ...${link({ topology: each.name })}>${each.name}</a>`)}</nav><button title="keys" onClick=${() => showKeys(!keys)} class="wide">?</button><button onClick=${nextTheme} aria-label="theme: ${theme}">${{ auto: "◐", light: "☀", dark: "☾" }[theme]}</button></header>
     ${isSilent && html`<p class="alert" role="status">No news from the server since ${clock(heard)}; trying again. Topologies run on without this page.</p>`}${isLate && html`<p class="alert" role="status">The cluster's stores have not answered for ${late} s; trying again.</p>`}${cluster?.stale_since_ms && html`<p class="alert" role="status">No news from the cluster since ${clock(cluster.stale_since_ms)}: ${cluster.stale_reason}. Workers go on as far as they reach Redis.</p>`}
     ${at.at && html`<p class="alert" role="status">This is the moment ${new Date(Number(at.at)).toLocaleString("en-GB")}. <a href="#" onClick=${(e) => { e.preventDefault(); go({ at: "" }); }}>Back to now</a></p>`}${isPaused && html`<p class="alert" role="status">Paused at ${clock(heard)}.</p>`}
