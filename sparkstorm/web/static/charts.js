@@ -1,5 +1,5 @@
 // Five small charts; a time without samples is a gap. Dragging or clicking on one goes to that moment.
-import { html, useEffect, useRef, useState, get, go, num, millis, bytes, place } from "./lib.js";
+import { html, useEffect, useRef, useState, get, go, num, millis, bytes, place, useScheme } from "./lib.js";
 
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 let library = null;
@@ -17,7 +17,7 @@ function withGaps(times, columns) {
 }
 function Plot({ times, columns, label, format }) {
   const holder = useRef(null), plot = useRef(null);
-  const theme = document.documentElement.dataset.theme;
+  const theme = document.documentElement.dataset.theme, isDark = useScheme();
   useEffect(() => {
     let isOver = false;
     load().then((UPlot) => {
@@ -33,11 +33,13 @@ function Plot({ times, columns, label, format }) {
     const resize = new ResizeObserver(() => plot.current?.setSize({ width: holder.current.clientWidth, height: 64 }));
     resize.observe(holder.current);
     return () => { isOver = true; resize.disconnect(); plot.current?.destroy(); plot.current = null; };
-  }, [columns.length, theme]);
+  }, [columns.length, theme, isDark]);
   useEffect(() => { plot.current?.setData(withGaps(times, columns)); });
   return html`<div class="plot" ref=${holder} role="img" aria-label=${label}></div>`;
 }
-const last = (column) => { for (let n = column.length - 1; n >= 0; n--) if (column[n] !== null) return column[n]; return null; };
+// The newest figure at a moment; what was measured longer before is no figure of it.
+const NEW = 5;
+const last = (column, count) => column.slice(Math.max(0, count - NEW), count).reduceRight((found, each) => found ?? each, null);
 // What is drawn already is not asked for again: a long window has thousands of numbers.
 function joined(old, found, spanMs) {
   if (!old?.time_ms.length) return found;
@@ -59,6 +61,7 @@ export function Charts({ topology, component, time }) {
   }, [path, second]);
   if (!data) return html`<div class="charts">${[1, 2, 3, 4, 5].map((n) => html`<div class="card" key=${n}><div class="plot"></div></div>`)}</div>`;
   const kinds = [["executed", "/s", [data.executed_per_s], num], ["latency p99, p50", "", [data.p99_ms, data.p50_ms], millis], ["pending", "trees", [data.pending], num], ["waits in Redis", "", [data.backlog_bytes], bytes], ["failed", "/s", [data.failed_per_s], num]];
-  return html`<div class="charts">${kinds.map(([title, unit, columns, format]) => html`<div class="card" key=${title}><div class="small">${title}</div><div class="big">${format(last(columns[0]))}<small> ${unit}</small></div>
-    <${Plot} times=${data.time_ms} columns=${columns} format=${format} label="${title} over the last ${span}, now ${format(last(columns[0]))} ${unit}" /></div>`)}</div>`;
+  const count = data.time_ms.filter((at) => at <= time).length;
+  return html`<div class="charts">${kinds.map(([title, unit, columns, format]) => html`<div class="card" key=${title}><div class="small">${title}</div><div class="big">${format(last(columns[0], count))}<small> ${unit}</small></div>
+    <${Plot} times=${data.time_ms} columns=${columns} format=${format} label="${title} over the last ${span}, now ${format(last(columns[0], count))} ${unit}" /></div>`)}</div>`;
 }

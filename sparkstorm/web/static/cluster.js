@@ -1,13 +1,13 @@
 // The cluster: is it well, which topologies run, and its slots as a map.
-import { html, num, rate, percent, millis, lasted, step, link, Load, session } from "./lib.js";
+import { html, num, rate, percent, millis, lasted, step, link, tight, Load, session } from "./lib.js";
 
 const SHAPE = { ACTIVE: "●", INACTIVE: "◐", KILLED: "✕" };
 export const Status = ({ status, isWell = true }) => html`<span class=${"pill " + (status === "ACTIVE" ? (isWell ? "ok" : "bad") : "")}>${isWell ? SHAPE[status] || "◌" : "▲"} ${status}</span>`;
 
 export function ClusterScreen({ cluster }) {
   const topologies = Object.values(cluster.topologies), window = cluster.windows["1m"] || {}, store = cluster.store;
-  return html`<div class="head"><h1>${session.name}</h1></div><p class="sentence">${cluster.sentence}</p><${Problems} problems=${cluster.problems} />
-    <div class="tiles"><div class="card"><div class="small">executed in the last minute</div><div class="big">${rate(window.executed_per_s)}</div></div><div class="card"><div class="small">slowest p99</div><div class="big">${millis(topologies.reduce((most, each) => (each.p99_ms !== null && (most === null || each.p99_ms > most) ? each.p99_ms : most), null))}</div></div>
+  return html`<div class="head"><h1>${session.name}</h1></div><p class="sentence">${tight(cluster.sentence)}</p><${Problems} problems=${cluster.problems} />
+    <div class="tiles"><div class="card"><div class="small">executed, last minute</div><div class="big">${rate(window.executed_per_s)}</div></div><div class="card"><div class="small">slowest p99</div><div class="big">${millis(topologies.reduce((most, each) => (each.p99_ms !== null && (most === null || each.p99_ms > most) ? each.p99_ms : most), null))}</div></div>
       <div class="card"><div class="small">slots in use</div><div class="big">${cluster.slots_used}<small> of ${cluster.slots}</small></div></div><div class="card"><div class="small">store</div><div class="big">${!store.is_up ? "away" : store.fullness === null ? "up" : percent(store.fullness)}<small> ${store.is_up && store.fullness !== null ? "of its memory" : ""}</small></div></div>
       <div class="card"><div class="small">leader</div><div class="big">${cluster.leader || "none"}<small> ${["", "one driver"][Object.keys(cluster.drivers).length] ?? Object.keys(cluster.drivers).length + " drivers"}</small></div></div></div>
     <section class="card"><h2>Topologies</h2>${topologies.length ? html`<div class="scroll" tabindex="0" role="region" aria-label="topologies"><table><thead><tr><th>name</th><th>status</th><th class="n">executed</th><th class="n wide">p99</th><th class="wide">busy</th><th class="n wide">pending</th><th class="n">dead letters</th><th class="n wide">workers</th><th class="n wide">runs for</th></tr></thead><tbody>

@@ -38,7 +38,7 @@ export function Graph({ topology }) {
       return html`<g key=${name} class=${"node" + (lit && !lit.has(name) ? " dim" : "")} transform="translate(${box.x} ${box.y})" role="button" tabindex="0" aria-label=${label} onClick=${open} onKeyDown=${(e) => (e.key === "Enter" || e.key === " ") && (e.preventDefault(), open())}
           onMouseEnter=${() => setOver(name)} onMouseLeave=${() => setOver(null)}><title>${label}</title>
         <rect class="box" width=${graph.wide} height=${graph.tall} rx="9" />
-        <text class="name" x="12" y="22">${name.length > 17 ? name.slice(0, 9) + "…" + name.slice(-7) : name}</text>
+        <text class="name" x="12" y="22">${name.length > 14 ? name.slice(0, 8) + "…" + name.slice(-5) : name}</text>
         <text class="soft" x=${graph.wide - 12} y="22" text-anchor="end">×${each.executors}</text>
         <text class="soft" x="12" y="41">${percent(share)} busy</text><text class="soft" x=${graph.wide - 12} y="41" text-anchor="end">${each.faults.length ? "▲ " + each.faults[0] : wait}</text>
         <rect class="trackfill" x="12" y="48" width=${graph.wide - 24} height="8" rx="4" /><rect class="f${step(share)}" x="12" y="48" width=${(graph.wide - 24) * Math.min(1, share || 0)} height="8" rx="4" />

@@ -21,6 +21,8 @@ export function lasted(ms) {
     if (s >= size) return `${Math.floor(s / size)}${NB}${unit} ${Math.floor((s % size) / part)}${NB}${smaller}`;
   return `${s}${NB}s`;
 }
+// A sentence of the server's: figures do not wrap there either.
+export const tight = (text) => text?.replace(/(\d) (?=(?:ms|µs|min|s|h|d|k|M|G)\b|%)/g, "$1" + NB);
 export const clock = (ms) => new Date(ms).toLocaleTimeString("en-GB");
 export const step = (share) => (share === null || share === undefined ? 0 : share >= 0.9 ? 4 : share >= 0.7 ? 3 : share >= 0.4 ? 2 : share >= 0.15 ? 1 : 0);
 export const users = (topology) => Object.values(topology.components).filter((each) => !each.id.startsWith("__"));
@@ -94,6 +96,17 @@ export function useStream(at, isPaused) {
     return () => { close(); document.removeEventListener("visibilitychange", seen); };
   }, [key, isPaused, at.at]);
   return [record, heard, late];
+}
+// Whether the browser's own scheme is dark: what is drawn in a canvas is drawn anew when it changes.
+export function useScheme() {
+  const media = useMemo(() => matchMedia("(prefers-color-scheme: dark)"), []);
+  const [isDark, set] = useState(media.matches);
+  useEffect(() => {
+    const see = () => set(media.matches);
+    media.addEventListener("change", see);
+    return () => media.removeEventListener("change", see);
+  }, []);
+  return isDark;
 }
 export function useTick(ms) {
   const [, set] = useState(0);

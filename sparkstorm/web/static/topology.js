@@ -1,6 +1,6 @@
 // One topology: a sentence, its graph, five charts, and tabs.
-import { html, useState, useEffect, useRef, num, exact, counted, figure, rate, percent, millis, bytes, lasted, clock, users, link, go, useGet, Load, session } from "./lib.js";
-import { Graph, held } from "./graph.js";
+import { html, useState, useEffect, useRef, num, exact, counted, figure, rate, percent, millis, bytes, lasted, clock, users, link, tight, go, useGet, Load, session } from "./lib.js";
+import { Graph, Overview, held, isLarge } from "./graph.js";
 import { Charts } from "./charts.js";
 import { Status } from "./cluster.js";
 import { Act } from "./dialogs.js";
@@ -17,17 +17,22 @@ export function TopologyScreen({ topology, cluster, at, ask, bar }) {
   return html`<div class="head"><h1>${topology.name}</h1><${Status} status=${topology.status} isWell=${topology.is_well} /><span class="pill">${lasted(cluster.time_ms - topology.launch_ms)}</span><span class="grow"></span>
       ${session.read_only ? html`<span class="pill" title="started with the read-only connection file">read-only: no actions</span>` : html`<${Act} ask=${ask} verb="rebalance" body=${body} components=${parts.map((each) => each.id)} executors=${executors} workers=${topology.workers_given} label="Rebalance …" />
       <${Act} ask=${ask} verb=${topology.status === "INACTIVE" ? "activate" : "deactivate"} body=${body} label=${topology.status === "INACTIVE" ? "Activate …" : "Deactivate …"} /><${Act} ask=${ask} verb="log-level" body=${{ ...body, level: "DEBUG", secs: 60 }} label="Log level …" /><${Act} ask=${ask} verb="kill" body=${body} label="Kill …" />`}</div>
-    <p class="sentence">${topology.sentence}</p>
-    ${unsaid(topology).map((each) => html`<p class="alert" key=${each}>▲ ${each}</p>`)}
+    <p class="sentence">${tight(topology.sentence)}</p>
+    ${unsaid(topology).map(([words, isGrave]) => html`<p class=${isGrave ? "alert" : "alert note"} key=${words}>${isGrave ? "▲ " : ""}${tight(words)}</p>`)}
     ${bar}<button class="narrow" aria-expanded=${isShown} onClick=${() => show(!isShown)}>${isShown ? "Hide graph" : "Show graph"}</button>
-    ${at.as === "table" ? null : html`<section class=${"card graphcard" + (isShown ? " shown" : "")}><${Graph} topology=${topology} /></section>`}
+    ${at.as === "table" ? null : html`<section class=${"card graphcard" + (isShown ? " shown" : "")}>${isLarge(topology.graph) && html`<div class="bar"><span class="small grow">${counted(parts.length, "component")} in flow order, line by line</span><button aria-pressed=${at.as === "overview"} onClick=${() => go({ as: at.as === "overview" ? "" : "overview" })}>overview</button></div>`}<${at.as === "overview" ? Overview : Graph} topology=${topology} /></section>`}
     <${Charts} topology=${topology.name} time=${cluster.time_ms} />
     <div class="bar" role="tablist" aria-label="parts of ${topology.name}" onKeyDown=${(event) => turn(event, tab)}>${TABS.map(([id, words]) => html`<button key=${id} id="tab-${id}" role="tab" tabindex=${id === tab ? 0 : -1} aria-selected=${id === tab} aria-controls="panel" onClick=${() => go({ tab: id, component: "", worker: "", message: "" })}>${words}${count[id] ? ` ${num(count[id])}` : ""}</button>`)}</div>
     <section class="card" id="panel" role="tabpanel" aria-label=${tab}>${tab === "components" ? html`<${Components} topology=${topology} />` : tab === "workers" ? html`<${Workers} topology=${topology} at=${at} cluster=${cluster} ask=${ask} />` : tab === "errors" ? html`<${Errors} topology=${topology} />` : tab === "letters" ? html`<${Letters} topology=${topology} ask=${ask} />` : tab === "journey" ? html`<${Journey} topology=${topology} message=${at.message} time=${cluster.time_ms} />` : tab === "upgrade" ? html`<${Upgrade} topology=${topology} ask=${ask} />` : html`<${Conf} topology=${topology} />`}</section>
     ${at.component && topology.components[at.component] && html`<${Drawer} topology=${topology} component=${topology.components[at.component]} time=${cluster.time_ms} />`}`;
 }
-// What is wrong beside what the sentence says already.
-const unsaid = ({ sentence, paused, problem, problems, culprits }) => [...new Set([paused, problem, ...problems, ...culprits.map((each) => each.sentence)])].filter((each) => each && !sentence.includes(each));
+// What is wrong beside what the sentence says already, and whether it needs a person: a part that is the limit of the
+// rate does not, for some part always is.
+const LIMITS = ["slow", "skewed", "held back"];
+function unsaid({ sentence, paused, problem, problems, culprits }) {
+  const found = new Map([...[paused, problem, ...problems].map((each) => [each, true]), ...culprits.map((each) => [each.sentence, !LIMITS.includes(each.fault)])]);
+  return [...found].filter(([words]) => words && !sentence.includes(words));
+}
 // Arrow keys turn the tabs, as in every tab list; Tab leaves them.
 function turn(event, tab) {
   const ids = TABS.map(([id]) => id), now = ids.indexOf(tab);
@@ -38,7 +43,7 @@ function turn(event, tab) {
   document.getElementById("tab-" + ids[next]).focus();
 }
 const COLUMNS = [["component", (c) => c.id, ""], ["tasks", (c) => c.task_count, "n wide"], ["emitted", (c) => c.window?.emitted_per_s, "n wide"], ["executed", (c) => c.window?.executed_per_s, "n"], ["busy", (c) => c.window?.busy, ""], ["execute", (c) => c.window?.execute_ms, "n wide"], ["waits", (c) => c.queued, "n"], ["failed", (c) => c.window?.counts.failed, "n"]];
-function Components({ topology }) {
+export function Components({ topology }) {
   const [[by, sign], sort] = useState(["busy", -1]);
   const value = COLUMNS.find(([name]) => name === by)[1];
   const rows = users(topology).sort((a, b) => { const [x, y] = [value(a) ?? -1, value(b) ?? -1]; return sign * (x < y ? -1 : x > y ? 1 : 0); });
@@ -51,27 +56,28 @@ function Drawer({ topology, component, time }) {
   useEffect(() => { holder.current.showModal(); }, [component.id]);
   const tasks = Object.values(component.tasks || {}), total = tasks.reduce((sum, each) => sum + each.counts.executed, 0);
   const waits = Object.entries(component.window?.paused || {}).map(([cause, share]) => `${percent(share)} held back (${cause})`);
-  return html`<dialog class="drawer" ref=${holder} aria-labelledby="drawer" onClose=${close}><h1 id="drawer">${component.id}</h1><p>${component.kind}, ${counted(component.executors, "executor")}, ${counted(component.task_count, "task")}${component.has_state ? ", keeps state" : ""}; ${[`${percent(component.window?.busy)} busy`, ...waits].join(", ")}</p>
+  return html`<dialog class="drawer" ref=${holder} aria-labelledby="drawer" onClose=${close}><div class="bar"><h1 id="drawer" class="grow">${component.id}</h1><button onClick=${close} autofocus>Close</button></div><p>${component.kind}, ${counted(component.executors, "executor")}, ${counted(component.task_count, "task")}${component.has_state ? ", keeps state" : ""}; ${[`${percent(component.window?.busy)} busy`, ...waits].join(", ")}</p>
     <p>${component.inputs.length ? html`input: ${component.inputs.map((each) => `${each.component}/${each.stream} ${each.fields.length ? "by " + each.fields.join(", ") : each.grouping}`).join("; ")}` : "no inputs"}; output: ${Object.entries(component.streams).filter(([name]) => !name.startsWith("__")).map(([name, fields]) => `${name}(${fields.join(", ")})`).join("; ") || "none"}</p>
     <p>execute p50 ${millis((component.execute_us.p50 ?? null) === null ? null : component.execute_us.p50 / 1000)}, p99 ${millis((component.execute_us.p99 ?? null) === null ? null : component.execute_us.p99 / 1000)} (since its process began)</p>
     <div class="scroll" tabindex="0" role="region" aria-label="tasks"><table><thead><tr><th>task</th><th>worker</th><th>busy</th><th class="n">executed</th><th class="n">share</th></tr></thead><tbody>${tasks.map((each) => html`<tr key=${each.task}><td>#${each.task}</td><td>${each.slot || "not assigned"}</td><td class="busy"><${Load} share=${each.busy} /></td><td class="n">${rate(each.executed_per_s)}</td><td class="n">${total ? percent(each.counts.executed / total) : "-"}</td></tr>`)}</tbody></table></div>
     <${Metrics} metrics=${topology.user_metrics.filter((each) => each.component === component.id)} />
-    ${component.last_error && html`<h2>Last error, ${clock(component.last_error.time_ms)}</h2><pre>${component.last_error.text + "\n" + component.last_error.traceback}</pre>`}<div class="bar"><button onClick=${close} autofocus>Close</button></div></dialog>`;
+    ${component.last_error && html`<h2>Last error, ${clock(component.last_error.time_ms)}</h2><pre>${component.last_error.text + "\n" + component.last_error.traceback}</pre>`}</dialog>`;
 }
 const Metrics = ({ metrics }) => metrics.length > 0 && html`<h2>Metrics of its code</h2><div class="scroll" tabindex="0" role="region" aria-label="metrics"><table><thead><tr><th>metric</th><th>kind</th><th class="n">value</th></tr></thead><tbody>${metrics.map((each) => html`<tr key=${each.name + each.task}><td>${each.name}${each.task === null ? "" : ` #${each.task}`}</td><td>${each.kind}</td>
     <td class="n">${each.kind === "histogram" ? `${exact(each.count)} values, mean ${figure(each.count ? each.value / each.count : null)}, p50 ${figure(each.p50)}, p99 ${figure(each.p99)}` : exact(each.value)}</td></tr>`)}</tbody></table></div>`;
-function Workers({ topology, at, cluster, ask }) {
+const inside = (worker) => Object.entries(worker.tasks).filter(([name]) => !name.startsWith("__")).map(([name, n]) => `${name}×${n}`);
+export function Workers({ topology, at, cluster, ask }) {
   const rows = Object.values(topology.workers), chosen = topology.workers[at.worker];
   if (!rows.length) return html`<p class="empty">It has no worker yet: ${topology.problems[0] || "Nimbus has not placed it; free slots are on the cluster's screen"}.</p>`;
-  return html`<table><thead><tr><th>worker</th><th>state</th><th class="n wide">memory</th><th class="n">CPU</th><th class="n wide">commits</th><th class="wide">loop time</th><th class="n">beat</th></tr></thead><tbody>${rows.map((each) => html`<tr key=${each.slot} class=${each === chosen ? "on" : ""}><td><a href="#" onClick=${(e) => { e.preventDefault(); go({ worker: each.slot }); }}>${each.slot}</a> <span class="small">${Object.entries(each.tasks).filter(([name]) => !name.startsWith("__")).map(([name, n]) => `${name}×${n}`).join(", ")}</span></td><td class="state">${each.state === "RUNNING" ? "● " : "▲ "}${each.state}${each.deaths ? `, ${counted(each.deaths, "death")}` : ""}</td><td class="n wide">${each.memory_mb === null ? "-" : num(each.memory_mb, 0) + " MB"}</td><td class="n">${each.cpu_percent === null ? "-" : num(each.cpu_percent, 0) + " %"}</td><td class="n wide">${rate(each.commits_per_s)}</td><td class="wide small">${Object.entries(each.loop).filter(([, share]) => share > 0.005).sort((a, b) => b[1] - a[1]).map(([name, share]) => `${name} ${percent(share)}`).join(", ") || "-"}</td><td class="n">${each.beat_ms ? lasted(cluster.time_ms - each.beat_ms) + " ago" : "-"}</td></tr>`)}</tbody></table>
-    ${chosen && html`<h2>Log of ${chosen.slot}</h2>${chosen.message && html`<p class="alert">${chosen.message}</p>`}<${Stacks} topology=${topology.name} slot=${chosen.slot} /><${Log} topology=${topology.name} slot=${chosen.slot} /><${Act} ask=${ask} verb="restart" body=${{ topology: topology.name, worker: chosen.slot }} label="Restart this worker …" />`}`;
+  return html`<table><thead><tr><th>worker</th><th>state</th><th class="n wide">memory</th><th class="n">CPU</th><th class="n wide">commits</th><th class="wide">loop time</th><th class="n">beat</th></tr></thead><tbody>${rows.map((each) => html`<tr key=${each.slot} class=${each === chosen ? "on" : ""}><td><a href="#" onClick=${(e) => { e.preventDefault(); go({ worker: each.slot }); }}>${each.slot}</a> <span class="small" title=${inside(each).join(", ")}>${inside(each).slice(0, 8).join(", ")}${inside(each).length > 8 ? ` and ${inside(each).length - 8} more` : ""}</span></td><td class="state">${each.state === "RUNNING" ? "● " : "▲ "}${each.state}${each.deaths ? `, ${counted(each.deaths, "death")}` : ""}</td><td class="n wide">${each.memory_mb === null ? "-" : num(each.memory_mb, 0) + " MB"}</td><td class="n">${each.cpu_percent === null ? "-" : num(each.cpu_percent, 0) + " %"}</td><td class="n wide">${rate(each.commits_per_s)}</td><td class="wide small">${Object.entries(each.loop).filter(([, share]) => share > 0.005).sort((a, b) => b[1] - a[1]).map(([name, share]) => `${name} ${percent(share)}`).join(", ") || "-"}</td><td class="n">${each.beat_ms ? lasted(cluster.time_ms - each.beat_ms) + " ago" : "-"}</td></tr>`)}</tbody></table>
+    ${chosen && html`<div class="bar part"><h2 class="grow">Worker ${chosen.slot}</h2><${Act} ask=${ask} verb="restart" body=${{ topology: topology.name, worker: chosen.slot }} label="Restart this worker …" /></div>${chosen.message && html`<p class="alert">${chosen.message}</p>`}<${Stacks} topology=${topology.name} slot=${chosen.slot} /><${Log} topology=${topology.name} slot=${chosen.slot} />`}`;
 }
 function Log({ topology, slot }) {
   const [wanted, want] = useState("");
   const { found, error } = useGet(`/page/log/${encodeURIComponent(topology)}/${encodeURIComponent(slot)}?q=${encodeURIComponent(wanted)}`, 3000);
-  return html`<label class="small">search <input type="search" value=${wanted} onInput=${(e) => want(e.target.value)} /></label>${error ? html`<p class="alert">${error}</p>` : found && html`<p class="small">${exact(found.found)} of ${counted(found.all, "kept line")}${found.found > found.lines.length ? `, the last ${found.lines.length} are shown` : ""}</p><pre class="log" tabindex="0">${found.lines.join("\n") || "nothing is kept, or nothing matches"}</pre>`}`;
+  return html`<div class="bar part"><h2>Log</h2><label class="small">search <input type="search" value=${wanted} onInput=${(e) => want(e.target.value)} /></label></div>${error ? html`<p class="alert">${error}</p>` : found && html`<p class="small">${exact(found.found)} of ${counted(found.all, "kept line")}${found.found > found.lines.length ? `, the last ${found.lines.length} are shown` : ""}</p><pre class="log" tabindex="0">${found.lines.join("\n") || "nothing is kept, or nothing matches"}</pre>`}`;
 }
-function Errors({ topology }) {
+export function Errors({ topology }) {
   const last = users(topology).filter((each) => each.last_error);
   if (!topology.failures.length && !last.length) return html`<p class="empty">Nothing has failed.</p>`;
   return html`<table><thead><tr><th>component</th><th>error</th><th>at</th><th class="n">times</th></tr></thead><tbody>${topology.failures.map((each) => html`<tr key=${each.component + each.error + each.place}><td>${each.component}</td><td>${each.error}</td><td>${each.place}</td><td class="n">${exact(each.count)}</td></tr>`)}</tbody></table>${last.map((each) => html`<details key=${each.id}><summary>${each.id}, ${clock(each.last_error.time_ms)} on ${each.last_error.place}: ${each.last_error.text}</summary><pre>${each.last_error.traceback}</pre></details>`)}`;
@@ -92,13 +98,19 @@ function Upgrade({ topology, ask }) {
   if (error) return html`<p class="alert">${error}</p>`;
   if (!found) return html`<p class="empty">Reading …</p>`;
   if (found.stage === "NONE") return html`<p class="empty">No upgrade is under way. New code is given to some workers at a time, beside the old:<pre>sparkstorm upgrade start JOB.yaml --num 1 --live-shadow BOLT</pre></p>`;
-  return html`<p>${found.stage}, batch ${found.batches}: ${counted(found.upgraded.length, "worker")} on the new code, ${found.upgrading.length} change, ${found.remaining.length} wait${found.rollback ? `; taken back: ${found.rollback}` : ""}</p>${found.shadow && html`<table><tbody>${Object.entries(found.shadow).filter(([, value]) => typeof value !== "object").map(([name, value]) => html`<tr key=${name}><td>${name.replaceAll("_", " ")}</td><td class="n">${String(value)}</td></tr>`)}</tbody></table>`}
+  return html`<p>${found.stage}, batch ${found.batches}: ${counted(found.upgraded.length, "worker")} on the new code, ${found.upgrading.length} change, ${found.remaining.length} wait${found.rollback ? `; taken back: ${found.rollback}` : ""}</p>${found.shadow && html`<${Comparison} shadow=${found.shadow} wanted=${found.shadow_tuples} />`}
     <div class="bar">${["continue", "complete", "rollback"].map((each) => html`<${Act} key=${each} ask=${ask} verb="upgrade" body=${{ ...body, step: each }} label=${each + " …"} />`)}</div>`;
 }
+// The new code beside the old on the same tuples, before any worker has it.
+function Comparison({ shadow, wanted }) {
+  return html`<h2>New code beside the old, ${shadow.component}#${shadow.task}</h2><progress max=${wanted || 1} value=${shadow.compared} aria-label="tuples compared"></progress><p>${exact(shadow.compared)} of ${counted(wanted, "tuple")} compared, ${shadow.different ? `${exact(shadow.different)} came out differently` : "no difference"}${shadow.skipped ? `; ${exact(shadow.skipped)} were not compared, since the new code fell behind` : ""}</p>
+    ${shadow.problem && html`<p class="alert">▲ ${shadow.problem}</p>`}${shadow.first.length > 0 && html`<pre>${shadow.first.join("\n")}</pre>`}`;
+}
+export const Rows = ({ rows }) => html`<table class="conf"><tbody>${rows.map(([name, value]) => html`<tr key=${name}><td>${name}</td><td>${JSON.stringify(value)}</td></tr>`)}</tbody></table>`;
 function Conf({ topology }) {
   const [wanted, want] = useState("");
   const { found, error } = useGet(`/page/conf/${encodeURIComponent(topology.name)}`);
   if (error) return html`<p class="alert">${error}</p>`;
   const rows = Object.entries(found || {}).filter(([name]) => name.includes(wanted)).sort();
-  return html`<label class="small">search <input type="search" value=${wanted} onInput=${(e) => want(e.target.value)} /></label>${rows.length ? html`<table class="conf"><tbody>${rows.map(([name, value]) => html`<tr key=${name}><td>${name}</td><td>${JSON.stringify(value)}</td></tr>`)}</tbody></table>` : html`<p class="empty">Nothing is configured here, or this connection may not read it. <code>sparkstorm explain KEY</code> says what a key does.</p>`}`;
+  return html`<label class="small">search <input type="search" value=${wanted} onInput=${(e) => want(e.target.value)} /></label>${rows.length ? html`<${Rows} rows=${rows} />` : html`<p class="empty">Nothing is configured here, or this connection may not read it. <code>sparkstorm explain KEY</code> says what a key does.</p>`}`;
 }
