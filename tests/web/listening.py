@@ -122,6 +122,7 @@ def listening(
     model: ReadModel,
     opened: Callable[[], ClusterClient] = nowhere,
     send_buffer: int | None = None,
+    is_read_only: bool = False,
 ) -> Iterator[Listening]:
     """Serve a read model at a free port, with the limits of `sparkstorm web`; the kernel keeps
     `send_buffer` bytes for a client that does not read, its own choice without it.
@@ -132,8 +133,9 @@ def listening(
         listener.bind(("127.0.0.1", 0))
         listener.listen(128)
         port = listener.getsockname()[1]
-        access, connections = Access(local_hosts(port)), Connections(opened)
-        rest = rest_routes(model, Commands(connections))
+        access = Access(local_hosts(port), is_read_only=is_read_only)
+        connections = Connections(opened)
+        rest = rest_routes(model, Commands(connections, is_read_only))
         routes = [
             *rest,
             *metrics_routes(model),
