@@ -63,8 +63,12 @@ export async function get(path) { return answer(await fetch(path)); }
 export async function post(path, body) {
   return answer(await fetch(path, { method: "POST", headers: { "content-type": "application/json", "x-sparkstorm-csrf": session.csrf }, body: JSON.stringify(body) }));
 }
+// Marks that turn the direction of text are shown as what they are: they could make an error or a log line say another thing.
+const TURNS = /[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g;
+export const plain = (text, escape = "\\u") => text.replace(TURNS, (mark) => escape + mark.charCodeAt(0).toString(16).padStart(4, "0"));
+const parsed = (text) => JSON.parse(plain(text, "\\\\u"));
 async function answer(response) {
-  const found = await response.json().catch(() => ({}));
+  const found = await response.text().then(parsed).catch(() => ({}));
   if (!response.ok) throw new Error(found.errorMessage || `the server answered ${response.status}`);
   return found;
 }
@@ -85,8 +89,8 @@ export function useStream(at, isPaused) {
     let source = null, last = null;
     const open = () => {
       source = new EventSource("/page/stream?" + key);
-      source.addEventListener("snapshot", (event) => { last = JSON.parse(event.data); set(last); hear(Date.now()); wait(0); });
-      source.addEventListener("delta", (event) => { if (last) { last = merge(last, JSON.parse(event.data)); set(last); } hear(Date.now()); wait(0); });
+      source.addEventListener("snapshot", (event) => { last = parsed(event.data); set(last); hear(Date.now()); wait(0); });
+      source.addEventListener("delta", (event) => { if (last) { last = merge(last, parsed(event.data)); set(last); } hear(Date.now()); wait(0); });
       source.addEventListener("beat", (event) => { hear(Date.now()); wait(JSON.parse(event.data).seconds); });
     };
     const close = () => { if (source) source.close(); source = null; };
