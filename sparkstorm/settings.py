@@ -243,6 +243,7 @@ class WorkerSettings(Settings):
     sink_patience_ms: Annotated[int, "topology.sink.patience.secs"]
     store_loss: Annotated[str, STORE_LOSS]
     store_tail_ms: Annotated[int, "topology.store.tail.secs"]
+    durability: Annotated[str, "topology.cells.durability"]
     error_interval_ms: Annotated[int, "topology.error.throttle.interval.secs"]
     errors_per_interval: Annotated[int, "topology.max.error.report.per.interval"]
     worker_hooks: Annotated[list[str], "topology.worker.hooks"]

@@ -86,7 +86,11 @@ STORE_KINDS: tuple[Kind, ...] = (
 """Faults of one of several stores. Apart from the others: drawn with them, every seed of a topology
 in one store would have other faults.
 """
-KIND_BY_NAME = {kind.name: kind for kind in (*KINDS, *STORE_KINDS)}
+FAIL_OVER = Kind("STORE_FAILS_OVER", Trigger.TIME, 6, 800)
+"""Fault that durability `replica` alone takes: a store's replica is behind for so long, and is
+promoted then. It is drawn where it is named.
+"""
+KIND_BY_NAME = {kind.name: kind for kind in (*KINDS, *STORE_KINDS, FAIL_OVER)}
 
 
 @dataclass(frozen=True, slots=True)

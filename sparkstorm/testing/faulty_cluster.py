@@ -440,6 +440,22 @@ class FaultyCluster(LocalCluster):
         self.wake_workers()
         return plane.name
 
+    def _store_fails_over(self, fault: Fault) -> str:
+        """Let the replica of a store get nothing more for a while, and promote it then."""
+        plane = self._pick_store(fault)
+        behind = plane.own()
+        for data in behind:
+            data.store.fall_behind()
+
+        def promote() -> None:
+            for data in behind:
+                if any(each is data for each in self.data_plane.all()):
+                    self._restore(data, data.store.durable.checkpoint())
+            self.wake_workers()
+
+        self.after(fault.size, promote)
+        return plane.name
+
     def _redis_goes_back(self, fault: Fault) -> str:
         self._restore_later(fault.size)
         return ""

@@ -36,6 +36,7 @@ from sparkstorm.testing.simulated_time import SimulatedDeath, WorkerClock
 from sparkstorm.testing.simulation import Simulation
 from sparkstorm.transport.base import Transport
 from sparkstorm.transport.cells import CellsTransport
+from sparkstorm.transport.local import LocalReplica
 from sparkstorm.worker.epoch import RandomIds
 from sparkstorm.worker.epoch_budget import Budget
 from sparkstorm.worker.main import exit_code_of
@@ -352,12 +353,17 @@ class InProcessWorker:
         if not self._others:
             return own
         foreign = {cell: self._foreign(cell, *other) for cell, other in self._others.items()}
-        self._cells = CellsTransport(self.data.id, own, foreign, self.clock.now_ms)
+        stored = LocalReplica(self.data.store) if self._is_replicated else None
+        self._cells = CellsTransport(self.data.id, own, foreign, self.clock.now_ms, stored)
         return self._cells
+
+    @property
+    def _is_replicated(self) -> bool:
+        return self.spec is not None and WorkerSettings.of(self.spec.conf).durability == "replica"
 
     def _foreign(self, cell: int, store: str, data: TopologyData) -> SimForeign:
         is_away = lambda: not self._around.reaches(self.place, store)  # noqa: E731 - short, and used once
-        return SimForeign(data.store, cell, is_away, self.clock, data.arrivals)
+        return SimForeign(data.store, cell, is_away, self.clock, data.arrivals, self._is_replicated)
 
     def _plan(self, spec: WorkerSpec) -> WorkerPlan:
         """The plan of a real worker, save that values are checked at every emit, as on the way to

@@ -132,8 +132,9 @@ class SimForeign(LocalForeign):
         is_away: Callable[[], bool],
         clock: WorkerClock,
         arrivals: Arrivals,
+        from_replica: bool = False,
     ) -> None:
-        super().__init__(store, cell, is_away)
+        super().__init__(store, cell, is_away, from_replica)
         self._clock = clock
         self._arrivals = arrivals
 

@@ -19,6 +19,7 @@ before; a reader ahead of them would pass over such entries. Ids by the clock do
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -64,6 +65,13 @@ class Trim(NamedTuple):
     entry: str
     drained_bytes: int
     free: str
+
+
+class StoredCursors(Protocol):
+    """The place where an owner's cursors in other cells' streams are read."""
+
+    def foreign_cursors(self, tasks: Collection[int]) -> Mapping[tuple[int, int], Cursor]:
+        """Return the cursors of these tasks by (cell, task); StoreUnavailableError."""
 
 
 class ForeignStore(Protocol):
@@ -118,12 +126,16 @@ class CellsTransport:
         own: Transport,
         foreign: Mapping[int, ForeignStore],
         now_ms: Callable[[], float],
+        stored: StoredCursors | None = None,
     ) -> None:
-        """`now_ms`: a clock that never goes back."""
+        """`now_ms`: a clock that never goes back. `stored`: where cursors are looked up that others
+        may free entries by; in the own store unless given.
+        """
         self._topology_id = topology_id
         self._own = own
         self._foreign = foreign
         self._now_ms = now_ms
+        self._stored = own if stored is None else stored
         self._read_to: dict[int, dict[int, str]] = {cell: {} for cell in foreign}
         # (time of the commit, its cursors), oldest first: what may be freed some time later
         self._young: deque[tuple[float, Mapping[tuple[int, int], Passed]]] = deque()
@@ -309,23 +321,31 @@ class CellsTransport:
     def _tell_cell(self, cell: int) -> None:
         passed = self._passed[cell]
         free = self._free[cell]
-        try:
-            # As stored and not as remembered: an owner whose own store has just come back without
-            # its last commits may not know it yet.
-            stored = self._own.foreign_cursors(list(free)) if free else {}
-            trims = []
-            for task in passed.keys() | free.keys():
-                told = self._told[cell, task]
-                entry, size = passed.get(task, (told, 0))
-                gone = free.get(task, START.entry)
-                if entry_order(gone) > entry_order(stored.get((cell, task), START).entry):
-                    gone = START.entry
-                trims.append(Trim(task, told, entry, size, gone))
-            self._foreign[cell].trim(trims)
+        gone = self._stored_up_to(cell, free)
+        trims = []
+        for task in passed.keys() | gone.keys():
+            told = self._told[cell, task]
+            entry, size = passed.get(task, (told, 0))
+            trims.append(Trim(task, told, entry, size, gone.get(task, START.entry)))
         # What is not told waits: it costs memory there, and nothing else.
-        except (StoreUnavailableError, StoreFullError):
-            return
-        for each in trims:
-            self._told[cell, each.task] = each.entry
-        passed.clear()
-        free.clear()
+        with contextlib.suppress(StoreUnavailableError, StoreFullError):
+            if trims:
+                self._foreign[cell].trim(trims)
+            for each in trims:
+                self._told[cell, each.task] = each.entry
+            passed.clear()
+            for task, entry in gone.items():
+                if entry == free[task]:
+                    del free[task]
+
+    def _stored_up_to(self, cell: int, wanted: Mapping[int, str]) -> dict[int, str]:
+        """Return up to which of these entries cursors are stored, by task."""
+        # As stored and not as remembered: an owner whose own store has just come back without its
+        # last commits may not know it yet.
+        try:
+            stored = self._stored.foreign_cursors(list(wanted)) if wanted else {}
+        except StoreUnavailableError:
+            return {}
+        cursors = {task: stored.get((cell, task), START).entry for task in wanted}
+        found = {task: min(entry, wanted[task], key=entry_order) for task, entry in cursors.items()}
+        return {task: entry for task, entry in found.items() if entry != START.entry}

@@ -72,10 +72,15 @@ class AccessRefusedError(StoreUnavailableError):
 
 
 def open_connection(
-    address: RedisAddress, timeout_s: float = 10.0, server: tuple[str, int] | None = None
+    address: RedisAddress,
+    timeout_s: float = 10.0,
+    server: tuple[str, int] | None = None,
+    role: str = "master",
 ) -> Connection:
     """A raw connection that never retries, to that server (host, port) if one is given, otherwise to
     the one that the address or its Sentinels name; StoreUnavailableError names what to check.
+
+    `role`: that a server of Sentinels must have, "master" or "replica".
     """
     # Not redis.Redis: its pool sends a request again by itself when a connection breaks, and a
     # commit may then be applied twice unnoticed (decision 1).
@@ -107,7 +112,7 @@ def open_connection(
     try:
         connect(connection)
         if address.master:
-            _require_primary(connection, host, port)
+            _require_role(connection, role)
     except _REFUSED as error:
         connection.disconnect()  # type: ignore[no-untyped-call]
         raise _refusal(address, error) from error
@@ -158,16 +163,19 @@ def _primary_of(address: RedisAddress) -> tuple[str, int]:
     )
 
 
-def _require_primary(connection: Connection, host: str, port: int) -> None:
-    """Refuse a server that is a replica, or will be one: a Sentinel may be behind, and a replica
-    would answer reads.
+def _require_role(connection: Connection, wanted: str) -> None:
+    """Refuse a server of another role, a replica or one that will be one above all: a Sentinel may be
+    behind, and a replica would answer reads.
     """
     # HELLO and not ROLE, which a viewer may not ask.
     connection.send_command("HELLO", 2)  # type: ignore[no-untyped-call]
     said = connection.read_response()
-    role = dict(zip(said[::2], said[1::2], strict=False)).get(b"role")
-    if role != b"master":
-        raise redis.ConnectionError(f"the server at {host}:{port} is a {text(role)}, no primary")
+    role = text(dict(zip(said[::2], said[1::2], strict=False)).get(b"role"))
+    if role != wanted:
+        other = "primary" if wanted == "master" else wanted
+        raise redis.ConnectionError(
+            f"the server at {connection.host}:{connection.port} is a {role}, no {other}"
+        )
 
 
 def _refusal(address: RedisAddress, error: Exception) -> AccessRefusedError:

@@ -3,8 +3,9 @@ is freed.
 
 Law: nothing here waits for a store that is away, since the owner's own cell goes on without it; and
 nothing is read on a connection before the server behind it has shown that it still has what was
-read before. Only `trim` writes there, and only what may come twice. The reading itself is that of
-an owner in its own store (transport/reading.py).
+read before. With a replica it is the primary that shows it, and a replica of the primary's history
+that is read: it has what was read, or will have it. Only `trim` writes there, and only what may
+come twice. The reading itself is that of an owner in its own store (transport/reading.py).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from sparkstorm.transport.cells import Trim
 from sparkstorm.transport.connection import Link, Script, text
 from sparkstorm.transport.keys import Keys
 from sparkstorm.transport.reading import Reading
+from sparkstorm.transport.replica import ReplicaBeside
 
 # A host that is gone answers nothing, and a worker that connects to it stands still for so long.
 # Half passes over servers that are busy; double doubles the pause.
@@ -31,13 +33,16 @@ _LAST_RETRY_S = 5.0
 
 
 class RedisForeign:
-    """Reading of another cell's Redis."""
+    """Reading of another cell's Redis, or of a replica of it."""
 
-    def __init__(self, address: RedisAddress, topology_id: str, cell: int) -> None:
+    def __init__(
+        self, address: RedisAddress, topology_id: str, cell: int, from_replica: bool = False
+    ) -> None:
         self._keys = Keys(topology_id)
         self._cell = cell
         self._link = Link(address, 0.0, _wait_for_nothing, timeout_s=_CONNECT_S)
-        self._reading = Reading(self._link, self._keys, _CONNECT_S)
+        self._replica = ReplicaBeside(self._link, address) if from_replica else None
+        self._reading = Reading(self._replica or self._link, self._keys, _CONNECT_S)
         self._prove_script = Script("prove.lua", self._link)
         self._pass_script = Script("pass.lua", self._link)
         self._oldest_script = Script("oldest.lua", self._link)
@@ -125,6 +130,8 @@ class RedisForeign:
         """Close both connections."""
         self._link.close()
         self._reading.drop()
+        if self._replica is not None:
+            self._replica.close()
 
     def _ask_proof(self) -> Sequence[bytes]:
         """Return the answer of prove.lua, [b"AWAY"] when there is none, or none may be used."""
@@ -136,6 +143,8 @@ class RedisForeign:
         words += self._reading.unconsumed.pairs()
         try:
             answer: Sequence[bytes] = self._prove_script.call(self._keys.prefix, lambda: words)
+            if answer[0] == b"OK" and self._replica is not None:
+                self._replica.find(_CONNECT_S)
         except (StoreUnavailableError, StoreFullError):
             self._note_away()
             return [b"AWAY"]

@@ -81,6 +81,8 @@ class LocalStore:
         # samples by open tap, numbered from 1; no time closes one
         self.taps: dict[str, list[tuple[int, bytes]]] = {}
         self.has_ended = False  # the tombstone; no time takes it away
+        # What its replica has, where that is behind.
+        self.replica: LocalStore | None = None
 
     def task(self, task: int) -> TaskKeys:
         """The keys of one task."""
@@ -124,6 +126,23 @@ class LocalStore:
         self.generation = other.generation
         self.step = other.step
 
+    @property
+    def durable(self) -> LocalStore:
+        """Return what a fail-over would keep: the replica's data."""
+        return self if self.replica is None else self.replica
+
+    def fall_behind(self) -> None:
+        """Let the replica get nothing more from now on."""
+        self.replica = copy.deepcopy(self.durable)
+
+    def catch_up(self) -> None:
+        """Let the replica have everything."""
+        self.replica = None
+
+    def fail_over(self) -> None:
+        """Become what the replica is."""
+        self.restore(self.durable.checkpoint())
+
     def checkpoint(self) -> dict[str, object]:
         """A copy to go back to, as a store that loses its tail would."""
         # All fields, without naming them: one that were forgotten here would survive a loss that
@@ -141,6 +160,24 @@ class LocalStore:
         # look like the one that came after it.
         for task, number in last_numbers.items():
             self.task(task).last_number = number
+
+
+class LocalReplica:
+    """The cursors of a store's replica."""
+
+    def __init__(self, store: LocalStore) -> None:
+        self._store = store
+
+    def foreign_cursors(self, tasks: Collection[int]) -> Mapping[tuple[int, int], Cursor]:
+        """Return the cursors in other cells' streams that a fail-over would keep."""
+        return foreign_cursors(self._store.durable, tasks)
+
+
+def foreign_cursors(store: LocalStore, tasks: Collection[int]) -> Mapping[tuple[int, int], Cursor]:
+    """Return the cursors of these tasks in other cells' streams, by (cell, task)."""
+    return {
+        (cell, task): cursor for task in tasks for cell, cursor in store.task(task).foreign.items()
+    }
 
 
 InDoubt = tuple[Commit, dict[int, deque[tuple[int, int]]]]
@@ -269,11 +306,7 @@ class LocalTransport:
 
     def foreign_cursors(self, tasks: Collection[int]) -> Mapping[tuple[int, int], Cursor]:
         """Cursors in other cells' streams."""
-        return {
-            (cell, task): cursor
-            for task in tasks
-            for cell, cursor in self._store.task(task).foreign.items()
-        }
+        return foreign_cursors(self._store, tasks)
 
     def open_taps(self, names: Sequence[str]) -> Collection[str]:
         """Return the open ones."""

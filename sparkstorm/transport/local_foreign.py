@@ -23,11 +23,16 @@ class LocalForeign:
     """Reading of another cell's LocalStore."""
 
     def __init__(
-        self, store: LocalStore, cell: int, is_away: Callable[[], bool] = lambda: False
+        self,
+        store: LocalStore,
+        cell: int,
+        is_away: Callable[[], bool] = lambda: False,
+        from_replica: bool = False,
     ) -> None:
         self._store = store
         self._cell = cell
         self._is_away = is_away
+        self._from_replica = from_replica
         self._cursors: dict[int, Cursor] = {}
         self._brought: dict[int, deque[int]] = {}  # numbers read and not consumed
         self._restores: int | None = None  # of the store when it was last proven; None: in doubt
@@ -39,10 +44,11 @@ class LocalForeign:
         self._restores = None
         if self._is_unreadable:
             return {}
+        # A replica that is behind has lost nothing: `poll` looks again.
         return {
             task: self._store.task(task).freed
             for task, cursor in cursor_by_task.items()
-            if self._is_lost(task, cursor)
+            if self._is_lost(self._store, task, cursor)
         }
 
     def poll(self, after: Mapping[int, str], count: int) -> Sequence[Entry]:
@@ -53,8 +59,9 @@ class LocalForeign:
         if self._restores != self._store.restores:
             self._prove()
         found = []
+        source = self._source
         for task, entry in after.items():
-            behind = [each for each in self._store.task(task).stream if each[0] > _number(entry)]
+            behind = [each for each in source.task(task).stream if each[0] > _number(entry)]
             found += [Entry(task, f"{n}-0", data) for n, data in behind[:count]]
             self._brought[task] += [n for n, _ in behind[:count]]
         return found
@@ -119,8 +126,12 @@ class LocalForeign:
     def _is_unreadable(self) -> bool:
         return self._is_away() or self._store.has_ended
 
-    def _is_lost(self, task: int, cursor: Cursor) -> bool:
-        keys = self._store.task(task)
+    @property
+    def _source(self) -> LocalStore:
+        return self._store.durable if self._from_replica else self._store
+
+    def _is_lost(self, store: LocalStore, task: int, cursor: Cursor) -> bool:
+        keys = store.task(task)
         if cursor.entry == keys.freed:
             return False
         number = _number(cursor.entry)
@@ -132,7 +143,9 @@ class LocalForeign:
         """
         for task, cursor in self._cursors.items():
             there = {n for n, _ in self._store.task(task).stream}
-            if self._is_lost(task, cursor) or not there.issuperset(self._brought[task]):
+            if self._is_lost(self._store, task, cursor) or not there.issuperset(
+                self._brought[task]
+            ):
                 raise StoreRolledBackError(
                     f"the store of cell {self._cell} has lost entries that task {task} has read"
                 )

@@ -19,7 +19,7 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import Any
+from typing import Any, Protocol
 
 import redis
 from redis.connection import Connection
@@ -29,7 +29,6 @@ from sparkstorm.transport.base import Cursor, Entry, entry_order
 from sparkstorm.transport.connection import (
     LOST,
     AccessRefusedError,
-    Link,
     Packed,
     is_elsewhere,
     pack,
@@ -167,12 +166,23 @@ class Unconsumed:
         ]
 
 
+class Beside(Protocol):
+    """A link beside whose connection readings are opened."""
+
+    @property
+    def number(self) -> int:
+        """Number of the link's connection: another one may be to another server."""
+
+    def open_beside(self, timeout_s: float) -> Connection:
+        """Open a connection for reading; StoreUnavailableError when there is none."""
+
+
 class Reading:
     """The reading connection, with at most one question open, and which frames it has brought that
     are not consumed.
     """
 
-    def __init__(self, link: Link, keys: Keys, timeout_s: float = _READ_TIMEOUT_S) -> None:
+    def __init__(self, link: Beside, keys: Keys, timeout_s: float = _READ_TIMEOUT_S) -> None:
         """`timeout_s`: of connecting, and of a server that answers late."""
         self._link = link
         self._timeout_s = timeout_s

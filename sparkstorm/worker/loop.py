@@ -32,6 +32,7 @@ from sparkstorm.transport.base import Transport
 from sparkstorm.transport.cells import CellsTransport
 from sparkstorm.transport.foreign import RedisForeign
 from sparkstorm.transport.redis import RedisTransport
+from sparkstorm.transport.replica import ReplicaCursors, require_replicas
 from sparkstorm.worker.epoch import RandomIds
 from sparkstorm.worker.parts import WorkerParts
 from sparkstorm.worker.run import (
@@ -98,12 +99,17 @@ def open_transport(spec: WorkerSpec, on_wait: Callable[[str], None]) -> LoopTran
     own = RedisTransport(spec.redis, spec.topology_id, on_wait=on_wait)
     if not spec.cells:
         return own
+    durability = WorkerSettings.of(spec.conf).durability
+    is_replicated = durability == "replica"
+    if is_replicated:
+        require_replicas(spec.cells)
     foreign = {
-        cell: RedisForeign(address, spec.topology_id, cell)
+        cell: RedisForeign(address, spec.topology_id, cell, is_replicated)
         for cell, address in enumerate(spec.cells)
         if cell != spec.cell
     }
-    return CellsTransport(spec.topology_id, own, foreign, lambda: 1000 * time.monotonic())
+    stored = ReplicaCursors(spec.redis, spec.topology_id) if is_replicated else None
+    return CellsTransport(spec.topology_id, own, foreign, lambda: 1000 * time.monotonic(), stored)
 
 
 def _say_alive(control: WorkerControl, ended: threading.Event) -> None:

@@ -43,7 +43,7 @@ _ENDLESS = 1 << 62
 # A Sentinel gives a promotion up in silence when the machine has no time for it. Half would be
 # within the time of one, and ask for the way back.
 _ASKED_AGAIN_S = 8.0
-_SAID = "the target has epochs up to"
+SAID = "the target has epochs up to"
 
 
 def kill(watched: WatchedRedis, primary: Server, dice: random.Random) -> None:
@@ -243,7 +243,7 @@ class Trial:
 
         until(partial(is_written, self.target), fault)
         again = found.total() - total
-        said = [each for each in self.running.cluster.errors if _SAID in each.text]
+        said = [each for each in self.running.cluster.errors if SAID in each.text]
         assert said or not again, f"the target has {again} rows twice, and the sink said nothing"
         return again
 

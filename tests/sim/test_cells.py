@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,16 @@ def test_stores_that_are_away_full_cut_off_or_restarted_lose_and_double_nothing(
 @pytest.mark.parametrize("first", [0, 20])
 def test_other_topologies_over_two_stores(name: str, first: int) -> None:
     assert simulate(cut(2, name, 6), range(first, first + 20)).runs == 20
+
+
+def test_fail_overs_to_replicas_that_are_behind_lose_and_double_nothing() -> None:
+    """With durability `replica`; with `process` the trial finds what is doubled."""
+    kinds = ["STORE_FAILS_OVER", "STORE_AWAY", "KILL_WORKER"]
+    at = cut(2)
+    replicated = replace(at, conf={**at.conf, "topology.cells.durability": "replica"})
+    assert simulate(replicated, range(12), kinds=kinds).faults > 24
+    with pytest.raises(SimulationError):
+        simulate(at, range(12), kinds=kinds)
 
 
 def after_one_store_went_back(seed: int, loss: str) -> tuple[int, int, set[str]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -20,7 +20,7 @@ from sparkstorm.errors import (
 )
 from sparkstorm.transport.base import Commit, Cursor, Entry, Expected, Passed
 from sparkstorm.transport.cells import STAY_MS, TELL_EVERY_MS, CellsTransport
-from sparkstorm.transport.local import LocalStore, LocalTransport
+from sparkstorm.transport.local import LocalReplica, LocalStore, LocalTransport
 from sparkstorm.transport.local_foreign import LocalForeign
 
 CELLS = 3
@@ -38,6 +38,10 @@ class Rules:
     foreign: type[LocalForeign] = LocalForeign
     transport: type[CellsTransport] = CellsTransport
     loses_tails: bool = False
+    # each store has a replica, which may be behind when it is promoted
+    fails_over: bool = False
+    reads_replicas: bool = False
+    frees_by_replicas: bool = False
 
 
 class Owner:
@@ -55,12 +59,18 @@ class Owner:
         stores = self.history.stores
         rules = self.history.rules
         foreign = {
-            cell: rules.foreign(store, cell, lambda cell=cell: cell in self.history.away)  # type: ignore[misc]
+            cell: rules.foreign(
+                store,
+                cell,
+                lambda cell=cell: cell in self.history.away,  # type: ignore[misc]
+                rules.reads_replicas,
+            )
             for cell, store in enumerate(stores)
             if cell != self.cell
         }
         own = LocalTransport(stores[self.cell])
-        self.transport = rules.transport("model", own, foreign, lambda: self.history.now_ms)
+        stored = LocalReplica(stores[self.cell]) if rules.frees_by_replicas else None
+        self.transport = rules.transport("model", own, foreign, lambda: self.history.now_ms, stored)
         self.token += 1
         self.claim()
 
@@ -155,9 +165,14 @@ class History:
                 owner.start()
             elif at < 0.96:
                 self.away ^= {self.chance.randrange(CELLS)}
-            else:
+            elif not self.rules.fails_over:
                 self.restart(self.chance.randrange(CELLS))
+            if self.rules.fails_over and self.chance.random() < 0.2:
+                store = self.chance.choice(self.stores)
+                self.chance.choice((store.fall_behind, store.catch_up, store.fail_over))()
         self.away.clear()
+        for store in self.stores:
+            store.catch_up()
         for _ in range(60):
             self.now_ms += STAY_MS + TELL_EVERY_MS
             for owner in self.owners:
@@ -231,6 +246,14 @@ def test_what_a_lost_tail_loses_or_doubles_is_said() -> None:
     assert sums.silent == 0
 
 
+REPLICAS = Rules(fails_over=True, reads_replicas=True, frees_by_replicas=True)
+
+
+def test_every_tuple_is_counted_once_over_fail_overs_to_replicas_that_are_behind() -> None:
+    sums = histories(REPLICAS, range(24))
+    assert (sums.lost, sums.doubled, sums.said) == (0, 0, 0)
+
+
 class SlowToFree(CellsTransport):
     """Entries stay: no cursor is lost after what it has passed was freed."""
 
@@ -258,10 +281,8 @@ class FreesWhatIsRead(CellsTransport):
 
     def _tell_cell(self, cell: int) -> None:
         read = {(cell, task): Cursor(entry, 0) for task, entry in self._free[cell].items()}
-        own = self._own
-        self._own = Stored(read)  # type: ignore[assignment]
+        self._stored = Stored(read)
         super()._tell_cell(cell)
-        self._own = own
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,7 +330,7 @@ class IdsComeBack(LocalStore):
 class NoWitness(LocalForeign):
     """Does not look whether the entries of cursors are there."""
 
-    def _is_lost(self, task: int, cursor: Cursor) -> bool:
+    def _is_lost(self, store: LocalStore, task: int, cursor: Cursor) -> bool:
         return False
 
 
@@ -326,6 +347,8 @@ LEFT_OUT: list[tuple[str, Rules, Callable[[Sums], int]]] = [
     ("ids come back", Rules(store=IdsComeBack, loses_tails=True), lambda sums: sums.silent),
     ("no witness", Rules(foreign=NoWitness, loses_tails=True), lambda sums: sums.silent),
     ("no proof", Rules(foreign=NoProof, loses_tails=True), lambda sums: sums.silent),
+    ("reads primaries", replace(REPLICAS, reads_replicas=False), lambda sums: sums.doubled),
+    ("frees by primaries", replace(REPLICAS, frees_by_replicas=False), lambda sums: sums.lost),
 ]
 
 

@@ -1,0 +1,199 @@
+"""Replicas of a store: the data that a fail-over keeps.
+
+Law: with durability `replica` an owner reads the stores of other cells from replicas, and frees
+there what its own cursors have passed in a replica of its own store. So nothing that another cell
+has seen is lost when a replica is promoted, and commits wait for no replica. A replica counts only
+while it follows the server that the owner is connected to: both name the same history
+(`master_replid`). One of another history may have entries that no server will ever have again.
+Sentinels end the connections to a server that they promote, or give another primary. Left out: WAIT
+after each commit, which costs every commit the way to the replica, and closes no window either.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import redis
+from redis.backoff import NoBackoff
+from redis.connection import Connection
+from redis.retry import Retry
+from redis.sentinel import Sentinel
+
+from sparkstorm.errors import InvalidConfigError, StoreUnavailableError
+from sparkstorm.model.worker_spec import RedisAddress
+from sparkstorm.transport.base import Cursor
+from sparkstorm.transport.connection import (
+    LOST,
+    Link,
+    open_connection,
+    pack,
+    receive,
+    send,
+    text,
+)
+from sparkstorm.transport.keys import Keys, read_foreign
+
+DURABILITY = "topology.cells.durability"
+# What is not freed costs memory in other cells' stores and nothing else. Half asks the Sentinels
+# twice as often while there is no replica; with double it takes so much longer to notice one.
+_RETRY_S = 2.0
+
+
+def require_replicas(stores: Sequence[RedisAddress]) -> None:
+    """InvalidConfigError names a store that can have no replica here: no Sentinel watches it."""
+    if alone := next((each for each in stores if not each.master), None):
+        raise InvalidConfigError(
+            f"{DURABILITY} is replica, and the store {alone.name or alone.place} has no Sentinels, which alone know replicas: "
+            "give redis+sentinel:// for each store of the topology, or leave the key at process"
+        )
+
+
+class ReplicaBeside:
+    """Opens readings at a replica of the server to which a link is connected."""
+
+    def __init__(self, link: Link, address: RedisAddress) -> None:
+        self._link = link
+        self._address = address
+        self._found: Connection | None = None  # for the next reading
+
+    @property
+    def number(self) -> int:
+        """Number of the link's connection."""
+        return self._link.number
+
+    def find(self, timeout_s: float) -> None:
+        """Connect to a replica, for the next reading; StoreUnavailableError when there is none."""
+        self.close()
+        number = self._link.number
+        said = self._link.ask_once(("INFO", "replication"))[0]
+        if self._link.number != number:
+            raise StoreUnavailableError(f"Redis at {self._address.place} was connected to anew")
+        self._found = open_replica(self._address, _history(said), timeout_s)
+
+    def open_beside(self, timeout_s: float) -> Connection:
+        """Return the connection that was found; StoreUnavailableError when there is none."""
+        found, self._found = self._found, None
+        if found is None:
+            raise StoreUnavailableError(f"no replica of {self._address.place} was looked for")
+        return found
+
+    def close(self) -> None:
+        """Close a connection that no reading has taken."""
+        if self._found is not None:
+            self._found.disconnect()  # type: ignore[no-untyped-call]
+            self._found = None
+
+
+class ReplicaCursors:
+    """An owner's cursors in other cells' streams, as a replica of its own store has them."""
+
+    def __init__(self, address: RedisAddress, topology_id: str, timeout_s: float = 1.0) -> None:
+        self._address = address
+        self._keys = Keys(topology_id)
+        self._timeout_s = timeout_s
+        self._connection: Connection | None = None
+        self._due_s = 0.0
+
+    def foreign_cursors(self, tasks: Collection[int]) -> Mapping[tuple[int, int], Cursor]:
+        """Return the cursors of these tasks, asked for once."""
+        names = [self._keys("foreign", task) for task in tasks]
+        answers = self._ask([("HGETALL", name) for name in names])
+        return {
+            (cell, task): cursor
+            for task, name, pairs in zip(tasks, names, answers, strict=True)
+            for cell, cursor in read_foreign(pairs, name).items()
+        }
+
+    def _ask(self, commands: list[tuple[str, str]]) -> list[Any]:
+        if self._connection is None and time.monotonic() < self._due_s:
+            raise StoreUnavailableError(f"there was no replica of {self._address.place}")
+        self._due_s = time.monotonic() + _RETRY_S
+        try:
+            if self._connection is None:
+                self._connection = self._open()
+            # The role behind the answers: it was a replica when it gave them.
+            packed = [part for each in [*commands, ("ROLE",)] for part in pack(*each)]
+            send(self._connection, packed)
+            *answers, role = [receive(self._connection) for _ in range(len(commands) + 1)]
+            for answer in (*answers, role):
+                if isinstance(answer, Exception):
+                    raise answer
+            if role[0] != b"slave":
+                raise redis.ConnectionError(f"it is a {text(role[0])}, no replica")
+        except (*LOST, redis.RedisError) as error:
+            self.close()
+            raise StoreUnavailableError(
+                f"a replica of {self._address.place} does not answer: {error}"
+            ) from error
+        return answers
+
+    def _open(self) -> Connection:
+        primary = open_connection(self._address, self._timeout_s)
+        try:
+            send(primary, pack("INFO", "replication"))
+            history = _history(receive(primary))
+        finally:
+            primary.disconnect()  # type: ignore[no-untyped-call]
+        return open_replica(self._address, history, self._timeout_s)
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._connection is not None:
+            self._connection.disconnect()  # type: ignore[no-untyped-call]
+            self._connection = None
+
+
+def open_replica(address: RedisAddress, history: str, timeout_s: float) -> Connection:
+    """Open a connection to a replica that follows a primary of this history; StoreUnavailableError
+    says why each does not do.
+    """
+    problems = []
+    for host, port in _replicas_of(address):
+        try:
+            connection = open_connection(address, timeout_s, (host, port), "replica")
+            send(connection, pack("INFO", "replication"))
+            said = _fields(receive(connection))
+        except (*LOST, StoreUnavailableError) as error:
+            problems.append(f"{host}:{port}: {error}")
+            continue
+        if said.get("master_link_status") == "up" and said.get("master_replid") == history:
+            return connection
+        connection.disconnect()  # type: ignore[no-untyped-call]
+        problems.append(f"{host}:{port} does not follow it")
+    raise StoreUnavailableError(
+        f"{address.place} has no replica that could be read: {'; '.join(problems) or 'none'}"
+    )
+
+
+def _replicas_of(address: RedisAddress) -> list[tuple[str, int]]:
+    """Return host and port of the replicas that the first Sentinel that answers takes for alive."""
+    options = {**address.sentinel_options(), "retry": Retry(NoBackoff(), 0)}
+    watch: Any = Sentinel(address.sentinel_hosts(), sentinel_kwargs=options)  # type: ignore[no-untyped-call]
+    try:
+        for each in watch.sentinels:
+            with contextlib.suppress(*LOST, redis.RedisError):
+                return [
+                    (str(found["ip"]), int(found["port"]))
+                    for found in each.sentinel_slaves(address.master)
+                    if not (found["is_sdown"] or found["is_odown"] or found["is_disconnected"])
+                ]
+    finally:
+        for each in watch.sentinels:
+            each.close()
+    return []
+
+
+def _history(said: Any) -> str:
+    """Return the history of which a primary's INFO speaks."""
+    return _fields(said).get("master_replid", "")
+
+
+def _fields(said: Any) -> dict[str, str]:
+    """Return the fields of an INFO; none of an error."""
+    if not isinstance(said, bytes):
+        return {}
+    parts = (line.partition(":") for line in text(said).splitlines())
+    return {name: value for name, colon, value in parts if colon}

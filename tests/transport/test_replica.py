@@ -1,0 +1,121 @@
+"""Reading of another cell's store from a real replica: only what the replica has, and only while it
+follows the primary that the owner knows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sparkstorm.errors import InvalidConfigError, StoreUnavailableError
+from sparkstorm.model.worker_spec import RedisAddress
+from sparkstorm.transport.base import START, Cursor
+from sparkstorm.transport.foreign import RedisForeign
+from sparkstorm.transport.keys import Keys
+from sparkstorm.transport.replica import ReplicaCursors, require_replicas
+from tests.sim.watched_redis import WatchedRedis, until
+
+pytestmark = pytest.mark.system
+TOPOLOGY, TASK = "words-1-1", 7
+KEYS = Keys(TOPOLOGY)
+# within it an entry that could be read would be: a hop takes a millisecond
+_LONG_S = 0.5
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Iterator[WatchedRedis]:
+    with contextlib.closing(WatchedRedis(tmp_path, sentinels=1)) as made:
+        yield made
+
+
+class Reader:
+    """A reading of a task's stream, and what it has found."""
+
+    def __init__(self, address: RedisAddress, from_replica: bool) -> None:
+        self.foreign = RedisForeign(address, TOPOLOGY, 1, from_replica)
+        assert not self.foreign.begin({TASK: START})
+        self.at = START.entry
+        self.found: list[bytes] = []
+
+    def look(self) -> None:
+        for entry in self.foreign.poll({TASK: self.at}, 10):
+            self.found.append(entry.data)
+            self.at = entry.id
+
+    def goes_on_without(self) -> None:
+        """Look for long enough, and find nothing more."""
+        found, began_s = [*self.found], time.monotonic()
+        until(lambda: not self.has_read(*found) or time.monotonic() > began_s + _LONG_S, "")
+        assert self.found == found
+
+    def has_read(self, *rows: bytes) -> bool:
+        self.look()
+        return self.found == [*rows]
+
+
+def add(watched: WatchedRedis, row: bytes) -> None:
+    with watched.primary().client() as client:
+        client.xadd(KEYS.stream(TASK), {"f": row})
+
+
+def test_entries_are_read_once_a_replica_of_the_same_history_has_them(
+    watched: WatchedRedis,
+) -> None:
+    primary = watched.primary()
+    replica = watched.other(primary)
+    reader, other = (Reader(watched.address, from_replica) for from_replica in (True, False))
+    with contextlib.closing(reader.foreign), contextlib.closing(other.foreign):
+        add(watched, b"one")
+        until(lambda: reader.has_read(b"one") and other.has_read(b"one"), "nothing is read")
+        replica.freeze()
+        add(watched, b"two")
+        until(lambda: other.has_read(b"one", b"two"), "the primary has it")
+        reader.goes_on_without()
+        replica.thaw()
+        until(lambda: reader.has_read(b"one", b"two"), "the replica has it now")
+        primary.kill()
+        watched.until_promoted(replica)
+        add(watched, b"three")
+        until(lambda: other.has_read(b"one", b"two", b"three"), "the promoted server is read")
+        reader.goes_on_without()
+        assert reader.foreign.retry_ms, "it is asked again later, and not at each turn"
+        watched.make_whole()
+        until(lambda: reader.has_read(b"one", b"two", b"three"), "the new replica is read")
+
+
+def test_cursors_are_those_of_a_replica(watched: WatchedRedis) -> None:
+    primary = watched.primary()
+    replica = watched.other(primary)
+    cursors = ReplicaCursors(watched.address, TOPOLOGY, timeout_s=0.3)
+    with contextlib.closing(cursors), primary.client() as client:
+        client.hset(KEYS("foreign", TASK), "1", "5-0 2")
+        wanted = {(1, TASK): Cursor("5-0", 2)}
+        until(lambda: cursors.foreign_cursors([TASK]) == wanted, "the replica has it")
+        replica.freeze()
+        client.hset(KEYS("foreign", TASK), "1", "6-0 0")
+        with pytest.raises(StoreUnavailableError, match="does not answer"):
+            cursors.foreign_cursors([TASK])
+        replica.thaw()
+
+        def is_new() -> bool:
+            with contextlib.suppress(StoreUnavailableError):
+                return cursors.foreign_cursors([TASK]) == {(1, TASK): Cursor("6-0", 0)}
+            return False
+
+        until(is_new, "the replica is asked again")
+        with replica.client() as other:
+            other.replicaof("NO", "ONE")
+        with pytest.raises(StoreUnavailableError, match="no replica"):
+            cursors.foreign_cursors([TASK])
+
+
+def test_a_store_without_sentinels_is_refused_by_its_name(watched: WatchedRedis) -> None:
+    require_replicas([watched.address])
+    alone = replace(watched.address, master="", name="far")
+    with pytest.raises(InvalidConfigError, match="the store far has no Sentinels"):
+        require_replicas([watched.address, alone])
