@@ -23,6 +23,7 @@ from typing import Any
 
 import hiredis
 import redis
+from redis._parsers.hiredis import NOT_ENOUGH_DATA
 from redis.backoff import NoBackoff
 from redis.connection import Connection
 from redis.exceptions import NoScriptError, OutOfMemoryError, ReadOnlyError, TryAgainError
@@ -490,11 +491,24 @@ def is_elsewhere(answer: Exception) -> bool:
 
 def receive(connection: Connection) -> Any:
     """Return the next reply, an error reply as a value."""
+    # hiredis' reader itself, without the layers of redis-py above it: they are ten calls for each
+    # of three replies in a step, for time-outs that the kernel keeps and messages that nobody
+    # subscribed to.
+    parser: Any = connection._parser
+    reader = parser._reader
+    if reader is None:
+        raise redis.ConnectionError("the connection was closed")
+    reply = reader.gets()
     try:
-        return connection.read_response()
-    except redis.ResponseError as error:
-        return error
+        while reply is NOT_ENOUGH_DATA:
+            parser.read_from_socket()
+            reply = reader.gets()
     except redis.ConnectionError as error:
         if isinstance(error.__context__, BlockingIOError):  # of the kernel's time-out
             raise redis.TimeoutError("it does not answer") from error
         raise
+    # Such as LOADING, which redis-py reads as a lost connection; what a script raises is no such
+    # error.
+    if isinstance(reply, redis.ConnectionError):
+        raise reply
+    return reply

@@ -32,6 +32,7 @@ from sparkstorm.transport.connection import (
     Packed,
     is_elsewhere,
     pack,
+    receive,
     send,
     translated,
 )
@@ -377,15 +378,15 @@ class Reading:
             if time.monotonic() > self._answer_due:  # a peer that went away without a reply
                 self.drop()
             return
-        try:
-            self._answer = self._connection.read_response()
-        except redis.ResponseError as error:
+        answer = receive(self._connection)
+        if isinstance(answer, redis.ResponseError):
             self.drop()
             # A primary that has become a replica while it held the question: the store is
             # elsewhere.
-            if is_elsewhere(error):
+            if is_elsewhere(answer):
                 return
-            raise translated(error) from error
+            raise translated(answer) from answer
+        self._answer = answer
         self._go(Event.ANSWER)
 
 

@@ -194,6 +194,11 @@ class Epoch:
         roots.
         """
         count = len(ackers)
+        # One root is most of the epochs of a worker that is not loaded: a list for each acker and
+        # column would be most of the work.
+        if len(columns[0]) == 1:
+            yield self.messages_to(ackers[home_of(columns[0][0], count)]), columns
+            return
         homes = homes_of(columns[0], count)
         # Column by column in lists: numpy takes twice as long for 48 roots (four ackers, 27 us
         # against

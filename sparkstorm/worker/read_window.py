@@ -50,7 +50,9 @@ class ReadWindow:
         """Take in an answer; return whether it was full for some task, so that there may be
         more.
         """
-        if not found:
+        # Of the least window an answer that is not full leaves nothing to change: most steps of a
+        # worker that is not loaded bring one entry.
+        if not found or len(found) < self.frames == LEAST_FRAMES:
             return False
         most = max(Counter(entry.task for entry in found).values())
         is_full = most >= self.frames

@@ -127,6 +127,9 @@ class TimerService:
 
     def next_due_ms(self) -> int | None:
         """The earliest tick, timer or window by the clock."""
+        # Most workers have none of these.
+        if not self._ticks and not self._timed and not self._senders:
+            return None
         now_ms = self._clock.now_ms() if self._timed else 0
         due = [
             *(ticks.due_ms for _, ticks in self._ticks),

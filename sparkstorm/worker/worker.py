@@ -326,8 +326,6 @@ class Worker:
             # Watermarks follow what this commit has settled.
             return now_ms
         due = [self._timers.next_due_ms(), self._timeouts.next_due_ms()]
-        bolts = self._task_set.bolts.values()
-        due += [bolt.next_due_ms() for bolt in bolts]
         # a commit may have set tasks free or ended trees
         must_ask = self.parts.backpressure.must_ask
         held_back_ms, rested_ms = (
@@ -335,11 +333,10 @@ class Worker:
         )
         # A task that is held back goes on by the news of a commit. Without rows of its own a worker
         # has none to make, so it looks by the clock.
-        due += [
-            held_back_ms
-            for bolt in bolts
-            if bolt.inbox.chunks and not bolt.is_paused and bolt.next_chunk() is not None
-        ]
+        for bolt in self._task_set.bolts.values():
+            due.append(bolt.next_due_ms())
+            if bolt.inbox.chunks and not bolt.is_paused and bolt.next_chunk() is not None:
+                due.append(held_back_ms)
         others_ms = min((d for d in due if d is not None), default=_NEVER)
         self._others_due_ms = (
             0.0 if self._careful or self._sinks or must_ask or self._catch_up else others_ms

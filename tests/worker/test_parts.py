@@ -402,3 +402,43 @@ def test_only_numbers_are_added_up() -> None:
     with pytest.raises(CodecError, match=r"state key 'text': 'y' cannot be added to 'x'"):
         state.add("text", "y")  # type: ignore[arg-type]
     assert "m" not in state and state["text"] == "x"
+
+
+@pytest.mark.parametrize("ackers", [(7,), (7, 8), (7, 8, 9, 10, 11)])
+def test_a_root_that_is_alone_goes_to_the_acker_that_it_has_among_others(
+    ackers: tuple[int, ...],
+) -> None:
+    ids = RandomIds(5)
+    roots = [ids.root() for _ in range(40)]
+    spout_task = 3
+    # None: for a message that goes on here, and not one that begins here
+    for born in (None, spout_task):
+        found = [_messages([root], born, ackers) for root in roots]
+        assert [len(each) for each in found] == [1] * len(roots)
+        together = _messages(roots, born, ackers)
+        for acker, (begun, gone_on) in together.items():
+            alone = [each[acker] for each in found if acker in each]
+            assert sorted(begun) == sorted(root for each in alone for root in each[0])
+            assert sorted(gone_on) == sorted(root for each in alone for root in each[1])
+        assert sum(len(begun) + len(gone_on) for begun, gone_on in together.values()) == 40
+
+
+def _messages(
+    roots: Sequence[int], born: int | None, ackers: Sequence[int]
+) -> dict[int, tuple[list[tuple[int, int, int]], list[tuple[int, int]]]]:
+    """Return what each acker gets of an epoch with an open edge of each root: trees that begin, and
+    changes of others.
+    """
+    epoch = Epoch(RandomIds(1), True)
+    for root in roots:
+        epoch.consume([root], root ^ 5)
+        if born is not None:
+            epoch.births[root] = born
+    epoch.address(ackers)
+    return {
+        acker: (
+            list(zip(each.init_roots, each.init_values, each.init_tasks, strict=True)),
+            list(zip(each.ack_roots, each.ack_values, strict=True)),
+        )
+        for acker, each in epoch.messages.items()
+    }

@@ -4,6 +4,8 @@ epoch.
 
 from __future__ import annotations
 
+import pytest
+
 from sparkstorm.config import merge
 from sparkstorm.settings import EpochSettings
 from sparkstorm.transport.base import Entry
@@ -31,6 +33,14 @@ def test_full_answers_double_the_window_up_to_its_bounds() -> None:
     assert grown().frames == MOST_FRAMES
     assert grown(64 << 10).frames == WINDOW_BYTES // (64 << 10)
     assert grown(512 << 10).frames == LEAST_FRAMES
+
+
+@pytest.mark.parametrize("size", [60, 5 << 20])
+def test_an_answer_that_is_not_full_leaves_the_least_window_as_it_is(size: int) -> None:
+    window = ReadWindow()
+    for count in range(LEAST_FRAMES):
+        assert not window.note(answer(count, size))
+        assert window.frames == LEAST_FRAMES
 
 
 def test_many_tasks_with_few_frames_each_are_no_full_answer() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict, defaultdict, deque
 from dataclasses import asdict
+from operator import attrgetter
 from typing import Any
 
 from sparkstorm.executor.runner import ReportError, report_of
@@ -24,6 +25,8 @@ from sparkstorm.worker.tasks.worker_plan import WorkerPlan
 # Items in memory from which on the heartbeat names them. Half of it names healthy states of some
 # thousand keys; with double a leak is named when it is twice as large. Not measured.
 _WORTH_SAYING = 10_000
+_changed = attrgetter("changed")
+_worth_a_commit = attrgetter("executed", "emitted", "pending", "is_exhausted", "is_waiting", "done")
 _CONTAINERS = frozenset({list, dict, set, deque, defaultdict, OrderedDict, Counter})
 
 
@@ -107,12 +110,8 @@ class Counters:
         epoch, and user metrics.
         """
         # Sums that only grow: comparing them is enough to see that something has changed.
-        metrics = self._sampled + sum(emitter.changed for emitter in self._emitters)
-        counts = [
-            (c.executed, c.emitted, c.pending, c.is_exhausted, c.is_waiting, c.done)
-            for c in self._progress.counts_by_task.values()
-        ]
-        return metrics, counts
+        metrics = self._sampled + sum(map(_changed, self._emitters))
+        return metrics, [*map(_worth_a_commit, self._progress.counts_by_task.values())]
 
     def by_executor(self) -> dict[str, dict[str, Any]]:
         """Return counts and statistics of each executor ("1-3") for the heartbeat (S3.38), by task
