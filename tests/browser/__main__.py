@@ -50,6 +50,8 @@ _FLAGS = [
     "--no-first-run",
     "--disable-background-networking",
     "--disable-sync",
+    # what changes would be drawn into the old picture, and corners would differ by a shade
+    "--disable-partial-raster",
 ]
 
 
