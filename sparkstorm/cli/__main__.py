@@ -15,7 +15,9 @@ from typing import Any, NoReturn
 
 from sparkstorm import __version__
 from sparkstorm.cli.common import FAILED, Verb
+from sparkstorm.cli.terminal import show
 from sparkstorm.errors import SparkStormError
+from sparkstorm.model.names import shown
 
 _INTERRUPTED = 130
 _HELP_COLUMN = 16
@@ -153,6 +155,10 @@ def parser(verb: str = "") -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb; its exit status."""
+    # A stream that the shell has closed (`>&-`) is None here, and a file that is opened next would
+    # take its number.
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 - until the process ends
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115 - until the process ends
     words = sys.argv[1:] if argv is None else [*argv]
     words[:1] = [STORM_VERBS.get(each, each) for each in words[:1]]
     if words[:1] == ["__complete"]:
@@ -169,7 +175,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return run(arguments)
     except SparkStormError as error:
         sys.stdout.flush()
-        print(error, file=sys.stderr, flush=True)
+        show("\n".join(map(shown, str(error).split("\n"))), sys.stderr)
         return FAILED
     except KeyboardInterrupt as interrupt:  # a request that was waited for reports its state
         print(interrupt, end="\n" if interrupt.args else "", file=sys.stderr)

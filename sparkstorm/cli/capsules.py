@@ -16,6 +16,7 @@ from sparkstorm.cli.common import (
     write_json,
 )
 from sparkstorm.cli.dead_letters import letter_text, read_letters_of_file
+from sparkstorm.cli.terminal import show
 from sparkstorm.errors import InvalidConfigError, NotAliveError
 from sparkstorm.model.dead_letter import DeadLetter
 from sparkstorm.model.names import counted, file_name, shown
@@ -124,7 +125,7 @@ def _show(arguments: argparse.Namespace, path: Path, letter: DeadLetter) -> None
     if is_for_programs(arguments):
         write_json({"capsule": str(path), "letter": letter.as_record()})
         return
-    print(letter_text(str(path), letter))
+    show(letter_text(str(path), letter))
     state = "none" if letter.state is None else counted(len(letter.state), "key")
-    print(f"  state: {state}; code {shown(letter.failure.code_version[:12]) or '?'}")
-    print("\n".join(f"  {shown(line)}" for line in letter.failure.traceback.splitlines()))
+    show(f"  state: {state}; code {shown(letter.failure.code_version[:12]) or '?'}")
+    show("\n".join(f"  {shown(line)}" for line in letter.failure.traceback.splitlines()))

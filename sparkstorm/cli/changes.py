@@ -274,7 +274,7 @@ def rebalance(arguments: argparse.Namespace) -> int:
         handle = cluster.topology(arguments.name)
         plan = handle.plan_rebalance(options)
         if not is_for_programs(arguments):
-            print(plan_text(plan, handle.tasks()))
+            show(plan_text(plan, handle.tasks()))
         elif arguments.plan_only:
             write_json(plan_record(plan))
         if arguments.plan_only:

@@ -209,7 +209,7 @@ def say(arguments: argparse.Namespace, text: str, record: Mapping[str, Any]) -> 
     if is_for_programs(arguments):
         write_json(record)
     else:
-        print(text, flush=True)
+        terminal.show(text)
 
 
 def is_for_programs(arguments: argparse.Namespace) -> bool:
@@ -262,8 +262,8 @@ def write_json(value: Any) -> None:
 
 def steps(arguments: argparse.Namespace) -> Callable[[str], None]:
     """Return the printer of the steps of a request: on stderr when stdout is for a program."""
-    return lambda step: print(
-        step, file=sys.stderr if is_for_programs(arguments) else sys.stdout, flush=True
+    return lambda step: terminal.show(
+        step, sys.stderr if is_for_programs(arguments) else sys.stdout
     )
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sparkstorm.cli import terminal
 from sparkstorm.cli.common import EXITS, FAILED, OK, add_verb, is_for_programs, opened, say, write
 from sparkstorm.errors import InvalidConfigError, NotAliveError
 from sparkstorm.model.dead_letter import Cause, DeadLetter
@@ -69,7 +70,9 @@ def list_letters(arguments: argparse.Namespace) -> int:
     with opened(arguments) as cluster:
         found = cluster.dead_letters(arguments.name)
         if not found and not arguments.lines and not is_for_programs(arguments):
-            print(f"no dead letters{f' of {arguments.name}' if arguments.name else ''} are kept")
+            terminal.show(
+                f"no dead letters{f' of {arguments.name}' if arguments.name else ''} are kept"
+            )
         return _list(
             arguments, [(topology_id, iter(letters)) for topology_id, letters in found.items()]
         )
@@ -115,9 +118,9 @@ def _list(
         ):
             continue
         if not is_for_programs(arguments):
-            print(f"{title}: {counted(count, 'dead letter')}")
+            terminal.show(f"{title}: {counted(count, 'dead letter')}")
             for line in groups.lines(_SHOWN_CAUSES):
-                print(f"  {shown(line)}", flush=True)
+                terminal.show(f"  {shown(line)}")
     if arguments.output == "csv":
         write(arguments, None, rows)
     return OK
@@ -134,7 +137,7 @@ def show(arguments: argparse.Namespace) -> int:
         elif is_for_programs(arguments):
             print(letter.to_line(id))
         else:
-            print(letter_text(id, letter))
+            terminal.show(letter_text(id, letter))
     return OK if all(found.values()) else FAILED
 
 

@@ -137,9 +137,9 @@ def _is_agreed(cluster: ClusterClient, arguments: argparse.Namespace) -> bool:
     nodes = {info.supervisor_id for info in cluster.supervisors() if info.host == arguments.host}
     there = {slot for slot in cluster.used_slots() if slot.node in nodes}
     if not is_for_programs(arguments):
-        print(drain_text(arguments.host, plans, there))
+        show(drain_text(arguments.host, plans, there))
         for plan in plans:
-            print(plan_text(plan, cluster.topology(plan.topology_id).tasks()))
+            show(plan_text(plan, cluster.topology(plan.topology_id).tasks()))
     elif arguments.plan_only:
         write_json({"host": arguments.host, "plans": [plan_record(plan) for plan in plans]})
     if arguments.plan_only or arguments.yes or is_wanted():

@@ -23,6 +23,7 @@ from sparkstorm.cli.common import (
     sampled,
     write_json,
 )
+from sparkstorm.cli.terminal import columns
 from sparkstorm.errors import InvalidConfigError, NotAliveError, StoreUnavailableError
 from sparkstorm.model.names import shown
 
@@ -37,6 +38,9 @@ _WIDTHS = {
     "p50 ms": 8,
     "p99 ms": 8,
 }
+_GAP = "  "
+# Where a line of those does not fit: each column as wide as its title, whole seconds. 77 columns.
+_NARROW_WIDTHS = {**{title: len(title) for title in _WIDTHS}, "time": 8}
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +116,7 @@ def monitor(arguments: argparse.Namespace) -> int:
 
             check_component(view, arguments.component)
         if not is_for_programs(arguments):
-            print("  ".join(title.rjust(width) for title, width in _WIDTHS.items()), flush=True)
+            print(titles_text(columns()), flush=True)
         last = look(view, arguments.component)
         number = 0
         while arguments.lines is None or number < arguments.lines:
@@ -132,7 +136,7 @@ def monitor(arguments: argparse.Namespace) -> int:
             if is_for_programs(arguments):
                 write_json(record)
             else:
-                print(rates_text(record), flush=True)
+                print(rates_text(record, columns()), flush=True)
             last = now
             number += 1
     return OK
@@ -168,11 +172,22 @@ def rates(before: Look, now: Look) -> dict[str, Any]:
     }
 
 
-def rates_text(record: Mapping[str, Any]) -> str:
-    """Return a readable line of rates."""
+def titles_text(width: int | None = None) -> str:
+    """Return the titles of lines of rates, for a terminal of that width or for a pipe."""
+    return _GAP.join(title.rjust(size) for title, size in _widths(width).items())
+
+
+def _widths(width: int | None) -> Mapping[str, int]:
+    whole = sum(_WIDTHS.values()) + len(_GAP) * (len(_WIDTHS) - 1)
+    return _WIDTHS if width is None or width >= whole else _NARROW_WIDTHS
+
+
+def rates_text(record: Mapping[str, Any], width: int | None = None) -> str:
+    """Return a readable line of rates, for a terminal of that width or for a pipe."""
     latencies = [
         "-" if record[name] is None else f"{record[name]:,.0f}" for name in ("p50_ms", "p99_ms")
     ]
     figures = [*(f"{record[name]:,.0f}" for name in _RATES), f"{record['pending']:,}", *latencies]
-    cells = [clock_time(record["time_ms"]), *figures]
-    return "  ".join(cell.rjust(width) for cell, width in zip(cells, _WIDTHS.values(), strict=True))
+    widths = _widths(width)
+    cells = [clock_time(record["time_ms"])[: widths["time"]], *figures]
+    return _GAP.join(cell.rjust(size) for cell, size in zip(cells, widths.values(), strict=True))

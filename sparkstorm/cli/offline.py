@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from sparkstorm import config
+from sparkstorm.cli import terminal
 from sparkstorm.cli.common import OK, add_job_options, write_json
-from sparkstorm.cli.terminal import columns, table
 
 _FORMS = {
     "svg": "write a picture",
@@ -24,7 +24,7 @@ def explain(arguments: argparse.Namespace) -> int:
     """Print what configuration keys do: effect, values, default; `*` is a wildcard."""
     for pattern in arguments.keys:
         for text in config.explain(pattern):
-            print(text)
+            terminal.show(text)
     return OK
 
 
@@ -41,8 +41,12 @@ def show(arguments: argparse.Namespace) -> int:
     if arguments.form == "json":
         write_json({"name": job.name, **asdict(graph)})
     elif arguments.form == "table":
-        print(
-            table(("component", "kind", "executors", "tasks", "inputs"), rows_of(graph), columns())
+        terminal.show(
+            terminal.table(
+                ("component", "kind", "executors", "tasks", "inputs"),
+                rows_of(graph),
+                terminal.columns(),
+            )
         )
     else:
         forms = {

@@ -1,7 +1,7 @@
-"""Text for the terminal: tables that fit it, colours of states, and a page that is shown again in
-its place.
+"""Text for the terminal: tables and sentences that fit it, colours of states, and a page that is
+shown again in its place.
 
-Only a terminal gets folded tables and colours: output to a file or a pipe is the same for any width
+Only a terminal gets folded lines and colours: output to a file or a pipe is the same for any width
 of the window, one row a line, so that `grep` and `awk` find whole cells. `NO_COLOR` (no-color.org)
 and `TERM=dumb` leave the colours out.
 """
@@ -16,11 +16,12 @@ import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
-from typing import Any
+from typing import Any, TextIO
 
 _GAP = "  "
 # of a folded column: a half would cut most words, the double leaves no room for a second text at 80
 _LEAST_WIDTH = 12
+_JOINT = re.compile(r"[_./:=,-]+(?=[^_./:=,-])")
 _CLEAR = "\x1b[H\x1b[2J\x1b[3J"
 _GREEN = "\x1b[32m"
 _YELLOW = "\x1b[33m"
@@ -47,12 +48,28 @@ def columns() -> int | None:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
-def show(text: str) -> None:
-    """Write a text; on a terminal its states are coloured."""
-    is_coloured = (
-        sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    )
-    print(coloured(text) if is_coloured else text, flush=True)
+def show(text: str, stream: TextIO | None = None) -> None:
+    """Write a text to stdout, or to another stream; on a terminal its long lines are folded and its
+    states coloured.
+    """
+    stream = stream or sys.stdout
+    if stream.isatty():
+        text = fitted(text, shutil.get_terminal_size().columns)
+        if not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb":
+            text = coloured(text)
+    print(text, file=stream, flush=True)
+
+
+def fitted(text: str, width: int) -> str:
+    """Return a text whose lines have `width` columns at most: longer ones are folded, and go on
+    below their beginning, two columns further right.
+    """
+    lines = []
+    for line in text.splitlines():
+        indent = line[: len(line) - len(line.lstrip(" "))][: width // 2]
+        is_long = len(line) > width
+        lines += folded(line.strip(), width, indent, f"{indent}  ") if is_long else [line]
+    return "\n".join(lines)
 
 
 def coloured(text: str) -> str:
@@ -86,9 +103,29 @@ def table(titles: Sequence[str], rows: Sequence[Sequence[Any]], width: int | Non
 
 def folded(text: str, width: int, first: str = "", other: str = "  ") -> list[str]:
     """Return a text in lines of `width` columns at most, the first and the other ones indented."""
-    return textwrap.wrap(
-        text, width, initial_indent=first, subsequent_indent=other, break_on_hyphens=False
-    ) or [first]
+    return _Wrapper(width, initial_indent=first, subsequent_indent=other).wrap(text) or [first]
+
+
+class _Wrapper(textwrap.TextWrapper):
+    """Wrapper that breaks between words, and within them only where one is longer than a line:
+    behind a joint, such as that of a name's parts, if there is one.
+    """
+
+    def _handle_long_word(
+        self, reversed_chunks: list[str], cur_line: list[str], cur_len: int, width: int
+    ) -> None:
+        word = reversed_chunks[-1]
+        room = max(1, width - cur_len)
+        joints = [found.end() for found in _JOINT.finditer(word) if found.end() <= room]
+        if joints:
+            cur_line.append(word[: joints[-1]])
+            reversed_chunks[-1] = word[joints[-1] :]
+        elif cur_line and len(word) > room:
+            # The rest of this line is too short for a part: it begins the next one.
+            return
+        else:
+            cur_line.append(word[:room])
+            reversed_chunks[-1] = word[room:]
 
 
 def _blocks(
@@ -131,7 +168,7 @@ def _narrowed(widths: Sequence[int], is_right: Sequence[bool], width: int) -> li
 def _folded(cell: str, width: int) -> list[str]:
     if len(cell) <= width:
         return [cell]
-    return textwrap.wrap(cell, width, break_on_hyphens=False, replace_whitespace=False) or [""]
+    return _Wrapper(width).wrap(cell) or [""]
 
 
 def _line(parts: Sequence[str], widths: Sequence[int], is_right: Sequence[bool]) -> str:

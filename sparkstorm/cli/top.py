@@ -107,8 +107,8 @@ class Top(App[None]):
         yield Static(id="sentence", markup=False)
         yield Static(id="note", markup=False)
         yield Static(id="windows", markup=False)
-        yield DataTable(id="parts", cursor_type="row", zebra_stripes=True)
-        yield DataTable(id="others", cursor_type="row", zebra_stripes=True)
+        yield DataTable(id="parts", cursor_type="row", zebra_stripes=True, fixed_columns=1)
+        yield DataTable(id="others", cursor_type="row", zebra_stripes=True, fixed_columns=1)
         yield Static(id="keys", markup=False)
 
     def on_mount(self) -> None:

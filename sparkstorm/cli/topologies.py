@@ -39,6 +39,7 @@ from sparkstorm.model.failure import Cause, FailureGroup
 from sparkstorm.model.names import driver_of_node, shown
 from sparkstorm.model.status import TopologyStatus
 
+_LAST_ERROR = 60  # as long as a row of `tasks` without it: the double would fold every table
 _COUNTS = ("emitted", "executed", "acked", "failed", "parked")
 
 
@@ -197,8 +198,13 @@ def _task_row(each: TaskView) -> tuple[Any, ...]:
         up,
         *counts,
         latencies or "-",
-        shown(each.last_error)[:60] or "-",
+        _begin(shown(each.last_error)) or "-",
     )
+
+
+def _begin(text: str) -> str:
+    """Return the beginning of a text: `errors` has the whole."""
+    return text if len(text) <= _LAST_ERROR else f"{text[: _LAST_ERROR - 3]}..."
 
 
 def cluster_status(arguments: argparse.Namespace) -> int:
@@ -328,7 +334,7 @@ def errors(arguments: argparse.Namespace) -> int:
         model = sampled(arguments, cluster, arguments.name)
         found = model.errors(arguments.name, arguments.component)
     if not write(arguments, records := to_json(found), records):
-        print("\n".join(map(error_text, found)) or f"no errors of {arguments.name} are kept")
+        show("\n".join(map(error_text, found)) or f"no errors of {arguments.name} are kept")
     return OK
 
 
@@ -350,7 +356,7 @@ def failures(arguments: argparse.Namespace) -> int:
         for record in records
     ]
     if not write(arguments, records, rows):
-        print("\n".join(map(failures_text, found)) or f"nothing of {arguments.name} has failed")
+        show("\n".join(map(failures_text, found)) or f"nothing of {arguments.name} has failed")
     return OK
 
 

@@ -25,7 +25,7 @@ from sparkstorm.cli.common import (
     when,
     write_json,
 )
-from sparkstorm.cli.terminal import table
+from sparkstorm.cli.terminal import show, table
 from sparkstorm.clock import SystemClock
 from sparkstorm.errors import InvalidConfigError
 from sparkstorm.model.assignment import WorkerSlot
@@ -206,8 +206,8 @@ def compare(arguments: argparse.Namespace) -> int:
         write_json(asdict(found))
     else:
         for each in found.differences:
-            print(shown(str(each)))
-        print(
+            show(shown(str(each)))
+        show(
             f"{counted(found.compared, 'tuple')} compared, {found.different:,} come out differently"
         )
     return FAILED if found.different else OK

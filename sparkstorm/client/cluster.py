@@ -89,6 +89,9 @@ class ClusterClient(ClusterAccess):
         """Return the topology of a name; None when there is none. A hot deploy that is under way is
         waited for.
         """
+        # It would be a part of the store's paths, of which none is empty.
+        if not name:
+            return None
         self.service.wait_deployed(name)
         base = self.service.find(name)
         return None if base is None else self.handle(base.topology_id)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkstorm.cli.__main__ import main, parser
-from sparkstorm.cli.monitor import Look, look, rates, rates_text
+from sparkstorm.cli.monitor import Look, look, rates, rates_text, titles_text
 from sparkstorm.cli.terminal import coloured, page, show, table
 from tests.insight.watched import watched
 
@@ -99,6 +99,56 @@ def test_states_are_coloured_on_a_terminal_alone(monkeypatch: pytest.MonkeyPatch
         show(line)
         assert terminal.getvalue() == f"{coloured(line) if is_coloured else line}\n"
     assert coloured(line) == "node-1:6700  \x1b[31mDEAD\x1b[0m  not RUNNING-like"
+
+
+FOLDED = [
+    # text, columns, lines
+    ("short", 20, ["short"]),
+    ("words does not run well", 12, ["words does", "  not run", "  well"]),
+    ("    in a traceback of a user", 16, ["    in a", "      traceback", "      of a user"]),
+    ("one\n\nthree is longer", 11, ["one", "", "three is", "  longer"]),
+    ("worker node-1:6700: it died", 14, ["worker", "  node-1:6700:", "  it died"]),
+    ("/tmp/of/jobs/here.py is gone", 12, ["/tmp/of/", "  jobs/here.", "  py is gone"]),
+    ("x" * 25, 10, ["x" * 10, "  " + "x" * 8, "  " + "x" * 7]),
+    ("", 10, [""]),
+]
+
+
+@pytest.mark.parametrize(("text", "width", "lines"), FOLDED)
+def test_a_long_line_goes_on_below_its_beginning_on_a_terminal_alone(
+    text: str, width: int, lines: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    for stream, found in ((Terminal(), "\n".join(lines)), (io.StringIO(), text)):
+        monkeypatch.setattr(sys, "stderr", stream)
+        show(text, sys.stderr)
+        assert stream.getvalue() == f"{found}\n"
+
+
+@pytest.mark.parametrize(
+    ("cell", "lines"),
+    [
+        ("break_the_numbers_up#3", ["break_the_", "numbers_up#3"]),
+        ("node-2.example:6700", ["node-2.", "example:6700"]),
+        ("two words of it", ["two words of", "it"]),
+        ("nothingtobreakthereat", ["nothingtobre", "akthereat"]),
+    ],
+)
+def test_a_name_is_broken_between_its_parts(cell: str, lines: list[str]) -> None:
+    assert table(("name", "n"), [(cell, 1)], 15).splitlines()[1:] == [
+        f"{lines[0]:12}  1",
+        *lines[1:],
+    ]
+
+
+@pytest.mark.parametrize("width", [80, 120, None])
+def test_every_line_of_rates_fits_the_terminal(width: int | None) -> None:
+    rates = dict.fromkeys(("emitted", "executed", "acked", "failed"), 1234567.0)
+    record = {"time_ms": 0, **rates, "pending": 999_999, "p50_ms": 12_345, "p99_ms": 123_456}
+    lines = [titles_text(width), rates_text(record, width)]
+    assert all(len(line) <= (width or 101) for line in lines)
+    assert [len(line.split()) for line in lines] == [10, 8]
+    assert rates_text(record, width).split()[1:6] == [*["1,234,567"] * 4, "999,999"]
 
 
 def test_a_page_takes_the_place_of_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:

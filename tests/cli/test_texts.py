@@ -269,9 +269,9 @@ task       worker      up   emitted  executed  failed  queued  execute us
 __acker#1  node1:6700  2 s        0         0       0       0  -
 __acker#2  node2:6700  2 s        0         0       0       0  -
 count#3    node1:6700  2 s        0    40,015      12       0  0/0/0
-  last error: ValueError: a bad word in a long sentence that goes on and o
+  last error: ValueError: a bad word in a long sentence that goes on an...
 count#4    node2:6700  2 s        0         3       0       0  0/0/0
-  last error: ValueError: a bad word in a long sentence that goes on and o
+  last error: ValueError: a bad word in a long sentence that goes on an...
 lines#5    node1:6700  2 s   20,003         0       3       0  -
 split#6    node2:6700  2 s   20,006    10,002       0       0  0/0/0
 split#7    node1:6700  2 s   20,003    10,001       0       0  0/0/0""",
@@ -280,9 +280,9 @@ task       worker      up   emitted  executed  failed  queued  execute us p50/p9
 __acker#1  node1:6700  2 s        0         0       0       0  -                       -
 __acker#2  node2:6700  2 s        0         0       0       0  -                       -
 count#3    node1:6700  2 s        0    40,015      12       0  0/0/0                   ValueError: a bad word in a long
-                                                                                       sentence that goes on and o
+                                                                                       sentence that goes on an...
 count#4    node2:6700  2 s        0         3       0       0  0/0/0                   ValueError: a bad word in a long
-                                                                                       sentence that goes on and o
+                                                                                       sentence that goes on an...
 lines#5    node1:6700  2 s   20,003         0       3       0  -                       -
 split#6    node2:6700  2 s   20,006    10,002       0       0  0/0/0                   -
 split#7    node1:6700  2 s   20,003    10,001       0       0  0/0/0                   -""",
