@@ -1,6 +1,7 @@
-"""Completion of the command line by a shell: a script for bash, and the words that it asks for.
+"""Completion of the command line by a shell: scripts for bash, zsh and fish, and the words that they
+ask for.
 
-The script calls `sparkstorm __complete WORD...` with the words before the cursor, of which the last
+A script calls `sparkstorm __complete WORD...` with the words before the cursor, of which the last
 may be empty. It answers with verbs, options and choices from the parsers themselves, and with names
 of what runs: topologies, components, workers, hosts. It ends in silence after two seconds, or where
 it finds nothing; the shell then completes names of files.
@@ -14,7 +15,7 @@ import signal
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from sparkstorm.cli.common import OK
+from sparkstorm.cli.common import OK, connect
 
 HIDDEN = "__complete"
 # half is too short for a cluster on another host, with the double the name has been typed
@@ -38,7 +39,33 @@ _sparkstorm() {
 }
 complete -o default -F _sparkstorm sparkstorm
 """
-_SCRIPTS = {"bash": _BASH}
+_ZSH = """\
+_sparkstorm() {
+    local -a found
+    # PREFIX is the part of the present word before the cursor
+    found=("${(@f)$(sparkstorm __complete "${(@Q)words[2,CURRENT-1]}" "${(Q)PREFIX}" 2>/dev/null)}")
+    found=(${found:#})
+    (( ${#found} )) || { _files; return; }
+    compadd -S '' -- ${(M)found:#*=}
+    compadd -- ${found:#*=}
+}
+whence compdef > /dev/null || { autoload -Uz compinit && compinit; }
+compdef _sparkstorm sparkstorm
+"""
+_FISH = """\
+function __sparkstorm_complete
+    set -l words (commandline -opc)
+    set -l word (commandline -ct)
+    set -l found (sparkstorm __complete $words[2..] "$word" 2>/dev/null)
+    if test -n "$found"
+        printf '%s\\n' $found
+    else
+        __fish_complete_path "$word"
+    end
+end
+complete -c sparkstorm -f -a '(__sparkstorm_complete)'
+"""
+_SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
 
 
 def add_verbs(verbs: Any) -> None:
@@ -47,9 +74,10 @@ def add_verbs(verbs: Any) -> None:
         "completion",
         help="print a shell's script that completes verbs, options and names",
         description=completion.__doc__,
-        epilog='in ~/.bashrc: eval "$(sparkstorm completion bash)"',
+        epilog='in ~/.bashrc: eval "$(sparkstorm completion bash)"; in ~/.zshrc the same with zsh; '
+        "in ~/.config/fish/config.fish: sparkstorm completion fish | source",
     )
-    verb.add_argument("shell", choices=_SCRIPTS, help="bash")
+    verb.add_argument("shell", choices=_SCRIPTS, help="bash, zsh or fish")
     verb.set_defaults(run=completion)
 
 
@@ -167,7 +195,6 @@ def live_names(metavar: str, topology: str | None, file: str | None) -> Iterable
         return [f"{name}=" if metavar == "KEY=VALUE" else name for name in keys()]
     if metavar not in ("NAME", "CONTEXT", "ID", "COMPONENT", "COMPONENT=N", "NODE:PORT", "HOST"):
         return ()
-    from sparkstorm.client import connect
     from sparkstorm.errors import SparkStormError
     from sparkstorm.stores.contexts import read_contexts
 

@@ -4,6 +4,7 @@ its shell.
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from collections.abc import Iterable
 
@@ -40,7 +41,7 @@ def names(metavar: str, topology: str | None, file: str | None) -> Iterable[str]
         ("dead-letters ", ["drop", "list", "replay", "show"]),
         ("dead-letters list ", ["words", "words-2"]),
         ("hosts ex", ["exclude"]),
-        ("completion ", ["bash"]),
+        ("completion ", ["bash", "fish", "zsh"]),
         ("nonsense ", []),
         ("show ", []),
     ],
@@ -113,3 +114,64 @@ complete -p sparkstorm >&2
     )
     assert ended.stderr.strip() == "complete -o default -F _sparkstorm sparkstorm"
     assert ended.stdout == f"{asked}\n{replies}"
+
+
+_CASES = [
+    # line, answer, words asked for, what the shell offers
+    ("sparkstorm status wo", "words words-2", "<__complete><status><wo>", ["words", "words-2"]),
+    ("sparkstorm status ", "words", "<__complete><status><>", ["words"]),
+    (
+        "sparkstorm restart w --worker node-1:67",
+        "node-1:6700",
+        "<__complete><restart><w><--worker><node-1:67>",
+        ["node-1:6700"],
+    ),
+    ("sparkstorm submit -c topology.w", "topology.workers=", None, ["topology.workers="]),
+]
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed")
+@pytest.mark.parametrize(("line", "answer", "asked", "offered"), _CASES)
+def test_zsh_asks_for_the_words_before_the_cursor(
+    line: str,
+    answer: str,
+    asked: str | None,
+    offered: list[str],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    before, _, word = line.rpartition(" ")
+    typed = f"""
+compdef() {{ print -u2 "$@"; }}
+compadd() {{ print -rl -- "${{@[$@[(i)--]+1,-1]}}"; }}
+_files() {{ print files; }}
+sparkstorm() {{ printf '<%s>' "$@" >&3; print >&3; print -l {answer}; }}
+{script("zsh", capsys)}
+words=({before} '{word}behind') CURRENT=$#words PREFIX='{word}'
+exec 3>&1
+_sparkstorm
+"""
+    ended = subprocess.run(["zsh", "-f", "-c", typed], capture_output=True, text=True, timeout=20)
+    assert ended.stderr == "_sparkstorm sparkstorm\n"
+    said, *found = ended.stdout.split()
+    assert asked in (None, said) and found == offered
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed")
+@pytest.mark.parametrize(("line", "answer", "asked", "offered"), _CASES)
+def test_fish_asks_for_the_words_before_the_cursor(
+    line: str,
+    answer: str,
+    asked: str | None,
+    offered: list[str],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    typed = f"""
+function sparkstorm; printf '<%s>' $argv >&2; printf '%s\\n' {answer}; end
+{script("fish", capsys)}
+complete -C '{line}'
+"""
+    typed = typed.replace("2>/dev/null", "")  # to see what was asked
+    ended = subprocess.run(
+        ["fish", "--no-config", "-c", typed], capture_output=True, text=True, timeout=20
+    )
+    assert asked in (None, ended.stderr) and ended.stdout.split() == offered
