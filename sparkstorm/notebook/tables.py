@@ -8,6 +8,9 @@ from typing import Any
 from sparkstorm.model.names import counted
 
 _STYLE = "padding:2px 10px;text-align:{};border-bottom:1px solid #d9d9d9;white-space:nowrap"
+# Of a sentence: one line of it would push the columns behind it out of sight.
+_FOLDED_STYLE = _STYLE.replace("white-space:nowrap", "min-width:22em;white-space:normal")
+_LONGEST_LINE = 40
 _MOST_ROWS = 200
 
 
@@ -44,7 +47,9 @@ class Table:
                 if isinstance(value, (int, float)) and not isinstance(value, bool)
                 else "left"
             )
-            cells.append(f'<td style="{_STYLE.format(side)}">{escape(shown(value))}</td>')
+            text = shown(value)
+            style = (_FOLDED_STYLE if len(text) > _LONGEST_LINE else _STYLE).format(side)
+            cells.append(f'<td style="{style}">{escape(text)}</td>')
         return "".join(cells)
 
     def _rest(self) -> str:

@@ -61,3 +61,10 @@ def test_floats_are_plain_figures_however_large_or_small() -> None:
 def test_a_long_table_says_what_it_leaves_out() -> None:
     html = Table([{"n": number} for number in range(250)])._repr_html_()
     assert html.count("<tr>") == 201 and "… and 50 rows more" in html
+
+
+def test_a_sentence_in_a_cell_is_folded_and_a_short_text_is_not() -> None:
+    html = Table([{"name": "words", "health": "words does not run well, " * 3}])._repr_html_()
+    name, health = html.split("<td ")[1:]
+    assert "white-space:nowrap" in name
+    assert "white-space:normal" in health and "nowrap" not in health
