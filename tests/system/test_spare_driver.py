@@ -22,6 +22,7 @@ from sparkstorm.client import ClusterClient, TopologyHandle, connect
 from sparkstorm.embedded import start_redis, start_zookeeper
 from sparkstorm.model.requests import OutcomeState
 from tests.client.bare import ended, sparkstorm
+from tests.sim.watched_redis import until
 from tests.system.test_standing_cluster import JOB, LINES, WORDS, versions_of_exact_counts
 
 pytestmark = pytest.mark.system
@@ -60,6 +61,8 @@ class Drivers:
             "storm.zookeeper.session.timeout": SESSION_MS,
             "storm.local.dir": str(self.folder / name),
             "sparkstorm.slots.per.supervisor": 2,
+            # a machine that is busy starts a slot in more than the minute of the default
+            "sparkstorm.slots.start.timeout.ms": round(1000 * LIMIT_S),
         }
 
     def start(self, name: str, python: str = sys.executable) -> None:
@@ -111,11 +114,8 @@ class Drivers:
         assert status == 0, f"{arguments}: {out}{err}\n{self.all_said()}"
         return out
 
-    def wait(self, condition: Callable[[], Any], what: str, every_s: float = 0.05) -> None:
-        deadline = time.monotonic() + LIMIT_S
-        while not condition():
-            assert time.monotonic() < deadline, f"{what} did not come about:\n{self.all_said()}"
-            time.sleep(every_s)
+    def wait(self, condition: Callable[[], Any], what: str) -> None:
+        until(condition, lambda: f"{what} did not come about:\n{self.all_said()}", LIMIT_S)
 
     def wait_up(self, name: str, times: int = 1) -> None:
         self.wait(
