@@ -21,7 +21,7 @@ from pyspark import SparkConf, SparkContext
 from sparkstorm.app.driver_office import DriverOffice
 from sparkstorm.app.guard import ServerGuard
 from sparkstorm.app.nimbus_thread import NimbusThread
-from sparkstorm.blobs.redis import RedisBytesStore, greet
+from sparkstorm.blobs.redis import RedisBytesStore
 from sparkstorm.blobs.store import BlobStore
 from sparkstorm.client.cluster import ClusterClient
 from sparkstorm.client.connect import zookeeper_address
@@ -63,8 +63,8 @@ from sparkstorm.scheduling.per_topology import chosen_scheduler
 from sparkstorm.settings import DriverSettings, ZooKeeperSettings
 from sparkstorm.stores.addresses import check_addresses, connection_path, not_configured
 from sparkstorm.stores.connection import signing_key
-from sparkstorm.stores.redis_client import client_of
 from sparkstorm.supervisor.slot_main import main_by_ticket
+from sparkstorm.transport.connection import Link
 
 SLOT_DAEMON = "sparkstorm.app.spark_daemon"
 _LOG = logging.getLogger(__name__)
@@ -205,10 +205,9 @@ class Cluster:
         self._tickets = TicketOffice(store, address)
         self._key = signing_key(at.secret)
         self.state = StormState(store, self._key)
-        client = client_of(at.redis, _REDIS_ANSWER_S, greet)
-        self._closers.callback(client.close)
-        self.blobs = BlobStore(self.state, RedisBytesStore(client), self._key)
-        self._bytes_store = RedisBytesStore(client)
+        self._bytes_store = RedisBytesStore(Link(at.redis, _REDIS_ANSWER_S))
+        self._closers.callback(self._bytes_store.close)
+        self.blobs = BlobStore(self.state, self._bytes_store, self._key)
         self._office = DriverOffice(self.state, self._say)
         self._closers.callback(self._office.leave)
         self._join()

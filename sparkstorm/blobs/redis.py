@@ -1,85 +1,94 @@
-"""Bytes store in Redis: one string per chunk, keys below a prefix of the cluster."""
+"""Bytes store in Redis: one string per chunk, keys below a prefix of the cluster.
+
+Its requests may all be applied twice, so a `transport.connection.Link` carries them. Left out:
+redis-py's client, which takes longer to import than all that most verbs need.
+"""
+
+from __future__ import annotations
 
 import math
 import re
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import redis
-
-from sparkstorm.errors import StoreFullError, StoreUnavailableError
-from sparkstorm.transport.connection import AccessRefusedError
-from sparkstorm.transport.log_rewrite import LogRewrite
-
-_PATIENCE_S = 10.0
+from sparkstorm.errors import StoreFullError, StoreInconsistentError, StoreUnavailableError
+from sparkstorm.transport.connection import AccessRefusedError, Link
 
 _WAIT_TURN_MS = 2_000
+_KEYS_AT_ONCE = 1000
 
 
 class RedisBytesStore:
-    """Chunks as Redis strings, under the laws of BytesStore; the client must not decode
-    responses.
-    """
+    """Chunks as Redis strings, under the laws of BytesStore; threads take turns on the link."""
 
-    def __init__(self, client: redis.Redis, prefix: str = "sparkstorm:blob:") -> None:
-        self._client = client
+    def __init__(self, link: Link, prefix: str = "sparkstorm:blob:") -> None:
+        self._link = link
         self._prefix = prefix
+        self._lock = threading.Lock()
+
+    def close(self) -> None:
+        """Close the connection; the next request makes another."""
+        with self._lock:
+            self._link.close()
 
     def put(self, key: str, data: bytes) -> None:
         """Store a value."""
-        with _translated(f"store blob chunk {key}"):
-            self._client.set(self._prefix + key, data)
+        self._ask(f"store blob chunk {key}", "SET", self._prefix + key, data)
 
     def get(self, key: str) -> bytes | None:
         """Read a value."""
-        with _translated(f"read blob chunk {key}"):
-            found = self._client.get(self._prefix + key)
+        found = self._ask(f"read blob chunk {key}", "GET", self._prefix + key)
         return found if isinstance(found, bytes) else None
 
     def has(self, key: str) -> bool:
         """Return whether there is a value."""
-        with _translated(f"look for blob chunk {key}"):
-            return bool(self._client.exists(self._prefix + key))
+        return bool(self._ask(f"look for blob chunk {key}", "EXISTS", self._prefix + key))
 
     def list_keys(self) -> list[str]:
         """All keys, sorted; a scan, for rare sweeps only."""
-        with _translated("list blob chunks"):
-            found = [
-                key.decode() for key in self._client.scan_iter(match=_literal(self._prefix) + "*")
-            ]
-        return sorted(key.removeprefix(self._prefix) for key in found)
+        pattern = _literal(self._prefix) + "*"
+        found = set[bytes]()
+        cursor: Any = 0
+        while True:
+            cursor, keys = self._ask(
+                "list blob chunks", "SCAN", cursor, "MATCH", pattern, "COUNT", _KEYS_AT_ONCE
+            )
+            found.update(keys)
+            if not int(cursor):
+                return sorted(key.decode().removeprefix(self._prefix) for key in found)
 
     def wait_copies(self, wanted: int, timeout_ms: int) -> int:
         """The server's own copy and those of its replicas (WAIT), asked for in turns shorter than
-        the client's own time limit.
+        the link's own time limit.
         """
         if wanted <= 1:
             return 1
-        with _translated("wait for replicas"):
-            left_ms = timeout_ms or math.inf
-            while True:
-                turn_ms = int(min(left_ms, _WAIT_TURN_MS))
-                copies = 1 + int(self._client.wait(wanted - 1, turn_ms))
-                left_ms -= turn_ms
-                if copies >= wanted or left_ms <= 0:
-                    return copies
+        left_ms = timeout_ms or math.inf
+        while True:
+            turn_ms = int(min(left_ms, _WAIT_TURN_MS))
+            copies = 1 + int(self._ask("wait for replicas", "WAIT", wanted - 1, turn_ms))
+            left_ms -= turn_ms
+            if copies >= wanted or left_ms <= 0:
+                return copies
 
     def delete(self, key: str) -> None:
         """Delete a value."""
-        with _translated(f"delete blob chunk {key}"):
-            self._client.delete(self._prefix + key)
+        self._ask(f"delete blob chunk {key}", "DEL", self._prefix + key)
 
-
-def greet(connection: Any) -> None:
-    """Open a connection of a client that will write: to a restarted server only when its
-    append-only file is whole.
-    """
-    connection.on_connect()
-    try:
-        LogRewrite(connection, _PATIENCE_S).finish()
-    except (StoreFullError, StoreUnavailableError) as error:
-        raise redis.ConnectionError(str(error)) from error  # lets redis-py close the connection
+    def _ask(self, what: str, *command: Any) -> Any:
+        with _translated(what), self._lock:
+            # A connection may have been lost since the last request, of which it says nothing
+            # before the next one. Not more than that: Nimbus and a verb do not wait for a server.
+            if self._link.is_open:
+                try:
+                    return self._link.ask_once(command)[0]
+                except AccessRefusedError:
+                    raise
+                except StoreUnavailableError:
+                    self._link.close()
+            return self._link.ask_once(command)[0]
 
 
 def _literal(prefix: str) -> str:
@@ -90,11 +99,11 @@ def _literal(prefix: str) -> str:
 def _translated(what: str) -> Iterator[None]:
     try:
         yield
-    except redis.exceptions.OutOfMemoryError as error:
+    except StoreFullError as error:
         raise StoreFullError(f"Redis is full: could not {what}") from error
-    except (redis.AuthenticationError, redis.exceptions.AuthorizationError) as error:
+    except AccessRefusedError as error:
         raise AccessRefusedError(
             f"Redis refuses the password and did not {what}: {error}"
         ) from error
-    except (redis.exceptions.RedisError, OSError) as error:
+    except (StoreUnavailableError, StoreInconsistentError) as error:
         raise StoreUnavailableError(f"Redis did not {what}: {error}") from error

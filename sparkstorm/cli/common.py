@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import argparse
 import csv
+import gc
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from sparkstorm.app.job_options import add_overrides
 from sparkstorm.cli import terminal
 from sparkstorm.model.names import shown
+from sparkstorm.stores.redis_parts import import_connection
 
 if TYPE_CHECKING:
     from sparkstorm.client import ClusterClient
@@ -28,7 +30,6 @@ Verb = Callable[[argparse.Namespace], int]
 OK = 0
 FAILED = 1
 NAME_HELP = "name or id of the topology"
-_TELEMETRY = "opentelemetry.sdk.metrics"
 FORMATS = ("table", "json", "yaml", "csv")
 EXITS = "exit status: 0 done, 1 refused or failed (one sentence on stderr), 2 wrong arguments, 130 stopped with Ctrl-C"
 
@@ -143,27 +144,14 @@ def connect(file: str | None) -> ClusterClient:
     """Connect to a cluster; modules for servers are imported now, since verbs without servers start
     without them.
     """
-    with _without_telemetry():
-        from sparkstorm.client import connect as connected
+    is_collecting = gc.isenabled()
+    gc.disable()
+    import_connection()
+    from sparkstorm.client import connect as connected
 
+    if is_collecting:
+        gc.enable()
     return connected(file)
-
-
-@contextmanager
-def _without_telemetry() -> Iterator[None]:
-    """Keep redis-py from importing OpenTelemetry's SDK, which takes as long as all of kazoo, for
-    metrics of its own that no verb reads.
-    """
-    # A name that is None cannot be imported; redis-py then takes the SDK as not installed. Where it
-    # has been imported already, nothing is left to save.
-    is_kept = _TELEMETRY in sys.modules or "redis" in sys.modules
-    if not is_kept:
-        sys.modules[_TELEMETRY] = None  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        if not is_kept:
-            del sys.modules[_TELEMETRY]
 
 
 def opened(

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sparkstorm.blobs.redis import RedisBytesStore, greet
+from sparkstorm.blobs.redis import RedisBytesStore
 from sparkstorm.blobs.store import BlobStore
 from sparkstorm.client.cluster import ClusterClient
 from sparkstorm.client.service import NimbusService
@@ -29,7 +29,7 @@ from sparkstorm.stores.connection import (
     viewer_zookeeper_password,
 )
 from sparkstorm.stores.contexts import VARIABLE, named
-from sparkstorm.stores.redis_client import client_of
+from sparkstorm.transport.connection import Link
 
 _REDIS_ANSWER_S = 10.0
 
@@ -52,13 +52,12 @@ def connect(
         opened.callback(store.close)
         is_read_only = isinstance(at, ReadOnlyConnection)
         key = signing_key(at.secret) if isinstance(at, Connection) else None
-        redis = client_of(at.redis, _REDIS_ANSWER_S, None if is_read_only else greet)
-        opened.callback(redis.close)
+        chunks = RedisBytesStore(Link(at.redis, _REDIS_ANSWER_S, may_write=not is_read_only))
+        opened.callback(chunks.close)
         state = StormState(store, key)
         total = merge(state.read_cluster_conf(), conf or {})
-        service = NimbusService(
-            state, BlobStore(state, RedisBytesStore(redis), key or b""), total, SystemClock()
-        )
+        blobs = BlobStore(state, chunks, key or b"")
+        service = NimbusService(state, blobs, total, SystemClock())
         return ClusterClient(state, at.stores, service, total, is_read_only, opened.pop_all())
 
 

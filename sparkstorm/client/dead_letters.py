@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol
-
-import redis
 
 from sparkstorm.clock import SystemClock
 from sparkstorm.errors import (
     MalformedFrameError,
     NotAliveError,
     StoreInconsistentError,
-    StoreUnavailableError,
 )
 from sparkstorm.model.assignment import TaskInfo
 from sparkstorm.model.dead_letter import DeadLetter
 from sparkstorm.model.status import TopologyStatus
 from sparkstorm.model.values.codec import Codec
 from sparkstorm.model.worker_spec import RedisAddress
-from sparkstorm.stores.redis_client import client_of
+from sparkstorm.transport.connection import Link
 from sparkstorm.transport.keys import Keys
 
 Read = Callable[[int, str], list[tuple[str, bytes]]]
@@ -191,17 +189,18 @@ def stored_in(address: RedisAddress, topology: str | None = None) -> dict[str, i
     id.
     """
     found = {}
-    try:
-        with client_of(address, _PATIENCE_S) as client:
-            for key in client.scan_iter(match="{*}:dead", count=1000, _type="stream"):
+    cursor: int | bytes = b""
+    with closing(Link(address, _PATIENCE_S, may_write=False)) as link:
+        while cursor != b"0":
+            words = ("SCAN", cursor or 0, "MATCH", "{*}:dead", "COUNT", 1000, "TYPE", "stream")
+            cursor, keys = link.ask(words)[0]
+            for key in keys:
                 topology_id = key.decode(errors="replace").removeprefix("{").removesuffix("}:dead")
                 if (
                     topology in (None, topology_id, topology_id.rsplit("-", 2)[0])
                     and Keys(topology_id)("dead").encode() == key
                 ):
-                    found[topology_id] = int(client.xlen(key))
-    except redis.RedisError as error:
-        raise StoreUnavailableError(f"Redis at {address.place} cannot be read: {error}") from error
+                    found[topology_id] = int(link.ask(("XLEN", key))[0])
     return {topology_id: count for topology_id, count in sorted(found.items()) if count}
 
 

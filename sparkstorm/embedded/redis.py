@@ -93,16 +93,21 @@ class RedisServer(EmbeddedServer):
     def _start_again(self) -> TetheredProcess:
         return _start_server(self.data_dir, self.port, self.password)
 
+    @property
+    def address(self) -> RedisAddress:
+        """Where it is, with its password."""
+        return RedisAddress(self.host, self.port, self.password)
+
     def client(self) -> redis.Redis:
         """A new client; replies stay bytes, nothing is retried without the caller."""
-        return client_of(RedisAddress(self.host, self.port, self.password), 10)
+        return client_of(self.address, 10)
 
     def answers(self, limit_s: float) -> bool:
         """Return whether the server answers a request within `limit_s` seconds; an error is an
         answer too.
         """
         try:
-            with client_of(RedisAddress(self.host, self.port, self.password), limit_s) as client:
+            with client_of(self.address, limit_s) as client:
                 client.ping()
         except (redis.TimeoutError, redis.ConnectionError) as fault:
             # loading, or too many clients

@@ -31,9 +31,10 @@ from sparkstorm.scheduling.round import supervisor_view
 from sparkstorm.scheduling.round_memory import topology_view
 from sparkstorm.scheduling.snapshot import KnownTopology
 from sparkstorm.stores.connection import load_connection, signing_key
-from sparkstorm.stores.redis_client import client_of
+from sparkstorm.transport.connection import Link
 
 _SHOWN_BYTES = 60
+_REDIS_ANSWER_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,11 +212,11 @@ class Inspector:
             )
             store = ZooKeeperStateStore(address)
             opened.callback(store.close)
-            client = client_of(at.redis)
-            opened.callback(client.close)
+            chunks = RedisBytesStore(Link(at.redis, _REDIS_ANSWER_S, may_write=False))
+            opened.callback(chunks.close)
             key = signing_key(at.secret)
             state = StormState(store, key)
-            yield cls(state, BlobStore(state, RedisBytesStore(client), key), merge({}).as_dict())
+            yield cls(state, BlobStore(state, chunks, key), merge({}).as_dict())
 
     def look(self) -> Look:
         """Read everything once."""

@@ -7,7 +7,6 @@ own (`transport/connection.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import redis
@@ -54,14 +53,8 @@ class _WatchedRedis(redis.Redis):
             each.close()
 
 
-def client_of(
-    at: RedisAddress,
-    timeout_s: float | None = None,
-    on_connect: Callable[[Any], None] | None = None,
-) -> redis.Redis:
-    """A client for that Redis, which tries nothing twice by itself; `on_connect` greets in place of
-    redis-py.
-    """
+def client_of(at: RedisAddress, timeout_s: float | None = None) -> redis.Redis:
+    """A client for that Redis, which tries nothing twice by itself."""
     settings: dict[str, Any] = {
         "username": at.user or None,
         "password": at.password or None,
@@ -72,7 +65,6 @@ def client_of(
         "retry": Retry(NoBackoff(), 0),
         "socket_timeout": timeout_s,
         "socket_connect_timeout": timeout_s,
-        "redis_connect_func": on_connect,  # it is given the connection
     }
     if at.master:
         # Its pool asks the Sentinels with each new connection, and gives up one to a server that

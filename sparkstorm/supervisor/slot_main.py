@@ -44,9 +44,12 @@ from sparkstorm.supervisor.store_probe import ANSWER_S, DriverProbe, RedisProbe
 from sparkstorm.supervisor.supervisor import Supervisor, SupervisorDuties
 from sparkstorm.supervisor.topology_master import TopologyMaster
 from sparkstorm.supervisor.worker_process import WorkerChild, child_environment
+from sparkstorm.transport.connection import Link
 from sparkstorm.worker.main import DEFAULT_ENTRY
 
 _LOG = logging.getLogger(__name__)
+# A slot does nothing else meanwhile: half of it would give up a server that is only busy.
+_REDIS_ANSWER_S = 10.0
 PLACE_WAIT_MS = 20_000
 LOG_PATIENCE_S = 1.0  # heartbeats wait for no longer
 STOPPED = "stopped"
@@ -253,7 +256,10 @@ def _connect(spec: SlotSpec, place: Place) -> SlotStores:
     key = bytes.fromhex(spec.hmac_key) or None
     store = WatchedStore(ZooKeeperStateStore(address), SystemClock().now_ms, str(place.slot))
     state = StormState(store, key)
-    blobs = BlobStore(state, RedisBytesStore(client_of(spec.redis, 10)), key or b"")
+    # As one that only reads: a slot must beat, and a restarted server takes minutes to rewrite a
+    # large file. Code that it has put back meanwhile is put back again when it is lost.
+    chunks = RedisBytesStore(Link(spec.redis, _REDIS_ANSWER_S, may_write=False))
+    blobs = BlobStore(state, chunks, key or b"")
     settings = SupervisorSettings.of(conf)
     duties = SupervisorDuties(
         host=place.host,

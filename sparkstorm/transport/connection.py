@@ -22,25 +22,35 @@ from socket import socket as Socket
 from typing import Any
 
 import hiredis
-import redis
 from redis._parsers.hiredis import NOT_ENOUGH_DATA
 from redis.backoff import NoBackoff
-from redis.connection import Connection
-from redis.exceptions import NoScriptError, OutOfMemoryError, ReadOnlyError, TryAgainError
+from redis.connection import Connection, SSLConnection
+from redis.exceptions import (
+    AuthenticationError,
+    AuthorizationError,
+    ClusterDownError,
+    InvalidResponse,
+    NoScriptError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisError,
+    TryAgainError,
+)
+from redis.exceptions import ConnectionError as LostError
+from redis.exceptions import TimeoutError as LateError
 from redis.retry import Retry
-from redis.sentinel import Sentinel
 
 from sparkstorm.errors import StoreFullError, StoreInconsistentError, StoreUnavailableError
 from sparkstorm.model.compiled import core
 from sparkstorm.model.worker_spec import RedisAddress
 from sparkstorm.transport.log_rewrite import LogRewrite
 
-LOST = (redis.ConnectionError, redis.TimeoutError, redis.InvalidResponse, OSError)
+LOST = (LostError, LateError, InvalidResponse, OSError)
 Packed = Sequence[bytes]
 
 # Distinguished from a server that is away: a wrong password stays wrong, and a worker that went on
 # trying would look as if it waited for Redis.
-_REFUSED = (redis.AuthenticationError, redis.exceptions.AuthorizationError)
+_REFUSED = (AuthenticationError, AuthorizationError)
 # codes of replies that a little patience may mend; inside a script's error they are anywhere in the
 # text codes of a server that is no primary, or not yet one again: the next try asks anew where the
 # primary is
@@ -85,7 +95,7 @@ def open_connection(
     """
     # Not redis.Redis: its pool sends a request again by itself when a connection breaks, and a
     # commit may then be applied twice unnoticed (decision 1).
-    kind = redis.SSLConnection if address.tls else Connection
+    kind = SSLConnection if address.tls else Connection
     make: Any = kind  # redis-py leaves its constructors untyped
     if server is not None:
         host, port = server
@@ -117,7 +127,7 @@ def open_connection(
     except _REFUSED as error:
         connection.disconnect()  # type: ignore[no-untyped-call]
         raise _refusal(address, error) from error
-    except (*LOST, redis.RedisError) as error:
+    except (*LOST, RedisError) as error:
         connection.disconnect()  # type: ignore[no-untyped-call]
         raise StoreUnavailableError(
             f"Redis at {address.place} cannot be reached: {error}"
@@ -129,9 +139,12 @@ def _primary_of(address: RedisAddress) -> tuple[str, int]:
     """Ask the Sentinels, one after the other, where the primary is; StoreUnavailableError when none
     of them names one, AccessRefusedError when every one refuses our password.
     """
+    # Here, because it takes all of redis-py with it (`stores/redis_parts.py`).
+    from redis.sentinel import Sentinel
+
     options = {**address.sentinel_options(), "retry": Retry(NoBackoff(), 0)}
     watch: Any = Sentinel(address.sentinel_hosts(), sentinel_kwargs=options)  # type: ignore[no-untyped-call]
-    refused, problems = list[redis.RedisError](), list[str]()
+    refused, problems = list[RedisError](), list[str]()
     try:
         # Not redis-py's own loop, whose error shows every setting of each connection, and tells a
         # refused password from a dead Sentinel in its text alone.
@@ -141,7 +154,7 @@ def _primary_of(address: RedisAddress) -> tuple[str, int]:
             except _REFUSED as error:
                 refused.append(error)
                 problems.append(f"{place} refuses our password")
-            except (*LOST, redis.RedisError) as error:
+            except (*LOST, RedisError) as error:
                 problems.append(f"{place}: {error}")
             else:
                 if state and watch.check_master_state(state, address.master):
@@ -174,7 +187,7 @@ def _require_role(connection: Connection, wanted: str) -> None:
     role = text(dict(zip(said[::2], said[1::2], strict=False)).get(b"role"))
     if role != wanted:
         other = "primary" if wanted == "master" else wanted
-        raise redis.ConnectionError(
+        raise LostError(
             f"the server at {connection.host}:{connection.port} is a {role}, no {other}"
         )
 
@@ -218,7 +231,7 @@ def send(connection: Connection, packed: Packed) -> None:
         for part in packed:
             socket.sendall(part)
     except BlockingIOError as error:  # of the kernel's time-out
-        raise redis.TimeoutError("it takes in nothing more") from error
+        raise LateError("it takes in nothing more") from error
 
 
 def pack(*words: Any) -> Packed:
@@ -292,6 +305,11 @@ class Link:
         if self._connection is not None:
             self._connection.disconnect()  # type: ignore[no-untyped-call]
             self._connection = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a connection, as far as the last request has shown."""
+        return self._connection is not None
 
     def open_beside(self, timeout_s: float) -> Connection:
         """Open another connection to the server that this one is connected to;
@@ -477,7 +495,7 @@ def damaged(key: str, found: Any) -> StoreInconsistentError:
 def _is_passing(answer: Any) -> bool:
     if not isinstance(answer, Exception):
         return False
-    if isinstance(answer, ReadOnlyError | TryAgainError | redis.exceptions.ClusterDownError):
+    if isinstance(answer, ReadOnlyError | TryAgainError | ClusterDownError):
         return True
     return any(code in str(answer) for code in _PASSING)
 
@@ -497,18 +515,18 @@ def receive(connection: Connection) -> Any:
     parser: Any = connection._parser
     reader = parser._reader
     if reader is None:
-        raise redis.ConnectionError("the connection was closed")
+        raise LostError("the connection was closed")
     reply = reader.gets()
     try:
         while reply is NOT_ENOUGH_DATA:
             parser.read_from_socket()
             reply = reader.gets()
-    except redis.ConnectionError as error:
+    except LostError as error:
         if isinstance(error.__context__, BlockingIOError):  # of the kernel's time-out
-            raise redis.TimeoutError("it does not answer") from error
+            raise LateError("it does not answer") from error
         raise
     # Such as LOADING, which redis-py reads as a lost connection; what a script raises is no such
     # error.
-    if isinstance(reply, redis.ConnectionError):
+    if isinstance(reply, LostError):
         raise reply
     return reply

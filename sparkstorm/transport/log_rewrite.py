@@ -18,9 +18,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import redis
 from redis.connection import Connection
-from redis.exceptions import ResponseError
+from redis.exceptions import NoPermissionError, ResponseError
 
 from sparkstorm.errors import StoreFullError, StoreUnavailableError
 
@@ -123,8 +122,7 @@ class LogRewrite:
         self._problem, self._ask_due = message, now + _RETRY_EVERY_S
         return (
             self._give_up()
-            if isinstance(answer, redis.exceptions.NoPermissionError)
-            or "unknown command" in message
+            if isinstance(answer, NoPermissionError) or "unknown command" in message
             else False
         )
 

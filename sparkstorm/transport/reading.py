@@ -21,8 +21,8 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Protocol
 
-import redis
 from redis.connection import Connection
+from redis.exceptions import ResponseError
 
 from sparkstorm.errors import StoreUnavailableError
 from sparkstorm.transport.base import Cursor, Entry, entry_order
@@ -379,7 +379,7 @@ class Reading:
                 self.drop()
             return
         answer = receive(self._connection)
-        if isinstance(answer, redis.ResponseError):
+        if isinstance(answer, ResponseError):
             self.drop()
             # A primary that has become a replica while it held the question: the store is
             # elsewhere.

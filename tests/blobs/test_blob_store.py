@@ -1,6 +1,7 @@
 """Checks blobs over the dict twin and over a real Redis: addresses, signatures, chunks, damage."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,9 +14,7 @@ from sparkstorm.blobs.store import BlobStore, blob_key
 from sparkstorm.cluster.local import LocalStateStore
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.errors import StoreInconsistentError, TamperedBlobError
-from sparkstorm.model.worker_spec import RedisAddress
-from sparkstorm.stores.redis_client import client_of
-from sparkstorm.transport.connection import AccessRefusedError
+from sparkstorm.transport.connection import AccessRefusedError, Link
 
 KEY = b"k" * 32
 LARGE = bytes(range(256)) * 40_000  # three chunks
@@ -27,8 +26,9 @@ def bytes_store(request: pytest.FixtureRequest) -> Iterator[BytesStore]:
         yield LocalBytesStore()
         return
     server: Any = request.getfixturevalue("redis_server")
-    with server.client() as client:
-        yield RedisBytesStore(client, f"test:{request.node.name}:")
+    store = RedisBytesStore(Link(server.address, 10), f"test:{request.node.name}:")
+    yield store
+    store.close()
 
 
 @pytest.fixture
@@ -101,12 +101,11 @@ def test_only_chunks_that_no_metadata_names_are_stray(
 
 @pytest.mark.system
 def test_a_wrong_password_is_no_absence_of_redis(redis_server: Any) -> None:
-    client = client_of(RedisAddress(redis_server.host, redis_server.port, "wrong"))
+    store = RedisBytesStore(Link(replace(redis_server.address, password="wrong"), 10))
     with pytest.raises(
         AccessRefusedError, match="Redis refuses the password and did not store blob chunk a"
     ):
-        RedisBytesStore(client).put("a", b"1")
-    client.close()
+        store.put("a", b"1")
 
 
 @pytest.mark.parametrize("data", [b"x", LARGE], ids=["small", "chunks"])

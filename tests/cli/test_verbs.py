@@ -49,6 +49,7 @@ from sparkstorm.stores.connection import (
     signing_key,
 )
 from sparkstorm.transport.base import Commit
+from sparkstorm.transport.connection import Link
 from sparkstorm.transport.keys import Keys
 from sparkstorm.transport.progress import EdgeCounts, Progress, TaskCounts
 from sparkstorm.transport.redis import RedisTransport
@@ -86,9 +87,8 @@ class Bench:
             self.state.register_supervisor(
                 SupervisorInfo(name, "host", clock.now_ms(), 0, (6700, 6701))
             )
-        blobs = BlobStore(
-            self.state, RedisBytesStore(self.client, f"{folder.name}:"), signing_key(at.secret)
-        )
+        self.chunks = RedisBytesStore(Link(redis.address, 10), f"{folder.name}:")
+        blobs = BlobStore(self.state, self.chunks, signing_key(at.secret))
         nimbus = Nimbus(
             self.state,
             blobs,
@@ -103,6 +103,7 @@ class Bench:
         self.nimbus.stop()
         self.store.close()
         self.client.close()
+        self.chunks.close()
 
 
 @pytest.fixture
@@ -127,7 +128,7 @@ def words(
     bench: Bench, cluster: ClusterClient, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[TopologyHandle]:
     # the blobs of this test lie below a prefix of their own, so that no other test sweeps them
-    cluster.service._blobs._bytes = RedisBytesStore(bench.client, f"{bench.file.parent.name}:")
+    cluster.service._blobs._bytes = bench.chunks
     handle = cluster.submit("words", wordcount(), {"topology.workers": 1})
     yield handle
     handle.delete_data()
@@ -145,6 +146,17 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 0) -
 
 def read(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
     return json.loads(said(capsys, *arguments, "--json"))
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_name_that_no_topology_has_gets_one_sentence_without_control_characters(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name in ("", ".", "..", "a//b", "../../etc", "two words", "x\x1b[31m\x07", "é" * 3_000):
+        for verb in (["status"], ["tasks"], ["errors"], ["kill", "--wait", "0"], ["doctor"]):
+            told = said(capsys, *verb, name, status=1)
+            assert told.startswith("topology ") and " is not alive; " in told, (verb, name)
+            assert told.count("\n") == 1 and told.removesuffix("\n").isprintable(), (verb, name)
 
 
 def require_listed_and_completed(words: TopologyHandle, capsys: pytest.CaptureFixture[str]) -> None:

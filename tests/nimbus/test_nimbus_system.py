@@ -21,6 +21,7 @@ from sparkstorm.model.requests import OutcomeState
 from sparkstorm.model.status import RebalanceOptions
 from sparkstorm.nimbus.nimbus import Nimbus
 from sparkstorm.scheduling.default import DefaultScheduler
+from sparkstorm.transport.connection import Link
 from tests.nimbus.nimbus_bench import CODE, KEY, wordcount
 
 pytestmark = pytest.mark.system
@@ -42,7 +43,7 @@ class Cluster:
             "task.cleanup.timeout.sec": 0.5,
         }
         self.sessions: list[ZooKeeperStateStore] = []
-        self.clients: list[Any] = []
+        self.stores: list[RedisBytesStore] = []
         self.host = StormState(self.open(), KEY)
         self.start_nimbus()
 
@@ -52,8 +53,8 @@ class Cluster:
 
     def start_nimbus(self) -> None:
         self.state = StormState(self.open(), KEY)
-        self.clients.append(self.redis.client())
-        self.bytes_store = RedisBytesStore(self.clients[-1], f"nimbus-test{self.root}:")
+        self.bytes_store = RedisBytesStore(Link(self.redis.address, 10), f"nimbus-test{self.root}:")
+        self.stores.append(self.bytes_store)
         self.blobs = BlobStore(self.state, self.bytes_store, KEY)
         self.nimbus = Nimbus(self.state, self.blobs, DefaultScheduler(), self.conf)
         self.service = NimbusService(self.state, self.blobs, self.conf, self.clock, self.drive)
@@ -72,8 +73,10 @@ class Cluster:
         return True
 
     def close(self) -> None:
-        for each in [*self.sessions, *self.clients]:
-            each.close()
+        for session in self.sessions:
+            session.close()
+        for store in self.stores:
+            store.close()
 
 
 @pytest.fixture

@@ -6,8 +6,6 @@ import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-import redis
-
 from sparkstorm.blobs.redis import RedisBytesStore
 from sparkstorm.blobs.store import BlobStore
 from sparkstorm.cluster.storm_state import StormState
@@ -25,6 +23,7 @@ from sparkstorm.model.assignment import (
 )
 from sparkstorm.model.status import JsonValue, TopologyStatus
 from sparkstorm.model.worker_spec import RedisAddress
+from sparkstorm.transport.connection import Link
 from tests.waiting import wait_until
 
 KEY = b"key of the tests" * 2
@@ -59,11 +58,8 @@ class SlotBench:
         )
         store = ZooKeeperStateStore(ZooKeeperAddress(zookeeper.hosts, root, user, password, 4_000))
         self.state = StormState(store, KEY)
-        client = redis.Redis(
-            host=redis_server.host, port=redis_server.port, password=redis_server.password
-        )
-        self.blobs = BlobStore(self.state, RedisBytesStore(client), KEY)
-        self._client = client
+        self._chunks = RedisBytesStore(Link(redis_server.address, 10))
+        self.blobs = BlobStore(self.state, self._chunks, KEY)
 
     def submit(
         self,
@@ -154,4 +150,4 @@ class SlotBench:
 
     def close(self) -> None:
         self.state.store.close()
-        self._client.close()
+        self._chunks.close()

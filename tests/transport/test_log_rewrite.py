@@ -4,6 +4,7 @@ ever.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import shutil
 import threading
@@ -13,9 +14,8 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.blobs.redis import RedisBytesStore, greet
+from sparkstorm.blobs.redis import RedisBytesStore
 from sparkstorm.embedded import start_redis
-from sparkstorm.stores.redis_client import client_of
 from sparkstorm.transport import log_rewrite
 from sparkstorm.transport.connection import Link
 from tests.transport.bare_redis import BareRedis, binaries
@@ -163,8 +163,8 @@ def test_a_rewrite_that_fails_is_tried_again_and_given_up(
 def test_chunks_are_written_behind_the_rewrite(start: Start) -> None:
     server = start(rdb_key_save_delay=30_000)
     server.client.mset({f"k{n}": n for n in range(10)})
-    with client_of(server.address, on_connect=greet) as client:
-        RedisBytesStore(client).put("c", b"bytes")
+    with contextlib.closing(RedisBytesStore(Link(server.address, 10))) as store:
+        store.put("c", b"bytes")
     assert persistence(server)["aof_last_rewrite_time_sec"] >= 0
     assert rewrites(server) == 1
 
