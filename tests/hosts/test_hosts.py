@@ -102,6 +102,35 @@ def test_hosts_have_names_and_addresses_and_lose_what_a_cut_loses(tmp_path: Path
         assert answers(a, "b")
 
 
+_LISTEN = "import socket, time; s = socket.create_server(('0.0.0.0', 7300)); time.sleep(1000)"
+_PROBE = """\
+import time
+from sparkstorm.supervisor.store_probe import DriverProbe
+probe, before = DriverProbe("b:7300"), None
+while True:
+    if (now := probe.away()[1]) != before:
+        print(repr(now), flush=True)
+        before = now
+    time.sleep(0.05)
+"""
+
+
+def test_a_host_that_is_cut_from_its_driver_one_way_notices_though_nothing_is_sent(
+    tmp_path: Path,
+) -> None:
+    with Network(tmp_path, {"a": [], "b": []}) as network:
+        a, b = network.hosts["a"], network.hosts["b"]
+        b.start("log", [sys.executable, "-c", _LISTEN])
+        wait_until(lambda: "7300" in b.must("ss", "-ltn"), "the driver's port")
+        a.start("log", [sys.executable, "-c", _PROBE], {"PYTHONPATH": str(ROOT)})
+        log = a.folder / "log"
+        wait_until(lambda: "7300" in a.must("ss", "-tn"), "the probe's connection")
+        a.cut([b], is_one_way=True)
+        wait_until(lambda: "'no answer'" in log.read_text(), "the silence is told", 60)
+        a.heal([b])
+        wait_until(lambda: log.read_text().endswith("''\n"), "the driver is back", 60)
+
+
 def test_hosts_end_with_the_program_that_made_them(tmp_path: Path) -> None:
     program = (
         "import pathlib, sys, time; from tests.hosts.network import Network; "
