@@ -22,7 +22,6 @@ from socket import socket as Socket
 from typing import Any
 
 import hiredis
-from redis._parsers.hiredis import NOT_ENOUGH_DATA
 from redis.backoff import NoBackoff
 from redis.connection import Connection, SSLConnection
 from redis.exceptions import (
@@ -34,6 +33,7 @@ from redis.exceptions import (
     OutOfMemoryError,
     ReadOnlyError,
     RedisError,
+    ResponseError,
     TryAgainError,
 )
 from redis.exceptions import ConnectionError as LostError
@@ -509,24 +509,11 @@ def is_elsewhere(answer: Exception) -> bool:
 
 def receive(connection: Connection) -> Any:
     """Return the next reply, an error reply as a value."""
-    # hiredis' reader itself, without the layers of redis-py above it: they are ten calls for each
-    # of three replies in a step, for time-outs that the kernel keeps and messages that nobody
-    # subscribed to.
-    parser: Any = connection._parser
-    reader = parser._reader
-    if reader is None:
-        raise LostError("the connection was closed")
-    reply = reader.gets()
     try:
-        while reply is NOT_ENOUGH_DATA:
-            parser.read_from_socket()
-            reply = reader.gets()
+        return connection.read_response()
+    except ResponseError as error:
+        return error
     except LostError as error:
         if isinstance(error.__context__, BlockingIOError):  # of the kernel's time-out
             raise LateError("it does not answer") from error
         raise
-    # Such as LOADING, which redis-py reads as a lost connection; what a script raises is no such
-    # error.
-    if isinstance(reply, LostError):
-        raise reply
-    return reply
