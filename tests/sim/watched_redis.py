@@ -37,7 +37,10 @@ _LONGEST_LOOK_S = 10.0
 
 
 def until(
-    condition: Callable[[], bool], words: str | Callable[[], str], limit_s: float = _LIMIT_S
+    condition: Callable[[], bool],
+    words: str | Callable[[], str],
+    limit_s: float = _LIMIT_S,
+    every_s: float = 0.02,
 ) -> None:
     """Wait until something holds; AssertionError with these words otherwise.
 
@@ -49,7 +52,7 @@ def until(
         waited_s += min(now - last, _LONGEST_LOOK_S)
         last = now
         assert waited_s < limit_s, words if isinstance(words, str) else words()
-        time.sleep(0.02)
+        time.sleep(every_s)
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,8 +114,9 @@ class Drivers:
         assert status == 0, f"{arguments}: {out}{err}\n{self.all_said()}"
         return out
 
-    def wait(self, condition: Callable[[], Any], what: str) -> None:
-        until(condition, lambda: f"{what} did not come about:\n{self.all_said()}", LIMIT_S)
+    def wait(self, condition: Callable[[], Any], what: str, every_s: float = 0.05) -> None:
+        words = lambda: f"{what} did not come about:\n{self.all_said()}"  # noqa: E731
+        until(condition, words, LIMIT_S, every_s)
 
     def wait_up(self, name: str, times: int = 1) -> None:
         self.wait(

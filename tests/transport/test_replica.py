@@ -94,20 +94,20 @@ def test_cursors_are_those_of_a_replica(watched: WatchedRedis) -> None:
     cursors = ReplicaCursors(watched.address, TOPOLOGY, timeout_s=0.3)
     with contextlib.closing(cursors), primary.client() as client:
         client.hset(KEYS("foreign", TASK), "1", "5-0 2")
-        wanted = {(1, TASK): Cursor("5-0", 2)}
-        until(lambda: cursors.foreign_cursors([TASK]) == wanted, "the replica has it")
+
+        def has(cursor: Cursor) -> bool:
+            # until the Sentinels have found the replica, and after it was frozen
+            with contextlib.suppress(StoreUnavailableError):
+                return cursors.foreign_cursors([TASK]) == {(1, TASK): cursor}
+            return False
+
+        until(lambda: has(Cursor("5-0", 2)), "the replica has it")
         replica.freeze()
         client.hset(KEYS("foreign", TASK), "1", "6-0 0")
         with pytest.raises(StoreUnavailableError, match="does not answer"):
             cursors.foreign_cursors([TASK])
         replica.thaw()
-
-        def is_new() -> bool:
-            with contextlib.suppress(StoreUnavailableError):
-                return cursors.foreign_cursors([TASK]) == {(1, TASK): Cursor("6-0", 0)}
-            return False
-
-        until(is_new, "the replica is asked again")
+        until(lambda: has(Cursor("6-0", 0)), "the replica is asked again")
         with replica.client() as other:
             other.replicaof("NO", "ONE")
         with pytest.raises(StoreUnavailableError, match="no replica"):
