@@ -16,11 +16,11 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-import redis
 from redis.backoff import NoBackoff
 from redis.connection import Connection
+from redis.exceptions import ConnectionError as LostError
+from redis.exceptions import RedisError
 from redis.retry import Retry
-from redis.sentinel import Sentinel
 
 from sparkstorm.errors import InvalidConfigError, StoreUnavailableError
 from sparkstorm.model.worker_spec import RedisAddress
@@ -122,8 +122,8 @@ class ReplicaCursors:
                 if isinstance(answer, Exception):
                     raise answer
             if role[0] != b"slave":
-                raise redis.ConnectionError(f"it is a {text(role[0])}, no replica")
-        except (*LOST, redis.RedisError) as error:
+                raise LostError(f"it is a {text(role[0])}, no replica")
+        except (*LOST, RedisError) as error:
             self.close()
             raise StoreUnavailableError(
                 f"a replica of {self._address.place} does not answer: {error}"
@@ -170,11 +170,14 @@ def open_replica(address: RedisAddress, history: str, timeout_s: float) -> Conne
 
 def _replicas_of(address: RedisAddress) -> list[tuple[str, int]]:
     """Return host and port of the replicas that the first Sentinel that answers takes for alive."""
+    # Not with the module: it brings redis-py's whole client, and few topologies read replicas.
+    from redis.sentinel import Sentinel
+
     options = {**address.sentinel_options(), "retry": Retry(NoBackoff(), 0)}
     watch: Any = Sentinel(address.sentinel_hosts(), sentinel_kwargs=options)  # type: ignore[no-untyped-call]
     try:
         for each in watch.sentinels:
-            with contextlib.suppress(*LOST, redis.RedisError):
+            with contextlib.suppress(*LOST, RedisError):
                 return [
                     (str(found["ip"]), int(found["port"]))
                     for found in each.sentinel_slaves(address.master)
