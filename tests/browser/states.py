@@ -356,7 +356,6 @@ def _screens_of_orders(slot: str) -> list[Screen]:
         Screen("orders-log-level", at, "does not run well", ("Log level",), "dialog pre"),
         Screen("orders-kill", at, "does not run well", ("Kill",), "dialog pre"),
         Screen("orders-past", {**at, "at": str(_BEGAN_MS + 40_000)}, "Back to now"),
-        Screen("orders-keys", at, "does not run well", ("?",), "section[aria-label=keys]"),
     ]
 
 
