@@ -263,7 +263,7 @@ class DriverWatch:
             sentence = (
                 f"{info.host} does not reach the driver at {info.driver} since "
                 f"{_time_of_day(self._since[info.supervisor_id])}: {info.driver_problem}; workers there "
-                "go on until Spark ends their slots (spark.network.timeout), and then move"
+                "go on, and Spark gives up their slots after spark.network.timeout"
             )
             self.problems = joined(self.problems, {f"host {info.host}": sentence})
 
