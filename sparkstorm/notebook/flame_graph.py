@@ -1,8 +1,9 @@
 """Flame graph of a worker's stacks: boxes for the page, and an SVG without scripts. PURE.
 
 A box is a call and everything that it called; its width is the share of samples that found it, its
-colour the share of a core that its thread used meanwhile, on the page's scale of load. Threads that
-used no CPU are named and not drawn: they would take most of the width.
+colour the share of a core that its thread used meanwhile, on the page's scale of load. The worker's
+loop is always drawn: it runs the user's code, which may wait. Other threads that used no CPU are
+named and not drawn: they would take most of the width.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from typing import Protocol
 from sparkstorm.model.names import shown
 from sparkstorm.notebook.svg import FAINT, INK, Svg, cut, document, text
 
+LOOP = "MainThread"
+"""Thread of a worker's loop."""
 WIDTH = 1200
 ROW = 18
 _MARGIN = 12
@@ -78,7 +81,12 @@ def boxes(stacks: Iterable[StackLike], samples: int, seconds: float) -> tuple[li
     found = list(stacks)
     for stack in found:
         root.add(stack, (stack.thread, *stack.calls))
-    busy = {name: node for name, node in root.inner.items() if node.cpu_us > 0} or root.inner
+    has_times = any(node.cpu_us for node in root.inner.values())
+    busy = {
+        name: node
+        for name, node in root.inner.items()
+        if node.cpu_us or name == LOOP or not has_times
+    }
     idle = sorted(map(shown, root.inner.keys() - busy.keys()))
     total = sum(node.samples for node in busy.values())
     if not total:

@@ -173,6 +173,15 @@ def test_boxes_lie_within_their_callers_and_waiting_threads_are_named() -> None:
     assert boxes([], 0, 1) == ([], [])
 
 
+def test_a_loop_that_waits_in_user_code_is_drawn_beside_a_thread_that_works() -> None:
+    sleeps = Stack("MainThread", ("next_tuple (orders.py:12)",), 90, 0)
+    works = Stack("alive", ("wait (threading.py:331)",), 90, 1)
+    idles = Stack("clock", ("wait (threading.py:331)",), 90, 0)
+    found, idle = boxes([sleeps, works, idles], 90, 5)
+    assert {box.name for box in found if not box.depth} == {"MainThread", "alive"}
+    assert idle == ["clock"]
+
+
 def test_the_picture_is_well_formed_whatever_the_names_are_and_has_no_script() -> None:
     picture = flame_graph(FOUND.stacks, FOUND.samples, FOUND.seconds, HOSTILE[:-2])
     assert (
