@@ -146,7 +146,7 @@ def letter_text(id: str, letter: DeadLetter) -> str:
     pairs = zip(letter.fields, letter.values, strict=False)
     values = "".join(f"\n  {name}: {shown(repr(value))}" for name, value in pairs)
     return (
-        f"{id}: {letter.component}#{letter.task} gave up after {letter.attempts} tries: {shown(letter.reason)}\n"
+        f"{id}: {letter.component}#{letter.task} gave up after {counted(letter.attempts, 'try', 'tries')}: {shown(letter.reason)}\n"
         f"  from {letter.source_component}#{letter.source_task}, stream {letter.stream}{values}{_messages(letter)}"
     )
 

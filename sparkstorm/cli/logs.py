@@ -29,7 +29,7 @@ from sparkstorm.cli.common import (
 from sparkstorm.cli.terminal import columns, table
 from sparkstorm.clock import SystemClock
 from sparkstorm.errors import InvalidConfigError, NotAliveError
-from sparkstorm.model.names import shown
+from sparkstorm.model.names import counted, shown
 from sparkstorm.model.values.tagged import to_json
 from sparkstorm.notebook.flame_graph import flame_graph
 
@@ -242,7 +242,11 @@ def journey_text(found: Journey) -> str:
     for stay in found.stays:
         since = "" if stay.since_ms is None else f" since {when(stay.since_ms)}"
         values = "  ".join(f"{name}={value}" for name, value in stay.values.items())
-        tries = f", {stay.attempts} tries: {shown(stay.failure)}" if stay.attempts else ""
+        tries = (
+            f", {counted(stay.attempts, 'try', 'tries')}: {shown(stay.failure)}"
+            if stay.attempts
+            else ""
+        )
         lines.append(
             f"  {stay.component}#{stay.task} {stay.state}{since}{tries}  {values}".rstrip()
         )

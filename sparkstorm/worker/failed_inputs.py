@@ -18,6 +18,7 @@ from dataclasses import replace
 
 from sparkstorm.executor.runner import ReportError
 from sparkstorm.model.failure import Failure, FailureKind
+from sparkstorm.model.names import counted
 from sparkstorm.model.tuples import Tuple
 from sparkstorm.model.worker_spec import Suspect
 from sparkstorm.transport.progress import TaskCounts
@@ -119,7 +120,7 @@ class FailedInputs:
             self._capsules.letter(bolt, what, attempts, failure).encode(self._plan.codec)
         )
         self._count(bolt.task).parked += 1
-        text = f"parked after {attempts} tries: {failure.text}"
+        text = f"parked after {counted(attempts, 'try', 'tries')}: {failure.text}"
         # Without the traceback: the last failed try has been reported with it.
         self._report(replace(failure, kind=FailureKind.PARKED, text=text, traceback=""))
         self._fail(epoch, bolt, tup, failure)

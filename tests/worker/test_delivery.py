@@ -144,6 +144,7 @@ def test_no_retries_means_parked_at_once() -> None:
         spout.feed([1])
         cluster.advance(ms=10)
         assert (bolt.tries.value, spout.failed, len(cluster.dead_letters)) == ({1: 1}, [0], 1)
+        assert any("parked after 1 try: ValueError" in error.text for error in cluster.errors)
 
 
 class Always(BasicBolt):
