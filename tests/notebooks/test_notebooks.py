@@ -163,7 +163,8 @@ def test_windows_and_late_data_are_the_same_live_and_replayed(
         if "image/svg+xml" in output.get("data", {})
     )
     ElementTree.fromstring(picture)
-    assert picture.count("<circle") == 11 and picture.count("#d33") == 2
+    # 11 rows, two of them late, and the legend has one of each kind
+    assert picture.count("<circle") == 13 and picture.count("#d33") == 3
     tables = [
         output.data["text/plain"]
         for output in outputs
