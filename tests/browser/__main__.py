@@ -1,12 +1,12 @@
 """Walk through every screen of the page in headless Chromium, by keyboard alone, and compare
-pictures of it: `python -m tests.browser [FOLDER] [--only STATE ...]`.
+pictures of it: `python -m tests.browser [FOLDER] [--only STATE ... | --cluster]`.
 
 It needs Chromium (Debian's will do) and two packages that the suite does without: playwright, and
 axe-playwright-python for axe-core. The page is served over a simulated cluster at a real port,
 under its own Content-Security-Policy. Each screen is checked by axe-core in light, dark and narrow
 form and, with a folder, photographed; the weight of the first load and the time to its first paint
 are printed. Then come the screens of `tests.browser.states`, whose pictures are equal to the pixel
-in two runs.
+in two runs. `--cluster` takes a real cluster instead, and the page of `tests.browser.real`.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from sparkstorm.web.page import Page
 from sparkstorm.web.rest import rest_routes
 from sparkstorm.web.security import Access, local_hosts
 from tests.browser.pictures import compare_pictures
+from tests.browser.real import walk_real
 from tests.browser.states import STATES
 from tests.browser.walk import FORMS, LIGHT, Walk, walk
 from tests.browser.world import CONF, idle, order, sums_of
@@ -160,7 +161,9 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("folder", nargs="?", type=Path, help="for a picture of each screen")
-    parser.add_argument("--only", nargs="*", choices=STATES, help="these states, without the walk")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--only", nargs="*", choices=STATES, help="these states, without the walk")
+    what.add_argument("--cluster", action="store_true", help="the walk over a real cluster alone")
     options = parser.parse_args()
     sync_playwright = importlib.import_module("playwright.sync_api").sync_playwright
     axe = (files("axe_playwright_python") / "axe.min.js").read_text(encoding="utf-8")
@@ -170,6 +173,10 @@ def main() -> int:
     with sync_playwright() as play:
         found = next(filter(None, map(which, BROWSERS)))
         with play.chromium.launch(executable_path=found, args=_FLAGS) as browser:
+            if options.cluster:
+                complaints += walk_real(browser, axe, options.folder)
+                print("\n".join(complaints) or "axe-core finds nothing, and every action did it")
+                return int(bool(complaints))
             if options.only is None:
                 complaints += _walk_in_every_form(browser, axe, options.folder)
             wrong, count = compare_pictures(browser, axe, options.folder, options.only or ())
