@@ -178,8 +178,10 @@ def _drop(handle: TopologyHandle, body: Body) -> str:
 
 def _upgrade(handle: TopologyHandle, body: Body) -> str:
     step = _step(body)
+    # checked with every step, also where it is not used
+    workers = _number(body, "workers", 1) or 1
     if step == "continue":
-        handle.upgrade.go_on(worker_num=_number(body, "workers", 1) or 1)
+        handle.upgrade.go_on(worker_num=workers)
     elif step == "complete":
         handle.upgrade.complete()
     else:
@@ -216,7 +218,8 @@ def _level_words(body: Body) -> list[str]:
 
 def _upgrade_words(body: Body) -> list[str]:
     step = _step(body)
-    number = ["--num", str(_number(body, "workers", 1) or 1)] if step == "continue" else []
+    workers = _number(body, "workers", 1) or 1
+    number = ["--num", str(workers)] if step == "continue" else []
     return ["upgrade", step, _text(body, "topology"), *number]
 
 

@@ -192,6 +192,9 @@ def test_a_body_that_is_no_object_is_refused() -> None:
         client = TestClient(app, base_url=HOME, headers={"authorization": f"Bearer {access.token}"})
         for body in (b"", b"[]", b"{", b"[" * 50_000):
             assert client.post("/page/plan/kill", content=body).status_code == 400
+        # checked also where the step does not use it
+        step = {"topology": "words", "step": "rollback", "workers": 0}
+        assert client.post("/page/plan/upgrade", json=step).status_code == 400
         assert (
             "there is no action" in client.post("/page/plan/none", json={}).json()["errorMessage"]
         )
