@@ -37,35 +37,28 @@ class StoreProbe(Protocol):
         """End it."""
 
 
-class RedisProbe:
-    """A probe with a connection of its own; `connect` makes a client whose requests end after
-    ANSWER_S.
-    """
+class _Looking:
+    """Thread of a probe, begun with the first question about it."""
 
-    def __init__(
-        self, connect: Callable[[], redis.Redis], clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._connect = connect
+    def __init__(self, name: str, clock: Callable[[], float]) -> None:
+        self._name = name
         self._clock = clock
         self._answered_s = clock()
         self._problem = ""
         self._is_over = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def away(self) -> tuple[int, str]:
-        """Return for how many milliseconds Redis has not answered, and why; the first call begins
-        to ask.
-        """
+    def _silent_ms(self) -> int:
+        """Return the time since the last answer; begin to look if nothing does."""
         if self._thread is None:
             self._answered_s = self._clock()
-            self._thread = threading.Thread(target=self._ask, name="store-probe", daemon=True)
+            self._thread = threading.Thread(target=self._look, name=self._name, daemon=True)
             self._thread.start()
-        silent_s = self._clock() - self._answered_s
-        return (
-            (round(1000 * silent_s), self._problem or "no answer")
-            if silent_s >= AWAY_S
-            else (0, "")
-        )
+        return round(1000 * (self._clock() - self._answered_s))
+
+    def _look(self) -> None:
+        """Keep the time of the last answer, and what is wrong, until the probe is over."""
+        raise NotImplementedError
 
     def close(self) -> None:
         """End the thread."""
@@ -73,7 +66,26 @@ class RedisProbe:
         if self._thread is not None:
             self._thread.join(2 * ANSWER_S)
 
-    def _ask(self) -> None:
+
+class RedisProbe(_Looking):
+    """A probe with a connection of its own; `connect` makes a client whose requests end after
+    ANSWER_S.
+    """
+
+    def __init__(
+        self, connect: Callable[[], redis.Redis], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        super().__init__("store-probe", clock)
+        self._connect = connect
+
+    def away(self) -> tuple[int, str]:
+        """Return for how many milliseconds Redis has not answered, and why; the first call begins
+        to ask.
+        """
+        silent_ms = self._silent_ms()
+        return (silent_ms, self._problem or "no answer") if silent_ms >= 1000 * AWAY_S else (0, "")
+
+    def _look(self) -> None:
         client = self._connect()
         while not self._is_over.wait(EVERY_S):
             try:
@@ -89,7 +101,7 @@ class RedisProbe:
             client.close()
 
 
-class DriverProbe:
+class DriverProbe(_Looking):
     """A probe of the port of Spark's driver: it holds a connection on which nothing is sent, and
     the kernel looks each second whether the other end is there.
 
@@ -98,38 +110,24 @@ class DriverProbe:
     """
 
     def __init__(self, address: str, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__("driver-probe", clock)
         host, _, port = address.rpartition(":")
         self._address = (host.strip("[]"), int(port))
-        self._clock = clock
-        self._reached_s = clock()
-        self._problem = ""
-        self._is_over = threading.Event()
-        self._thread: threading.Thread | None = None
 
     def away(self) -> tuple[int, str]:
         """Return for how many milliseconds the driver was not reached, and why; the first call
         begins to look.
         """
-        if self._thread is None:
-            self._reached_s = self._clock()
-            self._thread = threading.Thread(target=self._look, name="driver-probe", daemon=True)
-            self._thread.start()
+        silent_ms = self._silent_ms()
         problem = self._problem
-        silent_s = self._clock() - self._reached_s
-        return (max(1, round(1000 * silent_s)), problem) if problem else (0, "")
-
-    def close(self) -> None:
-        """End the thread."""
-        self._is_over.set()
-        if self._thread is not None:
-            self._thread.join(2 * ANSWER_S)
+        return (max(1, silent_ms), problem) if problem else (0, "")
 
     def _look(self) -> None:
         """Hold a connection; a driver that is silent or cannot be connected again is away."""
         while not self._is_over.wait(EVERY_S):
             try:
                 with socket.create_connection(self._address, ANSWER_S) as connection:
-                    self._problem, self._reached_s = "", self._clock()
+                    self._problem, self._answered_s = "", self._clock()
                     self._hold(connection)
             except TimeoutError:
                 self._problem = "no answer"
@@ -151,4 +149,4 @@ class DriverProbe:
                         return
                 except ConnectionError:
                     return
-            self._reached_s = self._clock()
+            self._answered_s = self._clock()
