@@ -42,8 +42,8 @@ commit are full from two bases on: there the line is steeper, its base lower, an
 more than two to three bases under 9 as under 4 (models)."""
 # Of a message's time-out: the longest target. Several tasks in front of one slow bolt take each
 # other's rows for distance, and came to seconds and to the largest limit without it. Half of it
-# is less than trees take over 100 ms each way with a loss of 5 %; with double the slowest trees
-# would be near their time-out.
+# is little more than the median tree takes over 100 ms each way with a loss of 5 %; with double the
+# slowest trees would be near their time-out.
 _OF_TIMEOUT = 0.25
 # the least per worker: a commit of each then carries some rows
 FIRST = 200
