@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import gc
 import json
 import sys
 import time
@@ -16,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sparkstorm.app.job_options import add_overrides
-from sparkstorm.cli import terminal, uncollected
+from sparkstorm.cli import terminal
 from sparkstorm.model.names import shown
 from sparkstorm.stores.redis_parts import import_connection
 
@@ -143,10 +144,13 @@ def connect(file: str | None) -> ClusterClient:
     """Connect to a cluster; modules for servers are imported now, since verbs without servers start
     without them.
     """
-    with uncollected():
-        import_connection()
-        from sparkstorm.client import connect as connected
+    is_collecting = gc.isenabled()
+    gc.disable()
+    import_connection()
+    from sparkstorm.client import connect as connected
 
+    if is_collecting:
+        gc.enable()
     return connected(file)
 
 
