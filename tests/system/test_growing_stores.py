@@ -1,5 +1,5 @@
 """A cluster that grows from one Redis to three while its topologies work: those that run stay, new
-ones get the new stores, and one moves by a savepoint.
+ones get the new stores, and one is cut over all three by a savepoint.
 """
 
 from __future__ import annotations
@@ -93,27 +93,33 @@ def test_a_cluster_grows_from_one_store_to_three_without_stopping(drivers: Growi
     drivers.run("savepoint", "alpha", saved, "--kill")
     with connect(drivers.connection) as cluster:
         drivers.wait(lambda: cluster.find("alpha") is None, "the end of alpha")
-        move = ("--from", saved, "-c", "topology.redis.store=third")
-        drivers.run("submit", "alpha.yaml", "--detach", *move)
         handles = {each.name: each for each in cluster.topologies()}
         bases = {name: cluster.state.read_base(each.topology_id) for name, each in handles.items()}
         assert {name: base.store if base else None for name, base in bases.items()} == {
-            "alpha": "third",
             "beta": "",
             "gamma": "second",
             "delta": "third",
         }
-        for name in handles:
+        for name, each in handles.items():
             (drivers.folder / f"gate-{name}").touch()
             drivers.run("follow", name)
-        numbers = dict(handles.pop("alpha").key_values("count"))
-        assert numbers == dict(Counter(n % 7 for n in range(400)))
-        for each in handles.values():
             assert versions_of_exact_counts(each, drivers.folder) == {"$v1"}
-    held = {name: names_in(server) for name, server in drivers.added.items()}
-    home = names_in(drivers.redis)
-    assert home.pop("alpha") == {"ended"} and home.keys() == {"beta"}
-    assert held["second"].keys() == {"gamma"} and held["third"].keys() == {"alpha", "delta"}
+        for name in ("gamma", "delta"):  # their slots are wanted
+            drivers.run("kill", name, "--wait", "0")
+            drivers.wait(lambda name=name: cluster.find(name) is None, f"the end of {name}")  # type: ignore[misc]
+        cut = ("-c", "topology.cells=3", "-c", "topology.workers=3")
+        drivers.run("submit", "alpha.yaml", "--detach", "--from", saved, *cut)
+        alpha = cluster.topology("alpha")
+        base = cluster.state.read_base(alpha.topology_id)
+        # those without workers first, then beta's
+        assert base is not None and base.cells[:2] == ("second", "third") and len(base.cells) == 3
+        (drivers.folder / "gate-alpha").touch()
+        drivers.run("follow", "alpha")
+        assert dict(alpha.key_values("count")) == dict(Counter(n % 7 for n in range(400)))
+    held = [names_in(server) for server in (drivers.redis, *drivers.added.values())]
+    assert all("fence" in each["alpha"] for each in held)
+    assert [each.keys() - {"alpha"} for each in held] == [{"beta"}, {"gamma"}, {"delta"}]
+    assert [held[n][name] for n, name in ((1, "gamma"), (2, "delta"))] == [{"ended"}] * 2
 
 
 def change_drivers(drivers: GrowingDrivers) -> None:
