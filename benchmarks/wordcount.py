@@ -9,7 +9,9 @@ timed from activation to the last commit of the drained topology.
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -18,6 +20,7 @@ import time
 from collections import Counter
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -143,43 +146,35 @@ def bare_loop(lines: list[str]) -> float:
 
 
 def bytewax(halves: list[Path]) -> float:
-    """Seconds of Bytewax on two processes, their start excluded (measured on empty files)."""
-    with tempfile.TemporaryDirectory() as name:
-        (Path(name) / "text").mkdir()
-        for half in halves:
-            (Path(name) / "text" / half.name).write_text("")
-        idle, _ = run_bytewax("word count", Path(name))
-    return run_bytewax("word count", halves[0].parent.parent)[0] - idle
+    """Seconds of Bytewax on two processes, their start excluded."""
+    return run_bytewax("word count", halves[0].parent.parent)[0]
 
 
-def run_bytewax(case: str, folder: Path, processes: int = 2) -> tuple[float, float]:
+def run_bytewax(
+    case: str, folder: Path, processes: int = 2
+) -> tuple[float, float, list[tuple[Any, Any]]]:
     """Run a case of benchmarks/peers/bytewax_field.py over the files in a folder; return wall and
-    CPU seconds.
+    CPU seconds without the start, and the pairs of the answer.
+
+    CalledProcessError with what was said when it fails.
     """
-    (folder / "answer").mkdir(exist_ok=True)
+    answer = folder / "answer"
+    shutil.rmtree(answer, ignore_errors=True)
+    answer.mkdir()
     environment = {**os.environ, "FIELD_CASE": case, "FIELD_FOLDER": str(folder)}
-    command = [
-        sys.executable,
-        "-m",
-        "bytewax.testing",
-        "benchmarks.peers.bytewax_field:flow",
-        "-p",
-        str(processes),
-    ]
-    began = time.perf_counter()
-    before = os.times()
+    words = ["bytewax.testing", "benchmarks.peers.bytewax_field:flow", "-p", str(processes)]
     subprocess.run(
-        command,
+        [sys.executable, "-m", *words],
         cwd=Path(__file__).parent.parent,
         env=environment,
         check=True,
-        stdout=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
     )
-    after = os.times()
-    used = (
-        after.children_user + after.children_system - before.children_user - before.children_system
-    )
-    return time.perf_counter() - began, used
+    found = [json.loads(file.read_text()) for file in answer.iterdir()]
+    seconds = max(each["ended"] for each in found) - min(each["began"] for each in found)
+    pairs = [(key, value) for each in found for key, value in each["pairs"]]
+    return seconds, sum(each["cpu"] for each in found), pairs
 
 
 def few_words(words: int) -> list[str]:

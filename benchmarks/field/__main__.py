@@ -1,12 +1,16 @@
 """The field's benchmarks: SparkStorm live and replayed, a bare loop, Storm, Flink, Spark and
 Bytewax on the same events, in turn.
 
-Run: python -m benchmarks.field [--events N] [--runs N] [--cases NAME ...] [--systems WORD ...]
-[--skip WORD ...] [--kafka] [--install] [--list]. Every round runs all systems on each case; the
-order of systems is turned round in every other one. An answer that is not that of the oracle ends
-the command. The output is one Markdown table: medians and ranges of events/s (words/s of the word
-count), microseconds of CPU per event, and the rate as a part of the bare loop's in the same rounds.
-Peers that cannot be had here, and runs that failed, are named in lines below it.
+Run: python -m benchmarks.field [--minutes M] [--runs N] [--events N] [--cases NAME ...]
+[--systems WORD ...] [--skip WORD ...] [--kafka] [--resume] [--tables] [--install] [--list]. Every
+round runs all systems on each case; the order of systems is turned round in every other one. An
+answer that is not that of the oracle ends the command. A round that would not fit into the minutes
+is not begun. Each run is written to the file of results as it ends: --resume goes on with an
+interrupted file, or adds rounds, cases and systems to it.
+
+The output is two Markdown tables: medians and ranges of thousands of units (events; words of the
+word count) a second, microseconds of CPU a unit, and the rate as a part of the bare loop's in the
+same rounds. Peers that cannot be had here, and runs that failed, are named in lines below them.
 """
 
 from __future__ import annotations
@@ -14,38 +18,40 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import statistics
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
 from benchmarks.field.case import difference
+from benchmarks.field.plan import events_of
+from benchmarks.field.results import BARE, Measured, Results, cells_of, short_table, table
+from benchmarks.field.served import ROOT, PeerFailedError
 from benchmarks.field.systems import (
     CASES,
     NotHereError,
     System,
-    Took,
-    Work,
-    WrongAnswerError,
+    Works,
     bare_loop,
     bytewax,
     flink,
+    flink_process,
     from_kafka,
     install_flink,
     live,
-    make_work,
+    replay_process,
     replayed,
     replayed_locally,
     spark,
+    spark_process,
     storm_names,
     storms,
 )
 from benchmarks.pipeline import cluster
 from sparkstorm.embedded.java import find_java
 
-BARE = "bare Python loop"
-Figures = dict[tuple[str, str], list[Took]]
+_FILE = ROOT / "results" / "field.jsonl"
 
 
 def _everything(_: str) -> bool:
@@ -79,8 +85,12 @@ def all_systems(
                 System(f"SparkStorm from Kafka, {by}", "yahoo".__eq__, from_kafka(on, kafka, by))
                 for by in ("rows", "columns")
             ]
+    served = [replay_process(), flink_process(), spark_process()]
+    for process in served:
+        opened.callback(process.close)
+    of_replay, of_flink, of_spark = served
     found += [
-        System(f"SparkStorm replay on Spark, {by}", _everything, replayed(by))
+        System(f"SparkStorm replay on Spark, {by}", _everything, replayed(of_replay, by))
         for by in ("rows", "columns")
     ]
     found.append(System("SparkStorm replay_locally", _everything, replayed_locally))
@@ -89,8 +99,11 @@ def all_systems(
         peers, missing = storms(workers)
         found = found + peers
         lines = lines + missing
-    makers: list[Callable[[], System]] = [partial(flink, "sql"), partial(flink, "datastream")]
-    makers += [partial(spark, "batch"), partial(spark, "streaming"), bytewax]
+    makers: list[Callable[[], System]] = [
+        partial(flink, of_flink, kind) for kind in ("sql", "datastream")
+    ]
+    makers += [partial(spark, of_spark, kind) for kind in ("batch", "streaming")]
+    makers.append(bytewax)
     for make in makers:
         try:
             found.append(make())
@@ -99,75 +112,92 @@ def all_systems(
     return [system for system in found if system.name == BARE or is_wanted(system.name)], lines
 
 
-def measure(
-    work: Work, systems: Sequence[System], runs: int, lines: list[str]
-) -> Iterator[tuple[str, Took]]:
-    """Yield the runs of a case; a peer that fails is left out from then on, with a line."""
-    failed: set[str] = set()
-    for round_ in range(runs):
-        for system in list(systems)[:: -1 if round_ % 2 else 1]:
-            if system.name in failed or not system.takes(work.case.name):
-                continue
-            try:
-                took = system.run(work)
-            except (WrongAnswerError, SystemExit) as error:
-                if system.name.startswith("SparkStorm"):
-                    raise
-                failed.add(system.name)
-                lines.append(f"{work.case.name}, {system.name}: {str(error)[-600:]}")
-                continue
-            if wrong := difference(took.answer, work.expected):
-                raise SystemExit(f"{work.case.name}, {system.name}: wrong answer: {wrong}")
-            print(
-                f"  round {round_ + 1}: {work.case.name}, {system.name}: {work.units / took.seconds:,.0f}/s",
-                flush=True,
-            )
-            yield system.name, took
+class Rounds:
+    """Rounds of all systems on some cases; a peer that fails on a case is left out of it from then
+    on, with a line.
+    """
+
+    def __init__(
+        self, works: Works, names: Sequence[str], systems: Sequence[System], results: Results
+    ) -> None:
+        self.lines: list[str] = []
+        self._works = works
+        self._names = names
+        self._systems = systems
+        self._results = results
+        self._failed: set[tuple[str, str]] = set()
+
+    def measure(self, round_: int, events: int | None = None) -> None:
+        """Run what the results do not have of a round; `events` in place of those of the plan."""
+        for name in self._names:
+            for system in list(self._systems)[:: -1 if round_ % 2 == 0 else 1]:
+                is_out = (name, system.name) in self._failed or not system.takes(name)
+                if not is_out and not self._results.has(name, system.name, round_):
+                    self._run(name, system, round_, events or events_of(name, system.name))
+
+    def _run(self, name: str, system: System, round_: int, events: int) -> None:
+        work = self._works.of(name, events)
+        began = time.perf_counter()
+        try:
+            took = system.run(work)
+        except (PeerFailedError, SystemExit) as error:
+            if system.name.startswith("SparkStorm"):
+                raise
+            self._failed.add((name, system.name))
+            self.lines.append(f"{name}, {system.name}: {str(error)[-600:]}")
+            print(f"  round {round_}: {self.lines[-1]}", flush=True)
+            return
+        if wrong := difference(took.answer, work.expected):
+            raise SystemExit(f"{name}, {system.name}: wrong answer: {wrong}")
+        run = Measured(
+            name, system.name, round_, work.units, took.seconds, took.cpu, took.p50_ms, took.p99_ms
+        )
+        self._results.add(run)
+        print(
+            f"  round {round_}: {name}, {system.name}: {run.rate:,.0f}/s, {took.cpu / run.units * 1e6:.2f} us CPU, "
+            f"{took.seconds:.1f} of {time.perf_counter() - began:.1f} s",
+            flush=True,
+        )
 
 
-def table(works: Sequence[tuple[str, int]], systems: Sequence[str], figures: Figures) -> str:
-    """Return the Markdown table; `works` are the cases with their units."""
-    head = "| benchmark | system | k events/s | least-most | of the bare loop | us CPU per event | p50 ms | p99 ms |"
-    lines = [head, "|---" * 8 + "|"]
-    for case, units in works:
-        bare = figures.get((case, BARE), [])
-        for system in systems:
-            runs = figures.get((case, system))
-            if not runs:
-                continue
-            rates = sorted(units / each.seconds / 1e3 for each in runs)
-            ratio = (
-                statistics.median(
-                    one.seconds / each.seconds for one, each in zip(bare, runs, strict=False)
-                )
-                if bare
-                else 0.0
-            )
-            cpu = statistics.median(each.cpu for each in runs) / units * 1e6
-            latencies = [
-                "-"
-                if runs[0].p50_ms is None
-                else f"{statistics.median(getattr(each, name) or 0 for each in runs):.1f}"
-                for name in ("p50_ms", "p99_ms")
-            ]
-            cells = [
-                case,
-                system,
-                f"{statistics.median(rates):,.0f}",
-                f"{rates[0]:,.0f}-{rates[-1]:,.0f}",
-                f"{ratio:.3f}",
-            ]
-            lines.append("| " + " | ".join([*cells, f"{cpu:.2f}", *latencies]) + " |")
-    return "\n".join(lines)
+def run_all(rounds: Rounds, options: argparse.Namespace) -> None:
+    """Run the rounds that fit into the minutes; the first one always runs."""
+    began = time.monotonic()
+    longest = 0.0
+    for round_ in range(1, options.runs + 1):
+        left = options.minutes * 60 - (time.monotonic() - began)
+        if longest > left:
+            rounds.lines.append(f"{options.minutes:g} minutes: round {round_} was not begun")
+            return
+        start = time.monotonic()
+        rounds.measure(round_, options.events)
+        took = time.monotonic() - start
+        # the first round also generates events and warms processes
+        longest = max(longest, took * (0.8 if round_ == 1 else 1.0))
+        print(f"round {round_}: {took / 60:.1f} minutes", flush=True)
 
 
-def main() -> None:
-    """Print the table."""
+def print_tables(results: Results, lines: Sequence[str]) -> None:
+    """Print both tables of all results of the file, and the lines below them."""
+    cells = cells_of(results.runs)
+    cases = [name for name in CASES if any(run.case == name for run in results.runs)]
+    systems = list(dict.fromkeys(run.system for run in results.runs))
+    # rounds in the other order come after a first one in this
+    print(f"\n{table(cases, systems, cells)}\n\n{short_table(cases, systems, cells)}\n")
+    print("\n".join([f"results: {results.path}", *lines]))
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--events", type=int, default=1_000_000)
-    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument(
+        "--events", type=int, help="in place of the plan's events for each case and system"
+    )
+    parser.add_argument("--runs", type=int, default=5, help="rounds")
+    parser.add_argument(
+        "--minutes", type=float, default=float("inf"), help="begin no round that would not fit"
+    )
     parser.add_argument(
         "--cases", nargs="+", default=list(CASES), help="names or their ends: q5, yahoo"
     )
@@ -184,9 +214,22 @@ def main() -> None:
         "--one-jvm", action="store_true", help="Storm without its cluster of two worker JVMs"
     )
     parser.add_argument(
+        "--results", type=Path, default=_FILE, help="file of results (results/field.jsonl)"
+    )
+    parser.add_argument(
+        "--resume", action="store_true", help="run only what the file of results has not"
+    )
+    parser.add_argument("--tables", action="store_true", help="only print the tables of the file")
+    parser.add_argument(
         "--install", action="store_true", help="install Flink into an environment of its own, once"
     )
     parser.add_argument("--list", action="store_true", help="print cases and systems, and end")
+    return parser
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = _parser()
     options = parser.parse_args()
     os.environ["JAVA_HOME"] = str(Path(find_java()).resolve().parent.parent)
     if options.install:
@@ -194,21 +237,21 @@ def main() -> None:
     names = [name for name in CASES if any(name.endswith(asked) for asked in options.cases)]
     if not names:
         parser.error(f"--cases: there are {', '.join(CASES)}")
-    figures: Figures = {}
-    works: list[tuple[str, int]] = []
+    if options.tables:
+        print_tables(Results(options.results, is_resumed=True), [])
+        return
     with contextlib.ExitStack() as opened:
         systems, lines = all_systems(opened, options)
         if options.list:
             print("\n".join([*names, *(system.name for system in systems), *lines]))
             return
-        for name in names:
-            with tempfile.TemporaryDirectory() as folder:
-                work = make_work(name, options.events, Path(folder))
-                works.append((name, work.units))
-                for system, took in measure(work, systems, options.runs, lines):
-                    figures.setdefault((name, system), []).append(took)
-    print(f"\n{table(works, [system.name for system in systems], figures)}\n")
-    print("\n".join([f"n = {options.runs}, {options.events:,} events", *lines]))
+        folder = opened.enter_context(tempfile.TemporaryDirectory())
+        results = Results(options.results, is_resumed=options.resume)
+        rounds = Rounds(Works(Path(folder)), names, systems, results)
+        try:
+            run_all(rounds, options)
+        finally:
+            print_tables(results, [*lines, *rounds.lines])
 
 
 if __name__ == "__main__":

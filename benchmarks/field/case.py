@@ -108,8 +108,10 @@ class Generator(Protocol):
     def chunk(self) -> int:
         """Events of a chunk."""
 
-    def part(self, number: int) -> Mapping[str, Part]:
-        """Return a chunk's rows by stream."""
+    def part(self, number: int, wanted: Sequence[str] = ...) -> Mapping[str, Part]:
+        """Return a chunk's rows by stream, of the wanted streams at the least; without `wanted`, of
+        all.
+        """
 
 
 def chunks_of(generator: Generator) -> range:
@@ -190,7 +192,7 @@ class Feed(ReplayableSpout):
         """Return what a chunk emits, in the order of its events; a batch stands at its first
         row.
         """
-        parts = self._generator.part(number)
+        parts = self._generator.part(number, self._wanted)
         first = number * self._generator.chunk
         found: list[tuple[str, Any, int]] = []
         for stream in self._wanted:

@@ -56,6 +56,7 @@ from sparkstorm.api import (
 from sparkstorm.model.tuples import Source
 from sparkstorm.windowing.timers import Timer
 
+KINDS = ("person", "auction", "bid")
 EPOCH = 50  # events: one person, three auctions, 46 bids
 FIRST_ID = 1000
 FIRST_CATEGORY = 10
@@ -128,22 +129,21 @@ class Nexmark:
         "bid": ("auction", "bidder", "price", "channel", "url", "time", "extra"),
     }
 
-    def part(self, number: int) -> Mapping[str, Part]:
-        """Return a chunk's rows by stream."""
+    def part(self, number: int, wanted: Sequence[str] = KINDS) -> Mapping[str, Part]:
+        """Return a chunk's rows by stream. Kinds behind the last wanted one are not made: they
+        come last out of the chunk's chance, so those before them stay the same.
+        """
         first = number * self.chunk
         at = np.arange(min(self.chunk, self.events - first))
         rest = at % EPOCH
         random = np.random.default_rng([self.seed, number])
-        kinds = {
-            "person": at[rest < 1],
-            "auction": at[(rest >= 1) & (rest < 4)],
-            "bid": at[rest >= 4],
-        }
+        chosen = {"person": rest < 1, "auction": (rest >= 1) & (rest < 4), "bid": rest >= 4}
         makers = {"person": self._persons, "auction": self._auctions, "bid": self._bids}
-        return {
-            kind: Part(places, makers[kind](first + places, random))
-            for kind, places in kinds.items()
-        }
+        found: dict[str, Part] = {}
+        for kind in KINDS[: 1 + max(map(KINDS.index, wanted))]:
+            places = at[chosen[kind]]
+            found[kind] = Part(places, makers[kind](first + places, random))
+        return found
 
     def _time(self, n: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         time: np.ndarray[Any, Any] = BASE_MS + n * 1000 // self.per_second

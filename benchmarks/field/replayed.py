@@ -1,20 +1,19 @@
-"""A case replayed on Spark over its files: python -m benchmarks.field.replayed rows|columns CASE FOLDER.
+"""Cases replayed on Spark over their files: python -m benchmarks.field.replayed.
 
-Prints times and the answer as peers do. The session stands before the clock starts; of two runs the
-second is given.
+It is asked for kinds (rows, columns), cases and folders by lines on standard input, as peers are
+(benchmarks/peers/clock.py). The session stands before the first clock starts.
 """
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks.bench_replay import session
-from benchmarks.field.case import RESULT, Case
+from benchmarks.field.case import RESULT, Answer, Case
 from benchmarks.field.systems import CASES, generator_of
-from benchmarks.peers.clock import Stopwatch
+from benchmarks.peers.clock import serve
 from benchmarks.peers.sql import COLUMNS
 from sparkstorm.replay import EventTime, read_value, replay
 
@@ -34,14 +33,13 @@ def frames(spark: SparkSession, case: Case, folder: str) -> dict[str, DataFrame]
 
 
 def main() -> None:
-    """Run one case."""
-    by, name, folder = sys.argv[1:]
-    case = CASES[name]
+    """Run the cases that are asked for."""
     spark = session()
     spark.range(1000).groupBy().count().collect()
-    more: dict[str, Any] = {} if case.time is None else {"event_time": EventTime(case.time)}
-    for _ in range(2):
-        watch = Stopwatch()
+
+    def run(by: str, name: str, folder: str) -> Answer:
+        case = CASES[name]
+        more: dict[str, Any] = {} if case.time is None else {"event_time": EventTime(case.time)}
         results = replay(
             case.topology(generator_of(name, 1), by),
             frames(spark, case, folder),
@@ -56,7 +54,9 @@ def main() -> None:
             }
         )
         results.close()
-    watch.hand_in(answer)
+        return answer
+
+    serve(run, spark._jvm.System.gc)  # type: ignore[union-attr]
     spark.stop()
 
 

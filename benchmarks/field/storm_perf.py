@@ -43,7 +43,7 @@ class Texts:
     chunk: int = 5_000
     streams: ClassVar[Mapping[str, Sequence[str]]] = {"text": ("text",)}
 
-    def part(self, number: int) -> Mapping[str, Part]:
+    def part(self, number: int, wanted: Sequence[str] = ()) -> Mapping[str, Part]:
         """Return a chunk's rows by stream."""
         size = min(self.chunk, self.events - number * self.chunk)
         places = np.random.default_rng([self.seed, number]).integers(0, len(self.texts), size)

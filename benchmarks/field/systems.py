@@ -8,6 +8,7 @@ benchmark. A peer that cannot run here says why, in a line.
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import subprocess
@@ -22,9 +23,13 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pyarrow as pa
+import pyarrow.csv
 
 from benchmarks.field import nexmark, storm_perf, yahoo
 from benchmarks.field.case import RESULT, TASKS, Answer, Case, Generator, Row, chunks_of, rows_of
+from benchmarks.field.served import ROOT, PeerFailedError, Served
+from benchmarks.peers.homes import PEERS
 from benchmarks.peers.sql import FLINK, SPARK, STREAMED
 from benchmarks.peers.storm.runner import Job, class_path, counted, phases, run_job
 from benchmarks.pipeline import run
@@ -34,9 +39,8 @@ from sparkstorm.app.cluster import Cluster
 from sparkstorm.connectors import KafkaSource
 from sparkstorm.model.topology import Topology
 
-ROOT = Path(__file__).parent.parent.parent
-FLINK_HOME = ROOT / ".peers" / "flink"
-FLINK_PACKAGE = "apache-flink==2.3.0"
+FLINK_VERSION = "2.3.0"
+FLINK_HOME = PEERS / f"flink-{FLINK_VERSION}"
 # Tried in this order: 3.2.0 is the newest, but Maven does not give it everywhere; 2.8.3 is what the
 # older figures are of
 STORM_VERSIONS = ("3.2.0", "2.8.3")
@@ -46,17 +50,21 @@ CONF = {
     "topology.acker.executors": TASKS,
     "topology.max.spout.pending": 5_000,
 }
-_STORM_KINDS = {"word count": "words", "id bolt": "id", "yahoo": "yahoo"}
-_IN_PYTHON = ("nexmark q0", "nexmark q1", "nexmark q2", "yahoo", "id bolt", "word count")
+_STORM_KINDS = {
+    **{f"nexmark {query}": query for query in ("q0", "q1", "q2")},
+    "word count": "words",
+    "id bolt": "id",
+    "yahoo": "yahoo",
+}
+_IN_PYTHON = (
+    *(f"nexmark {query}" for query in ("q0", "q1", "q2", "q5", "q7")),
+    *("yahoo", "id bolt", "word count"),
+)
 CASES = {case.name: case for case in (*nexmark.CASES, *yahoo.CASES, *storm_perf.CASES)}
 
 
 class NotHereError(Exception):
     """A peer cannot be had on this machine; the message is the line that says so."""
-
-
-class WrongAnswerError(Exception):
-    """A system's answer is not the oracle's, or it gave none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,23 +133,25 @@ def write_files(generator: Generator, folder: Path) -> None:
 
     A text alone is a line; rows have commas, which no text of Nexmark has.
     """
-    for stream in generator.streams:
-        name, suffix = (
-            (stream, "csv") if isinstance(generator, nexmark.Nexmark) else ("text", "txt")
-        )
+    options = pyarrow.csv.WriteOptions(include_header=False, quoting_style="none")
+    for stream, fields in generator.streams.items():
+        is_text = len(fields) == 1
+        name = "text" if is_text else stream
         for part in (name, f"whole/{name}"):
             (folder / part).mkdir(parents=True)
         with contextlib.ExitStack() as opened:
-            halves = [
-                opened.enter_context((folder / name / f"{n}.{suffix}").open("w")) for n in (0, 1)
-            ]
-            whole = opened.enter_context((folder / "whole" / name / f"0.{suffix}").open("w"))
+            suffix = "txt" if is_text else "csv"
+            paths = (*(f"{name}/{n}.{suffix}" for n in (0, 1)), f"whole/{name}/0.{suffix}")
+            *halves, whole = [opened.enter_context((folder / path).open("wb")) for path in paths]
             for number in chunks_of(generator):
-                rows = generator.part(number)[stream].rows()
-                text = "".join(
-                    ",".join(map(str, row)) + "\n" if suffix == "csv" else f"{row[0]}\n"
-                    for row in rows
-                )
+                batch = generator.part(number, (stream,))[stream].batch(fields)
+                if is_text:
+                    # a JSON text has quotes, which the writer of CSV refuses
+                    text = "".join(f"{line}\n" for line in batch.column(0).to_pylist()).encode()
+                else:
+                    sink = pa.BufferOutputStream()
+                    pyarrow.csv.write_csv(batch, sink, options)
+                    text = sink.getvalue().to_pybytes()
                 halves[number % 2].write(text)
                 whole.write(text)
     if isinstance(generator, yahoo.Yahoo):
@@ -150,6 +160,30 @@ def write_files(generator: Generator, folder: Path) -> None:
         (folder / "campaign" / "0.csv").write_text(
             "".join(f"{ad},{campaign}\n" for ad, campaign in pairs)
         )
+
+
+class Works:
+    """Cases with their data: cases of one generator share rows and files of as many events."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._data: dict[tuple[str, int], tuple[Mapping[str, Sequence[Row]], Path]] = {}
+        self._works: dict[tuple[str, int], Work] = {}
+
+    def of(self, name: str, events: int) -> Work:
+        """Return a case with so many events."""
+        if (name, events) not in self._works:
+            generator = generator_of(name, events)
+            case = CASES[name]
+            family = name.split()[0]
+            if (family, events) not in self._data:
+                folder = self._folder / f"{family}-{events}"
+                write_files(generator, folder)
+                self._data[family, events] = (rows_of(generator), folder)
+                gc.freeze()  # millions of rows that stay: no collection needs to look at them
+            rows, folder = self._data[family, events]
+            self._works[name, events] = Work(case, generator, rows, case.answer(rows), folder)
+        return self._works[name, events]
 
 
 # -- ours ------------------------------------------------------------------------------------------
@@ -225,32 +259,21 @@ def replayed_locally(work: Work) -> Took:
     )
 
 
-def replayed(by: str) -> Callable[[Work], Took]:
-    """Return a replay on Spark, in a process of its own: the second of two runs on its session."""
-    return lambda work: _in_process([sys.executable, "-m", "benchmarks.field.replayed", by], work)
+def replay_process() -> Served:
+    """Return the process for replays on Spark."""
+    return Served([sys.executable, "-m", "benchmarks.field.replayed"])
+
+
+def replayed(process: Served, by: str) -> Callable[[Work], Took]:
+    """Return a replay on Spark, in a process of its own."""
+    return lambda work: _served(process, by, work)
 
 
 # -- peers -----------------------------------------------------------------------------------------
 
 
-def _in_process(command: Sequence[str], work: Work, **environment: str) -> Took:
-    """Run a command on a case and the folder of its files; its last line has times and answer
-    (benchmarks/peers/clock.py).
-    """
-    whole = [*command, work.case.name, str(work.folder)]
-    done = subprocess.run(
-        whole,
-        cwd=ROOT,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        causes = [line for line in done.stderr.splitlines() if line.startswith("Caused by: ")]
-        said = causes[-1] if causes else done.stderr[-600:]
-        raise WrongAnswerError(f"{' '.join(command[1:])} ended with {done.returncode}: {said}")
-    found = json.loads(done.stdout.splitlines()[-1])
+def _served(process: Served, kind: str, work: Work) -> Took:
+    found = process.run(kind, work.case.name, work.folder)
     return Took(found["seconds"], found["cpu"], answer_of(found["answer"]))
 
 
@@ -259,76 +282,77 @@ def answer_of(pairs: Sequence[Sequence[Any]]) -> Answer:
     return {tuple(key) if isinstance(key, list) else key: value for key, value in pairs}
 
 
-def spark(kind: str) -> System:
+def spark_process() -> Served:
+    """Return the process for Spark's SQL."""
+    return Served([sys.executable, "-m", "benchmarks.peers.spark_field"])
+
+
+def spark(process: Served, kind: str) -> System:
     """Return Spark's SQL as a batch or as Structured Streaming, on two local cores."""
     names = SPARK if kind == "batch" else STREAMED
-    command = [sys.executable, "-m", "benchmarks.peers.spark_field", kind]
     return System(
         f"Spark {version('pyspark')}, {kind}",
         names.__contains__,
-        lambda work: _in_process(command, work),
+        lambda work: _served(process, kind, work),
     )
 
 
-def flink(kind: str) -> System:
-    """Return Flink's SQL or its DataStream in Python, two slots; NotHereError when its environment
-    is missing.
-    """
-    python = FLINK_HOME / "bin" / "python"
-    if not python.exists():
-        raise NotHereError(
-            f"Flink, {kind}: not here; --install puts {FLINK_PACKAGE} into {FLINK_HOME.relative_to(ROOT)}"
-        )
-    names: Any = FLINK if kind == "sql" else _IN_PYTHON
-    command = [str(python), "-m", "benchmarks.peers.flink_field", kind]
+def flink_process() -> Served:
+    """Return the process for Flink; it is there, or not, when it is asked."""
     # its JVM starts the first `python` of PATH for functions in Python
     environment = {
         "PYTHONPATH": str(ROOT),
-        "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}",
+        "PATH": f"{FLINK_HOME / 'bin'}{os.pathsep}{os.environ['PATH']}",
     }
-    label = f"Flink {FLINK_PACKAGE.rpartition('=')[2]}, {'SQL' if kind == 'sql' else 'DataStream in Python'}"
-    return System(label, names.__contains__, lambda work: _in_process(command, work, **environment))
+    python = str(FLINK_HOME / "bin" / "python")
+    return Served([python, "-m", "benchmarks.peers.flink_field"], environment)
+
+
+def flink(process: Served, kind: str) -> System:
+    """Return Flink's SQL or its DataStream in Python, two slots; NotHereError when its environment
+    is missing.
+    """
+    if not (FLINK_HOME / "installed").exists():
+        raise NotHereError(f"Flink, {kind}: not here; --install puts it into {FLINK_HOME}")
+    names: Any = FLINK if kind == "sql" else _IN_PYTHON
+    label = f"Flink {FLINK_VERSION}, {'SQL' if kind == 'sql' else 'DataStream in Python'}"
+    return System(label, names.__contains__, lambda work: _served(process, kind, work))
 
 
 def install_flink() -> None:
-    """Make Flink's environment; 0.8 GB with all that it needs."""
-    if not (FLINK_HOME / "bin" / "python").exists():
-        subprocess.run([sys.executable, "-m", "venv", str(FLINK_HOME)], check=True)
-    subprocess.run(
-        [str(FLINK_HOME / "bin" / "python"), "-m", "pip", "install", "-q", FLINK_PACKAGE],
-        check=True,
-    )
+    """Make Flink's environment in the user's cache, once; 0.8 GB with all that it needs."""
+    if (FLINK_HOME / "installed").exists():
+        return
+    subprocess.run([sys.executable, "-m", "venv", "--clear", str(FLINK_HOME)], check=True)
+    python = str(FLINK_HOME / "bin" / "python")
+    command = [python, "-m", "pip", "install", "-q", f"apache-flink=={FLINK_VERSION}"]
+    subprocess.run(command, check=True)
+    # an interrupted installation has a Python already
+    (FLINK_HOME / "installed").touch()
 
 
 def bytewax() -> System:
-    """Return Bytewax on two processes, their start (measured on empty files) taken away;
-    NotHereError when it is missing.
+    """Return Bytewax on two processes, whose start is not counted; NotHereError when it is
+    missing.
     """
     if find_spec("bytewax") is None:
         raise NotHereError("Bytewax: not here; pip install -e '.[bench]' brings it")
-    return System(f"Bytewax {version('bytewax')}", _IN_PYTHON.__contains__, _run_bytewax)
+    return System(
+        f"Bytewax {version('bytewax')}", (*_IN_PYTHON, "nexmark q8").__contains__, _run_bytewax
+    )
 
 
 def _run_bytewax(work: Work) -> Took:
-    with tempfile.TemporaryDirectory() as name:
-        empty = Path(name)
-        for stream in ("bid", "text"):
-            (empty / stream).mkdir()
-            for part in (0, 1):
-                (empty / stream / f"{part}").write_text("")
-        if (work.folder / "campaign").exists():
-            (empty / "campaign").symlink_to(work.folder / "campaign")
-        idle = run_bytewax(work.case.name, empty)
-        whole = run_bytewax(work.case.name, work.folder)
-    parts = [
-        pair for file in (work.folder / "answer").iterdir() for pair in json.loads(file.read_text())
-    ]
-    return Took(whole[0] - idle[0], whole[1] - idle[1], _answer_of_bytewax(work.case.name, parts))
+    try:
+        seconds, cpu, pairs = run_bytewax(work.case.name, work.folder)
+    except subprocess.CalledProcessError as error:
+        raise PeerFailedError(f"Bytewax: {error.stderr[-600:]}") from None
+    return Took(seconds, cpu, _answer_of_bytewax(work.case.name, pairs))
 
 
-def _answer_of_bytewax(case: str, parts: Sequence[Sequence[Any]]) -> Answer:
+def _answer_of_bytewax(case: str, parts: Sequence[tuple[Any, Any]]) -> Answer:
     if case == "yahoo":
-        return _windows_of(dict[str, int](map(tuple, parts)))
+        return _windows_of(dict(parts))
     found: Answer = {}
     for key, value in parts:
         known = tuple(key) if isinstance(key, list) else key
@@ -372,6 +396,18 @@ def _ways(workers: Sequence[int]) -> list[tuple[str, str, int]]:
     return [("tuned", "rich", n) for n in workers] + [("tuned", "basic", 1), ("shipped", "rich", 1)]
 
 
+def _takes(style: str, form: str, workers: int) -> Callable[[str], bool]:
+    """Return which cases a way of Storm runs: all of Storm's when tuned in one JVM.
+
+    A run takes ten seconds of starting, on two JVMs thirty: the other ways run where they tell most.
+    """
+    if workers > 1:
+        return ("word count", "id bolt").__contains__
+    if (style, form) == ("tuned", "rich"):
+        return _STORM_KINDS.__contains__
+    return ("word count", "id bolt", "yahoo").__contains__
+
+
 def _storm_name(storm: str, style: str, form: str, workers: int) -> str:
     words = [
         f"Storm {storm}",
@@ -382,8 +418,6 @@ def _storm_name(storm: str, style: str, form: str, workers: int) -> str:
 
 
 def _storm(path: str, storm: str, style: str, form: str, workers: int) -> System:
-    takes = _STORM_KINDS.__contains__
-
     def run_storm(work: Work) -> Took:
         job = Job(_STORM_KINDS[work.case.name], _STORM_PHASES, workers, style=style, form=form)
         marks: dict[int, float] = {}
@@ -392,29 +426,36 @@ def _storm(path: str, storm: str, style: str, form: str, workers: int) -> System
             if ended not in marks:
                 marks[ended] = cpu_of_storm()
 
+        def is_whole(counts: dict[str, int]) -> bool:
+            return _answer_of_storm(work.case.name, counts) == work.expected
+
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
-            for file in (work.folder / "text").iterdir():
-                (folder / file.name).symlink_to(file)
+            stream = "bid" if work.case.name.startswith("nexmark") else "text"
+            for file in (work.folder / stream).iterdir():
+                (folder / f"{file.stem}.txt").symlink_to(file)
             if (work.folder / "campaign").exists():
                 (folder / "ads.csv").symlink_to(work.folder / "campaign" / "0.csv")
-            run_job(path, folder, job, watch)
+            run_job(path, folder, job, watch, is_whole)
             warm = phases(folder)[1:]
             counts = counted(folder)
         if uneven := [key for key, count in counts.items() if count % _STORM_PHASES]:
-            raise WrongAnswerError(
+            raise PeerFailedError(
                 f"Storm: {uneven[0]!r} was counted {counts[uneven[0]]} times in {_STORM_PHASES} equal phases"
             )
-        once = {key: count // _STORM_PHASES for key, count in counts.items()}
         first = min(mark for mark in marks if mark)  # 1, but the end of a short phase may go unseen
         used = (marks[_STORM_PHASES] - marks[first]) / max(1, _STORM_PHASES - first)
-        return Took(
-            sum(warm) / len(warm),
-            used,
-            _windows_of(once) if work.case.name == "yahoo" else {**once},
-        )
+        return Took(sum(warm) / len(warm), used, _answer_of_storm(work.case.name, counts))
 
-    return System(_storm_name(storm, style, form, workers), takes, run_storm)
+    return System(_storm_name(storm, style, form, workers), _takes(style, form, workers), run_storm)
+
+
+def _answer_of_storm(case: str, counts: Mapping[str, int]) -> Answer:
+    """Return the answer of a phase from the counts of all phases, which are equal."""
+    once = {key: count // _STORM_PHASES for key, count in counts.items()}
+    if case == "nexmark q2":
+        return {tuple(map(int, key.split())): count for key, count in once.items()}
+    return _windows_of(once) if case == "yahoo" else dict(once)
 
 
 def cpu_of_storm() -> float:

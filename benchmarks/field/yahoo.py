@@ -59,7 +59,7 @@ class Yahoo:
     chunk: int = 5_000
     streams: ClassVar[Mapping[str, Sequence[str]]] = {"ad": ("line",)}
 
-    def part(self, number: int) -> Mapping[str, Part]:
+    def part(self, number: int, wanted: Sequence[str] = ()) -> Mapping[str, Part]:
         """Return a chunk's rows by stream."""
         first = number * self.chunk
         at = np.arange(min(self.chunk, self.events - first))

@@ -1,15 +1,19 @@
-"""CPU of this process and all below it, without psutil: peers run in environments of their own. And
-how they hand in answers.
+"""Times of cases in a process that runs one after the other, without psutil: peers run in
+environments of their own.
 """
 
 import json
 import os
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 TICKS = os.sysconf("SC_CLK_TCK")
+# Begins a line of standard output that is an answer: Spark and Flink print there too
+MARK = "field-answer "
+_LONGEST_ERROR = 600
 
 
 def cpu_seconds() -> float:
@@ -32,20 +36,35 @@ def cpu_seconds() -> float:
     return total / TICKS
 
 
-class Stopwatch:
-    """Wall and CPU time from its making on."""
+def serve(run: Callable[[str, str, str], Mapping[Any, Any]], collect: Callable[[], Any]) -> None:
+    """Run what is asked for by lines of JSON on standard input, until it ends.
 
-    def __init__(self) -> None:
-        self.cpu = cpu_seconds()
-        self.began = time.perf_counter()
-
-    def hand_in(self, answer: Mapping[Any, Any]) -> None:
-        """Print the times and the answer as the last line that this process says."""
-        seconds = time.perf_counter() - self.began
+    `run` gets a kind, a case and the folder of its files, and returns the answer. `collect` is
+    called before the clock starts: garbage of one case is not paid for by the next one.
+    """
+    for line in sys.stdin:
+        asked = json.loads(line)
+        collect()
+        cpu = cpu_seconds()
+        began = time.perf_counter()
+        try:
+            answer = run(asked["kind"], asked["case"], asked["folder"])
+        except Exception as error:
+            _say({"failed": _cause(error)})
+            continue
+        seconds = time.perf_counter() - began
         pairs = [
             [list(key) if isinstance(key, tuple) else key, value] for key, value in answer.items()
         ]
-        print(
-            json.dumps({"seconds": seconds, "cpu": cpu_seconds() - self.cpu, "answer": pairs}),
-            flush=True,
-        )
+        _say({"seconds": seconds, "cpu": cpu_seconds() - cpu, "answer": pairs})
+
+
+def _say(found: Mapping[str, Any]) -> None:
+    print(MARK + json.dumps(found), flush=True)
+
+
+def _cause(error: Exception) -> str:
+    """Return the last cause that a JVM names, else the error's text."""
+    text = str(error)
+    causes = [line.strip() for line in text.splitlines() if "Caused by: " in line]
+    return (causes[-1] if causes else f"{type(error).__name__}: {text}")[:_LONGEST_ERROR]

@@ -1,13 +1,13 @@
 """Flink beside us: the field's queries in SQL (streaming), and some as a DataStream in Python, over
 the same files.
 
-Run in an environment with apache-flink: python -m benchmarks.peers.flink_field sql|datastream CASE FOLDER. Prints times and the
-answer. Its JVM stands before the clock starts, and of two runs the second is given; planning, deployment and the start of Python's
-workers are in the time. Windows read one file: of several, a fast reader's rows would make those of another late.
+Run in an environment with apache-flink: python -m benchmarks.peers.flink_field; it is asked for
+kinds (sql, datastream), cases and folders by lines on standard input (clock.py). Its JVM stands
+before the first clock starts; planning, deployment and the start of Python's workers are in the
+time. Windows read one file: of several, a fast reader's rows would make those of another late.
 """
 
 import json
-import sys
 from collections import Counter
 from decimal import Decimal
 from pathlib import Path
@@ -17,10 +17,15 @@ from pyflink.common.watermark_strategy import TimestampAssigner
 from pyflink.datastream import RuntimeExecutionMode, StreamExecutionEnvironment
 from pyflink.datastream.connectors.file_system import FileSource, StreamFormat
 from pyflink.datastream.functions import AggregateFunction, ProcessWindowFunction
-from pyflink.datastream.window import Time, TumblingEventTimeWindows
+from pyflink.datastream.window import (
+    SlidingEventTimeWindows,
+    Time,
+    TumblingEventTimeWindows,
+)
+from pyflink.java_gateway import get_gateway
 from pyflink.table import EnvironmentSettings, TableEnvironment
 
-from benchmarks.peers.clock import Stopwatch
+from benchmarks.peers.clock import serve
 from benchmarks.peers.sql import COLUMNS, FLINK, answer_of
 
 _TIMED = (
@@ -107,11 +112,80 @@ def _yahoo(lines, folder):
     return keyed.window(TumblingEventTimeWindows.of(Time.seconds(10))).aggregate(Number(), Named())
 
 
+def _best(one, other):
+    """Put together two of (key, greatest number, its rows)."""
+    if one[1] == other[1]:
+        return one[0], one[1], one[2] + other[2]
+    return one if one[1] > other[1] else other
+
+
+class OfWindow(ProcessWindowFunction):
+    """Makes the window's last millisecond the key of what was found in it, or puts a count beside
+    its auction first.
+    """
+
+    def __init__(self, counts):
+        self._counts = counts
+
+    def process(self, key, context, elements):
+        last_ms = context.window().end - 1
+        found = next(iter(elements))
+        yield (last_ms, found, [(key,)]) if self._counts else (last_ms, *found[1:])
+
+
+class BidTime(TimestampAssigner):
+    """Takes the time of a bid."""
+
+    def extract_timestamp(self, value, record_timestamp):
+        return value[3]
+
+
+def _windows_of_bids(case, bids):
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(BidTime())
+    timed = bids.assign_timestamps_and_watermarks(strategy)
+    if case == "nexmark q5":
+        window = SlidingEventTimeWindows.of(Time.seconds(10), Time.seconds(2))
+        keyed = timed.key_by(lambda row: row[0]).window(window)
+        found = keyed.aggregate(Number(), OfWindow(True))
+    else:
+        # by halves first: one key would leave a slot idle
+        halves = timed.key_by(lambda row: row[1] % 2).window(
+            TumblingEventTimeWindows.of(Time.seconds(10))
+        )
+        found = halves.aggregate(Highest(), OfWindow(False))
+    whole = found.key_by(lambda each: each[0]).reduce(_best)
+    return whole.flat_map(
+        lambda each: [
+            (*row, each[0]) if case == "nexmark q7" else (*row, each[1], each[0]) for row in each[2]
+        ]
+    )
+
+
+class Highest(AggregateFunction):
+    """The bids of the greatest price."""
+
+    def create_accumulator(self):
+        return 0, 0, []
+
+    def add(self, value, accumulator):
+        if value[2] < accumulator[1]:
+            return accumulator
+        return _best(accumulator, (0, value[2], [value]))
+
+    def get_result(self, accumulator):
+        return accumulator
+
+    def merge(self, a, b):
+        return _best(a, b)
+
+
 def _over_bids(case, lines):
     def bid(line):
         auction, bidder, price, _, _, time, extra = line.split(",")
         return int(auction), int(bidder), int(price), int(time), extra
 
+    if case in ("nexmark q5", "nexmark q7"):
+        return _windows_of_bids(case, lines.map(bid))
     if case == "nexmark q2":
         return (
             lines.map(bid).filter(lambda row: row[0] % 123 == 0).map(lambda row: (row[0], row[2]))
@@ -136,13 +210,9 @@ def in_datastream(case, folder):
     env.set_parallelism(2)
     # As a batch a keyed reduce or count gives its last value alone; a stream would give one per row
     env.set_runtime_mode(RuntimeExecutionMode.BATCH)
-    path = (
-        f"{folder}/bid"
-        if case.startswith("nexmark")
-        else f"{folder}/whole/text"
-        if case == "yahoo"
-        else f"{folder}/text"
-    )
+    stream = "bid" if case.startswith("nexmark") else "text"
+    is_windowed = case in ("nexmark q5", "nexmark q7", "yahoo")
+    path = f"{folder}/whole/{stream}" if is_windowed else f"{folder}/{stream}"
     source = FileSource.for_record_stream_format(StreamFormat.text_line_format(), path).build()
     lines = env.from_source(source, WatermarkStrategy.no_watermarks(), "lines")
     if case == "yahoo":
@@ -159,32 +229,32 @@ def in_datastream(case, folder):
         return [(tuple(row), times) for row, times in Counter(map(tuple, found)).items()]
 
 
-def main():
-    """Run one case."""
-    kind, case, folder = sys.argv[1:]
+def in_table(case, folder):
+    """Run a query as a stream with mini-batches; return its rows with their numbers."""
+    env = TableEnvironment.create(EnvironmentSettings.in_streaming_mode())
+    settings = {
+        "parallelism.default": "2",
+        "table.local-time-zone": "UTC",
+        "table.exec.mini-batch.enabled": "true",
+        "table.exec.mini-batch.allow-latency": "1 s",
+        "table.exec.mini-batch.size": "5000",
+    }
+    for key, value in settings.items():
+        env.get_config().set(key, value)
+    return in_sql(env, case, folder)
+
+
+def run(kind, case, folder):
+    """Run a case; return its answer."""
     if kind == "sql":
-        env = TableEnvironment.create(EnvironmentSettings.in_streaming_mode())
-        settings = {
-            "parallelism.default": "2",
-            "table.local-time-zone": "UTC",
-            "table.exec.mini-batch.enabled": "true",
-            "table.exec.mini-batch.allow-latency": "1 s",
-            "table.exec.mini-batch.size": "5000",
-        }
-        for key, value in settings.items():
-            env.get_config().set(key, value)
-    else:
-        StreamExecutionEnvironment.get_execution_environment()
-    for _ in range(2):
-        watch = Stopwatch()
-        rows = in_sql(env, case, folder) if kind == "sql" else in_datastream(case, folder)
-        if kind == "datastream" and case == "nexmark q0":
-            rows = [((row[0], row[1] // 1000), times) for row, times in rows]
-        if kind == "datastream" and case == "nexmark q1":
-            rows = [((row[0], Decimal(row[1]) / 1000), times) for row, times in rows]
-        answer = answer_of(case, rows)
-    watch.hand_in(answer)
+        return answer_of(case, in_table(case, folder))
+    rows = in_datastream(case, folder)
+    if case == "nexmark q0":
+        rows = [((row[0], row[1] // 1000), times) for row, times in rows]
+    if case == "nexmark q1":
+        rows = [((row[0], Decimal(row[1]) / 1000), times) for row, times in rows]
+    return answer_of(case, rows)
 
 
 if __name__ == "__main__":
-    main()
+    serve(run, get_gateway().jvm.System.gc)

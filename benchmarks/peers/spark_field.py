@@ -1,17 +1,17 @@
 """Spark beside us: the field's queries as a batch and as Structured Streaming over the same files.
 
-Run: python -m benchmarks.peers.spark_field batch|streaming CASE FOLDER. Prints times and the answer. The session stands, and one
-small query has run, before the clock starts; of two runs the second is given.
+Run: python -m benchmarks.peers.spark_field; it is asked for kinds (batch, streaming), cases and
+folders by lines on standard input (clock.py). The session stands, and one small query has run,
+before the first clock starts.
 """
 
-import sys
 from collections import Counter
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
-from benchmarks.peers.clock import Stopwatch
-from benchmarks.peers.sql import COLUMNS, SPARK, STREAMED, answer_of
+from benchmarks.peers.clock import serve
+from benchmarks.peers.sql import BATCH_PART, COLUMNS, SPARK, STREAM_PART, STREAMED, answer_of
 
 _AD = "ad_id STRING, event_type STRING, event_time STRING"
 
@@ -24,7 +24,10 @@ def views(spark, folder, case, streams):
     if case.startswith("nexmark"):
         for table, columns in COLUMNS.items():
             frame = reader.schema(columns).csv(f"{folder}/{table}")
-            frame.withColumn("rowtime", sf.timestamp_millis("time")).createOrReplaceTempView(table)
+            timed = frame.withColumn("rowtime", sf.timestamp_millis("time"))
+            # of a join it bounds what is kept
+            timed = timed.withWatermark("rowtime", "4 seconds") if case == "nexmark q8" else timed
+            timed.createOrReplaceTempView(table)
         return
     frame = reader.schema("text STRING").text(f"{folder}/text")
     frame.createOrReplaceTempView("text")
@@ -43,14 +46,21 @@ def streamed(spark, case):
     found = []
 
     def take(frame, _):
+        if case in BATCH_PART:
+            # without it the micro-batch would be computed twice
+            frame.persist()
+            frame.createOrReplaceTempView("c")
+            frame = frame.sparkSession.sql(BATCH_PART[case])
         rows = [tuple(row) for row in frame.collect()]
         if STREAMED[case] == "complete":
             found[:] = rows
         else:
             found.extend(rows)
+        if case in BATCH_PART:
+            frame.sparkSession.table("c").unpersist()
 
     query = (
-        spark.sql(SPARK[case])
+        spark.sql(STREAM_PART.get(case, SPARK[case]))
         .writeStream.outputMode(STREAMED[case])
         .foreachBatch(take)
         .trigger(availableNow=True)
@@ -61,8 +71,7 @@ def streamed(spark, case):
 
 
 def main():
-    """Run one case."""
-    kind, case, folder = sys.argv[1:]
+    """Run the cases that are asked for."""
     builder = (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")
@@ -71,16 +80,17 @@ def main():
     spark = builder.config("spark.sql.session.timeZone", "UTC").getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     spark.range(1000).groupBy().count().collect()
-    for _ in range(2):
-        watch = Stopwatch()
+
+    def run(kind, case, folder):
         views(spark, folder, case, kind == "streaming")
         rows = (
             streamed(spark, case)
             if kind == "streaming"
             else [tuple(row) for row in spark.sql(SPARK[case]).collect()]
         )
-        answer = answer_of(case, Counter(rows).items())
-    watch.hand_in(answer)
+        return answer_of(case, Counter(rows).items())
+
+    serve(run, spark._jvm.System.gc)
     spark.stop()
 
 

@@ -38,10 +38,13 @@ _SPARK_COUNTS = (
     "GROUP BY auction, window(rowtime, '10 seconds', '2 seconds')"
 )
 _SPARK_LAST = "unix_millis({}) - 1"
+_SPARK_HOTTEST = (
+    f"SELECT c.auction, c.num, {_SPARK_LAST.format('c.w')} FROM c "
+    "JOIN (SELECT MAX(num) AS most, w FROM c GROUP BY w) m ON c.w = m.w AND c.num = m.most"
+)
 SPARK = {
     **SIMPLE,
-    "nexmark q5": f"WITH c AS ({_SPARK_COUNTS}) SELECT c.auction, c.num, {_SPARK_LAST.format('c.w')} FROM c "
-    "JOIN (SELECT MAX(num) AS most, w FROM c GROUP BY w) m ON c.w = m.w AND c.num = m.most",
+    "nexmark q5": f"WITH c AS ({_SPARK_COUNTS}) {_SPARK_HOTTEST}",
     "nexmark q7": "SELECT B.auction, B.bidder, B.price, B.`time`, B.extra, m.w * 10000 + 9999 FROM bid B "
     "JOIN (SELECT MAX(price) AS most, `time` DIV 10000 AS w FROM bid GROUP BY `time` DIV 10000) m "
     "ON B.price = m.most AND B.`time` DIV 10000 = m.w",
@@ -52,17 +55,28 @@ SPARK = {
     "word count": "SELECT word, COUNT(*) FROM (SELECT explode(split(text, ' ')) AS word FROM text) GROUP BY word",
     "id bolt": "SELECT 'tuples', COUNT(*) FROM text",
 }
-# Structured Streaming: these give what has been seen so far (complete mode), q2 rows, joins rows;
-# the rest it does not take
+# Structured Streaming: these give what has been seen so far (complete mode), q2 rows, joins rows.
+# q4 and q7 join with what an aggregate says: they would wait for the end of a window that a bounded
+# input never passes
 STREAMED = {
     "nexmark q0": "complete",
     "nexmark q1": "complete",
     "nexmark q2": "append",
     "nexmark q3": "append",
+    "nexmark q5": "complete",
+    "nexmark q8": "append",
     "yahoo": "complete",
     "word count": "complete",
     "id bolt": "complete",
 }
+# The part of a query that is a stream, where that is not the whole of it; and what follows on each
+# micro-batch's result `c`
+STREAM_PART = {
+    "nexmark q5": _SPARK_COUNTS,
+    "nexmark q8": "SELECT P.id, P.name, unix_millis(P.w.start) FROM (SELECT id, name, window(rowtime, '10 seconds') AS w "
+    "FROM person) P JOIN (SELECT seller, window(rowtime, '10 seconds') AS w FROM auction) A ON P.id = A.seller AND P.w = A.w",
+}
+BATCH_PART = {"nexmark q5": _SPARK_HOTTEST}
 _LAST = "TIMESTAMPDIFF(SECOND, TIMESTAMP '1970-01-01 00:00:00', {}) * CAST(1000 AS BIGINT) - 1"
 _TUMBLE = "TABLE(TUMBLE(TABLE {}, DESCRIPTOR(rowtime), INTERVAL '10' SECOND))"
 _HOP = "TABLE(HOP(TABLE bid, DESCRIPTOR(rowtime), INTERVAL '2' SECOND, INTERVAL '10' SECOND))"

@@ -4,19 +4,27 @@ give the same answers.
 
 from __future__ import annotations
 
+import sys
+import tempfile
+import time
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks.field import nexmark, storm_perf, yahoo
-from benchmarks.field.__main__ import BARE, measure, table
+from benchmarks.field.__main__ import Rounds, run_all
 from benchmarks.field.case import TASKS, Case, Feed, Generator, chunks_of, difference, rows_of
+from benchmarks.field.plan import events_of
+from benchmarks.field.results import BARE, Measured, Results, cells_of, short_table, table
+from benchmarks.field.served import PeerFailedError, Served
 from benchmarks.field.systems import (
+    CASES,
     System,
     Took,
     Work,
-    WrongAnswerError,
+    Works,
     bare_loop,
     make_work,
     storm_names,
@@ -93,6 +101,15 @@ def test_a_generator_gives_the_same_events_in_any_order_of_chunks() -> None:
     assert rows_of(nexmark.Nexmark(170, seed=2, chunk=50)) != rows_of(generator)
 
 
+def test_a_chunk_of_wanted_streams_has_the_rows_that_the_whole_chunk_has() -> None:
+    generator = nexmark.Nexmark(170, chunk=50)
+    whole = generator.part(1)
+    for wanted, made in ((("auction",), 2), (("bid", "person"), 3), (("person",), 1)):
+        some = generator.part(1, wanted)
+        assert len(some) == made
+        assert [some[name].rows() for name in wanted] == [whole[name].rows() for name in wanted]
+
+
 def test_of_fifty_events_one_is_a_person_three_are_auctions_and_the_rest_are_bids() -> None:
     rows = rows_of(nexmark.Nexmark(5_000))
     assert {stream: len(each) for stream, each in rows.items()} == {
@@ -164,46 +181,159 @@ def test_files_for_peers_have_the_events_in_two_halves_and_as_a_whole(
     assert (tmp_path / "campaign").exists() is (name == "yahoo")
 
 
-def test_the_table_has_medians_ranges_and_the_ratio_to_the_bare_loop() -> None:
-    figures = {
-        ("yahoo", BARE): [Took(1.0, 1.0, {}), Took(2.0, 2.0, {}), Took(1.0, 1.0, {})],
-        ("yahoo", "ours"): [
-            Took(2.0, 3.0, {}, 5.0, 9.0),
-            Took(8.0, 3.2, {}, 6.0, 9.0),
-            Took(4.0, 2.0, {}, 7.0, 9.0),
-        ],
-    }
-    lines = table([("yahoo", 8_000)], [BARE, "ours", "absent"], figures).splitlines()
-    assert lines[2:] == [
-        "| yahoo | bare Python loop | 8 | 4-8 | 1.000 | 125.00 | - | - |",
-        "| yahoo | ours | 2 | 1-4 | 0.250 | 375.00 | 6.0 | 9.0 |",
+def _runs() -> list[Measured]:
+    return [
+        Measured("yahoo", BARE, 1, 8_000, 1.0, 1.0),
+        Measured("yahoo", BARE, 2, 8_000, 2.0, 2.0),
+        Measured("yahoo", "ours", 2, 4_000, 2.0, 3.0, 5.0, 9.0),
+        Measured("yahoo", "ours", 1, 4_000, 1.0, 3.2, 6.0, 9.0),
+        Measured("yahoo", "ours", 3, 4_000, 8.0, 2.0, 7.0, 9.0),
     ]
 
 
+def test_the_table_has_medians_ranges_and_the_ratio_to_the_bare_loop_of_the_same_round() -> None:
+    lines = table(["yahoo"], [BARE, "ours", "absent"], cells_of(_runs())).splitlines()
+    assert lines[2:] == [
+        "| yahoo | bare Python loop | 6.00 | 4.00-8.00 | 2 | 1.000 | 187.50 | - | - |",
+        "| yahoo | ours | 2.00 | 0.50-4.00 | 3 | 0.500 | 750.00 | 6.0 | 9.0 |",
+    ]
+
+
+def test_the_short_table_has_a_column_for_each_system_that_ran() -> None:
+    lines = short_table(["yahoo", "id bolt"], ["absent", BARE, "ours"], cells_of(_runs()))
+    assert lines.splitlines() == [
+        "| k units/s (us CPU a unit) | bare Python loop | ours |",
+        "|---|---|---|",
+        "| yahoo | 6.00 (187.50) | 2.00 (750.00) |",
+        "| id bolt |  |  |",
+    ]
+
+
+def test_results_are_resumed_after_a_cut_line_and_never_overwritten(tmp_path: Path) -> None:
+    path = tmp_path / "more" / "field.jsonl"
+    first = Results(path, is_resumed=False)
+    for run in _runs():
+        first.add(run)
+    with path.open("a") as file:
+        file.write('{"case": "yah')
+    again = Results(path, is_resumed=True)
+    assert again.runs == _runs()
+    assert again.has("yahoo", "ours", 3)
+    assert not again.has("yahoo", "ours", 4)
+    again.add(Measured("yahoo", "ours", 4, 1, 1.0, 1.0))
+    assert len(Results(path, is_resumed=True).runs) == len(_runs()) + 1
+    assert Results(path, is_resumed=False).runs == []
+    (kept,) = path.parent.glob("field-*.jsonl")
+    assert Results(kept, is_resumed=True).runs[0] == _runs()[0]
+
+
+def _rounds(folder: Path, *systems: System) -> Rounds:
+    results = Results(folder / "field.jsonl", is_resumed=True)
+    events = Path(tempfile.mkdtemp(dir=folder))
+    return Rounds(Works(events), ["id bolt"], systems, results)
+
+
 def test_a_wrong_answer_of_any_system_ends_the_command(tmp_path: Path) -> None:
-    work = make_work("id bolt", 100, tmp_path)
-    right, wrong = (
-        System("right", bool, bare_loop),
-        System("Storm", bool, lambda _: Took(1.0, 1.0, {"tuples": 99})),
-    )
-    found = measure(work, [right, wrong], 1, [])
-    assert next(found)[0] == "right"
+    wrong = System("Storm", bool, lambda _: Took(1.0, 1.0, {"tuples": 99}))
     with pytest.raises(
         SystemExit,
         match="id bolt, Storm: wrong answer: 1 of 1 keys differ; 'tuples' is 99, not 100",
     ):
-        next(found)
+        _rounds(tmp_path, System("right", bool, bare_loop), wrong).measure(1, 100)
+    (kept,) = Results(tmp_path / "field.jsonl", is_resumed=True).runs
+    assert kept.system == "right"
 
 
 def test_a_peer_that_fails_is_left_out_with_a_line_and_ours_is_not(tmp_path: Path) -> None:
     def fail(_: Work) -> Took:
-        raise WrongAnswerError("no JVM")
+        raise PeerFailedError("no JVM")
 
-    work, lines = make_work("id bolt", 100, tmp_path), list[str]()
-    assert list(measure(work, [System("Storm", bool, fail)], 2, lines)) == []
-    assert lines == ["id bolt, Storm: no JVM"]
-    with pytest.raises(WrongAnswerError):
-        list(measure(work, [System("SparkStorm", bool, fail)], 2, lines))
+    rounds = _rounds(tmp_path, System("Storm", bool, fail))
+    rounds.measure(1, 100)
+    rounds.measure(2, 100)
+    assert rounds.lines == ["id bolt, Storm: no JVM"]
+    with pytest.raises(PeerFailedError):
+        _rounds(tmp_path / "ours", System("SparkStorm", bool, fail)).measure(1, 100)
+
+
+def test_a_resumed_round_runs_what_is_missing_in_the_order_of_the_round(tmp_path: Path) -> None:
+    ran: list[str] = []
+
+    def noted(name: str) -> System:
+        def run(work: Work) -> Took:
+            ran.append(name)
+            return bare_loop(work)
+
+        return System(name, bool, run)
+
+    _rounds(tmp_path, noted("a")).measure(1, 100)
+    rounds = _rounds(tmp_path, noted("a"), noted("b"), noted("c"))
+    rounds.measure(1, 100)
+    rounds.measure(2, 100)
+    assert ran == ["a", "b", "c", "c", "b", "a"]
+
+
+def test_a_round_that_would_not_fit_into_the_minutes_is_not_begun(tmp_path: Path) -> None:
+    def slow(work: Work) -> Took:
+        time.sleep(0.1)
+        return bare_loop(work)
+
+    rounds = _rounds(tmp_path, System("slow", bool, slow))
+    run_all(rounds, Namespace(runs=50, minutes=0.4 / 60, events=100))
+    found = Results(tmp_path / "field.jsonl", is_resumed=True).runs
+    assert 1 <= len(found) <= 4
+    assert rounds.lines == [f"0.00666667 minutes: round {len(found) + 1} was not begun"]
+
+
+def test_cases_of_one_generator_share_rows_and_files(tmp_path: Path) -> None:
+    works = Works(tmp_path)
+    first, second = works.of("nexmark q2", 500), works.of("nexmark q7", 500)
+    assert first.rows is second.rows
+    assert first.folder == second.folder
+    assert works.of("nexmark q2", 500) is first
+    assert works.of("nexmark q2", 600).folder != first.folder
+
+
+_SERVED = """
+import gc, os, sys
+from benchmarks.peers.clock import serve
+seen = []
+def run(kind, case, folder):
+    seen.append(case)
+    if case == "dies":
+        sys.exit("no memory")
+    print("noise")
+    return {(kind, folder): len(seen)} if case == "good" else {}[case]
+serve(run, gc.collect)
+"""
+
+
+def test_a_peers_process_is_warmed_once_a_case_and_begun_anew_when_it_has_ended() -> None:
+    served = Served([sys.executable, "-c", _SERVED])
+    try:
+        found = [served.run("sql", "good", Path("f")) for _ in range(2)]
+        assert [each["answer"] for each in found] == [[[["sql", "f"], 2]], [[["sql", "f"], 3]]]
+        assert found[0]["seconds"] >= 0
+        with pytest.raises(PeerFailedError, match="KeyError: 'bad'"):
+            served.run("sql", "bad", Path("f"))
+        with pytest.raises(PeerFailedError, match="ended with 1: no memory"):
+            served.run("sql", "dies", Path("f"))
+        assert served.run("sql", "good", Path("f"))["answer"] == [[["sql", "f"], 2]]
+    finally:
+        served.close()
+
+
+def test_a_peers_process_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.field.served._PATIENCE_S", 0.2)
+    served = Served([sys.executable, "-c", "import time; time.sleep(600)"])
+    with pytest.raises(PeerFailedError, match="ended with -9"):
+        served.run("sql", "good", Path("f"))
+
+
+def test_every_case_and_system_has_a_number_of_events() -> None:
+    for case in CASES:
+        for system in ("SparkStorm, 2 workers, rows", BARE, "Bytewax 0.21.1"):
+            assert 10_000 <= events_of(case, system) <= 5_000_000
 
 
 def test_a_word_chooses_one_way_of_storm_by_its_name() -> None:

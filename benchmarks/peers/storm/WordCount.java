@@ -1,6 +1,8 @@
 import java.io.FileWriter;
 import java.io.IOException;
 import java.io.Serializable;
+import java.math.BigDecimal;
+import java.math.BigInteger;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.nio.file.StandardCopyOption;
@@ -37,9 +39,9 @@ import org.apache.storm.utils.TupleUtils;
 /**
  * Storm's side of the comparison: the word count of benchmarks/wordcount.py with acking, and the paced chain of benchmarks/latency.py.
  *
- * <p>Arguments: words|id|yahoo|chain|latency, local|remote, workers, folder, phases (seconds for latency), tasks of each component, and for a
- * chain the texts of a phase, bytes of each and hops; then tuned|shipped and rich|basic. For words, id and yahoo the folder holds
- * texts (0.txt, 1.txt, ...), for yahoo also ads.csv; what was measured and counted is written there. "shipped" leaves Storm's
+ * <p>Arguments: words|id|yahoo|q0|q1|q2|chain|latency, local|remote, workers, folder, phases (seconds for latency), tasks of each component, and for a
+ * chain the texts of a phase, bytes of each and hops; then tuned|shipped and rich|basic. For words, id, yahoo and Nexmark's q0 to q2 the folder holds
+ * texts (0.txt, 1.txt, ...; bids are parsed before the first phase), for yahoo also ads.csv; what was measured and counted is written there. "shipped" leaves Storm's
  * settings as they are but for workers, ackers and the limit of open trees; "basic" runs the bolts as BaseBasicBolts. A phase emits all texts and ends when every tuple is acked; all spout tasks begin a phase together.
  */
 public final class WordCount {
@@ -56,6 +58,7 @@ public final class WordCount {
                     case "words" -> wordCount(folder, amount, tasks, isBasic);
                     case "id" -> through(folder, amount, tasks, isBasic);
                     case "yahoo" -> yahoo(folder, amount, tasks, isBasic);
+                    case "q0", "q1", "q2" -> nexmark(args[0], folder, amount, tasks, isBasic);
                     case "chain" -> chain(folder, amount, tasks, count, size, hops);
                     default -> pacedChain(folder, amount, tasks);
                 };
@@ -84,7 +87,7 @@ public final class WordCount {
 
     private static StormTopology wordCount(String folder, int phases, int tasks, boolean isBasic) {
         TopologyBuilder builder = new TopologyBuilder();
-        builder.setSpout("lines", new Lines(folder, phases, 0, 0), tasks);
+        builder.setSpout("lines", new Lines(folder, phases, 0, 0, false), tasks);
         bolt(builder, "split", new Split(), tasks, isBasic).localOrShuffleGrouping("lines");
         bolt(builder, "count", new Count(folder), tasks, isBasic).fieldsGrouping("split", new Fields("word"));
         return builder.createTopology();
@@ -93,7 +96,7 @@ public final class WordCount {
     /** storm-perf's ConstSpoutIdBoltNullBolt over the lines of the texts. */
     private static StormTopology through(String folder, int phases, int tasks, boolean isBasic) {
         TopologyBuilder builder = new TopologyBuilder();
-        builder.setSpout("lines", new Lines(folder, phases, 0, 0), tasks);
+        builder.setSpout("lines", new Lines(folder, phases, 0, 0, false), tasks);
         bolt(builder, "id", new Pass(), tasks, isBasic).localOrShuffleGrouping("lines");
         bolt(builder, "null", new Dropped(folder), tasks, isBasic).localOrShuffleGrouping("id");
         return builder.createTopology();
@@ -102,12 +105,32 @@ public final class WordCount {
     /** The Yahoo benchmark over the lines of the texts, with the hops of benchmarks/field/yahoo.py. */
     private static StormTopology yahoo(String folder, int phases, int tasks, boolean isBasic) {
         TopologyBuilder builder = new TopologyBuilder();
-        builder.setSpout("ads", new Lines(folder, phases, 0, 0), tasks);
+        builder.setSpout("ads", new Lines(folder, phases, 0, 0, false), tasks);
         bolt(builder, "deserialize", new Deserialize(), tasks, isBasic).localOrShuffleGrouping("ads");
         bolt(builder, "filter", new Views(), tasks, isBasic).localOrShuffleGrouping("deserialize");
         bolt(builder, "projection", new Projection(), tasks, isBasic).localOrShuffleGrouping("filter");
         bolt(builder, "join", new JoinCampaign(folder), tasks, isBasic).localOrShuffleGrouping("projection");
         bolt(builder, "count", new CountWindows(folder), tasks, isBasic).fieldsGrouping("join", new Fields("campaign"));
+        return builder.createTopology();
+    }
+
+    /** Nexmark's queries of single bids, as benchmarks/field/nexmark.py has them. */
+    private static StormTopology nexmark(String query, String folder, int phases, int tasks, boolean isBasic) {
+        TopologyBuilder builder = new TopologyBuilder();
+        builder.setSpout("bids", new Lines(folder, phases, 0, 0, true), tasks);
+        Step step =
+                switch (query) {
+                    case "q0" -> new PassBid();
+                    case "q1" -> new Currency();
+                    default -> new Selection();
+                };
+        bolt(builder, "query", step, tasks, isBasic).localOrShuffleGrouping("bids");
+        if (query.equals("q2")) {
+            // one task, as the answer of many rows has beside it
+            bolt(builder, "result", new CountRows(folder), 1, isBasic).globalGrouping("query");
+        } else {
+            bolt(builder, "result", new Sums(folder), tasks, isBasic).localOrShuffleGrouping("query");
+        }
         return builder.createTopology();
     }
 
@@ -117,7 +140,7 @@ public final class WordCount {
 
     private static StormTopology chain(String folder, int phases, int tasks, int count, int size, int hops) {
         TopologyBuilder builder = new TopologyBuilder();
-        builder.setSpout("hop0", new Lines(folder, phases, count, size), tasks);
+        builder.setSpout("hop0", new Lines(folder, phases, count, size, false), tasks);
         for (int hop = 1; hop < hops; hop++) {
             builder.setBolt("hop" + hop, new Relay(), tasks).shuffleGrouping("hop" + (hop - 1));
         }
@@ -147,21 +170,36 @@ public final class WordCount {
         return now.getEpochSecond() * 1_000_000L + now.getNano() / 1000;
     }
 
+    static final String[] BID = {"auction", "bidder", "price", "channel", "url", "time", "extra"};
+    static final String[] SHORT_BID = {"auction", "bidder", "price", "time", "extra"};
+
     /** Emits its share of the lines of the texts, or of generated texts, once per phase. */
     public static final class Lines extends BaseRichSpout {
         private final String folder;
         private final int phases, count, size;
+        private final boolean areBids;
         private transient SpoutOutputCollector collector;
-        private transient List<String> lines;
+        private transient List<Values> rows;
         private int index, tasks, phase, at, open, ready;
         private boolean running;
         private long begunMs;
 
-        Lines(String folder, int phases, int count, int size) {
+        Lines(String folder, int phases, int count, int size, boolean areBids) {
             this.folder = folder;
             this.phases = phases;
             this.count = count;
             this.size = size;
+            this.areBids = areBids;
+        }
+
+        private Values row(String line) {
+            if (!areBids) {
+                return new Values(line);
+            }
+            String[] parts = line.split(",");
+            return new Values(
+                    Long.parseLong(parts[0]), Long.parseLong(parts[1]), Long.parseLong(parts[2]), parts[3], parts[4],
+                    Long.parseLong(parts[5]), parts[6]);
         }
 
         @Override
@@ -169,10 +207,12 @@ public final class WordCount {
             this.collector = collector;
             index = context.getThisTaskIndex();
             tasks = context.getComponentTasks(context.getThisComponentId()).size();
-            lines = new ArrayList<>(Collections.nCopies((count + tasks - 1 - index) / tasks, "x".repeat(size)));
+            rows = new ArrayList<>(Collections.nCopies((count + tasks - 1 - index) / tasks, new Values("x".repeat(size))));
             try {
                 for (int i = index; Files.exists(Path.of(folder, i + ".txt")); i += tasks) {
-                    lines.addAll(Files.readAllLines(Path.of(folder, i + ".txt")));
+                    for (String line : Files.readAllLines(Path.of(folder, i + ".txt"))) {
+                        rows.add(row(line));
+                    }
                 }
             } catch (IOException error) {
                 throw new IllegalStateException(error);
@@ -195,9 +235,9 @@ public final class WordCount {
                 at = 0;
                 begunMs = System.currentTimeMillis();
             }
-            if (at < lines.size()) {
+            if (at < rows.size()) {
                 open++;
-                collector.emit(new Values(lines.get(at)), at++);
+                collector.emit(rows.get(at), at++);
             } else {
                 LockSupport.parkNanos(100_000);
             }
@@ -206,7 +246,7 @@ public final class WordCount {
         @Override
         public void ack(Object id) {
             open--;
-            if (at == lines.size() && open == 0) {
+            if (at == rows.size() && open == 0) {
                 running = false;
                 write(folder, "phases.txt", phase + " " + index + " " + begunMs + " " + System.currentTimeMillis() + "\n");
                 phase++;
@@ -221,7 +261,7 @@ public final class WordCount {
 
         @Override
         public void declareOutputFields(OutputFieldsDeclarer declarer) {
-            declarer.declare(new Fields("line"));
+            declarer.declare(new Fields(areBids ? BID : new String[] {"line"}));
         }
     }
 
@@ -261,7 +301,9 @@ public final class WordCount {
     /** A step that counts by key; the counts are written once a second when they have changed. */
     abstract static class Counting extends Step {
         private final String folder;
+        private static final long FULL = 1_000_000_000_000_000_000L;
         private final HashMap<String, Long> counts = new HashMap<>();
+        private final HashMap<String, BigInteger> full = new HashMap<>();
         private int task;
         private boolean isChanged;
 
@@ -270,7 +312,14 @@ public final class WordCount {
         }
 
         void add(String key) {
-            counts.merge(key, 1L, Long::sum);
+            add(key, 1L);
+        }
+
+        /** Adds less than FULL; sums of many rows do not fit into a long. */
+        void add(String key, long amount) {
+            if (counts.merge(key, amount, Long::sum) >= FULL) {
+                full.merge(key, BigInteger.valueOf(counts.put(key, 0L)), BigInteger::add);
+            }
             isChanged = true;
         }
 
@@ -289,7 +338,10 @@ public final class WordCount {
             if (isChanged) {
                 isChanged = false;
                 StringBuilder text = new StringBuilder();
-                counts.forEach((key, count) -> text.append(key).append('\t').append(count).append('\n'));
+                counts.forEach((key, count) -> {
+                    BigInteger whole = full.getOrDefault(key, BigInteger.ZERO).add(BigInteger.valueOf(count));
+                    text.append(key).append('\t').append(whole).append('\n');
+                });
                 try {
                     Path whole = Path.of(folder, "counts-" + task + ".new");
                     Files.writeString(whole, text);
@@ -505,6 +557,80 @@ public final class WordCount {
         @Override
         void run(Tuple tuple, Consumer<Values> out) {
             add(tuple.getString(0) + " " + tuple.getLong(1) / 10_000);
+        }
+    }
+
+    /** q0: a bid without its channel. */
+    static final class PassBid extends Step {
+        @Override
+        void run(Tuple tuple, Consumer<Values> out) {
+            out.accept(new Values(tuple.getValue(0), tuple.getValue(1), tuple.getValue(2), tuple.getValue(5), tuple.getValue(6)));
+        }
+
+        @Override
+        String[] fields() {
+            return SHORT_BID;
+        }
+    }
+
+    /** q1: the price in another currency. */
+    static final class Currency extends Step {
+        private static final BigDecimal RATE = new BigDecimal("0.908");
+
+        @Override
+        void run(Tuple tuple, Consumer<Values> out) {
+            BigDecimal price = BigDecimal.valueOf(tuple.getLong(2)).multiply(RATE);
+            out.accept(new Values(tuple.getValue(0), tuple.getValue(1), price, tuple.getValue(5), tuple.getValue(6)));
+        }
+
+        @Override
+        String[] fields() {
+            return SHORT_BID;
+        }
+    }
+
+    /** q2: bids on some auctions. */
+    static final class Selection extends Step {
+        @Override
+        void run(Tuple tuple, Consumer<Values> out) {
+            if (tuple.getLong(0) % 123 == 0) {
+                out.accept(new Values(tuple.getValue(0), tuple.getValue(2)));
+            }
+        }
+
+        @Override
+        String[] fields() {
+            return new String[] {"auction", "price"};
+        }
+    }
+
+    /** Counts rows by their fields. */
+    static final class CountRows extends Counting {
+        CountRows(String folder) {
+            super(folder);
+        }
+
+        @Override
+        void run(Tuple tuple, Consumer<Values> out) {
+            add(tuple.getLong(0) + " " + tuple.getLong(1));
+        }
+    }
+
+    /** The number of rows and the sum of what benchmarks/field/case.py's `mixed` gives. */
+    static final class Sums extends Counting {
+        Sums(String folder) {
+            super(folder);
+        }
+
+        @Override
+        void run(Tuple tuple, Consumer<Values> out) {
+            long others = tuple.getLong(0) + 3 * tuple.getLong(1) + 11 * tuple.getLong(3) + 13L * tuple.getString(4).length();
+            long mixed =
+                    tuple.getValue(2) instanceof BigDecimal price
+                            ? 1000 * others + 7 * price.unscaledValue().longValue()
+                            : others + 7 * tuple.getLong(2);
+            add("rows");
+            add("sum", mixed);
         }
     }
 

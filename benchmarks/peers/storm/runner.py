@@ -19,11 +19,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.peers.homes import PEERS
 from sparkstorm.embedded.process import free_ports
 
 VERSION = "2.8.3"
 _HERE = Path(__file__).parent
-_CACHE = Path(tempfile.gettempdir()) / "sparkstorm-storm-peer"
 _OPENS = [
     word
     for package in ("java.lang", "java.util", "java.nio", "java.net", "java.io", "sun.nio.ch")
@@ -37,7 +37,7 @@ _ZOOKEEPER = "org.apache.storm.shade.org.apache.zookeeper.server.ZooKeeperServer
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One topology of WordCount.java: words, id or yahoo (the texts in the folder), chain
+    """One topology of WordCount.java: words, id, yahoo, q0, q1 or q2 (texts in the folder), chain
     (generated texts over hops) or latency.
 
     `style` is tuned or shipped (Storm's own settings), `form` rich (BaseRichBolt) or basic
@@ -77,7 +77,7 @@ def class_path(version: str = VERSION) -> str:
     """
     if missing := [tool for tool in ("mvn", "javac", "java", "jar") if shutil.which(tool) is None]:
         raise SystemExit(f"{missing[0]} is not on PATH: Maven and a JDK 17 are needed")
-    cache = _CACHE / version
+    cache = PEERS / f"storm-{version}"
     jars = cache / "jars.txt"
     classes = cache / "classes"
     if not jars.exists():
@@ -135,14 +135,20 @@ def counted(folder: Path) -> dict[str, int]:
     return found
 
 
-def _settled(folder: Path) -> None:
-    """Wait until the counts of the last phase are written: until they stay for two of their
-    seconds.
+Watch = Callable[[int], None]
+
+
+def _settled(folder: Path, is_whole: Callable[[dict[str, int]], bool]) -> None:
+    """Wait until the counts of the last phase are written: until they are whole, or stay for two of
+    their seconds.
     """
     before: dict[str, int] = {}
     for _ in range(20):
-        time.sleep(2.2)
-        if (found := counted(folder)) and found == before:
+        for _ in range(11):
+            if is_whole(found := counted(folder)):
+                return
+            time.sleep(0.2)
+        if found and found == before:
             return
         before = found
 
@@ -151,10 +157,12 @@ def wait_for(
     folder: Path,
     is_over: str | int,
     process: subprocess.Popen[bytes] | None = None,
-    watch: Callable[[int], None] | None = None,
+    watch: Watch | None = None,
+    is_whole: Callable[[dict[str, int]], bool] = lambda _: False,
 ) -> None:
     """Wait for so many phases, or for a file of that name; `watch` is called with the number of
-    phases that have ended.
+    phases that have ended, and then the counts are waited for: until `is_whole` says so of them, or
+    they stay.
     """
     until = time.monotonic() + _PATIENCE_S
     while (
@@ -172,13 +180,19 @@ def wait_for(
         time.sleep(0.05)
     if watch is not None and isinstance(is_over, int):
         watch(is_over)
-        _settled(folder)
+        _settled(folder, is_whole)
     (folder / "end").write_text("")
 
 
-def run_job(path: str, folder: Path, job: Job, watch: Callable[[int], None] | None = None) -> None:
+def run_job(
+    path: str,
+    folder: Path,
+    job: Job,
+    watch: Watch | None = None,
+    is_whole: Callable[[dict[str, int]], bool] = lambda _: False,
+) -> None:
     """Run a topology to its end: in one JVM for one worker, else on a cluster of worker JVMs;
-    `watch` as of `wait_for`.
+    `watch` and `is_whole` as of `wait_for`.
     """
     is_over = "measured" if job.kind == "latency" else job.amount
     with (folder / "storm.log").open("wb") as log:
@@ -194,7 +208,7 @@ def run_job(path: str, folder: Path, job: Job, watch: Callable[[int], None] | No
                 *job.arguments("local", folder),
             ]
             with started(command, log) as process:
-                wait_for(folder, is_over, process, watch)
+                wait_for(folder, is_over, process, watch, is_whole)
         else:
             with storm_cluster(path, job.workers) as submit:
                 subprocess.run(
@@ -203,7 +217,7 @@ def run_job(path: str, folder: Path, job: Job, watch: Callable[[int], None] | No
                     stdout=log,
                     stderr=subprocess.STDOUT,
                 )
-                wait_for(folder, is_over, None, watch)
+                wait_for(folder, is_over, None, watch, is_whole)
     if (folder / "failed").exists():
         raise SystemExit("Storm: tuples failed")
 
