@@ -60,7 +60,9 @@ for i = 1, #ARGV, 5 do
     if bytes > waiting or #redis.call('XRANGE', stream, '(' .. upto, '+', 'COUNT', 1) == 0 then
       bytes = waiting
     end
-    redis.call('HINCRBY', p .. ':backlog', task, -bytes)
+    if bytes > 0 then  -- Redis before 7.2 writes -0, which it takes for no number
+      redis.call('HINCRBY', p .. ':backlog', task, -bytes)
+    end
   end
   if is_before(freed, free) then
     redis.call('HSET', p .. ':freed', task, free)
