@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from itertools import repeat
 from typing import Any, Protocol
 
 from sparkstorm.model.tuples import Tuple
@@ -83,6 +84,8 @@ class TimeWindows:
         self._keeps_expired = keeps_expired
         self._drops_at_once = layout.is_tumbling and not self._kept_for
         self._is_plain = layout.is_tumbling and layout.is_shared
+        # a point is in one cell: windows leave no gaps, and share their cells
+        self._is_in_one_cell = layout.is_shared and layout.slide <= layout.length
         # a cell that is there has not fired
         self.fires_whole_cells = self._is_plain and self._drops_at_once
         self._keys_by_cell: dict[int, dict[Key, None]] = {}
@@ -100,8 +103,8 @@ class TimeWindows:
 
     def add(self, at: int, key: Key, tup: Tuple) -> Sequence[Firing]:
         # the usual case, written out
-        if self._is_plain and at >= self.fired_to and at >= self._end:
-            start = at - at % self._layout.length
+        if self._is_in_one_cell and at >= self.fired_to and at >= self._end:
+            start = at - at % self._layout.cell
             if self._contents.add(start, key, at, tup):
                 self._schedule(start, key)
             return ()
@@ -222,7 +225,8 @@ class TimeWindows:
     def _holds(self, end: int, key: Key) -> bool:
         if self._is_plain:
             return self._contents.has(end - self._layout.length, key)
-        return any(self._contents.has(start, key) for start in self._layout.cells_in(end))
+        # without a generator, which costs as much as two of the look-ups
+        return any(map(self._contents.has, self._layout.cells_in(end), repeat(key)))
 
     def _firing(self, end: int, key: Key, is_update: bool = False) -> Firing:
         layout = self._layout
