@@ -431,6 +431,37 @@ split(PyObject *module, PyObject *given)
     return found;
 }
 
+PyDoc_STRVAR(senders_doc, "senders(sources): the tasks of rows' sources, and the number of each row's among them (none: there is one); None\n"
+                          "where the twin must look: _senders_of of transport/frames.py.");
+
+static PyObject *
+senders(PyObject *module, PyObject *sources)
+{
+    Py_ssize_t count = PyList_CheckExact(sources) ? PyList_GET_SIZE(sources) : 0;
+    if (count == 0)
+        Py_RETURN_NONE;
+    Senders of = {.tasks = PyList_New(0), .by_task = PyDict_New(), .numbers = PyMem_Calloc(count, sizeof *of.numbers)};
+    PyObject *numbers = NULL, *found = NULL, *former = NULL;
+    long number = of.tasks == NULL || of.by_task == NULL || of.numbers == NULL ? -1 : 0;
+    for (Py_ssize_t at = 0; at < count && number >= 0; at++) {
+        PyObject *source = PyList_GET_ITEM(sources, at);
+        if (source != former)
+            number = number_of(&of, former = source);
+        of.numbers[at] = (uint16_t)number;
+    }
+    if (number >= 0 && (numbers = packed_numbers(&of, count)) != NULL)
+        found = PyTuple_Pack(2, of.tasks, numbers);
+    PyMem_Free(of.numbers);
+    Py_XDECREF(of.tasks);
+    Py_XDECREF(of.by_task);
+    Py_XDECREF(numbers);
+    if (found == NULL && number < 0) {
+        PyErr_Clear(); /* the twin raises it again */
+        Py_RETURN_NONE;
+    }
+    return found;
+}
+
 /* ---- values of roots ---- */
 
 PyDoc_STRVAR(fold_doc, "fold(values, roots, edge): XOR an edge into the value of each root. Twin: Epoch.consume.");
@@ -474,6 +505,7 @@ PyMethodDef frames_functions[] = {
     {"last_rows", (PyCFunction)(void (*)(void))last_rows, METH_FASTCALL, last_rows_doc},
     {"pack_roots", pack_roots, METH_O, pack_roots_doc},
     {"unpack_roots", (PyCFunction)(void (*)(void))unpack_roots, METH_FASTCALL, unpack_roots_doc},
+    {"senders", senders, METH_O, senders_doc},
     {"split", split, METH_O, split_doc},
     {NULL, NULL, 0, NULL},
 };

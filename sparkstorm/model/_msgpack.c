@@ -199,6 +199,110 @@ pack(PyObject *module, PyObject *value)
     Py_RETURN_NONE;
 }
 
+/* ---- rows as packed columns ---- */
+
+enum { LEVEL_OF_VALUES = 3 }; /* in a frame: its body, the columns, a column */
+
+/* Pack one row's values, each behind its column. 1: done; 0: for the twin, or more than `left` bytes; -1: error. */
+static int
+pack_row(Packed *columns, Py_ssize_t width, PyObject *row, Py_ssize_t left)
+{
+    PyObject *values = PyTuple_CheckExact(row) && PyTuple_GET_SIZE(row) == 3 ? PyTuple_GET_ITEM(row, 0) : NULL;
+    if (values == NULL || !PyTuple_CheckExact(values) || PyTuple_GET_SIZE(values) != width)
+        return 0;
+    for (Py_ssize_t field = 0; field < width; field++) {
+        Packed *to = &columns[field];
+        Py_ssize_t before = to->at - (unsigned char *)PyBytes_AS_STRING(to->bytes);
+        int done = pack_value(to, PyTuple_GET_ITEM(values, field), LEVEL_OF_VALUES);
+        if (done < 1)
+            return done;
+        left -= to->at - (unsigned char *)PyBytes_AS_STRING(to->bytes) - before;
+        if (left < 0)
+            return 0;
+    }
+    return 1;
+}
+
+/* A tuple of the columns' bytes; the columns keep none of them. */
+static PyObject *
+taken_columns(Packed *columns, Py_ssize_t width)
+{
+    PyObject *found = PyTuple_New(width);
+    for (Py_ssize_t field = 0; found != NULL && field < width; field++) {
+        Packed *from = &columns[field];
+        if (_PyBytes_Resize(&from->bytes, from->at - (unsigned char *)PyBytes_AS_STRING(from->bytes)) < 0)
+            Py_CLEAR(found);
+        else {
+            PyTuple_SET_ITEM(found, field, from->bytes);
+            from->bytes = NULL;
+        }
+    }
+    return found;
+}
+
+/* Pack rows from the first one on, and put their roots and sources into the lists; how many, -1 with an error. */
+static Py_ssize_t
+pack_first_rows(Packed *columns, Py_ssize_t width, PyObject *const *args, Py_ssize_t most, Py_ssize_t most_bytes)
+{
+    Py_ssize_t count = 0, field, size = 0;
+    Py_ssize_t *ends = PyMem_Calloc(width + 1, sizeof *ends); /* of the rows that are done */
+    if (ends == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    for (; count < most && count < PyList_GET_SIZE(args[0]); count++) {
+        PyObject *row = PyList_GET_ITEM(args[0], count);
+        int done = pack_row(columns, width, row, most_bytes - size);
+        if (done == 1 && (PyList_Append(args[1], PyTuple_GET_ITEM(row, 1)) < 0 || PyList_Append(args[2], PyTuple_GET_ITEM(row, 2)) < 0))
+            done = -1;
+        if (done < 0)
+            count = -1;
+        if (done < 1)
+            break;
+        for (size = 0, field = 0; field < width; field++)
+            size += ends[field] = columns[field].at - (unsigned char *)PyBytes_AS_STRING(columns[field].bytes);
+    }
+    for (field = 0; field < width && count >= 0; field++) /* without what is there of a row that was left */
+        columns[field].at = (unsigned char *)PyBytes_AS_STRING(columns[field].bytes) + ends[field];
+    PyMem_Free(ends);
+    return count;
+}
+
+PyDoc_STRVAR(pack_rows_doc,
+             "pack_rows(rows, roots, sources, most, most_bytes): pack the values of the first rows, so many and so many bytes at the most: the\n"
+             "bytes of each column. Roots and sources get theirs. None where the first row is larger or has anything of the twin's, which is\n"
+             "encode_rows of transport/frames.py.");
+
+static PyObject *
+pack_rows(PyObject *module, PyObject *const *args, Py_ssize_t given)
+{
+    Py_ssize_t most = given == 5 ? PyLong_AsSsize_t(args[3]) : -1, most_bytes = most < 0 ? -1 : PyLong_AsSsize_t(args[4]);
+    if (most_bytes < 0 || !PyList_CheckExact(args[0]) || !PyList_CheckExact(args[1]) || !PyList_CheckExact(args[2])) {
+        if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_TypeError, "pack_rows takes three lists and two numbers from 0 on");
+        return NULL;
+    }
+    PyObject *row = PyList_GET_SIZE(args[0]) > 0 ? PyList_GET_ITEM(args[0], 0) : NULL, *found = NULL;
+    if (row == NULL || !PyTuple_CheckExact(row) || PyTuple_GET_SIZE(row) != 3 || !PyTuple_CheckExact(PyTuple_GET_ITEM(row, 0)))
+        Py_RETURN_NONE;
+    Py_ssize_t width = PyTuple_GET_SIZE(PyTuple_GET_ITEM(row, 0)), made = 0, count = 0;
+    Packed *columns = PyMem_Calloc(width + 1, sizeof *columns);
+    if (columns == NULL)
+        return PyErr_NoMemory();
+    for (; made < width && (columns[made].bytes = PyBytes_FromStringAndSize(NULL, 1024)) != NULL; made++) {
+        columns[made].at = (unsigned char *)PyBytes_AS_STRING(columns[made].bytes);
+        columns[made].end = columns[made].at + 1024;
+    }
+    if (made == width && (count = pack_first_rows(columns, width, args, most, most_bytes)) > 0)
+        found = taken_columns(columns, width);
+    for (Py_ssize_t field = 0; field < width; field++)
+        Py_XDECREF(columns[field].bytes);
+    PyMem_Free(columns);
+    if (found == NULL && !PyErr_Occurred())
+        Py_RETURN_NONE;
+    return found;
+}
+
 /* ---- unpack ---- */
 
 /* Texts that were read lately, by a hash of their bytes: keys of mappings, and what is repeated in columns, such as words, are made
@@ -436,6 +540,7 @@ unpack(PyObject *module, PyObject *data)
 
 PyMethodDef msgpack_functions[] = {
     {"pack", pack, METH_O, pack_doc},
+    {"pack_rows", (PyCFunction)(void (*)(void))pack_rows, METH_FASTCALL, pack_rows_doc},
     {"unpack", unpack, METH_O, unpack_doc},
     {NULL, NULL, 0, NULL},
 };

@@ -236,6 +236,24 @@ def encode_rows(
     )
 
 
+def encode_packed(
+    codec: Codec,
+    stream: str,
+    oldest_ms: int,
+    columns: Sequence[bytes],
+    roots: Sequence[Roots],
+    sources: Sequence[Source],
+    draw_edge: DrawEdge | None = None,
+    origin: int = 0,
+) -> bytes:
+    """Bytes of a block whose columns' values are packed, one behind the other, as `encode_rows`."""
+    count = len(roots)
+    packed = None if draw_edge is None else _packed(roots)
+    values = _array_head(len(columns)) + b"".join(_array_head(count) + each for each in columns)
+    senders = (core and core.senders(sources)) or _senders_of(sources)
+    return _encoded(codec, stream, oldest_ms, senders, count, values, packed, draw_edge, origin)
+
+
 def encode_pieces(
     codec: Codec,
     stream: str,
@@ -285,9 +303,16 @@ def _encoded(
     if packed is not None and draw_edge is not None and packed[0]:
         edge = draw_edge(packed[0])
         head = packed[1]
-    return _framed(
-        ROWS, oldest_ms, codec.pack([origin, edge, stream, *senders, count, columns, *head])
-    )
+    first = [origin, edge, stream, *senders, count]
+    if type(columns) is bytes:  # packed already: they take their place among the ten parts
+        parts = codec.pack(first)[1:], columns, codec.pack([*head])[1:]
+        return _framed(ROWS, oldest_ms, _array_head(10) + b"".join(parts))
+    return _framed(ROWS, oldest_ms, codec.pack([*first, columns, *head]))
+
+
+def _array_head(count: int) -> bytes:
+    """First bytes of a list of so many packed values, in msgpack's shortest form."""
+    return bytes([0x90 | count]) if count < 16 else b"\xdc" + count.to_bytes(2, "big")
 
 
 def _senders_of(sources: Sequence[Source]) -> tuple[list[int], bytes]:

@@ -221,6 +221,8 @@ class BoltTurns:
         counts = self._counters.of(sender.task)
         for observer in sender.observers:
             observer.emitted(emitter)
-        counts.add_emitted(*emitter.take_counts())
+        emitted, transferred, bad = emitter.take_counts()
+        counts.add_emitted(emitted, transferred, bad)
+        epoch.sent += transferred
         if not self.is_careful:
             self._timers.tell(sender)

@@ -68,6 +68,7 @@ class Epoch:
         self.messages: dict[int, AckerMessages] = {}
         self.rows = 0  # executed: the measure of the row budget
         self.bytes = 0  # of rows emitted, about: the measure of the byte budget
+        self.sent = 0  # rows emitted, one for each receiver
 
     def draw_edge(self, roots: Iterable[int]) -> int:
         """Draw the edge id of a block that leaves, and put it into the value of each of its

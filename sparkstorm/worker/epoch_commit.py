@@ -18,7 +18,6 @@ from sparkstorm.executor.emitter import weigh
 from sparkstorm.executor.pieces import count_rows, is_piece, sliced
 from sparkstorm.executor.sink_runner import SinkRunner
 from sparkstorm.executor.state import MemoryState
-from sparkstorm.grouping.routes import Rows
 from sparkstorm.model.compiled import empty
 from sparkstorm.model.roots import split_roots
 from sparkstorm.model.values.unfolding import require_bounded
@@ -29,23 +28,17 @@ from sparkstorm.transport.base import Commit
 from sparkstorm.transport.frames import AckerMessages, Row, SettledRoots
 from sparkstorm.worker.epoch import Epoch
 from sparkstorm.worker.open_blocks import OpenBlock
+from sparkstorm.worker.packed_rows import BYTES_PER_ENTRY, ROWS_PER_ENTRY, PackedRows
 from sparkstorm.worker.parts import WorkerParts
 from sparkstorm.worker.tasks.acker_task import AckerTask
 from sparkstorm.worker.tasks.bolt_task import BoltTask
 from sparkstorm.worker.tasks.spout_task import SpoutTask
 
-# As the budget of an epoch is 65,536 rows: eight entries at the most for one receiver. Half of it
-# costs twice the headers and edge ids; double lets a reader hold more rows of one entry in memory.
-_ROWS_PER_ENTRY = 8192
 # Times the byte budget that one commit may carry: half a gigabyte. Redis ends a connection whose
 # request is larger than one.
 _BUDGETS = 256
 # An epoch's rows in one piece. Half of it divides every large batch, double is never reached.
 _ROWS_PER_BATCH = 1 << 16
-# Heavier rows leave in several entries: the window of a reader (4 MB, worker/read_window.py) holds
-# sixteen of these, eight of the largest. Half of it doubles the entries of large tuples; with
-# double a reader over a distance has half as many entries on their way.
-_BYTES_PER_ENTRY = 256 << 10
 
 
 class CommitBuilder:
@@ -69,7 +62,7 @@ class CommitBuilder:
     def close(self, epoch: Epoch, commit: Commit) -> None:
         """Fill the commit; CodecError when some row or state value has no bytes."""
         for block in self._task_set.blocks.data:
-            if block.rows:
+            if block.rows or block.packed:
                 self._send(epoch, commit, block)
         for sender, time in self._timed:
             time.outlook.has_ended |= sender.has_ended
@@ -100,10 +93,14 @@ class CommitBuilder:
             flow = block.flow = self._edge(
                 block.component, block.stream, self._plan.component_by_task[task]
             )
+        if block.packed:
+            # What has come since lies in the same entry.
+            block.pack()
         flow.sent += count_rows(block.rows) if block.has_pieces else len(block.rows)
+        flow.sent += sum(map(len, block.packed))
         oldest_ms = block.births.oldest_ms or self._now_ms()
         if epoch.is_tracking and self._now_ms() - oldest_ms >= self._split_ms:
-            _split_off(block.rows)
+            _split_off(block)
         for rows in _cut(block):
             for data in self._encoded(epoch, block, oldest_ms, rows):
                 self._require_bounded(block, commit, len(data))
@@ -112,6 +109,7 @@ class CommitBuilder:
                 flow.bytes += len(data)
         flow.entries += entries
         empty(block.rows)
+        block.packed = []
         if block.target.is_local:
             self._task_set.bolts[task].spill(entries)
 
@@ -127,14 +125,17 @@ class CommitBuilder:
             )
 
     def _encoded(
-        self, epoch: Epoch, block: OpenBlock, oldest_ms: int, rows: Sequence[Row]
+        self, epoch: Epoch, block: OpenBlock, oldest_ms: int, rows: Sequence[Row] | PackedRows
     ) -> Iterator[bytes]:
+        if isinstance(rows, PackedRows):  # cut by their bytes already
+            yield self._entry(epoch, block, oldest_ms, rows, [])
+            return
         weight = 0 if is_piece(rows[0]) else weigh(rows)  # pieces are cut by their bytes already
-        if weight <= _BYTES_PER_ENTRY or len(rows) == 1:
+        if weight <= BYTES_PER_ENTRY or len(rows) == 1:
             drawn: list[tuple[Collection[int], int]] = []
             data = self._entry(epoch, block, oldest_ms, rows, drawn)
             weight = len(data)
-            if weight <= 2 * _BYTES_PER_ENTRY or len(rows) == 1 or is_piece(rows[0]):
+            if weight <= 2 * BYTES_PER_ENTRY or len(rows) == 1 or is_piece(rows[0]):
                 yield data
                 return
             # The sample was too light. The entry that is thrown away has put its edge into the
@@ -142,7 +143,7 @@ class CommitBuilder:
             # never end.
             for roots, edge in drawn:
                 epoch.consume(roots, edge)
-        step = max(1, min(len(rows) - 1, len(rows) * _BYTES_PER_ENTRY // weight))
+        step = max(1, min(len(rows) - 1, len(rows) * BYTES_PER_ENTRY // weight))
         for start in range(0, len(rows), step):
             yield from self._encoded(epoch, block, oldest_ms, rows[start : start + step])
 
@@ -151,21 +152,25 @@ class CommitBuilder:
         epoch: Epoch,
         block: OpenBlock,
         oldest_ms: int,
-        rows: Sequence[Row],
+        rows: Sequence[Row] | PackedRows,
         drawn: list[tuple[Collection[int], int]],
     ) -> bytes:
         def draw(roots: Collection[int]) -> int:
             drawn.append((roots, epoch.draw_edge(roots)))
             return drawn[-1][1]
 
+        tracking = draw if epoch.is_tracking else None
         try:
+            if isinstance(rows, PackedRows):
+                codec = self._plan.codec
+                return rows.encode(codec, block.channel, oldest_ms, tracking, self._origin)
             encode = frames.encode_pieces if is_piece(rows[0]) else frames.encode_rows
             data = encode(
                 self._plan.codec,
                 block.channel,
                 oldest_ms,
                 rows,
-                draw if epoch.is_tracking else None,
+                tracking,
                 self._origin,
             )
             if len(rows) == 1 and len(data) > frames.MAX_FRAME_BYTES:
@@ -275,23 +280,29 @@ class CommitBuilder:
             journals[task].write(commit, delta, partial(_whole_of_bolt, bolt))
 
 
-def _split_off(rows: Rows) -> None:
+def _split_off(block: OpenBlock) -> None:
     """Let late rows leave their batches, which need not wait for what descends from them, such as
     in a loop.
     """
+    for packed in block.packed:
+        packed.split_off()
+    rows = block.rows
     rows[:] = [(values, split_roots(roots), source) for values, roots, source in rows]
 
 
-def _cut(block: OpenBlock) -> Iterator[Sequence[Row]]:
+def _cut(block: OpenBlock) -> Iterator[Sequence[Row] | PackedRows]:
     """Parts of a block that may be an entry each: rows, or pieces of batches with the same
     columns.
     """
+    yield from block.packed
+    if not block.rows:
+        return
     if not block.has_pieces:
-        if len(block.rows) <= _ROWS_PER_ENTRY:
+        if len(block.rows) <= ROWS_PER_ENTRY:
             yield block.rows
             return
-        for start in range(0, len(block.rows), _ROWS_PER_ENTRY):
-            yield block.rows[start : start + _ROWS_PER_ENTRY]
+        for start in range(0, len(block.rows), ROWS_PER_ENTRY):
+            yield block.rows[start : start + ROWS_PER_ENTRY]
         return
     for is_batch, group in groupby(block.rows, key=is_piece):
         if is_batch:
@@ -301,14 +312,14 @@ def _cut(block: OpenBlock) -> Iterator[Sequence[Row]]:
         else:
             rows = list(group)
             yield from (
-                rows[start : start + _ROWS_PER_ENTRY]
-                for start in range(0, len(rows), _ROWS_PER_ENTRY)
+                rows[start : start + ROWS_PER_ENTRY]
+                for start in range(0, len(rows), ROWS_PER_ENTRY)
             )
 
 
 def _slices(piece: Any) -> Iterator[Any]:
     batch, roots, source = piece
-    return ((part, roots, source) for part in sliced(batch, _ROWS_PER_BATCH, _BYTES_PER_ENTRY))
+    return ((part, roots, source) for part in sliced(batch, _ROWS_PER_BATCH, BYTES_PER_ENTRY))
 
 
 def _gathered(pieces: Iterable[Any]) -> Iterator[list[Any]]:
@@ -317,7 +328,7 @@ def _gathered(pieces: Iterable[Any]) -> Iterator[list[Any]]:
     for piece in pieces:
         more_rows = piece[0].num_rows
         more = piece[0].nbytes
-        if found and (rows + more_rows > _ROWS_PER_BATCH or size + more > _BYTES_PER_ENTRY):
+        if found and (rows + more_rows > _ROWS_PER_BATCH or size + more > BYTES_PER_ENTRY):
             yield found
             found = []
             rows = 0

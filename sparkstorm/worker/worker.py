@@ -265,11 +265,13 @@ class Worker:
                 self._order.rotate(-1)
                 if bolt.feed or bolt.inbox.chunks:
                     did |= self._bolt_turns.run_bolt(epoch, bolt)
+                    self._task_set.blocks.pack_early(epoch.sent, epoch.bytes)
                     is_over = self._budget.is_over(epoch, self._clock.now_ms())
                     if is_over:
                         break
             if not is_over or self._spout_turns.have_waited(now_ms):
                 did |= self._spout_turns.ask_all(epoch)
+                self._task_set.blocks.pack_early(epoch.sent, epoch.bytes)
                 is_over |= self._budget.is_over(epoch, self._clock.now_ms())
         # What is left in blocks would be written, read back and decoded. Twice the budget bounds
         # it, so that a loop of bolts that feed each other ends too.
@@ -292,6 +294,7 @@ class Worker:
                 and not self.parts.backpressure.holds_back(bolt.task)
             ):
                 did |= self._bolt_turns.run_local(epoch, bolt, min(bolt.pace, left))
+                self._task_set.blocks.pack_early(epoch.sent, epoch.bytes)
         return did
 
     def _commit(self, commit: Commit, now_ms: int) -> float | None:

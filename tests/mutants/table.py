@@ -71,7 +71,7 @@ MUTANTS = (
     Mutant(_BUILDER, "held.edge = held.edge or epoch.hold(held.tuple)", "held.edge = epoch.hold(held.tuple)", HELD),
     Mutant(_BUILDER, "held.is_stored = True", "pass", COMMITS),
     Mutant(_BUILDER, "verdicts = self._read_verdicts()", "verdicts = list[tuple[int, SettledRoots]]()", COMMITS),
-    Mutant(_BUILDER, "_split_off(block.rows)", "pass", ACKS),
+    Mutant(_BUILDER, "_split_off(block)", "pass", ACKS),
     Mutant(_EPOCH, "if value and not (failed and root in failed):", "if value and root % 2:", TREES),
     Mutant(_EPOCH, "verdict.failed[root] = failed.pop(root)", "failed.pop(root)", ACKS),
     Mutant(_EPOCH, "verdict.acked.append(root)", "pass", COMMITS),
