@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,12 +28,13 @@ def test_what_was_consumed_is_freed_and_counted_no_more(
 ) -> None:
     """Messages of ackers count no bytes: Redis before 7.2 knows no number -0."""
     with BareRedis(binary, tmp_path, appendonly="no") as server:
+        client: Any = server.client
         foreign = RedisForeign(server.address, TOPOLOGY, 1)
         with contextlib.closing(foreign):
-            first, last = (server.client.xadd(KEYS.stream(TASK), {"f": b"row"}) for _ in range(2))
-            server.client.hset(KEYS("backlog"), TASK, 5)
+            first, last = (client.xadd(KEYS.stream(TASK), {"f": b"row"}) for _ in range(2))
+            client.hset(KEYS("backlog"), TASK, 5)
             foreign.trim([Trim(TASK, START.entry, first.decode(), size, first.decode())])
-            assert server.client.hget(KEYS("backlog"), TASK) == b"%d" % (5 - size)
-            assert server.client.hget(KEYS("passed"), TASK) == first
+            assert client.hget(KEYS("backlog"), TASK) == b"%d" % (5 - size)
+            assert client.hget(KEYS("passed"), TASK) == first
             foreign.trim([Trim(TASK, first.decode(), last.decode(), 0, last.decode())])
-            assert [entry for entry, _ in server.client.xrange(KEYS.stream(TASK))] == [last]
+            assert [entry for entry, _ in client.xrange(KEYS.stream(TASK))] == [last]
