@@ -363,6 +363,7 @@ class SubmissionSettings(Settings):
     from_checkpoint: Annotated[str | None, "topology.from.checkpoint"]
     store: Annotated[str | None, "topology.redis.store"]
     cells: Annotated[int, "topology.cells"]
+    durability: Annotated[str, "topology.cells.durability"]
 
 
 @dataclass(frozen=True, slots=True)

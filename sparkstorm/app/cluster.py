@@ -65,6 +65,7 @@ from sparkstorm.stores.addresses import check_addresses, connection_path, not_co
 from sparkstorm.stores.connection import signing_key
 from sparkstorm.supervisor.slot_main import main_by_ticket
 from sparkstorm.transport.connection import Link
+from sparkstorm.transport.durability import require_durable
 
 SLOT_DAEMON = "sparkstorm.app.spark_daemon"
 _LOG = logging.getLogger(__name__)
@@ -268,6 +269,9 @@ class Cluster:
             retirement=RedisRetirement(at.redis, patience_s),
             home=at.redis.name,
             other_stores={each.name: RedisRetirement(each, patience_s) for each in at.other_redis},
+            require_durable=lambda durability, names: require_durable(
+                durability, [each for each in at.stores.all() if each.name in names]
+            ),
             listeners=self.listeners,
         )
         nimbus = Nimbus(

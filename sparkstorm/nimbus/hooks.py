@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -115,6 +115,10 @@ def _never(_leader: NimbusInfo) -> bool:
     return False
 
 
+def _all_are_durable(_durability: str, _stores: Sequence[str]) -> None:
+    pass
+
+
 @dataclass(slots=True)
 class NimbusHooks:
     """Hooks of one Nimbus; the fields may be set until it takes its first turn, `listeners` and
@@ -136,6 +140,10 @@ class NimbusHooks:
     home: str = ""
     other_stores: Mapping[str, TopologyRetirement] = field(default_factory=dict)
     """Of the other stores by name, in the order of sparkstorm.redis.urls."""
+    require_durable: Callable[[str, Sequence[str]], None] = _all_are_durable
+    """Called with `topology.cells.durability` and the names of a topology's stores; raises
+    InvalidConfigError for one that cannot keep that, StoreUnavailableError for one that is away.
+    """
     listeners: list[TopologyActionListener] = field(default_factory=list)
 
     @property
@@ -154,6 +162,13 @@ class NimbusHooks:
         if name not in self.other_stores:
             raise unknown_store(topology_id, name, self.store_names)
         return _OneOfSeveral(self.other_stores[name])
+
+    def check_durable(self, durability: str, stores: Sequence[str]) -> None:
+        """Raise InvalidConfigError for a store that cannot keep what `topology.cells.durability`
+        says; OneStoreAwayError for one that cannot be asked.
+        """
+        with _said_apart():
+            self.require_durable(durability, [each or self.home for each in stores])
 
     def all_stores(self) -> list[TopologyRetirement]:
         """Return the retirement of every store."""

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from sparkstorm.cluster.nimbus_state import Deploy
 from sparkstorm.cluster.request_checks import checked_rebalance
@@ -145,6 +146,9 @@ class RequestVerbs:
             options = self._options(request, base)
             self._check_codes(base, options, reading)
             self._check_sizes(base, options)
+            if options.conf:
+                new = self._settings(base, options.conf)
+                self._check_durable(new.durability, base.stores)
         if request.kind in KINDS:
             outline = self._new_outline(request)
             self._check_kept(request, base)
@@ -262,7 +266,7 @@ class RequestVerbs:
         settings = self._settings(base)
         sizes = base.executors_by_component
         check_cells(base.name, settings.cells, outline.component_by_task, sizes, base.num_workers)
-        return choose_stores(
+        stores = choose_stores(
             base.name,
             settings.cells,
             settings.store,
@@ -270,11 +274,21 @@ class RequestVerbs:
             reading.bases.values(),
             reading.snapshot.supervisors.values(),
         )
+        self._check_durable(settings.durability, stores)
+        return stores
 
-    def _settings(self, base: TopologyBase) -> SubmissionSettings:
-        return SubmissionSettings.of(
-            {**self._parts.conf, **self._parts.reader.topology_conf(base.conf_key)}
-        )
+    def _check_durable(self, durability: str, stores: Sequence[str]) -> None:
+        """Refuse a durability that one of a cut topology's stores cannot keep: its workers would
+        never start.
+        """
+        if len(stores) > 1 and durability != "process":
+            self._parts.hooks.check_durable(durability, stores)
+
+    def _settings(
+        self, base: TopologyBase, change: Mapping[str, Any] | None = None
+    ) -> SubmissionSettings:
+        own = self._parts.reader.topology_conf(base.conf_key)
+        return SubmissionSettings.of({**self._parts.conf, **own, **(change or {})})
 
     def _check_kept(self, request: Request, running: TopologyBase) -> None:
         """Refuse new code whose configuration names other stores than those of the topology that
@@ -284,6 +298,7 @@ class RequestVerbs:
             new = self._settings(request.base)
             home = self._parts.hooks.home
             check_kept(running.name, new.store, running.stores, home, new.cells)
+            self._check_durable(new.durability, running.stores)
 
     def _outline(self, request: Request) -> TopologyOutline:
         """Read the outline that the client stored, and check it against the base; all blobs must be

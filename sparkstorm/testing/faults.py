@@ -90,7 +90,11 @@ FAIL_OVER = Kind("STORE_FAILS_OVER", Trigger.TIME, 6, 800)
 """Fault that durability `replica` alone takes: a store's replica is behind for so long, and is
 promoted then. It is drawn where it is named.
 """
-KIND_BY_NAME = {kind.name: kind for kind in (*KINDS, *STORE_KINDS, FAIL_OVER)}
+POWER_CUT = Kind("STORE_LOSES_POWER", Trigger.TIME, 6, 1_000)
+"""Fault that durability `disk` alone takes: a store comes back with what it had synced, which is
+all that it answered, or what it had so long before. It is drawn where it is named.
+"""
+KIND_BY_NAME = {kind.name: kind for kind in (*KINDS, *STORE_KINDS, FAIL_OVER, POWER_CUT)}
 
 
 @dataclass(frozen=True, slots=True)

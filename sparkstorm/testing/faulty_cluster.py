@@ -456,6 +456,16 @@ class FaultyCluster(LocalCluster):
         self.after(fault.size, promote)
         return plane.name
 
+    def _store_loses_power(self, fault: Fault) -> str:
+        """Let a store come back with what it had synced: all that it answered, or what it had a
+        while before.
+        """
+        plane = self._pick_store(fault)
+        if plane.is_synced:
+            return self._store_restarts(fault)
+        self._restore_later(fault.size, of=plane.own())
+        return plane.name
+
     def _redis_goes_back(self, fault: Fault) -> str:
         self._restore_later(fault.size)
         return ""
@@ -476,11 +486,12 @@ class FaultyCluster(LocalCluster):
         self.wake_workers()
         return ""
 
-    def _restore_later(self, *times_ms: int) -> None:
-        """Put the data of all topologies back to those of now, once for each of these times from
-        now.
+    def _restore_later(self, *times_ms: int, of: Sequence[TopologyData] | None = None) -> None:
+        """Put these data, those of all topologies unless given, back to those of now, once for each
+        of these times from now.
         """
-        kept = [(data, data.store.checkpoint()) for data in self.data_plane.all()]
+        behind = self.data_plane.all() if of is None else of
+        kept = [(data, data.store.checkpoint()) for data in behind]
 
         def go_back() -> None:
             for data, checkpoint in kept:

@@ -353,17 +353,17 @@ class InProcessWorker:
         if not self._others:
             return own
         foreign = {cell: self._foreign(cell, *other) for cell, other in self._others.items()}
-        stored = LocalReplica(self.data.store) if self._is_replicated else None
+        stored = LocalReplica(self.data.store) if self._durability == "replica" else None
         self._cells = CellsTransport(self.data.id, own, foreign, self.clock.now_ms, stored)
         return self._cells
 
     @property
-    def _is_replicated(self) -> bool:
-        return self.spec is not None and WorkerSettings.of(self.spec.conf).durability == "replica"
+    def _durability(self) -> str:
+        return "" if self.spec is None else WorkerSettings.of(self.spec.conf).durability
 
     def _foreign(self, cell: int, store: str, data: TopologyData) -> SimForeign:
         is_away = lambda: not self._around.reaches(self.place, store)  # noqa: E731 - short, and used once
-        return SimForeign(data.store, cell, is_away, self.clock, data.arrivals, self._is_replicated)
+        return SimForeign(data.store, cell, is_away, self.clock, data.arrivals, self._durability)
 
     def _plan(self, spec: WorkerSpec) -> WorkerPlan:
         """The plan of a real worker, save that values are checked at every emit, as on the way to

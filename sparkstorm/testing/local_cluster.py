@@ -160,7 +160,11 @@ class LocalCluster:
         state = StormState(store, KEY)
         data = self.data_plane
         hooks = NimbusHooks(
-            wake=self._wake_nimbus, retirement=data, home=data.name, other_stores=data.others
+            wake=self._wake_nimbus,
+            retirement=data,
+            home=data.name,
+            other_stores=data.others,
+            require_durable=data.require_durable,
         )
         blobs = BlobStore(state, self.bytes_store, KEY)
         self.nimbus = Nimbus(state, blobs, chosen_scheduler(self.conf), self.conf, "nimbus", hooks)

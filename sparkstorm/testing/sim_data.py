@@ -9,6 +9,7 @@ from typing import Any
 
 from sparkstorm.blobs.topology_code import open_topology
 from sparkstorm.cluster.storm_state import StormState
+from sparkstorm.errors import InvalidConfigError
 from sparkstorm.model.failure import Failure
 from sparkstorm.model.topology import Topology
 from sparkstorm.model.values.codec import Codec
@@ -23,9 +24,12 @@ Opened = tuple[Topology, Callable[[str], Any]]
 class TopologyData:
     """One topology's part of the simulated Redis."""
 
-    def __init__(self, topology_id: str, max_bytes: int | None = None) -> None:
+    def __init__(
+        self, topology_id: str, max_bytes: int | None = None, is_synced: bool = False
+    ) -> None:
         self.id = topology_id
         self.store = LocalStore(max_bytes, topology_id)
+        self.store.is_synced = is_synced
         self.arrivals = Arrivals(self.store)
         self.errors: list[Failure] = []
         self.failure: Exception | None = None  # of a worker, that another start would find again
@@ -45,6 +49,7 @@ class DataPlane:
     def __init__(self, max_bytes: int | None = None, name: str = "", *others: str) -> None:
         self.name = name
         self.away_ms = range(0)  # times at which the store does not answer
+        self.is_synced = False  # it syncs its file before it answers
         self.others = {each: DataPlane(max_bytes, each) for each in others}
         self._max_bytes = max_bytes
         self._by_id: dict[str, TopologyData] = {}
@@ -56,7 +61,9 @@ class DataPlane:
         """The data of a topology, empty at first."""
         found = self._by_id.get(topology_id)
         if found is None:
-            found = self._by_id[topology_id] = TopologyData(topology_id, self._max_bytes)
+            found = self._by_id[topology_id] = TopologyData(
+                topology_id, self._max_bytes, self.is_synced
+            )
             found.store.has_ended = topology_id in self._ended
         return found
 
@@ -86,6 +93,16 @@ class DataPlane:
     def planes(self) -> Sequence[DataPlane]:
         """Return the planes of all stores, the home store's first."""
         return (self, *self.others.values())
+
+    def require_durable(self, durability: str, stores: Sequence[str]) -> None:
+        """Refuse a store that does not sync its file before it answers where that is wanted; each
+        has a replica.
+        """
+        lax = [each for each in stores if durability == "disk" and not self.at(each).is_synced]
+        if lax:
+            raise InvalidConfigError(
+                f"topology.cells.durability is disk, and the store {lax[0]} has appendfsync everysec"
+            )
 
     def own(self) -> Sequence[TopologyData]:
         """The data of all topologies in this store."""

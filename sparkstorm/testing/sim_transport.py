@@ -132,9 +132,9 @@ class SimForeign(LocalForeign):
         is_away: Callable[[], bool],
         clock: WorkerClock,
         arrivals: Arrivals,
-        from_replica: bool = False,
+        durability: str,
     ) -> None:
-        super().__init__(store, cell, is_away, from_replica)
+        super().__init__(store, cell, is_away, durability)
         self._clock = clock
         self._arrivals = arrivals
 

@@ -19,7 +19,7 @@ from sparkstorm.model.requests import LogLevel, Request, RequestKind
 from sparkstorm.model.status import RebalanceOptions, TopologyStatus
 from sparkstorm.model.topology import Topology
 from sparkstorm.model.upgrade import UpgradeOptions, UpgradeState
-from sparkstorm.settings import DeliverySettings
+from sparkstorm.settings import DeliverySettings, WorkerSettings
 from sparkstorm.testing.components import FeederSpout, Nothing, TargetSink
 from sparkstorm.testing.faults import Fault, Scale
 from sparkstorm.testing.faulty_cluster import FaultyCluster
@@ -171,6 +171,9 @@ class Trial:
         self._chance = random.Random(seed)
         self._conf = {**_drawn_conf(self._chance), **subject.conf}
         self.cluster = FaultyCluster(seed, faults, {}, stores=subject.stores)
+        durability = WorkerSettings.of({**self.cluster.conf, **self._conf}).durability
+        for plane in self.cluster.data_plane.planes():
+            plane.is_synced = durability == "disk"  # which needs it
         topology = subject.make()
         self.feeders = {
             spout: FeederSpout(topology.components[spout].streams) for spout in subject.sources

@@ -73,6 +73,9 @@ class StoredCursors(Protocol):
     def foreign_cursors(self, tasks: Collection[int]) -> Mapping[tuple[int, int], Cursor]:
         """Return the cursors of these tasks by (cell, task); StoreUnavailableError."""
 
+    def close(self) -> None:
+        """Close the connection."""
+
 
 class ForeignStore(Protocol):
     """The store of another cell, as an owner reads it. No call waits for a store that is away."""
@@ -295,6 +298,7 @@ class CellsTransport:
     def close(self) -> None:
         """Close all connections."""
         self._own.close()
+        self._stored.close()
         for store in self._foreign.values():
             store.close()
 

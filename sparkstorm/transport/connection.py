@@ -241,6 +241,11 @@ def pack(*words: Any) -> Packed:
     return pack_words([*words])
 
 
+def pack_all(commands: Sequence[tuple[Any, ...]]) -> Packed:
+    """Return several commands as the parts to send."""
+    return [part for command in commands for part in pack(*command)]
+
+
 def pack_words(head: list[Any], commands: list[tuple[Any, ...]] | None = None) -> Packed:
     """Return the same for one request of these words and of these commands, each behind its
     length.
@@ -365,7 +370,7 @@ class Link:
         """Answers of commands that are not worth waiting for: StoreUnavailableError at the first
         trouble.
         """
-        packed = [part for command in commands for part in pack(*command)]
+        packed = pack_all(commands)
         try:
             answers = self._exchange(lambda: packed, len(commands))
         except LOST as error:
@@ -386,7 +391,7 @@ class Link:
         """Answers of commands that may be applied twice, in one round trip; the first error reply
         is raised.
         """
-        packed = [part for command in commands for part in pack(*command)]
+        packed = pack_all(commands)
         answers = self.insist(lambda: packed, len(commands))
         for answer in answers:
             if isinstance(answer, Exception):

@@ -3,8 +3,9 @@ is freed.
 
 Law: nothing here waits for a store that is away, since the owner's own cell goes on without it; and
 nothing is read on a connection before the server behind it has shown that it still has what was
-read before. With a replica it is the primary that shows it, and a replica of the primary's history
-that is read: it has what was read, or will have it. Only `trim` writes there, and only what may
+read before. With durability `replica` it is the primary that shows it, and a replica of the
+primary's history that is read: it has what was read, or will have it. With `disk` the server shows
+also that it syncs before it answers. Only `trim` writes there, and only what may
 come twice. The reading itself is that of an owner in its own store (transport/reading.py).
 """
 
@@ -18,10 +19,16 @@ from sparkstorm.errors import StoreFullError, StoreRolledBackError, StoreUnavail
 from sparkstorm.model.worker_spec import RedisAddress
 from sparkstorm.transport.base import Cursor, Entry
 from sparkstorm.transport.cells import Trim
-from sparkstorm.transport.connection import Link, Script, text
+from sparkstorm.transport.connection import Link, Script, pack, text
+from sparkstorm.transport.durability import (
+    ON_DISK,
+    ON_REPLICAS,
+    SETTINGS,
+    ReplicaBeside,
+    require_synced,
+)
 from sparkstorm.transport.keys import Keys
 from sparkstorm.transport.reading import Reading
-from sparkstorm.transport.replica import ReplicaBeside
 
 # A host that is gone answers nothing, and a worker that connects to it stands still for so long.
 # Half passes over servers that are busy; double doubles the pause.
@@ -36,12 +43,14 @@ class RedisForeign:
     """Reading of another cell's Redis, or of a replica of it."""
 
     def __init__(
-        self, address: RedisAddress, topology_id: str, cell: int, from_replica: bool = False
+        self, address: RedisAddress, topology_id: str, cell: int, durability: str = "process"
     ) -> None:
+        self._address = address
         self._keys = Keys(topology_id)
         self._cell = cell
         self._link = Link(address, 0.0, _wait_for_nothing, timeout_s=_CONNECT_S)
-        self._replica = ReplicaBeside(self._link, address) if from_replica else None
+        self._replica = ReplicaBeside(self._link, address) if durability == ON_REPLICAS else None
+        self._is_synced = durability == ON_DISK
         self._reading = Reading(self._replica or self._link, self._keys, _CONNECT_S)
         self._prove_script = Script("prove.lua", self._link)
         self._pass_script = Script("pass.lua", self._link)
@@ -51,7 +60,7 @@ class RedisForeign:
         self._retry_s = 0.0
 
     def begin(self, cursor_by_task: Mapping[int, Cursor]) -> Mapping[int, str]:
-        """Ask the server once, on a new connection."""
+        """Ask the server once, on a new connection; InvalidConfigError when it is not durable."""
         self._cursors = dict(cursor_by_task)
         self._reading.forget(list(cursor_by_task))
         self._reading.doubt()
@@ -145,6 +154,8 @@ class RedisForeign:
             answer: Sequence[bytes] = self._prove_script.call(self._keys.prefix, lambda: words)
             if answer[0] == b"OK" and self._replica is not None:
                 self._replica.find(_CONNECT_S)
+            if answer[0] == b"OK" and self._is_synced:
+                require_synced(self._link.insist(lambda: pack(*SETTINGS))[0], self._address)
         except (StoreUnavailableError, StoreFullError):
             self._note_away()
             return [b"AWAY"]

@@ -83,6 +83,8 @@ class LocalStore:
         self.has_ended = False  # the tombstone; no time takes it away
         # What its replica has, where that is behind.
         self.replica: LocalStore | None = None
+        # It syncs its file before it answers (`appendfsync always`); otherwise once a second.
+        self.is_synced = False
 
     def task(self, task: int) -> TaskKeys:
         """The keys of one task."""
@@ -113,7 +115,9 @@ class LocalStore:
         """Become empty but for the dead letters, for good."""
         letters = self.dead_letters
         so_far = self.letters_so_far
+        is_synced = self.is_synced
         self.__init__(self.max_bytes, self.topology_id)  # type: ignore[misc]
+        self.is_synced = is_synced
         self.dead_letters = letters
         self.letters_so_far = so_far
         self.has_ended = True
@@ -171,6 +175,9 @@ class LocalReplica:
     def foreign_cursors(self, tasks: Collection[int]) -> Mapping[tuple[int, int], Cursor]:
         """Return the cursors in other cells' streams that a fail-over would keep."""
         return foreign_cursors(self._store.durable, tasks)
+
+    def close(self) -> None:
+        """Do nothing: there is no connection to close."""
 
 
 def foreign_cursors(store: LocalStore, tasks: Collection[int]) -> Mapping[tuple[int, int], Cursor]:

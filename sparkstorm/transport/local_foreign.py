@@ -9,7 +9,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
-from sparkstorm.errors import MalformedFrameError, StoreRolledBackError, StoreUnavailableError
+from sparkstorm.errors import (
+    InvalidConfigError,
+    MalformedFrameError,
+    StoreRolledBackError,
+    StoreUnavailableError,
+)
 from sparkstorm.transport.base import START, Cursor, Entry, entry_order
 from sparkstorm.transport.cells import Trim
 from sparkstorm.transport.frames import MESSAGES, SETTLED, kind_of
@@ -27,12 +32,13 @@ class LocalForeign:
         store: LocalStore,
         cell: int,
         is_away: Callable[[], bool] = lambda: False,
-        from_replica: bool = False,
+        durability: str = "process",
     ) -> None:
         self._store = store
         self._cell = cell
         self._is_away = is_away
-        self._from_replica = from_replica
+        self._from_replica = durability == "replica"
+        self._needs_sync = durability == "disk"
         self._cursors: dict[int, Cursor] = {}
         self._brought: dict[int, deque[int]] = {}  # numbers read and not consumed
         self._restores: int | None = None  # of the store when it was last proven; None: in doubt
@@ -44,6 +50,7 @@ class LocalForeign:
         self._restores = None
         if self._is_unreadable:
             return {}
+        self._require_synced()
         # A replica that is behind has lost nothing: `poll` looks again.
         return {
             task: self._store.task(task).freed
@@ -130,6 +137,12 @@ class LocalForeign:
     def _source(self) -> LocalStore:
         return self._store.durable if self._from_replica else self._store
 
+    def _require_synced(self) -> None:
+        if self._needs_sync and not self._store.is_synced:
+            raise InvalidConfigError(
+                f"topology.cells.durability is disk, and the store of cell {self._cell} does not sync before it answers"
+            )
+
     def _is_lost(self, store: LocalStore, task: int, cursor: Cursor) -> bool:
         keys = store.task(task)
         if cursor.entry == keys.freed:
@@ -141,6 +154,7 @@ class LocalForeign:
         """Require what was read to be there still, and what was consumed up to the cursor's own
         entry.
         """
+        self._require_synced()
         for task, cursor in self._cursors.items():
             there = {n for n, _ in self._store.task(task).stream}
             if self._is_lost(self._store, task, cursor) or not there.issuperset(

@@ -29,10 +29,16 @@ from sparkstorm.model.worker_messages import Alive, ExitCode
 from sparkstorm.model.worker_spec import WorkerSpec
 from sparkstorm.settings import WorkerSettings
 from sparkstorm.transport.base import Transport
-from sparkstorm.transport.cells import CellsTransport
+from sparkstorm.transport.cells import CellsTransport, StoredCursors
+from sparkstorm.transport.durability import (
+    ON_DISK,
+    ON_REPLICAS,
+    ReplicaCursors,
+    SyncedCursors,
+    require_durable,
+)
 from sparkstorm.transport.foreign import RedisForeign
 from sparkstorm.transport.redis import RedisTransport
-from sparkstorm.transport.replica import ReplicaCursors, require_replicas
 from sparkstorm.worker.epoch import RandomIds
 from sparkstorm.worker.parts import WorkerParts
 from sparkstorm.worker.run import (
@@ -100,15 +106,18 @@ def open_transport(spec: WorkerSpec, on_wait: Callable[[str], None]) -> LoopTran
     if not spec.cells:
         return own
     durability = WorkerSettings.of(spec.conf).durability
-    is_replicated = durability == "replica"
-    if is_replicated:
-        require_replicas(spec.cells)
+    stored: StoredCursors | None = None
+    if durability == ON_REPLICAS:
+        require_durable(durability, spec.cells)
+        stored = ReplicaCursors(spec.redis, spec.topology_id)
+    elif durability == ON_DISK:
+        # Not all stores here: one that is away must not keep this cell from starting.
+        stored = SyncedCursors(spec.redis, spec.topology_id)
     foreign = {
-        cell: RedisForeign(address, spec.topology_id, cell, is_replicated)
+        cell: RedisForeign(address, spec.topology_id, cell, durability)
         for cell, address in enumerate(spec.cells)
         if cell != spec.cell
     }
-    stored = ReplicaCursors(spec.redis, spec.topology_id) if is_replicated else None
     return CellsTransport(spec.topology_id, own, foreign, lambda: 1000 * time.monotonic(), stored)
 
 

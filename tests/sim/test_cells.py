@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from sparkstorm.errors import SparkStormError
+from sparkstorm.model.status import RebalanceOptions
 from sparkstorm.model.tasks import cell_by_task
 from sparkstorm.testing import FeederSpout, LocalCluster, SimulationError, Subject, simulate
 from sparkstorm.testing.faults import STORE_KINDS
@@ -61,14 +62,46 @@ def test_other_topologies_over_two_stores(name: str, first: int) -> None:
     assert simulate(cut(2, name, 6), range(first, first + 20)).runs == 20
 
 
-def test_fail_overs_to_replicas_that_are_behind_lose_and_double_nothing() -> None:
-    """With durability `replica`; with `process` the trial finds what is doubled."""
-    kinds = ["STORE_FAILS_OVER", "STORE_AWAY", "KILL_WORKER"]
-    at = cut(2)
-    replicated = replace(at, conf={**at.conf, "topology.cells.durability": "replica"})
-    assert simulate(replicated, range(12), kinds=kinds).faults > 24
+@pytest.mark.parametrize("cells", [2, 3])
+@pytest.mark.parametrize(
+    ("durability", "fault"), [("replica", "STORE_FAILS_OVER"), ("disk", "STORE_LOSES_POWER")]
+)
+def test_what_a_durability_covers_loses_and_doubles_nothing(
+    durability: str, fault: str, cells: int
+) -> None:
+    """Fail-overs to replicas that are behind, and power cuts; with `process` the trial finds what
+    is doubled.
+    """
+    kinds = [fault, "STORE_AWAY", "KILL_WORKER"]
+    at = cut(cells)
+    durable = replace(at, conf={**at.conf, "topology.cells.durability": durability})
+    assert simulate(durable, range(12), kinds=kinds).faults > 24
     with pytest.raises(SimulationError):
         simulate(at, range(12), kinds=kinds)
+
+
+def test_a_durability_that_a_store_cannot_keep_is_refused_where_it_is_asked_for() -> None:
+    from sparkstorm.blobs.topology_code import pack_topology
+
+    topology = word_count(FeederSpout(["line"]))
+    conf = {"topology.workers": 4, "topology.cells": 2}
+    on_disk = {"topology.cells.durability": "disk"}
+    words = "the store far has appendfsync everysec"
+    with LocalCluster(stores=STORES[:2]) as cluster:
+        cluster.data_plane.is_synced = True
+        with pytest.raises(SparkStormError, match=words):
+            cluster.submit(topology, {**conf, **on_disk}, "one")
+        assert cluster.data_plane.stores_of("one") == []
+        cluster.submit(topology, conf, "one")
+        with pytest.raises(SparkStormError, match=words):
+            cluster.service.rebalance("one", RebalanceOptions(conf=on_disk), 0)
+        request = cluster.service.update_request(
+            "one", topology, {**conf, **on_disk}, pack_topology(topology)
+        )
+        with pytest.raises(SparkStormError, match=words):
+            cluster.service.carry_out(request)
+        cluster.data_plane.at("far").is_synced = True
+        cluster.service.rebalance("one", RebalanceOptions(conf=on_disk), 0)
 
 
 def after_one_store_went_back(seed: int, loss: str) -> tuple[int, int, set[str]]:

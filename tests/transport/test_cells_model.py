@@ -9,7 +9,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 
@@ -44,33 +44,30 @@ class Rules:
     frees_by_replicas: bool = False
 
 
+class Stores(Protocol):
+    """The stores of a history, and what its owners share."""
+
+    chance: random.Random
+    alarms: int
+
+    def open(self, cell: int) -> CellsTransport:
+        """Return the way of a new owner in a cell to all stores."""
+
+
 class Owner:
     """A worker with one task: it counts tuples that end here, and sends the others on."""
 
-    def __init__(self, history: History, cell: int, number: int) -> None:
+    def __init__(self, history: Stores, cell: int, number: int, tuples: int = TUPLES) -> None:
         self.history = history
         self.cell = cell
+        self.tuples = tuples
         self.task = 1 + cell * OWNERS + number
         self.token = 0
         self.start()
 
     def start(self) -> None:
         """Begin as a new process, which knows nothing."""
-        stores = self.history.stores
-        rules = self.history.rules
-        foreign = {
-            cell: rules.foreign(
-                store,
-                cell,
-                lambda cell=cell: cell in self.history.away,  # type: ignore[misc]
-                rules.reads_replicas,
-            )
-            for cell, store in enumerate(stores)
-            if cell != self.cell
-        }
-        own = LocalTransport(stores[self.cell])
-        stored = LocalReplica(stores[self.cell]) if rules.frees_by_replicas else None
-        self.transport = rules.transport("model", own, foreign, lambda: self.history.now_ms, stored)
+        self.transport = self.history.open(self.cell)
         self.token += 1
         self.claim()
 
@@ -126,7 +123,7 @@ class Owner:
                 size = commit.foreign[at].drained_bytes if at in commit.foreign else 0
                 commit.foreign[at] = Passed(Cursor(entry.id, 0), size + len(entry.data))
         for _ in range(chance.randint(0, 2)):
-            if self.position < TUPLES:
+            if self.position < self.tuples:
                 commit.journal.append((self.task, b"p"))
                 going.append(b"%d.%d:%d" % (self.task, self.position, chance.randint(0, 4)))
                 self.position += 1
@@ -148,6 +145,23 @@ class History:
         self.owners = [
             Owner(self, cell, number) for cell in range(CELLS) for number in range(OWNERS)
         ]
+
+    def open(self, cell: int) -> CellsTransport:
+        """Return the way of a new owner in a cell to all stores."""
+        rules = self.rules
+        foreign = {
+            each: rules.foreign(
+                store,
+                each,
+                lambda each=each: each in self.away,  # type: ignore[misc]
+                "replica" if rules.reads_replicas else "process",
+            )
+            for each, store in enumerate(self.stores)
+            if each != cell
+        }
+        own = LocalTransport(self.stores[cell])
+        stored = LocalReplica(self.stores[cell]) if rules.frees_by_replicas else None
+        return rules.transport("model", own, foreign, lambda: self.now_ms, stored)
 
     def run(self) -> None:
         """Run under faults, then until everything has arrived."""
@@ -293,6 +307,9 @@ class Stored:
 
     def foreign_cursors(self, tasks: Any) -> Any:
         return self.cursors
+
+    def close(self) -> None:
+        pass
 
 
 class CursorLater(CellsTransport):

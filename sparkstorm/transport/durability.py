@@ -1,6 +1,13 @@
-"""Replicas of a store: the data that a fail-over keeps.
+"""Durability of cells: the data of a store that owners in other cells may see, or free by.
 
-Law: with durability `replica` an owner reads the stores of other cells from replicas, and frees
+Law of `disk`: each store of the topology syncs its append-only file before it answers
+(`appendfsync always`). So whatever an owner has read, its own cursors included, is on disk, and
+reads go to the primary as with `process`. The settings are asked for on each connection to another
+store before anything is read there, and together with the cursors that others may free by. Left
+out: reading up to the last WAITAOF answer, which delays each hop by up to a second where the store
+syncs once a second, and is unknown to Redis before 7.2.
+
+Law of `replica`: an owner reads the stores of other cells from replicas, and frees
 there what its own cursors have passed in a replica of its own store. So nothing that another cell
 has seen is lost when a replica is promoted, and commits wait for no replica. A replica counts only
 while it follows the server that the owner is connected to: both name the same history
@@ -30,25 +37,110 @@ from sparkstorm.transport.connection import (
     Link,
     open_connection,
     pack,
+    pack_all,
     receive,
     send,
     text,
+    translated,
 )
 from sparkstorm.transport.keys import Keys, read_foreign
 
 DURABILITY = "topology.cells.durability"
+ON_DISK = "disk"
+ON_REPLICAS = "replica"
+SETTINGS = ("CONFIG", "GET", "*append*")
+"""Command whose answer `require_synced` checks: one pattern, since several are new in Redis 7."""
+# While a script of another client runs for long, fsync waits with everything else; a rewrite of the
+# file is no reason to leave it out.
+_SYNCED = {"appendonly": "yes", "appendfsync": "always", "no-appendfsync-on-rewrite": "no"}
 # What is not freed costs memory in other cells' stores and nothing else. Half asks the Sentinels
 # twice as often while there is no replica; with double it takes so much longer to notice one.
 _RETRY_S = 2.0
+# Of a check before a topology begins: the other requests of Nimbus wait meanwhile. Half refuses
+# submissions over stores that are busy, double doubles the wait for a host that is gone.
+_CHECK_S = 1.0
 
 
-def require_replicas(stores: Sequence[RedisAddress]) -> None:
-    """InvalidConfigError names a store that can have no replica here: no Sentinel watches it."""
-    if alone := next((each for each in stores if not each.master), None):
+def require_durable(durability: str, stores: Sequence[RedisAddress]) -> None:
+    """InvalidConfigError names the first of these stores that cannot keep what `durability` says;
+    StoreUnavailableError one that would have to be asked and does not answer.
+    """
+    for each in stores:
+        if durability == ON_REPLICAS and not each.master:
+            raise InvalidConfigError(
+                f"{DURABILITY} is replica, and the store {_name(each)} has no Sentinels, which alone know replicas: "
+                "give redis+sentinel:// for each store of the topology, or leave the key at process"
+            )
+        if durability == ON_DISK:
+            with contextlib.closing(_patient_for_nothing(each, _CHECK_S)) as link:
+                require_synced(link.insist(lambda: pack(*SETTINGS))[0], each)
+
+
+def require_synced(answer: Any, store: RedisAddress) -> None:
+    """InvalidConfigError unless a server's answer to SETTINGS says that it syncs before it
+    answers.
+    """
+    where = f"{DURABILITY} is disk, and the store {_name(store)}"
+    or_process = "or leave the key at process"
+    if isinstance(answer, Exception):
         raise InvalidConfigError(
-            f"{DURABILITY} is replica, and the store {alone.name or alone.place} has no Sentinels, which alone know replicas: "
-            "give redis+sentinel:// for each store of the topology, or leave the key at process"
+            f"{where} does not say whether it syncs before it answers ({answer}): allow the user of sparkstorm.redis.url "
+            f"the command (+config|get), {or_process}; where CONFIG is forbidden for good there is no disk"
         )
+    pairs = list(map(text, answer or ()))
+    there = dict(zip(pairs[::2], pairs[1::2], strict=False))
+    for name, wanted in _SYNCED.items():
+        if (found := there.get(name, "hidden")) != wanted:
+            raise InvalidConfigError(
+                f"{where} has {name} {found}, so a power cut takes back what others have read: set {name} {wanted} there "
+                f"(CONFIG SET {name} {wanted}, then CONFIG REWRITE), {or_process}"
+            )
+
+
+def _name(store: RedisAddress) -> str:
+    return store.name or store.place
+
+
+def _patient_for_nothing(store: RedisAddress, timeout_s: float) -> Link:
+    # Nothing is written: no rewrite of the file is to be waited for.
+    return Link(store, 0.0, may_write=False, timeout_s=timeout_s)
+
+
+class SyncedCursors:
+    """An owner's cursors in other cells' streams, from a server that syncs before it answers."""
+
+    def __init__(self, address: RedisAddress, topology_id: str, timeout_s: float = 1.0) -> None:
+        self._address = address
+        self._keys = Keys(topology_id)
+        self._link = _patient_for_nothing(address, timeout_s)
+
+    def foreign_cursors(self, tasks: Collection[int]) -> Mapping[tuple[int, int], Cursor]:
+        """Return the cursors of these tasks, asked for once; InvalidConfigError when the server does
+        not sync.
+        """
+        names = [self._keys("foreign", task) for task in tasks]
+        packed = pack_all([*(("HGETALL", name) for name in names), SETTINGS])
+        # On one connection: it is the server of the cursors that says how it syncs.
+        *answers, settings = self._link.insist(lambda: packed, len(names) + 1)
+        require_synced(settings, self._address)
+        return _cursors_of(tasks, names, answers)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._link.close()
+
+
+def _cursors_of(
+    tasks: Collection[int], names: Sequence[str], answers: Sequence[Any]
+) -> Mapping[tuple[int, int], Cursor]:
+    for answer in answers:
+        if isinstance(answer, Exception):
+            raise translated(answer) from answer
+    return {
+        (cell, task): cursor
+        for task, name, pairs in zip(tasks, names, answers, strict=True)
+        for cell, cursor in read_foreign(pairs, name).items()
+    }
 
 
 class ReplicaBeside:
@@ -101,11 +193,7 @@ class ReplicaCursors:
         """Return the cursors of these tasks, asked for once."""
         names = [self._keys("foreign", task) for task in tasks]
         answers = self._ask([("HGETALL", name) for name in names])
-        return {
-            (cell, task): cursor
-            for task, name, pairs in zip(tasks, names, answers, strict=True)
-            for cell, cursor in read_foreign(pairs, name).items()
-        }
+        return _cursors_of(tasks, names, answers)
 
     def _ask(self, commands: list[tuple[str, str]]) -> list[Any]:
         if self._connection is None and time.monotonic() < self._due_s:
@@ -115,8 +203,7 @@ class ReplicaCursors:
             if self._connection is None:
                 self._connection = self._open()
             # The role behind the answers: it was a replica when it gave them.
-            packed = [part for each in [*commands, ("ROLE",)] for part in pack(*each)]
-            send(self._connection, packed)
+            send(self._connection, pack_all([*commands, ("ROLE",)]))
             *answers, role = [receive(self._connection) for _ in range(len(commands) + 1)]
             for answer in (*answers, role):
                 if isinstance(answer, Exception):

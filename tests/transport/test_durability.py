@@ -1,5 +1,6 @@
-"""Reading of another cell's store from a real replica: only what the replica has, and only while it
-follows the primary that the owner knows.
+"""Reading of another cell's store as each durability has it. From a real replica: only what the
+replica has, and only while it follows the primary that the owner knows. From a real store that
+syncs before it answers, and from no other.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from sparkstorm.embedded import RedisServer
 from sparkstorm.errors import InvalidConfigError, StoreUnavailableError
 from sparkstorm.model.worker_spec import RedisAddress
 from sparkstorm.transport.base import START, Cursor
+from sparkstorm.transport.durability import ReplicaCursors, SyncedCursors, require_durable
 from sparkstorm.transport.foreign import RedisForeign
 from sparkstorm.transport.keys import Keys
-from sparkstorm.transport.replica import ReplicaCursors, require_replicas
 from tests.sim.watched_redis import WatchedRedis, until
 
 pytestmark = pytest.mark.system
@@ -36,8 +38,8 @@ def watched(tmp_path: Path) -> Iterator[WatchedRedis]:
 class Reader:
     """A reading of a task's stream, and what it has found."""
 
-    def __init__(self, address: RedisAddress, from_replica: bool) -> None:
-        self.foreign = RedisForeign(address, TOPOLOGY, 1, from_replica)
+    def __init__(self, address: RedisAddress, durability: str) -> None:
+        self.foreign = RedisForeign(address, TOPOLOGY, 1, durability)
         assert not self.foreign.begin({TASK: START})
         self.at = START.entry
         self.found: list[bytes] = []
@@ -68,7 +70,7 @@ def test_entries_are_read_once_a_replica_of_the_same_history_has_them(
 ) -> None:
     primary = watched.primary()
     replica = watched.other(primary)
-    reader, other = (Reader(watched.address, from_replica) for from_replica in (True, False))
+    reader, other = (Reader(watched.address, each) for each in ("replica", "process"))
     with contextlib.closing(reader.foreign), contextlib.closing(other.foreign):
         add(watched, b"one")
         until(lambda: reader.has_read(b"one") and other.has_read(b"one"), "nothing is read")
@@ -115,7 +117,70 @@ def test_cursors_are_those_of_a_replica(watched: WatchedRedis) -> None:
 
 
 def test_a_store_without_sentinels_is_refused_by_its_name(watched: WatchedRedis) -> None:
-    require_replicas([watched.address])
+    require_durable("replica", [watched.address])
     alone = replace(watched.address, master="", name="far")
     with pytest.raises(InvalidConfigError, match="the store far has no Sentinels"):
-        require_replicas([watched.address, alone])
+        require_durable("replica", [watched.address, alone])
+
+
+@pytest.fixture
+def synced(redis_server: RedisServer) -> Iterator[RedisAddress]:
+    """A store that syncs before it answers."""
+    with redis_server.client() as client:
+        before = client.config_get("appendfsync")
+        client.config_set("appendfsync", "always")
+        yield replace(redis_server.address, name="far")
+        client.config_set("appendfsync", before["appendfsync"])
+        client.config_set("no-appendfsync-on-rewrite", "no")
+        client.delete(KEYS("foreign", TASK))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("appendfsync", "everysec"), ("no-appendfsync-on-rewrite", "yes")]
+)
+def test_a_store_that_may_answer_before_it_syncs_is_refused_for_disk(
+    redis_server: RedisServer, synced: RedisAddress, name: str, value: str
+) -> None:
+    cursors = SyncedCursors(synced, TOPOLOGY)
+    foreign = RedisForeign(synced, TOPOLOGY, 1, "disk")
+    with (
+        contextlib.closing(cursors),
+        contextlib.closing(foreign),
+        redis_server.client() as client,
+    ):
+        require_durable("disk", [synced])
+        client.hset(KEYS("foreign", TASK), "1", "5-0 2")
+        assert cursors.foreign_cursors([TASK]) == {(1, TASK): Cursor("5-0", 2)}
+        assert not foreign.begin({TASK: START})
+        client.config_set(name, value)
+        words = f"is disk, and the store far has {name} {value}.*CONFIG SET {name} "
+        with pytest.raises(InvalidConfigError, match=words):
+            require_durable("disk", [synced])
+        with pytest.raises(InvalidConfigError, match=words):
+            cursors.foreign_cursors([TASK])
+
+        def is_refused() -> bool:
+            # away at first, while the server's file is rewritten once
+            foreign.begin({TASK: START})
+            return False
+
+        with pytest.raises(InvalidConfigError, match=words):
+            until(is_refused, "it is read")
+
+
+def test_a_store_that_does_not_tell_its_settings_is_refused_for_disk(
+    redis_server: RedisServer, synced: RedisAddress
+) -> None:
+    """As at providers that forbid CONFIG."""
+    with redis_server.client() as client:
+        client.acl_setuser(
+            "narrow", enabled=True, passwords=["+pass"], commands=["+@all", "-config"]
+        )
+        try:
+            at = replace(synced, user="narrow", password="pass")
+            with pytest.raises(InvalidConfigError, match=r"store far does not say .*\+config\|get"):
+                require_durable("disk", [at])
+        finally:
+            client.acl_deluser("narrow")
+    with pytest.raises(StoreUnavailableError):
+        require_durable("disk", [replace(synced, port=1)])
