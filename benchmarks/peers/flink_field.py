@@ -17,11 +17,7 @@ from pyflink.common.watermark_strategy import TimestampAssigner
 from pyflink.datastream import RuntimeExecutionMode, StreamExecutionEnvironment
 from pyflink.datastream.connectors.file_system import FileSource, StreamFormat
 from pyflink.datastream.functions import AggregateFunction, ProcessWindowFunction
-from pyflink.datastream.window import (
-    SlidingEventTimeWindows,
-    Time,
-    TumblingEventTimeWindows,
-)
+from pyflink.datastream.window import Time, TumblingEventTimeWindows
 from pyflink.java_gateway import get_gateway
 from pyflink.table import EnvironmentSettings, TableEnvironment
 
@@ -120,17 +116,10 @@ def _best(one, other):
 
 
 class OfWindow(ProcessWindowFunction):
-    """Makes the window's last millisecond the key of what was found in it, or puts a count beside
-    its auction first.
-    """
-
-    def __init__(self, counts):
-        self._counts = counts
+    """Makes the window's last millisecond the key of what was found in it."""
 
     def process(self, key, context, elements):
-        last_ms = context.window().end - 1
-        found = next(iter(elements))
-        yield (last_ms, found, [(key,)]) if self._counts else (last_ms, *found[1:])
+        yield context.window().end - 1, *next(iter(elements))[1:]
 
 
 class BidTime(TimestampAssigner):
@@ -140,25 +129,16 @@ class BidTime(TimestampAssigner):
         return value[3]
 
 
-def _windows_of_bids(case, bids):
+def _highest(bids):
     strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(BidTime())
     timed = bids.assign_timestamps_and_watermarks(strategy)
-    if case == "nexmark q5":
-        window = SlidingEventTimeWindows.of(Time.seconds(10), Time.seconds(2))
-        keyed = timed.key_by(lambda row: row[0]).window(window)
-        found = keyed.aggregate(Number(), OfWindow(True))
-    else:
-        # by halves first: one key would leave a slot idle
-        halves = timed.key_by(lambda row: row[1] % 2).window(
-            TumblingEventTimeWindows.of(Time.seconds(10))
-        )
-        found = halves.aggregate(Highest(), OfWindow(False))
-    whole = found.key_by(lambda each: each[0]).reduce(_best)
-    return whole.flat_map(
-        lambda each: [
-            (*row, each[0]) if case == "nexmark q7" else (*row, each[1], each[0]) for row in each[2]
-        ]
+    # by halves first: one key would leave a slot idle
+    halves = timed.key_by(lambda row: row[1] % 2).window(
+        TumblingEventTimeWindows.of(Time.seconds(10))
     )
+    found = halves.aggregate(Highest(), OfWindow())
+    whole = found.key_by(lambda each: each[0]).reduce(_best)
+    return whole.flat_map(lambda each: [(*row, each[0]) for row in each[2]])
 
 
 class Highest(AggregateFunction):
@@ -184,8 +164,8 @@ def _over_bids(case, lines):
         auction, bidder, price, _, _, time, extra = line.split(",")
         return int(auction), int(bidder), int(price), int(time), extra
 
-    if case in ("nexmark q5", "nexmark q7"):
-        return _windows_of_bids(case, lines.map(bid))
+    if case == "nexmark q7":
+        return _highest(lines.map(bid))
     if case == "nexmark q2":
         return (
             lines.map(bid).filter(lambda row: row[0] % 123 == 0).map(lambda row: (row[0], row[2]))
@@ -211,7 +191,7 @@ def in_datastream(case, folder):
     # As a batch a keyed reduce or count gives its last value alone; a stream would give one per row
     env.set_runtime_mode(RuntimeExecutionMode.BATCH)
     stream = "bid" if case.startswith("nexmark") else "text"
-    is_windowed = case in ("nexmark q5", "nexmark q7", "yahoo")
+    is_windowed = case in ("nexmark q7", "yahoo")
     path = f"{folder}/whole/{stream}" if is_windowed else f"{folder}/{stream}"
     source = FileSource.for_record_stream_format(StreamFormat.text_line_format(), path).build()
     lines = env.from_source(source, WatermarkStrategy.no_watermarks(), "lines")
