@@ -52,9 +52,9 @@ Packed = Sequence[bytes]
 # trying would look as if it waited for Redis.
 _REFUSED = (AuthenticationError, AuthorizationError)
 # codes of replies that a little patience may mend; inside a script's error they are anywhere in the
-# text codes of a server that is no primary, or not yet one again: the next try asks anew where the
-# primary is
-_ELSEWHERE = ("READONLY", "MASTERDOWN", "LOADING", "UNBLOCKED")
+# text codes of a server that is no primary, not yet one again, or cut from its replicas, which may
+# have another by now: the next try asks anew where the primary is
+_ELSEWHERE = ("READONLY", "MASTERDOWN", "LOADING", "UNBLOCKED", "NOREPLICAS")
 _PASSING = ("LOADING", "BUSY ", "TRYAGAIN", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "NOREPLICAS")
 MISCONF = "MISCONF"  # the code of Redis for a server that cannot write its files
 _MEND_BY_CODE = {
@@ -74,6 +74,10 @@ _LARGE_WORD = 16 << 10
 # Parts up to this size are joined, because each system call may wake the server: a commit and the
 # read that travels with it would be two wakes. Above it the copy costs more than that.
 _SENT_AT_ONCE = 64 << 10
+# Between two looks of a link that only asks, whether a store has another primary by now. Half would
+# ask the Sentinels twice as often; double would show what a primary that was cut off had for ten
+# seconds.
+CHECK_S = 5.0
 # Of an answer at once: entries are up to twice as large.
 _READ_BYTES = 256 << 10
 
@@ -283,7 +287,8 @@ class Link:
     sent twice.
 
     `on_wait` is called with the problem before every new try. Only a link that may write has the
-    append-only file rewritten.
+    append-only file rewritten. `check_s`: how often a question asks the Sentinels first whether the
+    server is still the primary.
     """
 
     def __init__(
@@ -293,8 +298,11 @@ class Link:
         on_wait: Callable[[str], None] = lambda _: None,
         may_write: bool = True,
         timeout_s: float = 10.0,
+        check_s: float = CHECK_S,
     ) -> None:
         self._address = address
+        self._check_s = check_s
+        self._check_due_s = 0.0
         self._timeout_s = timeout_s
         self._patience_s = patience_s
         self._on_wait = on_wait
@@ -310,6 +318,23 @@ class Link:
         if self._connection is not None:
             self._connection.disconnect()  # type: ignore[no-untyped-call]
             self._connection = None
+
+    def leave_if_moved(self) -> bool:
+        """Close the connection where the Sentinels name another primary by now; return whether.
+
+        A primary that is cut from its replicas and the Sentinels answers reads for ever, with what
+        it had. Sentinels that do not answer change nothing.
+        """
+        if self._connection is None or not self._address.master:
+            return False
+        try:
+            place = _primary_of(self._address)
+        except StoreUnavailableError:
+            return False
+        if place == (self._connection.host, self._connection.port):
+            return False
+        self.close()
+        return True
 
     @property
     def is_open(self) -> bool:
@@ -370,6 +395,7 @@ class Link:
         """Answers of commands that are not worth waiting for: StoreUnavailableError at the first
         trouble.
         """
+        self._check()
         packed = pack_all(commands)
         try:
             answers = self._exchange(lambda: packed, len(commands))
@@ -391,12 +417,19 @@ class Link:
         """Answers of commands that may be applied twice, in one round trip; the first error reply
         is raised.
         """
+        self._check()
         packed = pack_all(commands)
         answers = self.insist(lambda: packed, len(commands))
         for answer in answers:
             if isinstance(answer, Exception):
                 raise translated(answer) from answer
         return answers
+
+    def _check(self) -> None:
+        """Leave a server that is no longer the primary, if it is time to ask."""
+        if self._address.master and time.monotonic() > self._check_due_s:
+            self._check_due_s = time.monotonic() + self._check_s
+            self.leave_if_moved()
 
     def _exchange(self, make: Callable[[], Packed], replies: int) -> list[Any]:
         try:
@@ -506,8 +539,8 @@ def _is_passing(answer: Any) -> bool:
 
 
 def is_elsewhere(answer: Exception) -> bool:
-    """Return whether a server answers that it is not the primary, or has not its data yet: its
-    connection is of no more use.
+    """Return whether a server answers that it is not the primary, has not its data yet, or has lost
+    its replicas: another may be the primary, and its connection is of no more use.
     """
     return isinstance(answer, ReadOnlyError) or any(code in str(answer) for code in _ELSEWHERE)
 

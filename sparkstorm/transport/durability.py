@@ -53,6 +53,9 @@ SETTINGS = ("CONFIG", "GET", "*append*")
 # While a script of another client runs for long, fsync waits with everything else; a rewrite of the
 # file is no reason to leave it out.
 _SYNCED = {"appendonly": "yes", "appendfsync": "always", "no-appendfsync-on-rewrite": "no"}
+# A host that is gone answers nothing, and a worker that connects to it stands still for so long.
+# Half passes over servers that are busy; double doubles the pause.
+CONNECT_S = 1.0
 # What is not freed costs memory in other cells' stores and nothing else. Half asks the Sentinels
 # twice as often while there is no replica; with double it takes so much longer to notice one.
 _RETRY_S = 2.0
@@ -150,6 +153,7 @@ class ReplicaBeside:
         self._link = link
         self._address = address
         self._found: Connection | None = None  # for the next reading
+        self._place = ("", 0)  # of the replica that was found last
 
     @property
     def number(self) -> int:
@@ -164,6 +168,7 @@ class ReplicaBeside:
         if self._link.number != number:
             raise StoreUnavailableError(f"Redis at {self._address.place} was connected to anew")
         self._found = open_replica(self._address, _history(said), timeout_s)
+        self._place = (self._found.host, self._found.port)
 
     def open_beside(self, timeout_s: float) -> Connection:
         """Return the connection that was found; StoreUnavailableError when there is none."""
@@ -171,6 +176,18 @@ class ReplicaBeside:
         if found is None:
             raise StoreUnavailableError(f"no replica of {self._address.place} was looked for")
         return found
+
+    def leave_if_moved(self) -> bool:
+        """Close the link's connection where there is another primary; return whether that is so, or
+        another replica is to be read: one that has lost its primary answers for ever.
+        """
+        was = self._place
+        if self._link.leave_if_moved():
+            return True
+        with contextlib.suppress(StoreUnavailableError):
+            self.find(CONNECT_S)
+        self.close()
+        return self._place != was
 
     def close(self) -> None:
         """Close a connection that no reading has taken."""

@@ -21,6 +21,7 @@ from sparkstorm.transport.base import Cursor, Entry
 from sparkstorm.transport.cells import Trim
 from sparkstorm.transport.connection import Link, Script, pack, text
 from sparkstorm.transport.durability import (
+    CONNECT_S,
     ON_DISK,
     ON_REPLICAS,
     SETTINGS,
@@ -30,9 +31,6 @@ from sparkstorm.transport.durability import (
 from sparkstorm.transport.keys import Keys
 from sparkstorm.transport.reading import Reading
 
-# A host that is gone answers nothing, and a worker that connects to it stands still for so long.
-# Half passes over servers that are busy; double doubles the pause.
-_CONNECT_S = 1.0
 # Between two tries of a store that is away, doubled each time. Half of the last stands still twice
 # as often for a host that is gone (1 s of 5.0); double takes twice as long to see it come back.
 _FIRST_RETRY_S = 0.05
@@ -48,10 +46,10 @@ class RedisForeign:
         self._address = address
         self._keys = Keys(topology_id)
         self._cell = cell
-        self._link = Link(address, 0.0, _wait_for_nothing, timeout_s=_CONNECT_S)
+        self._link = Link(address, 0.0, _wait_for_nothing, timeout_s=CONNECT_S)
         self._replica = ReplicaBeside(self._link, address) if durability == ON_REPLICAS else None
         self._is_synced = durability == ON_DISK
-        self._reading = Reading(self._replica or self._link, self._keys, _CONNECT_S)
+        self._reading = Reading(self._replica or self._link, self._keys, CONNECT_S)
         self._prove_script = Script("prove.lua", self._link)
         self._pass_script = Script("pass.lua", self._link)
         self._oldest_script = Script("oldest.lua", self._link)
@@ -153,7 +151,7 @@ class RedisForeign:
         try:
             answer: Sequence[bytes] = self._prove_script.call(self._keys.prefix, lambda: words)
             if answer[0] == b"OK" and self._replica is not None:
-                self._replica.find(_CONNECT_S)
+                self._replica.find(CONNECT_S)
             if answer[0] == b"OK" and self._is_synced:
                 require_synced(self._link.insist(lambda: pack(*SETTINGS))[0], self._address)
         except (StoreUnavailableError, StoreFullError):

@@ -177,6 +177,9 @@ class Beside(Protocol):
     def open_beside(self, timeout_s: float) -> Connection:
         """Open a connection for reading; StoreUnavailableError when there is none."""
 
+    def leave_if_moved(self) -> bool:
+        """Close the connection where another server is to be read by now; return whether."""
+
 
 class Reading:
     """The reading connection, with at most one question open, and which frames it has brought that
@@ -386,6 +389,10 @@ class Reading:
             if is_elsewhere(answer):
                 return
             raise translated(answer) from answer
+        # Nothing came in the time of a blocking question: so says a server that was cut off, too.
+        if answer is None and self._link.leave_if_moved():
+            self.doubt()
+            return
         self._answer = answer
         self._go(Event.ANSWER)
 

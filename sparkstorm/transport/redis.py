@@ -13,6 +13,7 @@ refused when one of them is gone. docs/keys.md lists the keys.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -98,7 +99,8 @@ class RedisTransport:
         # A minute by default: a Redis that restarts with a file of some GB is back by then. A
         # worker that gave up sooner would start again, claim anew, and wait for the same server;
         # one that waits much longer hides a server that is gone.
-        self._link = Link(address, patience_s, on_wait)
+        # It asks the Sentinels when nothing comes (`Reading`), and not before it reads a state.
+        self._link = Link(address, patience_s, on_wait, check_s=math.inf)
         # A connection of its own: a blocking XREAD holds up everything behind it.
         self._reading = Reading(self._link, self._keys)
         self._commit_script = Script("commit.lua", self._link)

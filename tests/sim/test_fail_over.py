@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import redis
 
 from sparkstorm.config import merge
 from sparkstorm.embedded.certificates import make_certificates
@@ -24,6 +25,7 @@ from sparkstorm.stores.addresses import redis_stores
 from sparkstorm.stores.redis_client import check_redis, client_of
 from sparkstorm.transport.connection import AccessRefusedError, Link, open_connection
 from sparkstorm.transport.keys import Keys
+from sparkstorm.transport.reader import RedisReader
 from sparkstorm.transport.redis import RedisTransport
 from tests.sim.fail_over import KINDS, Trial, hand_over, kill, upgrade_to, versions_here
 from tests.sim.targets import sqlite
@@ -238,3 +240,52 @@ def test_a_worker_reads_from_the_server_that_it_commits_to_whatever_the_sentinel
 
             until(has_read, "nothing is read", limit_s=30)
             assert found == [b"kept"]
+
+
+def test_an_idle_worker_and_a_client_go_to_the_primary_that_the_sentinels_name_by_now(
+    tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A primary that is cut from its replicas and the Sentinels, and not from the worker, answers
+    every read with what it had.
+    """
+    monkeypatch.setattr("sparkstorm.transport.reading._BLOCK_MS", 200)
+    watched = WatchedRedis(tmp_path, sentinels=1)
+    with contextlib.closing(watched):
+        promoted = watched.primary()
+        keys = Keys("words-1-1")
+        for each in (promoted, server):
+            with contextlib.closing(RedisTransport(each.address, "words-1-1")) as transport:
+                transport.claim("owner", {1: 1})
+        with promoted.client() as client:
+            client.hset(keys("backlog"), "1", "7")
+
+        def name(primary: Server) -> None:
+            with watched.sentinel(watched.sentinels[0]) as client:
+                with contextlib.suppress(redis.ResponseError):
+                    client.sentinel_remove("words")
+                client.sentinel_monitor("words", "127.0.0.1", primary.port, 1)
+                client.sentinel_set("words", "auth-pass", primary.password)
+
+        name(server)
+        address = replace(watched.address, master="words")
+        transport, reader = (
+            RedisTransport(address, "words-1-1"),
+            RedisReader(address, "words-1-1"),
+        )
+        with contextlib.closing(transport), contextlib.closing(reader):
+            transport.claim("owner", {1: 1})
+            monkeypatch.setattr(reader._link, "_check_s", 0.2)
+            assert reader.backlog() == {}
+            name(promoted)
+            with promoted.client() as client:
+                client.xadd(keys.stream(1), {"f": b"kept"})
+            found: list[bytes] = []
+
+            def has_read() -> bool:
+                transport.wait(100)
+                found.extend(entry.data for entry in transport.poll({1: "0-0"}, 10))
+                return bool(found)
+
+            until(has_read, "the worker stays where it was", limit_s=30)
+            assert found == [b"kept"]
+            until(lambda: reader.backlog() == {1: 7}, "the client stays where it was", limit_s=30)

@@ -14,13 +14,14 @@ from pathlib import Path
 import pytest
 
 from sparkstorm.embedded import RedisServer
+from sparkstorm.embedded.process import free_port
 from sparkstorm.errors import InvalidConfigError, StoreUnavailableError
 from sparkstorm.model.worker_spec import RedisAddress
 from sparkstorm.transport.base import START, Cursor
 from sparkstorm.transport.durability import ReplicaCursors, SyncedCursors, require_durable
 from sparkstorm.transport.foreign import RedisForeign
 from sparkstorm.transport.keys import Keys
-from tests.sim.watched_redis import WatchedRedis, until
+from tests.sim.watched_redis import Server, WatchedRedis, until
 
 pytestmark = pytest.mark.system
 TOPOLOGY, TASK = "words-1-1", 7
@@ -88,6 +89,34 @@ def test_entries_are_read_once_a_replica_of_the_same_history_has_them(
         assert reader.foreign.retry_ms, "it is asked again later, and not at each turn"
         watched.make_whole()
         until(lambda: reader.has_read(b"one", b"two", b"three"), "the new replica is read")
+
+
+def test_a_replica_that_was_cut_from_its_primary_is_left_for_another(
+    watched: WatchedRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It answers every read with what it had."""
+    monkeypatch.setattr("sparkstorm.transport.reading._BLOCK_MS", 200)
+    primary = watched.primary()
+    replica = watched.other(primary)
+    third = Server(tmp_path / "three", free_port(), primary.password)
+    third.start(primary.port)
+    # Sentinels find a new replica within ten seconds
+    places = [("127.0.0.1", each.port) for each in (replica, third)]
+    monkeypatch.setattr("sparkstorm.transport.durability._replicas_of", lambda _: places)
+    reader = Reader(watched.address, "replica")
+    with contextlib.closing(reader.foreign), contextlib.ExitStack() as ends:
+        ends.callback(third.kill)
+        until(third.is_linked, "the third has no copy")
+        add(watched, b"one")
+        until(lambda: reader.has_read(b"one"), "nothing is read")
+        with replica.client() as client:
+            client.config_set("masterauth", "wrong")
+        with primary.client() as client:
+            client.client_kill_filter(_type="replica")
+        until(lambda: not replica.is_linked(), "the replica is not cut")
+        until(third.is_linked, "the third has not come back")
+        add(watched, b"two")
+        until(lambda: reader.has_read(b"one", b"two"), "the other replica is not read", limit_s=30)
 
 
 def test_cursors_are_those_of_a_replica(watched: WatchedRedis) -> None:
