@@ -2,8 +2,9 @@
 know; a table of what came of it.
 
 `python -m tests.hosts [--starts N | --verbs | --readme] [--firewall] [--tls] [--other-user]
-[FAULT ...]`. Each fault meets a topology with a known answer of its own, which must be exact in the end; a pause or a
-silence of `status` beyond a fault's limits fails it too. As root, on Linux.
+[--cells] [--replicas] [FAULT ...]`. Each fault meets a topology with a known answer of its own, which must be
+exact in the end; a pause or a silence of `status` beyond a fault's limits fails it too. As root, on
+Linux.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ _FIRST_S, _LAST_S = 4, 6
 @dataclass(frozen=True)
 class Fault:
     """Something that happens to a host (w3) or a driver (d1) under a topology, and how it ends;
-    `subject` is the host to be named, `pause_s` the longest pause that is let pass.
+    `subject` is the host to be named, `pause_s` the longest pause that is let pass; some need stores
+    with replicas.
     """
 
     name: str
@@ -45,6 +47,7 @@ class Fault:
     end: Callable[[Lab], object]
     subject: str = ""
     pause_s: float = math.inf
+    needs_replicas: bool = False
 
     @property
     def topology(self) -> str:
@@ -72,8 +75,8 @@ def _upgrade(lab: Lab) -> None:
 FAULTS = (
     Fault(
         "cut from Redis",
-        lambda lab: _w3(lab).cut([lab.redis]),
-        lambda lab: _w3(lab).heal([lab.redis]),
+        lambda lab: _w3(lab).cut(lab.redis),
+        lambda lab: _w3(lab).heal(lab.redis),
         "w3",
         25.0,
     ),
@@ -99,8 +102,8 @@ FAULTS = (
     ),
     Fault(
         "one way to Redis",
-        lambda lab: _w3(lab).cut([lab.redis], is_one_way=True),
-        lambda lab: _w3(lab).heal([lab.redis]),
+        lambda lab: _w3(lab).cut(lab.redis, is_one_way=True),
+        lambda lab: _w3(lab).heal(lab.redis),
         "w3",
         25.0,
     ),
@@ -111,6 +114,13 @@ FAULTS = (
     ),
     Fault(
         "one ZooKeeper off", lambda lab: lab.keepers[0].switch_off(), lambda lab: _keeper_on(lab)
+    ),
+    Fault("a Redis off", lambda lab: _store_off(lab), lambda lab: _store_on(lab)),
+    Fault(
+        "a Redis cut from its replicas",
+        lambda lab: _isolate(lab),
+        lambda lab: lab.harmed.heal(_away_from(lab, lab.harmed)),
+        needs_replicas=True,
     ),
     Fault("ZooKeepers replaced", lambda lab: lab.replace_keepers(), lambda lab: None),
     Fault(
@@ -199,6 +209,26 @@ def _join(lab: Lab) -> None:
 def _keeper_on(lab: Lab) -> None:
     lab.keepers[0].switch_on()
     lab.start_keeper(lab.keepers[0])
+
+
+def _store_off(lab: Lab) -> None:
+    lab.harmed = lab.primary("redis")
+    lab.harmed.switch_off()
+
+
+def _away_from(lab: Lab, primary: Host) -> list[Host]:
+    return [*(host for host in lab.redis if host is not primary), *lab.keepers]
+
+
+def _isolate(lab: Lab) -> None:
+    """Cut a primary from all other Redis and from the Sentinels; workers still reach it."""
+    lab.harmed = lab.primary("redis")
+    lab.harmed.cut(_away_from(lab, lab.harmed))
+
+
+def _store_on(lab: Lab) -> None:
+    lab.harmed.switch_on()
+    lab.start_redis(lab.harmed)
 
 
 @dataclass(frozen=True)
@@ -347,7 +377,8 @@ def harm_each(lab: Lab, names: Sequence[str]) -> int:
     )
     print("| --- | --- | --- | --- | --- | --- | --- |", flush=True)
     by_name = {each.name: each for each in FAULTS}
-    for fault in [by_name[name] for name in names or by_name]:
+    every = [each.name for each in FAULTS if lab.has_replicas or not each.needs_replicas]
+    for fault in [by_name[name] for name in names or every]:
         try:
             found = harm(lab, fault)
         except AssertionError as error:
@@ -406,6 +437,16 @@ def options_of(arguments: Sequence[str]) -> argparse.Namespace:
         help="run drivers and clients as one user and executors as another, neither of them root",
     )
     parser.add_argument(
+        "--cells",
+        action="store_true",
+        help="two Redis on hosts of their own, every topology cut over them",
+    )
+    parser.add_argument(
+        "--replicas",
+        action="store_true",
+        help="two replicas for each Redis, and Sentinels beside the ZooKeepers",
+    )
+    parser.add_argument(
         "--verbs", action="store_true", help="only try every verb at the client's host"
     )
     parser.add_argument(
@@ -415,6 +456,14 @@ def options_of(arguments: Sequence[str]) -> argparse.Namespace:
         help="jars of the PySpark whose ZooKeeper runs until `ZooKeepers replaced`",
     )
     options = parser.parse_args(arguments)
+    if options.replicas and options.tls:
+        parser.error("--replicas with --tls is not built: the lab's replicas have no certificates")
+    if not options.replicas and (
+        needs := [
+            each.name for each in FAULTS if each.needs_replicas and each.name in options.faults
+        ]
+    ):
+        parser.error(f"{needs[0]!r} needs --replicas")
     if unknown := set(options.faults) - {each.name for each in FAULTS}:
         parser.error(
             f"no fault is called {min(unknown)!r}; there are {', '.join(each.name for each in FAULTS)}"
@@ -437,6 +486,8 @@ def main(arguments: Sequence[str]) -> int:
             is_encrypted=options.tls,
             old_jars=options.old_jars,
             has_users=options.other_user,
+            stores=2 if options.cells else 1,
+            replicas=2 if options.replicas else 0,
         ) as lab,
     ):
         if options.other_user:

@@ -28,6 +28,7 @@ from sparkstorm.testing.chaos.topologies import words_of
 from tests.hosts.network import Host, Network, User
 from tests.hosts.settings import (
     ASK,
+    ASK_SENTINEL,
     JAVA,
     JOB,
     KEEPER,
@@ -35,6 +36,8 @@ from tests.hosts.settings import (
     PORTS,
     REDIS,
     REDIS_TLS,
+    REPLICATED,
+    SENTINEL,
     SLOTS,
     SPARK,
     TLS_OPTIONS,
@@ -124,8 +127,13 @@ class Lab:
         spare_cores: int = 0,
         old_jars: Path | None = None,
         has_users: bool = False,
+        stores: int = 1,
+        replicas: int = 0,
     ) -> None:
         """Make the hosts; each executor has so many cores more than slots.
+
+        Topologies are cut over all stores. Every Redis has a host; where stores have replicas, each
+        ZooKeeper's host has a Sentinel too.
 
         Guarded hosts are each behind a firewall that lets only the ports of docs/operations.md
         through. With encryption Redis and ZooKeeper take TLS alone, and ask for a client's
@@ -137,7 +145,12 @@ class Lab:
         self._folder, self._drivers = folder, drivers
         self._cores = SLOTS + spare_cores  # of each executor
         self._closers = ExitStack()
-        names: dict[str, list[str]] = {"redis": ["redis.example"], "head": []}
+        primaries = ["redis", *(f"redis{number}" for number in range(2, stores + 1))]
+        redis = {
+            name: [name, *(f"{name}-{letter}" for letter in "bcd"[:replicas])] for name in primaries
+        }
+        names = {name: [f"{name}.example"] for group in redis.values() for name in group}
+        names |= {"head": []}
         names |= {f"zk{number}": [f"zk{number}.example"] for number in range(1, keepers + 1)}
         names |= {f"w{number}": [] for number in range(1, workers + 1)} | {
             f"d{number}": [] for number in range(1, drivers + 1)
@@ -148,12 +161,12 @@ class Lab:
         self.hosts = self.network.hosts
         self.keepers = [self.hosts[f"zk{number}"] for number in range(1, keepers + 1)]
         self.workers = [self.hosts[f"w{number}"] for number in range(1, workers + 1)]
-        self.redis, self.head, self.client = (
-            self.hosts["redis"],
-            self.hosts["head"],
-            self.hosts["client"],
-        )
+        self._servers = {
+            store: [self.hosts[name] for name in group] for store, group in redis.items()
+        }
+        self.head, self.client = self.hosts["head"], self.hosts["client"]
         self.cut_off = ""  # the driver that a fault has cut off
+        self.harmed = self.redis[0]  # the primary that a fault has harmed
         self._old_jars = old_jars
         self._keepers_run: dict[str, subprocess.Popen[bytes]] = {}
         self._password, self._secret = secrets.token_hex(16), secrets.token_hex(32)
@@ -166,9 +179,13 @@ class Lab:
                 self._guard(host)
             if self._is_encrypted:
                 self._make_certificates()
-            self.start_redis()
+            for servers in self._servers.values():
+                for server in servers:
+                    self.start_redis(server, None if server is servers[0] else servers[0])
             for keeper in self.keepers:
                 self.start_keeper(keeper)
+                if self.has_replicas:
+                    self._start_sentinel(keeper)
             for name in [name for name in self.hosts if re.fullmatch(r"head|[wd]\d", name)]:
                 self._settle(self.hosts[name])
             self._start_spark(self.head, "master.Master", "--port", "7077")
@@ -189,11 +206,13 @@ class Lab:
         self._closers.close()
 
     def _guard(self, host: Host) -> None:
-        host.guard(self._ports[host.name.rstrip("0123456789")])
+        found = re.match("[a-z]+", host.name)
+        assert found is not None
+        host.guard(self._ports[found[0]])
 
     def _make_certificates(self) -> None:
         """Make certificates by the command of docs/operations.md, and copy them to every host."""
-        servers = [host.name for host in (self.redis, *self.keepers)]
+        servers = [host.name for host in (*self.redis, *self.keepers)]
         # ZooKeepers look one another's names up by address, which gives the short ones
         names = [*servers, *(f"{name}.example" for name in servers)]
         script = [sys.executable, "-m", "sparkstorm.embedded.certificates"]
@@ -204,14 +223,46 @@ class Lab:
 
     # -- servers -----------------------------------------------------------------------------------
 
-    def start_redis(self) -> None:
-        """Start Redis on its host, over what its folder has."""
+    @property
+    def redis(self) -> list[Host]:
+        """Return the hosts of every Redis."""
+        return [server for servers in self._servers.values() for server in servers]
+
+    @property
+    def has_replicas(self) -> bool:
+        """Return whether stores have replicas and Sentinels."""
+        return len(self.redis) > len(self._servers)
+
+    def start_redis(self, server: Host, primary: Host | None = None) -> None:
+        """Start Redis on its host, over what its folder has; as a replica of another if one is
+        given. Sentinels make a former primary a replica by themselves.
+        """
         ports = REDIS_TLS if self._is_encrypted else "port 6379"
         text = REDIS.format(password=self._password, ports=ports)
-        _write_private(self.redis.folder / "redis.conf", text)
+        text += REPLICATED.format(password=self._password) if self.has_replicas else ""
+        text += f"replicaof {primary.address} 6379\n" if primary else ""
+        _write_private(server.folder / "redis.conf", text)
         # the packaged server is built without TLS
         binary = debian_redis() if self._is_encrypted else find_redis_binary()
-        self.redis.start("redis.log", [binary, "/srv/redis.conf"])
+        server.start("redis.log", [binary, "/srv/redis.conf"])
+
+    def _start_sentinel(self, host: Host) -> None:
+        """Start a Sentinel of all stores on a host."""
+        text = "port 26379\nbind 0.0.0.0\nprotected-mode no\ndir /srv\n" + "".join(
+            SENTINEL.format(name=name, address=servers[0].address, password=self._password)
+            for name, servers in self._servers.items()
+        )
+        _write_private(host.folder / "sentinel.conf", text)
+        host.start("sentinel.log", [find_redis_binary(), "/srv/sentinel.conf", "--sentinel"])
+
+    def primary(self, store: str) -> Host:
+        """Return the host of a store's primary, as a Sentinel names it."""
+        servers = self._servers[store]
+        if len(servers) == 1:
+            return servers[0]
+        ask = [sys.executable, "-I", "-S", "-c", ASK_SENTINEL, store]
+        said = self.client.must(*ask)
+        return next(server for server in servers if server.address in said)
 
     def start_keeper(self, keeper: Host) -> None:
         """Start a ZooKeeper on its host, one of an ensemble if there are several."""
@@ -328,13 +379,23 @@ class Lab:
             "bash", "-ec", command_of_readme(), environment=self._environment(), limit_s=_ANSWERS_S
         )
 
-    def stores(self) -> list[str]:
+    def store_options(self) -> list[str]:
         """Return the options that README gives for the addresses of the stores."""
         port = ":2281" if self._is_encrypted else ""
         keepers = ", ".join(f"{keeper.name}.example{port}" for keeper in self.keepers)
         scheme = "rediss" if self._is_encrypted else "redis"
+        port_of_redis = self._ports["redis"][0]
+        sentinels = ",".join(f"{keeper.name}.example" for keeper in self.keepers)
+        urls = [
+            f"{scheme}+sentinel://{sentinels}/{store}"
+            if self.has_replicas
+            else f"{scheme}://{store}.example:{port_of_redis}#{store}"
+            for store in self._servers
+        ]
         options = [
-            f"sparkstorm.redis.url={scheme}://redis.example:{self._ports['redis'][0]}",
+            f"sparkstorm.redis.urls={json.dumps(urls)}"
+            if len(urls) > 1
+            else f"sparkstorm.redis.url={urls[0].partition('#')[0]}",
             "sparkstorm.redis.password.file=redis.password",
             *(TLS_OPTIONS if self._is_encrypted else ()),
         ]
@@ -395,7 +456,7 @@ class Lab:
             "cluster",
             "--master",
             "spark://head:7077",
-            *self.stores(),
+            *self.store_options(),
             *size,
             *options,
         ]
@@ -465,7 +526,9 @@ class Lab:
     def submit(self, name: str, per_second: int, workers: int = 3) -> Watch:
         """Submit a topology with a known answer, and watch it from the client's host."""
         shutil.copytree(Path(__file__).with_name("job"), self.client.folder, dirs_exist_ok=True)
-        job = JOB.format(name=name, per_second=per_second, workers=workers)
+        cells = min(len(self._servers), workers)
+        job = JOB.format(name=name, per_second=per_second, workers=workers, cells=cells)
+        job += "topology.cells.durability: replica\n" if cells > 1 and self.has_replicas else ""
         (self.client.folder / f"{name}.yaml").write_text(job)
         for host in self.hosts.values():
             (host.folder / f"gate-{name}").unlink(missing_ok=True)  # of an earlier one of that name

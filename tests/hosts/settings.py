@@ -6,7 +6,7 @@ from __future__ import annotations
 # take two of the block managers'
 PORTS = {
     "redis": (6379,),
-    "zk": (2181, 2888, 3888),
+    "zk": (2181, 2888, 3888, 26379),
     "head": (7077,),
     "w": (7078, *range(7400, 7417)),
     "d": (7300, *range(7301, 7318)),
@@ -34,6 +34,19 @@ maxmemory-policy noeviction
 appendonly yes
 save ""
 dir /srv
+"""
+# as docs/operations.md has them
+REPLICATED = """\
+masterauth {password}
+min-replicas-to-write 1
+min-replicas-max-lag 2
+repl-diskless-sync-delay 0
+"""
+SENTINEL = """\
+sentinel monitor {name} {address} 6379 2
+sentinel auth-pass {name} {password}
+sentinel down-after-milliseconds {name} 5000
+sentinel failover-timeout {name} 10000
 """
 REDIS_TLS = """\
 port 0
@@ -81,6 +94,12 @@ if sys.argv[2] == "2281":
 connection.sendall(b"srvr")
 print(connection.recv(9999))
 """
+ASK_SENTINEL = """\
+import socket, sys
+connection = socket.create_connection(("zk2.example", 26379), 5)
+connection.sendall(b"SENTINEL GET-MASTER-ADDR-BY-NAME " + sys.argv[1].encode() + b"\\r\\n")
+print(connection.recv(9999))
+"""
 SPARK = """\
 spark.authenticate true
 spark.authenticate.secret {secret}
@@ -103,5 +122,6 @@ name: {name}
 topology: counted:build
 arguments: {{gate: /srv/gate-{name}, per_second: {per_second}, parallelism: {workers}}}
 topology.workers: {workers}
+topology.cells: {cells}
 topology.max.spout.pending: 2000
 """

@@ -165,7 +165,7 @@ def test_slots_spread_over_hosts_and_workers_of_one_that_is_cut_from_redis_move(
         w3 = lab.hosts["w3"]
         assert any(w3.name in slot for slot in watch.lines[-1]["workers"])
         at = now()
-        w3.cut([lab.redis])
+        w3.cut(lab.redis)
         wait_until(lambda: watch.named_after(w3.name, at) is not None, "a problem that names w3")
         # of 4 s; by its own death the worker moves too, after minutes
         wait_until(
@@ -174,6 +174,6 @@ def test_slots_spread_over_hosts_and_workers_of_one_that_is_cut_from_redis_move(
             90,
         )
         lab.wait_for(watch, watch.done() + 2 * RATE)
-        w3.heal([lab.redis])
+        w3.heal(lab.redis)
         assert lab.end("short", watch) > 2 * RATE
         assert list((w3.folder / "of-slots" / "logs").glob("slot-w3-*.log"))
