@@ -232,3 +232,63 @@ def test_packing_leaves_no_memory_behind() -> None:
         for n in range(3_000):
             core.unpack(b"\xa8%08d" % (3_000 * run + n))  # they put former texts out
     assert all(now - then < 1000 for now, then in zip(numbers(), before, strict=True))
+
+
+NAMES = ["", "a", "b", "ab", "é", "__class__", "__dict__", "__weakref__", "__slots__", "x" * 31]
+RECORDS = st.recursive(
+    st.integers(0, 300) | st.just("text"),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from([*NAMES, "x" * 32, 1, None]) | st.just("a"), inner, max_size=4
+        )
+    ),
+    max_leaves=20,
+)
+
+
+@settings(max_examples=100, derandomize=True)
+@given(st.lists(RECORDS, max_size=4))
+def test_mappings_with_the_keys_of_former_ones_are_read_as_by_the_twin(records: list[Any]) -> None:
+    # each a second time, when its keys are known, and with the same keys in another order
+    for record in [*records, *records, [records, records]]:
+        require_equal(record)
+        if isinstance(record, dict):
+            require_equal(dict(reversed(record.items())))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("count", [1, 2, 23, 24, 25, 40])
+def test_mappings_of_many_keys_come_back_in_order_however_often(name: str, count: int) -> None:
+    for first in range(5):
+        mapping = {name: first} | {f"key {n}": first + n for n in range(count - 1)}
+        require_equal(mapping)
+        require_equal({**mapping, f"key {count - 2}": mapping})
+
+
+def test_a_mapping_of_a_known_shape_is_changed_by_itself() -> None:
+    packed = CODEC.pack({"a key": 1, "one more": 2})
+    core.unpack(packed)
+    mine, other = core.unpack(packed), core.unpack(packed)
+    mine["third"] = 3
+    del other["a key"]
+    other["a key"] = [other]
+    assert list(mine) == ["a key", "one more", "third"] and list(other) == ["one more", "a key"]
+    assert core.unpack(packed) == {"a key": 1, "one more": 2}
+
+
+def test_records_of_very_many_shapes_are_read() -> None:
+    chance = random.Random(3)
+    for _ in range(20_000):
+        names = chance.sample(range(12), chance.randint(1, 4))
+        record = {f"field {n}": {"in": n} for n in names}
+        assert core.unpack(CODEC.pack(record)) == record
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 13), reason="seen on CPython 3.11")
+def test_records_share_the_memory_of_their_keys() -> None:
+    record = {"name": 1, "count": 2, "price": 3}
+    packed = CODEC.pack(record)
+    for _ in range(2_000):  # another shape may have been in its place
+        found = core.unpack(packed)
+    assert sys.getsizeof(found) < 0.7 * sys.getsizeof(record)
