@@ -4,7 +4,6 @@ it joins them.
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,7 +18,7 @@ from sparkstorm.replay import EventTime, replay
 from sparkstorm.replay.history_order import grouped
 from sparkstorm.testing import complete_topology
 from tests.replay.bolts import Pass
-from tests.replay.conftest import ENVIRONMENT
+from tests.replay.conftest import Session
 from tests.replay.test_lateness import history, summed
 
 pytestmark = pytest.mark.system
@@ -31,24 +30,9 @@ Make = Callable[[SparkSession, list[Row], int, Path], DataFrame]
 @pytest.fixture(scope="module", params=[1, 2, 3, 4])
 def spark(request: pytest.FixtureRequest) -> Iterator[SparkSession]:
     """A session with this many cores."""
-    former = dict(os.environ)
-    os.environ.update(ENVIRONMENT)
-    builder = SparkSession.builder.master(f"local[{request.param}]").config(
-        "spark.ui.enabled", "false"
-    )
-    builder = builder.config("spark.sql.codegen.wholeStage", "false").config(
-        "spark.sql.codegen.factoryMode", "NO_CODEGEN"
-    )
-    session = (
-        builder.config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.shuffle.partitions", "5")
-        .getOrCreate()
-    )
-    session.sparkContext.setLogLevel("OFF")
-    yield session
+    session = Session()
+    yield session.get(f"local[{request.param}]", partitions=5)
     session.stop()
-    os.environ.clear()
-    os.environ.update(former)
 
 
 def made(spark: SparkSession, rows: list[Row], partitions: int, folder: Path) -> DataFrame:
@@ -128,6 +112,7 @@ def test_late_rows_and_windows_are_those_of_the_live_run(
     frame.unpersist()
 
 
+@pytest.mark.parametrize("spark", [2], indirect=True)
 def test_partitions_are_joined_with_their_neighbours_into_groups_of_one_size(
     spark: SparkSession,
 ) -> None:
