@@ -164,6 +164,8 @@ def test_on_spark_the_same_rows_are_late_in_one_partition_and_in_four(
     spark: SparkSession, shape: str, tmp_path: Any
 ) -> None:
     data, topology = history(5, 400), summed(*SHAPES[shape])
+    # one partition has no order of partitions to lose: once
+    numbers = (1, 4) if shape == "data" else (4,)
     random = Random(1)
     shuffled = random.sample(data, len(data))
     for name in TIMES:
@@ -173,7 +175,7 @@ def test_on_spark_the_same_rows_are_late_in_one_partition_and_in_four(
                 {"source": data if name == "in order" else given_rows},
                 event_time=TIMES[name],
             )
-            for partitions in (1, 4):
+            for partitions in numbers:
                 frame = spark.createDataFrame(
                     spark.sparkContext.parallelize(given_rows, partitions),
                     "key string, value int, ts bigint, arrival bigint",
