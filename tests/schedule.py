@@ -2,8 +2,8 @@
 
 A file with a cluster in processes of its own waits for half of its time. When all processes of the
 run have such files at once, cores idle; when none has, files only compete for cores. So every third
-process begins with the files that compute, and the others with those that wait, longest first. A
-process that finds none of its kind takes the other.
+process begins with the files that compute, those with Spark first, and the others with those that
+wait, longest first. A process that finds none of its kind takes another, and those with Spark last.
 """
 
 from __future__ import annotations
@@ -44,13 +44,25 @@ WAITING = (
 _PROCESSES_PER_COMPUTING_ONE = 3
 
 
+SPARK = (
+    "tests/connectors/test_spark_frame.py",
+    "tests/replay/",
+    "tests/system/test_bad_input.py",
+    "tests/system/test_two_stores.py",
+)
+"""Files that have Spark in the test's own process, or their folder. One process takes them all:
+each that has some starts a JVM, which loads and compiles the same code once more.
+"""
+
+
 def next_file(left: Iterable[str], is_waiting: bool) -> str:
     """Return the file that a process takes next, of those that are left in the order of names."""
     files = list(left)
     waiting = [file for file in WAITING if file in files]
-    computing = (file for file in files if file not in WAITING)
-    first = waiting[0] if waiting else files[0]
-    return first if is_waiting else next(computing, first)
+    spark = [file for file in files if file.startswith(SPARK)]
+    computing = [file for file in files if file not in (*waiting, *spark)]
+    kinds = (waiting, computing, spark) if is_waiting else (spark, computing, waiting)
+    return next(kind[0] for kind in kinds if kind)
 
 
 class ByKind(LoadFileScheduling):

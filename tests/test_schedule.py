@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,10 +10,11 @@ from typing import Any
 import pytest
 from xdist.remote import Producer
 
-from tests.schedule import WAITING, ByKind, next_file, pytest_xdist_make_scheduler
+from tests.schedule import SPARK, WAITING, ByKind, next_file, pytest_xdist_make_scheduler
 
 ROOT = Path(__file__).parents[1]
 LONGEST, LONG = WAITING[:2]
+REPLAY = "tests/replay/test_spark.py"
 
 
 @pytest.mark.parametrize(
@@ -23,6 +25,9 @@ LONGEST, LONG = WAITING[:2]
         ([LONG, "m.py", "z.py"], False, "m.py"),
         (["m.py", "z.py"], True, "m.py"),
         ([LONG, LONGEST], False, LONGEST),
+        (["m.py", REPLAY, LONG], False, REPLAY),
+        (["m.py", REPLAY, "z.py"], True, "m.py"),
+        ([REPLAY], True, REPLAY),
     ],
 )
 def test_a_process_takes_files_of_its_kind_while_there_are_any(
@@ -31,10 +36,15 @@ def test_a_process_takes_files_of_its_kind_while_there_are_any(
     assert next_file(left, is_waiting) == taken
 
 
-@pytest.mark.parametrize("file", WAITING)
-def test_a_file_that_waits_is_there_and_starts_no_spark_in_the_tests_process(file: str) -> None:
-    text = (ROOT / file).read_text()
-    assert "import SparkContext" not in text and "SparkSession" not in text
+def test_files_that_wait_are_there_and_those_that_start_spark_are_named() -> None:
+    assert [file for file in (*WAITING, *SPARK) if not (ROOT / file).exists()] == []
+    starts = re.compile(r"\bspark: SparkSession\b|\bSparkContext\(")
+    found = [
+        str(path.relative_to(ROOT))
+        for path in sorted((ROOT / "tests").rglob("test_*.py"))
+        if starts.search(path.read_text())
+    ]
+    assert len(found) > 20 and [file for file in found if not file.startswith(SPARK)] == []
 
 
 class Process:
