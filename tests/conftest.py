@@ -4,8 +4,9 @@ leaks.
 
 from __future__ import annotations
 
+import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -32,6 +33,19 @@ settings.register_profile(
 settings.load_profile("loaded machine")
 
 SERVERS = {"spark", "redis_server", "zookeeper_server", "own_redis", "own_zookeeper"}
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect without a look for garbage: tests and modules stay to the end, and later looks leave
+    them out.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m selects
