@@ -8,13 +8,15 @@ executor's JVM and of its Python workers, sampled five times a second, and check
 
 python -m benchmarks.replay_memory --way windows [--rows 500000 2000000 8000000]: a row a
 millisecond in 4 partitions, a bolt of two tasks that passes rows on, then tumbling windows of 10 s
-over 100 keys, on local[2]. The number of rows in open windows does not depend on the length of the
-history, so memory must not either. Each number of rows has a process of its own.
+over 100 keys, on local[2] with a heap of 1 GB. The number of rows in open windows does not depend on
+the length of the history, so memory must not either. Each number of rows has a process of its own.
+Bytes that Spark's sorts have spilled come from its event log.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import subprocess
 import sys
@@ -49,6 +51,7 @@ from sparkstorm.replay import replay
 from sparkstorm.replay.spark import SMALL_MEMORY
 
 EXECUTOR_MB = 1024
+HEAP_MB = 1024  # of --way windows: Spark's default, said here because the peaks depend on it
 CORES = 2
 KEYS = 100_000
 PAYLOADS = 1_000
@@ -146,10 +149,26 @@ def windowed() -> Topology:
 
 def run_windows(rows: int) -> None:
     """Replay a history of windows; print the peaks."""
+    with tempfile.TemporaryDirectory() as folder:
+        run_windows_in(Path(folder), rows)
+
+
+def run_windows_in(folder: Path, rows: int) -> None:
+    """Replay with Spark's files in a folder; print the peaks."""
+    log = folder / "log"
+    log.mkdir()
     builder = SparkSession.builder.master(f"local[{CORES}]").config("spark.ui.enabled", "false")
-    spark = builder.config(
-        map={"spark.ui.showConsoleProgress": "false", **SMALL_MEMORY}
-    ).getOrCreate()
+    conf = {
+        "spark.driver.memory": f"{HEAP_MB}m",
+        "spark.local.dir": str(folder),
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.rolling.enabled": "false",
+        "spark.eventLog.compress": "false",
+        "spark.eventLog.dir": log.as_uri(),
+        "spark.ui.showConsoleProgress": "false",
+        **SMALL_MEMORY,
+    }
+    spark = builder.config(map=conf).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     history = spark.range(0, rows, 1, PARTITIONS).selectExpr(
         f"id * 7 % {WINDOW_KEYS} AS key", "id AS at"
@@ -171,9 +190,21 @@ def run_windows(rows: int) -> None:
         sys.exit(f"{rows:,} rows, and {found.rows:,} in windows")
     print(
         f"{rows:,} rows in {found.windows:,} windows: {took:.0f} s, {rows / took:,.0f} rows/s; peaks of resident memory: "
-        f"a Python worker {peaks.worker:.0f} MB, all of them {peaks.workers:.0f} MB",
+        f"a Python worker {peaks.worker:.0f} MB, all of them {peaks.workers:.0f} MB, the JVM {peaks.driver:.0f} MB; "
+        f"{spilled(log) / 1e6:.0f} MB spilled to disk",
         flush=True,
     )
+
+
+def spilled(log: Path) -> int:
+    """Return the bytes that tasks have spilled to disk, from the only application's event log."""
+    (file,) = log.iterdir()
+    total = 0
+    with file.open() as lines:
+        for line in lines:
+            if '"Event":"SparkListenerTaskEnd"' in line:
+                total += json.loads(line)["Task Metrics"]["Disk Bytes Spilled"]
+    return total
 
 
 def write_history(folder: Path, gigabytes: float) -> tuple[int, dict[int, int]]:
@@ -207,12 +238,12 @@ def write_history(folder: Path, gigabytes: float) -> tuple[int, dict[int, int]]:
 
 
 class Peaks:
-    """Peaks of resident memory below this process, in MB: the executor, one Python worker, all
-    Python workers.
+    """Peaks of resident memory below this process, in MB: the executor, the JVM of the driver, one
+    Python worker, all Python workers.
     """
 
     def __init__(self) -> None:
-        self.executor = self.worker = self.workers = 0.0
+        self.executor = self.driver = self.worker = self.workers = 0.0
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
@@ -234,6 +265,8 @@ class Peaks:
                     continue
                 if "CoarseGrainedExecutorBackend" in words:
                     self.executor = max(self.executor, size)
+                elif "SparkSubmit" in words:
+                    self.driver = max(self.driver, size)
                 elif "pyspark" in words and "daemon" in words:
                     workers.append(size)
             self.worker, self.workers = max(self.worker, *workers), max(self.workers, sum(workers))
