@@ -645,6 +645,12 @@ def test_a_commit_tells_the_backlog_of_the_tasks_it_watches(bench: Bench) -> Non
     assert other.commit(frames=frames_for(2, b"more data"), watched=(2,)).backlog_by_task == {2: 13}
     receiver = Owner(bench, "r", (2,))
     assert receiver.commit(drained_bytes={2: 4}, watched=(2, 5)).backlog_by_task == {2: 9, 5: 0}
+    # Of a task that this commit changes, of one that it does not, and of one that has nothing.
+    assert other.commit(frames=frames_for(4, b"more"), watched=(4, 2, 6)).backlog_by_task == {
+        4: 4,
+        2: 9,
+        6: 0,
+    }
 
 
 def test_the_oldest_that_waits_is_looked_for_in_every_frame_of_tasks_with_a_backlog_and_of_those_named(
