@@ -158,7 +158,7 @@ def run_windows_in(folder: Path, rows: int) -> None:
     log = folder / "log"
     log.mkdir()
     builder = SparkSession.builder.master(f"local[{CORES}]").config("spark.ui.enabled", "false")
-    conf = {
+    conf: dict[str, bool | float | int | str | None] = {
         "spark.driver.memory": f"{HEAP_MB}m",
         "spark.local.dir": str(folder),
         "spark.eventLog.enabled": "true",
