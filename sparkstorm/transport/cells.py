@@ -193,7 +193,7 @@ class CellsTransport:
         pressure = self._own.commit(commit)
         if commit.foreign:
             self._note_passed(commit.foreign)
-        self._tell()
+        self._tell(has_committed=True)
         return pressure
 
     def _note_passed(self, foreign: Mapping[tuple[int, int], Passed]) -> None:
@@ -306,8 +306,10 @@ class CellsTransport:
     def _has_news(self) -> bool:
         return bool(self._young) or any(self._free.values()) or any(self._passed.values())
 
-    def _tell(self) -> None:
-        """Tell other stores what was passed, and what may go since it was passed some time ago."""
+    def _tell(self, has_committed: bool = False) -> None:
+        """Tell other stores what was passed, and what may go since it was passed some time ago;
+        `has_committed`: just now.
+        """
         if not self._has_news:
             return
         now_ms = self._now_ms()
@@ -320,12 +322,15 @@ class CellsTransport:
                 self._free[cell][task] = passed.cursor.entry
         for cell in self._foreign:
             if self._free[cell] or self._passed[cell]:
-                self._tell_cell(cell)
+                self._tell_cell(cell, has_committed)
 
-    def _tell_cell(self, cell: int) -> None:
+    def _tell_cell(self, cell: int, has_committed: bool) -> None:
         passed = self._passed[cell]
         free = self._free[cell]
-        gone = self._stored_up_to(cell, free)
+        # A commit that was taken shows that the own store has all commits before it: their numbers
+        # have no gap. To ask again would be a round trip more for each other store, ten times a second.
+        is_stored = has_committed and self._stored is self._own
+        gone = dict(free) if is_stored else self._stored_up_to(cell, free)
         trims = []
         for task in passed.keys() | gone.keys():
             told = self._told[cell, task]

@@ -271,7 +271,7 @@ def test_every_tuple_is_counted_once_over_fail_overs_to_replicas_that_are_behind
 class SlowToFree(CellsTransport):
     """Entries stay: no cursor is lost after what it has passed was freed."""
 
-    def _tell(self) -> None:
+    def _tell(self, has_committed: bool = False) -> None:
         pass
 
 
@@ -293,10 +293,10 @@ class FreesWhatIsRead(CellsTransport):
                 self._free[entry.cell][entry.task] = entry.id
         return found
 
-    def _tell_cell(self, cell: int) -> None:
+    def _tell_cell(self, cell: int, has_committed: bool) -> None:
         read = {(cell, task): Cursor(entry, 0) for task, entry in self._free[cell].items()}
         self._stored = Stored(read)
-        super()._tell_cell(cell)
+        super()._tell_cell(cell, has_committed)
 
 
 @dataclass(frozen=True, slots=True)
