@@ -56,9 +56,10 @@ _SYNCED = {"appendonly": "yes", "appendfsync": "always", "no-appendfsync-on-rewr
 # A host that is gone answers nothing, and a worker that connects to it stands still for so long.
 # Half passes over servers that are busy; double doubles the pause.
 CONNECT_S = 1.0
-# What is not freed costs memory in other cells' stores and nothing else. Half asks the Sentinels
-# twice as often while there is no replica; with double it takes so much longer to notice one.
-_RETRY_S = 2.0
+# What is not freed costs memory in other cells' stores and nothing else. A replica that stands still
+# stops the worker for the time limit at each try (1 s): half would be two fifths of its time. With
+# double it takes so much longer to notice a new one.
+_RETRY_S = 5.0
 # Of a check before a topology begins: the other requests of Nimbus wait meanwhile. Half refuses
 # submissions over stores that are busy, double doubles the wait for a host that is gone.
 _CHECK_S = 1.0
