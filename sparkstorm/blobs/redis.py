@@ -21,9 +21,13 @@ _KEYS_AT_ONCE = 1000
 
 
 class RedisBytesStore:
-    """Chunks as Redis strings, under the laws of BytesStore; threads take turns on the link."""
+    """Chunks as Redis strings, under the laws of BytesStore; threads take turns on the link.
 
-    def __init__(self, link: Link, prefix: str = "sparkstorm:blob:") -> None:
+    The braces keep all of them on one node of a Redis Cluster. They do not come first, since a
+    viewer's rights are over keys that begin with braces.
+    """
+
+    def __init__(self, link: Link, prefix: str = "sparkstorm:{blob}:") -> None:
         self._link = link
         self._prefix = prefix
         self._lock = threading.Lock()

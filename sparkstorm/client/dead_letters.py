@@ -20,7 +20,7 @@ from sparkstorm.model.status import TopologyStatus
 from sparkstorm.model.values.codec import Codec
 from sparkstorm.model.worker_spec import RedisAddress
 from sparkstorm.transport.connection import Link
-from sparkstorm.transport.keys import Keys
+from sparkstorm.transport.keys import Keys, topology_of
 
 Read = Callable[[int, str], list[tuple[str, bytes]]]
 """(limit, id) -> the oldest stored letters behind that id, with their ids."""
@@ -192,10 +192,10 @@ def stored_in(address: RedisAddress, topology: str | None = None) -> dict[str, i
     cursor: int | bytes = b""
     with closing(Link(address, _PATIENCE_S, may_write=False)) as link:
         while cursor != b"0":
-            words = ("SCAN", cursor or 0, "MATCH", "{*}:dead", "COUNT", 1000, "TYPE", "stream")
+            words = ("SCAN", cursor or 0, "MATCH", "{*}*:dead", "COUNT", 1000, "TYPE", "stream")
             cursor, keys = link.ask(words)[0]
             for key in keys:
-                topology_id = key.decode(errors="replace").removeprefix("{").removesuffix("}:dead")
+                topology_id = topology_of(key.decode(errors="replace")) or ""
                 if (
                     topology in (None, topology_id, topology_id.rsplit("-", 2)[0])
                     and Keys(topology_id)("dead").encode() == key

@@ -76,9 +76,9 @@ tcp-keepalive 60
 databases 1
 client-output-buffer-limit normal 0 0 0
 """
-# the keys of topologies, which all begin with an id in braces; not the blobs of code
+# the keys of topologies, which all begin with a name in braces; not the blobs of code
 _VIEWER_RIGHTS = (
-    "~{*}:* resetchannels -@all +get +hget +hgetall +hmget +lrange +llen "
+    "~{*}*:* resetchannels -@all +get +hget +hgetall +hmget +lrange +llen "
     "+xrange +xrevrange +xlen +scan +type +ttl +ping"
 )
 

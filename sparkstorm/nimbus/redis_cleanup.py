@@ -8,14 +8,13 @@ and changes nothing. Left out: copying data to the heir's names, which would nee
 a second time and could be cut in the middle.
 """
 
-import re
 from collections import Counter
 from collections.abc import Collection
 
 from sparkstorm.model.worker_spec import RedisAddress
 from sparkstorm.transport.base import TOMBSTONE_MS
 from sparkstorm.transport.connection import Link, Script
-from sparkstorm.transport.keys import Keys
+from sparkstorm.transport.keys import Keys, topology_of
 from sparkstorm.transport.reader import RedisReader, end, names_of
 
 # A turn of Nimbus waits for it, so less than the 30 s after which workers are taken for dead. A
@@ -23,7 +22,6 @@ from sparkstorm.transport.reader import RedisReader, end, names_of
 PATIENCE_S = 10.0
 # With several stores the topologies of the others wait meanwhile.
 PATIENCE_OF_SEVERAL_S = 2.0
-_KEY = re.compile(r"\{([^{}]+)\}:")
 
 
 class RedisRetirement:
@@ -49,7 +47,7 @@ class RedisRetirement:
         try:
             # Names alone: reading what lies there would be a load on the store for a check that is
             # made once an hour.
-            names = Counter(match[1] for name in names_of(link, "{") if (match := _KEY.match(name)))
+            names = Counter(filter(None, map(topology_of, names_of(link, "{"))))
             unended = {}
             for topology_id, keys in sorted(names.items()):
                 k = Keys(topology_id)
@@ -86,7 +84,8 @@ class RedisRetirement:
             # of workers that are gone
             logs = [name for name in names if name.startswith(old.log(""))]
             moved = [name.removeprefix(old.prefix) for name in names if name not in logs]
-            Script("hand_over.lua", link).call(old.prefix, lambda: [new_id, TOMBSTONE_MS, *moved])
+            words = [new_id, Keys(new_id).prefix, TOMBSTONE_MS, *moved]
+            Script("hand_over.lua", link).call(old.prefix, lambda: words)
             if logs:
                 link.ask(("UNLINK", *logs))
         finally:

@@ -74,7 +74,7 @@ if is_lost then
 end
 local origin = redis.call('HGET', p .. ':steps', 'origin')
 if not origin then
-  origin = string.sub(p, 2, -2)
+  origin = string.gsub(p, '[{}]', '')
   redis.call('HSET', p .. ':steps', 'origin', origin)
 end
 if is_behind or not id then

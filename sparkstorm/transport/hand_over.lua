@@ -1,15 +1,15 @@
 -- The end of a topology id, second half, when it has an heir: the data moves there, all of it or nothing.
 -- Keys it writes: {p}:ended, and those that are named, which are renamed.
--- ARGV: the heir, milliseconds for which the tombstone is kept, then names of keys behind the prefix.
+-- ARGV: the heir, the prefix of its keys, milliseconds for which the tombstone is kept, then names of keys behind the prefix.
 -- Answers {'OK'}, also when the data has moved before or was dropped since: then nothing is done.
-local p, heir = KEYS[1], ARGV[1]
+local p, heir, heirs = KEYS[1], ARGV[1], ARGV[2]
 if redis.call('GET', p .. ':ended') ~= heir then
   return {'OK'}
 end
-for i = 3, #ARGV do
+for i = 4, #ARGV do
   if redis.call('EXISTS', p .. ARGV[i]) == 1 then
-    redis.call('RENAME', p .. ARGV[i], '{' .. heir .. '}' .. ARGV[i])
+    redis.call('RENAME', p .. ARGV[i], heirs .. ARGV[i])
   end
 end
-redis.call('SET', p .. ':ended', '', 'PX', ARGV[2])
+redis.call('SET', p .. ':ended', '', 'PX', ARGV[3])
 return {'OK'}

@@ -1,7 +1,7 @@
 """Names of a topology's keys in Redis, and checked reads of their values (docs/keys.md).
 
-Law: every key of a topology begins with its id in braces, and what is read from one is checked,
-however sure it is that we wrote it. Left out: one hash for each task, which a claim could read at
+Law: every key of a topology begins with its id, whose name is in braces, and what is read from one
+is checked, however sure it is that we wrote it. Left out: one hash for each task, which a claim could read at
 once; a list and a stream cannot be fields of one.
 """
 
@@ -12,19 +12,38 @@ from collections.abc import Sequence
 from typing import Any
 
 from sparkstorm.model.assignment import WorkerSlot
+from sparkstorm.model.requests import topology_name
 from sparkstorm.transport.base import START, Cursor
 from sparkstorm.transport.connection import damaged, text
 
+# names of topologies have no braces and no colon
+_KEY = re.compile(r"\{([^{}:]+)\}([^{}:]*):")
 _CURSOR = re.compile(rb"(([0-9]{1,20})-([0-9]{1,20})) ([0-9]{1,9})")
 
 
+def prefix_of(topology_id: str) -> str:
+    """Return the beginning of all keys of a topology: its id, with the name in braces.
+
+    A Redis Cluster keeps keys with the same word in braces on one node. It is the name, since a hot
+    deploy renames the keys to those of another id of the same name.
+    """
+    name = topology_name(topology_id)
+    return f"{{{name}}}{topology_id.removeprefix(name)}"
+
+
+def topology_of(key: str) -> str | None:
+    """Return the id of the topology that a key belongs to; None for a key of none."""
+    match = _KEY.match(key)
+    return match and match[1] + match[2]
+
+
 class Keys:
-    """Names of a topology's keys; the braces keep them on one shard of a Redis Cluster."""
+    """Names of a topology's keys; the braces keep them on one node of a Redis Cluster."""
 
     def __init__(self, topology_id: str) -> None:
-        # A script in a Redis Cluster may write keys of one shard only, and a commit writes keys of
+        # A script in a Redis Cluster may write keys of one slot only, and a commit writes keys of
         # many tasks.
-        self.prefix = f"{{{topology_id}}}"
+        self.prefix = prefix_of(topology_id)
         self._names: dict[tuple[object, ...], str] = {}  # every commit uses the same few
 
     def __call__(self, *parts: object) -> str:

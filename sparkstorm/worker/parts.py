@@ -16,6 +16,7 @@ from sparkstorm.model.failure import Failure
 from sparkstorm.model.values.metric_values import MetricValue
 from sparkstorm.tasks.journal import reading
 from sparkstorm.transport.base import Transport
+from sparkstorm.transport.keys import Keys
 from sparkstorm.transport.progress import Progress
 from sparkstorm.worker.backpressure import Backpressure
 from sparkstorm.worker.counting.counters import Counters
@@ -90,7 +91,7 @@ class WorkerParts:
         )
 
     def _stored_progress(self) -> Progress:
-        with reading(f"{{{self.plan.topology_id}}}:progress"):
+        with reading(Keys(self.plan.topology_id)("progress")):
             known = self.claim.progress
             return Progress.decode(known) if known else Progress(started_ms=self.clock.now_ms())
 

@@ -181,9 +181,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
         viewer=(VIEWER, viewer_redis_password(SECRET)),
     )
     with made.client() as client:
-        client.hset("{t-1-1}:progress", "node:6700", b"record")
-        client.xadd("{t-1-1}:dead", {"f": b"letter"})
-        client.set("sparkstorm:blob:abc:0", b"code")
+        client.hset("{t}-1-1:progress", "node:6700", b"record")
+        client.xadd("{t}-1-1:dead", {"f": b"letter"})
+        client.set("sparkstorm:{blob}:abc:0", b"code")
     yield made
     made.stop()
 
@@ -208,18 +208,18 @@ def test_a_viewer_reads_what_topologies_keep_in_redis(server: RedisServer) -> No
 @pytest.mark.parametrize(
     "command",
     [
-        "SET {t-1-1}:x 1",
-        "DEL {t-1-1}:dead",
-        "UNLINK {t-1-1}:dead",
-        "HSET {t-1-1}:fence 1 99",
-        "XADD {t-1-1}:task:1 * f x",
-        "XDEL {t-1-1}:dead 1-1",
-        "XTRIM {t-1-1}:dead MAXLEN 0",
-        "XREADGROUP GROUP g c STREAMS {t-1-1}:dead >",
-        "RENAME {t-1-1}:dead {t-1-1}:task:1",
-        "EXPIRE {t-1-1}:dead 1",
-        "GET sparkstorm:blob:abc:0",
-        "DUMP {t-1-1}:dead",
+        "SET {t}-1-1:x 1",
+        "DEL {t}-1-1:dead",
+        "UNLINK {t}-1-1:dead",
+        "HSET {t}-1-1:fence 1 99",
+        "XADD {t}-1-1:task:1 * f x",
+        "XDEL {t}-1-1:dead 1-1",
+        "XTRIM {t}-1-1:dead MAXLEN 0",
+        "XREADGROUP GROUP g c STREAMS {t}-1-1:dead >",
+        "RENAME {t}-1-1:dead {t}-1-1:task:1",
+        "EXPIRE {t}-1-1:dead 1",
+        "GET sparkstorm:{blob}:abc:0",
+        "DUMP {t}-1-1:dead",
         "EVAL return(1) 0",
         "SCRIPT FLUSH",
         "SCRIPT LOAD return(1)",
@@ -320,7 +320,7 @@ def test_a_viewer_finds_what_an_ended_topology_left_in_one_of_several_stores(
     server = start_redis(tmp_path / "redis", password="of-the-cluster", viewer=(VIEWER, "looks"))
     try:
         with server.client() as client:
-            client.xadd("{gone-1-1}:dead", {"f": b"a letter"})
+            client.xadd("{gone}-1-1:dead", {"f": b"a letter"})
         at = RedisAddress(server.host, server.port, "looks", VIEWER)
         assert is_kept_in(at, "gone-1-1") and not is_kept_in(at, "other-1-1")
     finally:

@@ -17,6 +17,7 @@ from sparkstorm.testing.system.proxy import TcpProxy, redis_request
 from sparkstorm.transport.base import Cursor, Entry, Reader, Transport
 from sparkstorm.transport.cells import CellsTransport, ForeignStore
 from sparkstorm.transport.foreign import RedisForeign
+from sparkstorm.transport.keys import Keys
 from sparkstorm.transport.local import LocalStore, LocalTransport
 from sparkstorm.transport.local_foreign import LocalForeign
 from sparkstorm.transport.local_reader import LocalReader
@@ -149,7 +150,7 @@ class RedisBench:
 
     def key(self, *parts: object) -> str:
         """Full name of a key."""
-        return ":".join([f"{{{self.topology}}}", *map(str, parts)])
+        return Keys(self.topology)(*parts)
 
     def dump(self) -> dict[str, Any]:
         """Return all stored data, for comparison."""

@@ -121,7 +121,7 @@ def test_a_journal_is_not_sown_over_a_lost_connection_behind_which_a_part_may_be
     def loses() -> Iterator[bytes]:
         yield from (b"x" * (1 << 20) for _ in range(6))
         client = redis_server.client()
-        client.delete(f"{{{bench.topology}}}:seed:3")
+        client.delete(bench.key("seed", 3))
         client.client_kill_filter(_type="normal", skipme=True)
         yield b"last"
 

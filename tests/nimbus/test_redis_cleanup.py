@@ -10,6 +10,7 @@ import pytest
 from sparkstorm.model.worker_spec import RedisAddress
 from sparkstorm.nimbus.redis_cleanup import RedisRetirement
 from sparkstorm.transport.base import TOMBSTONE_MS
+from sparkstorm.transport.keys import Keys
 
 pytestmark = pytest.mark.system
 
@@ -19,8 +20,8 @@ def client(own_redis: Any) -> Iterator[Any]:
     with own_redis.client() as client:
         for topology_id in ("a-1-1", "a-1-10"):
             for part in ("task:1", "snapshot:1", "journal:2"):
-                client.set(f"{{{topology_id}}}:{part}", f"{part} of {topology_id}")
-            client.hset(f"{{{topology_id}}}:fence", "1", "7")
+                client.set(Keys(topology_id)(part), f"{part} of {topology_id}")
+            client.hset(Keys(topology_id)("fence"), "1", "7")
         yield client
 
 
@@ -38,9 +39,9 @@ def test_retiring_deletes_one_topology_whole_and_may_be_repeated(
 ) -> None:
     retirement.retire("a-1-1")
     retirement.retire("a-1-1")
-    left = names(client) - {"{a-1-1}:ended"}
-    assert len(left) == 4 and all(name.startswith("{a-1-10}:") for name in left)
-    assert 0 < client.pttl("{a-1-1}:ended") <= TOMBSTONE_MS
+    left = names(client) - {"{a}-1-1:ended"}
+    assert len(left) == 4 and all(name.startswith("{a}-1-10:") for name in left)
+    assert 0 < client.pttl("{a}-1-1:ended") <= TOMBSTONE_MS
 
 
 def test_a_successor_gets_the_data_without_the_fences_of_the_dead(
@@ -48,8 +49,8 @@ def test_a_successor_gets_the_data_without_the_fences_of_the_dead(
 ) -> None:
     retirement.hand_over("a-1-1", "a-2-5")
     retirement.hand_over("a-1-1", "a-2-5")
-    assert names(client) - {name for name in names(client) if "a-1-10" in name} == {
-        "{a-1-1}:ended", "{a-2-5}:task:1", "{a-2-5}:snapshot:1", "{a-2-5}:journal:2",
+    assert names(client) - {name for name in names(client) if name.startswith("{a}-1-10")} == {
+        "{a}-1-1:ended", "{a}-2-5:task:1", "{a}-2-5:snapshot:1", "{a}-2-5:journal:2",
     }  # fmt: skip
-    assert client.get("{a-2-5}:task:1") == b"task:1 of a-1-1"
-    assert client.hget("{a-1-10}:fence", "1") == b"7"
+    assert client.get("{a}-2-5:task:1") == b"task:1 of a-1-1"
+    assert client.hget("{a}-1-10:fence", "1") == b"7"

@@ -29,6 +29,7 @@ from pathlib import Path
 
 import redis
 
+from sparkstorm.transport.keys import Keys
 from tests.sim.over_redis import KEYS, Numbers, OverRedis
 from tests.sim.targets import TARGETS, Target
 from tests.sim.watched_redis import MASTER, PLAIN, Guard, Server, WatchedRedis, until
@@ -212,7 +213,7 @@ class Trial:
             f"{sorted(lost)[:20]}, {sorted(doubled)[:20]}, deaths {self.running.deaths}"
         )
         with self.watched.primary().client() as client:
-            generation = int(client.get(f"{{{self.running.topology_id}}}:generation") or 0)
+            generation = int(client.get(Keys(self.running.topology_id)("generation")) or 0)
         return Sums(total, generation, self._written_again(total))
 
     def _is_counted(self) -> bool:

@@ -81,8 +81,8 @@ def names_in(server: RedisServer) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     with server.client() as client:
         for name in map(bytes.decode, client.scan_iter(match="{*")):
-            topology_id, _, part = name.removeprefix("{").partition("}:")
-            found.setdefault(topology_name(topology_id), set()).add(part)
+            topology_id, _, part = name.partition(":")
+            found.setdefault(topology_name(topology_id).strip("{}"), set()).add(part)
     return found
 
 

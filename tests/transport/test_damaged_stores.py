@@ -449,7 +449,7 @@ def test_a_key_of_another_type_stops_the_topology_for_good_and_names_the_key(
         owner.step(frames=[(9, b"half", 1)])
     assert shared.frames(9) == [b"half"]  # Redis keeps what a script wrote before it failed
     with pytest.raises(
-        StoreInconsistentError, match=r"broken by RPUSH \{contract-\d+\}:journal:1: .*WRONGTYPE"
+        StoreInconsistentError, match=r"broken by RPUSH \{contract\}-\d+:journal:1: .*WRONGTYPE"
     ):
         other.step()
     with pytest.raises(StoreInconsistentError, match="cannot be trusted any more"):
@@ -502,7 +502,7 @@ def test_a_damaged_cursor_is_refused_with_its_key(shared: RedisBench, damage: st
     owner = Counter(shared, "o", 1)
     shared.client.hset(shared.key("cursor"), "1", damage)
     with pytest.raises(
-        StoreInconsistentError, match=r"the key \{contract-\d+\}:cursor in Redis is damaged"
+        StoreInconsistentError, match=r"the key \{contract\}-\d+:cursor in Redis is damaged"
     ):
         owner.claim()
     with pytest.raises(StoreInconsistentError, match="kill the topology and submit it again"):
@@ -521,7 +521,7 @@ def test_a_damaged_number_is_refused_with_its_key_before_anything_is_written(
     before = shared.dump()
     with pytest.raises(
         StoreInconsistentError,
-        match=rf"the key \{{contract-\d+\}}:{key} in Redis is damaged .it holds",
+        match=rf"the key \{{contract\}}-\d+:{key} in Redis is damaged .it holds",
     ):
         owner.step()
     with pytest.raises(StoreInconsistentError, match=rf":{key} in Redis is damaged"):

@@ -16,6 +16,7 @@ import pytest
 from sparkstorm.errors import StoreInconsistentError, StoreRolledBackError
 from sparkstorm.model.worker_spec import RedisAddress
 from sparkstorm.transport.base import Commit, Cursor
+from sparkstorm.transport.keys import prefix_of
 from sparkstorm.transport.redis import RedisTransport
 from tests.contracts.benches import read
 from tests.transport.bare_redis import BareRedis, binaries, log_of, version_of
@@ -84,7 +85,7 @@ def work(at: RedisAddress, sent: int, consumed: int) -> tuple[Worker, Worker]:
 
 def state_of(client: Any) -> dict[str, Any]:
     """Values by which exactly-once is judged."""
-    key = f"{{{TOPOLOGY}}}:".__add__
+    key = f"{prefix_of(TOPOLOGY)}:".__add__
     return {
         "waiting": [fields[b"f"] for _, fields in client.xrange(key("task:2"))],
         "backlog": client.hget(key("backlog"), 2),

@@ -25,6 +25,7 @@ from sparkstorm.testing.local_topology import LocalTopology
 from sparkstorm.transport import frames
 from sparkstorm.transport.base import START, TaskRecord
 from sparkstorm.transport.frames import AckerMessages, SettledRoots
+from sparkstorm.transport.keys import prefix_of
 from sparkstorm.transport.progress import Progress
 from sparkstorm.worker.tasks.bolt_task import decode_held
 from tests.topologies import Count
@@ -277,6 +278,6 @@ def test_a_damaged_record_is_gone_on_with_or_refused_with_its_key(
             cluster.kill_worker(number)
         said = refusal(lambda: cluster.advance(2))
         assert not said or (
-            f"the key {{{topology.id}}}:{what}" in said
+            f"the key {prefix_of(topology.id)}:{what}" in said
             and "kill the topology and submit it again" in said
         )

@@ -22,6 +22,7 @@ from sparkstorm.model.tuples import Source
 from sparkstorm.settings import StateSettings
 from sparkstorm.transport.base import Transport
 from sparkstorm.transport.frames import Row
+from sparkstorm.transport.keys import Keys
 from sparkstorm.worker.tasks.worker_plan import WorkerPlan
 
 _BACKEND = "topology.state.backend"
@@ -40,7 +41,7 @@ class TaskBase:
     @property
     def name(self) -> str:
         """Return the pattern of its keys in Redis."""
-        return f"{{{self.topology_id}}}:state:{self.task}:*"
+        return Keys(self.topology_id)("state", self.task, "*")
 
     def read(self, keys: list[bytes]) -> list[bytes | None]:
         """Return the packed values of packed keys."""

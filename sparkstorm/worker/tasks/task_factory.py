@@ -46,6 +46,7 @@ from sparkstorm.tasks.task import make_runner
 from sparkstorm.tasks.task_parts import LIVE_STREAMS, TaskParts
 from sparkstorm.transport.base import Claim, TaskRecord, Transport
 from sparkstorm.transport.frames import MESSAGES, ROWS, SETTLED
+from sparkstorm.transport.keys import Keys
 from sparkstorm.worker.epoch import IdSource
 from sparkstorm.worker.open_blocks import OpenBlocks
 from sparkstorm.worker.tasks.acker_task import AckerTask
@@ -451,7 +452,7 @@ class TaskFactory:
 
     def _key(self, part: str, task: int) -> str:
         """Name of a task's key in Redis (docs/keys.md)."""
-        return f"{{{self._plan.topology_id}}}:{part}:{task}"
+        return Keys(self._plan.topology_id)(part, task)
 
     def _add_time(self, made: BoltTask, times: MemoryState | None) -> None:
         """Give a task its event time: inputs that send watermarks, and outputs that receive
