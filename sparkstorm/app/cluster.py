@@ -21,7 +21,7 @@ from pyspark import SparkConf, SparkContext
 from sparkstorm.app.driver_office import DriverOffice
 from sparkstorm.app.guard import ServerGuard
 from sparkstorm.app.nimbus_thread import NimbusThread
-from sparkstorm.blobs.redis import RedisBytesStore
+from sparkstorm.blobs.redis import TAG, RedisBytesStore
 from sparkstorm.blobs.store import BlobStore
 from sparkstorm.client.cluster import ClusterClient
 from sparkstorm.client.connect import zookeeper_address
@@ -206,7 +206,7 @@ class Cluster:
         self._tickets = TicketOffice(store, address)
         self._key = signing_key(at.secret)
         self.state = StormState(store, self._key)
-        self._bytes_store = RedisBytesStore(Link(at.redis, _REDIS_ANSWER_S))
+        self._bytes_store = RedisBytesStore(Link(at.redis, _REDIS_ANSWER_S, tag=TAG))
         self._closers.callback(self._bytes_store.close)
         self.blobs = BlobStore(self.state, self._bytes_store, self._key)
         self._office = DriverOffice(self.state, self._say)

@@ -34,6 +34,7 @@ from sparkstorm.stores.addresses import check_addresses, redis_stores, tls_files
 from sparkstorm.stores.connection import ReadOnlyConnection, load_any_connection
 from sparkstorm.stores.passwords import ZOOKEEPER, password_of
 from sparkstorm.stores.redis_client import check_redis_settings, client_of
+from sparkstorm.transport.servers.opening import servers_of
 
 # for a server's answer; half may be too short for one far away, with the double one waits without
 # need
@@ -180,14 +181,27 @@ def _port(port: int | None, name: str, key: str) -> Iterator[Finding]:
 
 
 def _redis(address: RedisAddress, is_viewer: bool = False) -> Iterator[Finding]:
-    """Check version, policy and clock of a Redis; a viewer may ask it for none of them."""
+    """Check version, policy and clock of a Redis, of each primary of a cluster; a viewer may ask it
+    for none of them.
+    """
+    if is_viewer:
+        with client_of(address, _WAIT_S) as client:
+            yield _found("Redis", lambda: _answers(client, address.place))
+        return
+    try:
+        servers = servers_of(address)
+    except SparkStormError as error:
+        yield Finding("Redis", False, str(error))
+        return
+    for server in servers:
+        yield from _server(server, is_node=bool(address.nodes))
+
+
+def _server(address: RedisAddress, is_node: bool) -> Iterator[Finding]:
     at = address.place
     with client_of(address, _WAIT_S) as client:
-        if is_viewer:
-            yield _found("Redis", lambda: _answers(client, at))
-            return
         try:
-            check_redis_settings(client)
+            check_redis_settings(client, is_node)
             server = client.info("server")
             memory = client.info("memory")
             began_ms = time.time() * 1000

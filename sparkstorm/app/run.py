@@ -40,7 +40,7 @@ from sparkstorm.model.status import RebalanceOptions, TopologyStatus
 from sparkstorm.model.topology import Topology
 from sparkstorm.recording.capsule_files import BUILDER, BUILDER_ARGUMENTS
 from sparkstorm.settings import CONTINUE, STORE_LOSS, DriverSettings, SubmissionSettings
-from sparkstorm.transport.connection import AccessRefusedError
+from sparkstorm.transport.servers.opening import AccessRefusedError
 from sparkstorm.transport.store_loss import LOST
 
 # on a host that lends a tenth of a core an end took 40 s, and the error that began it was hidden

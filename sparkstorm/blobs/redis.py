@@ -14,8 +14,11 @@ from contextlib import contextmanager
 from typing import Any
 
 from sparkstorm.errors import StoreFullError, StoreInconsistentError, StoreUnavailableError
-from sparkstorm.transport.connection import AccessRefusedError, Link
+from sparkstorm.transport.connection import Link
+from sparkstorm.transport.servers.opening import AccessRefusedError
 
+TAG = "sparkstorm:{blob}"
+"""Beginning of all keys, which a link to a cluster needs."""
 _WAIT_TURN_MS = 2_000
 _KEYS_AT_ONCE = 1000
 
@@ -27,7 +30,7 @@ class RedisBytesStore:
     viewer's rights are over keys that begin with braces.
     """
 
-    def __init__(self, link: Link, prefix: str = "sparkstorm:{blob}:") -> None:
+    def __init__(self, link: Link, prefix: str = f"{TAG}:") -> None:
         self._link = link
         self._prefix = prefix
         self._lock = threading.Lock()

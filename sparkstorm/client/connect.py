@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sparkstorm.blobs.redis import RedisBytesStore
+from sparkstorm.blobs.redis import TAG, RedisBytesStore
 from sparkstorm.blobs.store import BlobStore
 from sparkstorm.client.cluster import ClusterClient
 from sparkstorm.client.service import NimbusService
@@ -52,7 +52,9 @@ def connect(
         opened.callback(store.close)
         is_read_only = isinstance(at, ReadOnlyConnection)
         key = signing_key(at.secret) if isinstance(at, Connection) else None
-        chunks = RedisBytesStore(Link(at.redis, _REDIS_ANSWER_S, may_write=not is_read_only))
+        chunks = RedisBytesStore(
+            Link(at.redis, _REDIS_ANSWER_S, may_write=not is_read_only, tag=TAG)
+        )
         opened.callback(chunks.close)
         state = StormState(store, key)
         total = merge(state.read_cluster_conf(), conf or {})

@@ -16,10 +16,11 @@ from sparkstorm.errors import (
 )
 from sparkstorm.model.assignment import TaskInfo
 from sparkstorm.model.dead_letter import DeadLetter
+from sparkstorm.model.requests import topology_name
 from sparkstorm.model.status import TopologyStatus
 from sparkstorm.model.values.codec import Codec
 from sparkstorm.model.worker_spec import RedisAddress
-from sparkstorm.transport.connection import Link
+from sparkstorm.transport.connection import Link, links_to_all
 from sparkstorm.transport.keys import Keys, topology_of
 
 Read = Callable[[int, str], list[tuple[str, bytes]]]
@@ -189,19 +190,24 @@ def stored_in(address: RedisAddress, topology: str | None = None) -> dict[str, i
     id.
     """
     found = {}
-    cursor: int | bytes = b""
-    with closing(Link(address, _PATIENCE_S, may_write=False)) as link:
-        while cursor != b"0":
-            words = ("SCAN", cursor or 0, "MATCH", "{*}*:dead", "COUNT", 1000, "TYPE", "stream")
-            cursor, keys = link.ask(words)[0]
-            for key in keys:
+    for link in links_to_all(address, _PATIENCE_S, may_write=False):
+        with closing(link):
+            for key in _streams_of_letters(link):
                 topology_id = topology_of(key.decode(errors="replace")) or ""
                 if (
-                    topology in (None, topology_id, topology_id.rsplit("-", 2)[0])
+                    topology in (None, topology_id, topology_name(topology_id))
                     and Keys(topology_id)("dead").encode() == key
                 ):
                     found[topology_id] = int(link.ask(("XLEN", key))[0])
     return {topology_id: count for topology_id, count in sorted(found.items()) if count}
+
+
+def _streams_of_letters(link: Link) -> Iterator[bytes]:
+    cursor: int | bytes = b""
+    while cursor != b"0":
+        words = ("SCAN", cursor or 0, "MATCH", "{*}*:dead", "COUNT", 1000, "TYPE", "stream")
+        cursor, keys = link.ask(words)[0]
+        yield from keys
 
 
 def stored_letters(read: Read) -> Iterator[tuple[str, DeadLetter | None, bytes]]:

@@ -36,6 +36,7 @@ from sparkstorm.stores.connection import (
 from sparkstorm.stores.folders import discard_folder, own_folder
 from sparkstorm.stores.passwords import REDIS_VIEWER, ZOOKEEPER, password_of
 from sparkstorm.stores.redis_client import check_redis
+from sparkstorm.transport.servers.opening import servers_of
 
 _ZOOKEEPER_USER = "sparkstorm"
 
@@ -155,7 +156,8 @@ def _open_redis(conf: Conf, secret: str, embedded: dict[str, EmbeddedServer]) ->
     settings = StoreSettings.of(conf)
     if (own := redis_stores(conf)) is not None:
         for each in own.all():
-            check_redis(each)
+            for address in servers_of(each):
+                check_redis(address, is_node=bool(each.nodes))
         return own
     server = start_redis(
         own_folder(Path(settings.local_dir, "redis")),

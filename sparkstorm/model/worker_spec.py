@@ -32,7 +32,8 @@ class RedisAddress:
 
     `name` distinguishes the stores of a cluster; the only store of a cluster has none. With
     `master` it is the primary of that name among the servers that the Sentinels at `sentinels`
-    ("host:port") watch; `host` and `port` are then the first Sentinel's.
+    ("host:port") watch; `host` and `port` are then the first Sentinel's. With `nodes` ("host:port")
+    it is the Redis Cluster that they belong to; `host` and `port` are then the first node's.
     """
 
     host: str
@@ -46,10 +47,13 @@ class RedisAddress:
     master: str = field(default="", metadata=ADDED_LATER)
     sentinels: tuple[str, ...] = field(default=(), metadata=ADDED_LATER)
     sentinel_password: str = field(default="", repr=False, metadata=ADDED_LATER)
+    nodes: tuple[str, ...] = field(default=(), metadata=ADDED_LATER)
 
     @property
     def place(self) -> str:
         """Return the place of this store for messages."""
+        if self.nodes:
+            return f"the cluster of {', '.join(self.nodes)}"
         return (
             f"{self.master} of the Sentinels at {', '.join(self.sentinels)}"
             if self.master
@@ -58,8 +62,11 @@ class RedisAddress:
 
     def sentinel_hosts(self) -> list[tuple[str, int]]:
         """Return host and port of each Sentinel."""
-        parts = [each.rpartition(":") for each in self.sentinels]
-        return [(host.strip("[]"), int(port)) for host, _, port in parts]
+        return _hosts(self.sentinels)
+
+    def node_hosts(self) -> list[tuple[str, int]]:
+        """Return host and port of each configured node of a cluster."""
+        return _hosts(self.nodes)
 
     def sentinel_options(self) -> dict[str, Any]:
         """Return redis-py's options for connections to the Sentinels."""
@@ -79,6 +86,11 @@ class RedisAddress:
         cannot use.
         """
         return self.tls_files.for_redis() if self.tls else {}
+
+
+def _hosts(places: Sequence[str]) -> list[tuple[str, int]]:
+    parts = [each.rpartition(":") for each in places]
+    return [(host.strip("[]"), int(port)) for host, _, port in parts]
 
 
 @dataclass(frozen=True, slots=True)

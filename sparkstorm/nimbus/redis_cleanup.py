@@ -10,10 +10,11 @@ a second time and could be cut in the middle.
 
 from collections import Counter
 from collections.abc import Collection
+from contextlib import closing
 
 from sparkstorm.model.worker_spec import RedisAddress
 from sparkstorm.transport.base import TOMBSTONE_MS
-from sparkstorm.transport.connection import Link, Script
+from sparkstorm.transport.connection import Link, Script, links_to_all
 from sparkstorm.transport.keys import Keys, topology_of
 from sparkstorm.transport.reader import RedisReader, end, names_of
 
@@ -43,38 +44,38 @@ class RedisRetirement:
         """Count the keys of each topology that workers have claimed and that has no tombstone: one
         scan of all names.
         """
-        link = Link(self._address, self._patience_s)
-        try:
-            # Names alone: reading what lies there would be a load on the store for a check that is
-            # made once an hour.
-            names = Counter(filter(None, map(topology_of, names_of(link, "{"))))
-            unended = {}
-            for topology_id, keys in sorted(names.items()):
-                k = Keys(topology_id)
-                # Initial state without a claim belongs to a submission that is under way.
-                is_claimed, has_ended = link.ask(("EXISTS", k("fence")), ("EXISTS", k("ended")))
-                if is_claimed and not has_ended:
-                    unended[topology_id] = keys
-            return unended
-        finally:
-            link.close()
+        unended = {}
+        for link in links_to_all(self._address, self._patience_s):
+            with closing(link):
+                # Names alone: reading what lies there would be a load on the store for a check that
+                # is made once an hour.
+                names = Counter(filter(None, map(topology_of, names_of(link, "{"))))
+                for topology_id, keys in names.items():
+                    k = Keys(topology_id)
+                    # Initial state without a claim belongs to a submission that is under way.
+                    is_claimed, has_ended = link.ask(("EXISTS", k("fence")), ("EXISTS", k("ended")))
+                    if is_claimed and not has_ended:
+                        unended[topology_id] = keys
+        return dict(sorted(unended.items()))
 
     def ended(self, topology_ids: Collection[str]) -> list[str]:
         """Return those of these ids that have a tombstone."""
         if not topology_ids:
             return []
         ids = sorted(topology_ids)
-        link = Link(self._address, self._patience_s)
-        try:
-            have_ended = link.ask(*(("EXISTS", Keys(each)("ended")) for each in ids))
-            return [each for each, has_ended in zip(ids, have_ended, strict=True) if has_ended]
-        finally:
-            link.close()
+        found: list[str] = []
+        # In a cluster each id has a node of its own.
+        for group in [[each] for each in ids] if self._address.nodes else [ids]:
+            tag = Keys(group[0]).prefix
+            with closing(Link(self._address, self._patience_s, tag=tag)) as link:
+                have_ended = link.ask(*(("EXISTS", Keys(each)("ended")) for each in group))
+            found += [each for each, has_ended in zip(group, have_ended, strict=True) if has_ended]
+        return found
 
     def hand_over(self, old_id: str, new_id: str) -> None:
         """Rename the old topology's keys to the new one's, unless the old one has ended before."""
         old = Keys(old_id)
-        link = Link(self._address, self._patience_s)
+        link = Link(self._address, self._patience_s, tag=old.prefix)
         try:
             # The tombstone decides once which topology inherits: a leader that was deposed and goes
             # on late finds another name, or none.

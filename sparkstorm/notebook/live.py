@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sparkstorm.blobs.redis import RedisBytesStore
+from sparkstorm.blobs.redis import TAG, RedisBytesStore
 from sparkstorm.blobs.store import BlobStore
 from sparkstorm.clock import SystemClock
 from sparkstorm.cluster.base import StateStore
@@ -212,7 +212,7 @@ class Inspector:
             )
             store = ZooKeeperStateStore(address)
             opened.callback(store.close)
-            chunks = RedisBytesStore(Link(at.redis, _REDIS_ANSWER_S, may_write=False))
+            chunks = RedisBytesStore(Link(at.redis, _REDIS_ANSWER_S, may_write=False, tag=TAG))
             opened.callback(chunks.close)
             key = signing_key(at.secret)
             state = StormState(store, key)

@@ -73,11 +73,11 @@ def redis_stores(conf: Conf) -> RedisStores | None:
         for earlier, other in enumerate(found, 1):
             # One server under two names would get two shares of the topologies, and Nimbus would
             # find the keys of each topology twice.
-            if at.name == other.name or (at.host, at.port, at.master, at.db) == (
-                other.host,
-                other.port,
-                other.master,
-                other.db,
+            if (
+                at.name == other.name
+                or not {*at.nodes}.isdisjoint(other.nodes)
+                or (at.host, at.port, at.master, at.db)
+                == (other.host, other.port, other.master, other.db)
             ):
                 raise InvalidConfigError(
                     f"{where} is the same store as number {earlier} ({other.name}): name each store once"

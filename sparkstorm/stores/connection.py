@@ -15,7 +15,8 @@ import os
 import re
 import secrets
 import stat
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 from urllib.parse import SplitResult, unquote, urlsplit
@@ -131,11 +132,13 @@ def parse_redis_url(
 
     Raises InvalidConfigError, which names `where` and never quotes the URL: it may hold a password.
     """
-    scheme, is_watched, _ = url.partition("+sentinel:")
+    scheme, kind, rest = url.partition("+")
+    kind = f"{kind}{rest.partition(':')[0]}" if ":" not in scheme else ""
     try:
-        parts = urlsplit(url.replace("+sentinel:", ":", 1) if is_watched else url)
-        if is_watched:
-            return _watched(parts, scheme, password, files, where)
+        if kind in _OF_SEVERAL:
+            parts = urlsplit(url.replace(kind, "", 1))
+            return _OF_SEVERAL[kind](parts, scheme, password, files, where)
+        parts = urlsplit(url)
         port = parts.port or _DEFAULT_REDIS_PORT
         db = int(parts.path.strip("/") or 0)
     except ValueError:
@@ -166,34 +169,71 @@ def _watched(
     parts: SplitResult, scheme: str, password: str | None, files: TlsFiles, where: str
 ) -> RedisAddress:
     """Return the address of a URL with Sentinels; ValueError for a bad port or database."""
-    identity, _, hosts = parts.netloc.rpartition("@")
-    user, _, secret = identity.partition(":")
     master, _, db = parts.path.strip("/").partition("/")
-    # One by one, since a URL has one host: `urlsplit` takes the commas for a part of a name.
-    each = [urlsplit(f"//{host}") for host in hosts.split(",")]
-    is_fit = (
-        all(one.hostname for one in each)
-        and not parts.query
-        and _NAME.fullmatch(parts.fragment or "x")
-    )
-    if scheme not in ("redis", "rediss") or not is_fit or not _NAME.fullmatch(master):
+    servers = _servers_of(parts, _DEFAULT_SENTINEL_PORT)
+    if scheme not in ("redis", "rediss") or not servers or not _NAME.fullmatch(master):
         raise InvalidConfigError(
             f"{where}: expected redis+sentinel://[[user]:password@]host[:port][,host[:port]]/master[/db][#name], with "
             "rediss+sentinel:// for TLS"
         )
-    ports = [one.port or _DEFAULT_SENTINEL_PORT for one in each]
-    names = [f"[{one.hostname}]" if ":" in str(one.hostname) else one.hostname for one in each]
+    address = _of_first(parts, scheme, password, files, servers)
+    return replace(address, db=int(db or 0), master=master, sentinels=tuple(map(_place, servers)))
+
+
+def _clustered(
+    parts: SplitResult, scheme: str, password: str | None, files: TlsFiles, where: str
+) -> RedisAddress:
+    """Return the address of a URL with nodes of a cluster; ValueError for a bad port."""
+    servers = _servers_of(parts, _DEFAULT_REDIS_PORT)
+    db = parts.path.strip("/")
+    if scheme not in ("redis", "rediss") or not servers or (db and not db.isdecimal()):
+        raise InvalidConfigError(
+            f"{where}: expected redis+cluster://[[user]:password@]host[:port][,host[:port]][#name], with rediss+cluster:// for TLS"
+        )
+    if int(db or 0) != 0:
+        raise InvalidConfigError(
+            f"{where}: a cluster has database 0 alone, and the URL says {int(db)}: leave it out"
+        )
+    address = _of_first(parts, scheme, password, files, servers)
+    return replace(address, nodes=tuple(map(_place, servers)))
+
+
+_OF_SEVERAL: Final = {"+sentinel": _watched, "+cluster": _clustered}
+
+
+def _servers_of(parts: SplitResult, port: int) -> list[tuple[str, int]]:
+    """Return host and port of each server of a URL with several; none when it is unfit."""
+    # One by one, since a URL has one host: `urlsplit` takes the commas for a part of a name.
+    each = [urlsplit(f"//{host}") for host in parts.netloc.rpartition("@")[2].split(",")]
+    if parts.query or not _NAME.fullmatch(parts.fragment or "x"):
+        return []
+    found = [(one.hostname, one.port or port) for one in each if one.hostname]
+    return found if len(found) == len(each) else []
+
+
+def _place(server: tuple[str, int]) -> str:
+    host, port = server
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _of_first(
+    parts: SplitResult,
+    scheme: str,
+    password: str | None,
+    files: TlsFiles,
+    servers: Sequence[tuple[str, int]],
+) -> RedisAddress:
+    """Return the address of the first server, with the identity of all."""
+    user, _, secret = parts.netloc.rpartition("@")[0].partition(":")
+    host, port = servers[0]
     return RedisAddress(
-        each[0].hostname or "",
-        ports[0],
+        host,
+        port,
         unquote(secret) or password or "",
         unquote(user),
-        int(db or 0),
         tls=scheme == "rediss",
         tls_files=files if scheme == "rediss" else NO_FILES,
         name=parts.fragment,
-        master=master,
-        sentinels=tuple(f"{name}:{port}" for name, port in zip(names, ports, strict=True)),
     )
 
 

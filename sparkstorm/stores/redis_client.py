@@ -7,6 +7,7 @@ own (`transport/connection.py`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import redis
@@ -53,19 +54,34 @@ class _WatchedRedis(redis.Redis):
             each.close()
 
 
+class _ToAnyNode:
+    """Connection to the first node of a cluster that can be reached; mixed into one of redis-py's."""
+
+    nodes: Sequence[tuple[str, int]] = ()
+
+    def _connect(self) -> Any:
+        last: OSError | None = None
+        for host, port in self.nodes:
+            self.host, self.port = host, port
+            try:
+                return super()._connect()  # type: ignore[misc]
+            except OSError as error:
+                last = error
+        assert last is not None, "a cluster has a node"
+        raise last
+
+
 def client_of(at: RedisAddress, timeout_s: float | None = None) -> redis.Redis:
-    """A client for that Redis, which tries nothing twice by itself."""
-    settings: dict[str, Any] = {
-        "username": at.user or None,
-        "password": at.password or None,
-        "db": at.db,
-        "ssl": at.tls,
-        **at.tls_options(),
-        # redis-py repeats by default. A request that changes something may then be applied twice.
-        "retry": Retry(NoBackoff(), 0),
-        "socket_timeout": timeout_s,
-        "socket_connect_timeout": timeout_s,
-    }
+    """A client for that Redis, which tries nothing twice by itself; of a cluster for any node, which
+    may answer what is asked of no key.
+    """
+    settings = _settings_of(at, timeout_s)
+    if at.nodes:
+        base: Any = redis.SSLConnection if settings.pop("ssl") else redis.Connection
+        kind = type("AnyNode", (_ToAnyNode, base), {"nodes": at.node_hosts()})
+        host, port = at.host, at.port
+        pool = redis.ConnectionPool(connection_class=kind, host=host, port=port, **settings)
+        return redis.Redis.from_pool(pool)
     if at.master:
         # Its pool asks the Sentinels with each new connection, and gives up one to a server that
         # has become a replica.
@@ -76,20 +92,36 @@ def client_of(at: RedisAddress, timeout_s: float | None = None) -> redis.Redis:
     return redis.Redis(host=at.host, port=at.port, **settings)
 
 
-def check_redis(endpoint: RedisAddress) -> None:
+def _settings_of(at: RedisAddress, timeout_s: float | None) -> dict[str, Any]:
+    """Return redis-py's settings of connections to a Redis, but where it is."""
+    return {
+        "username": at.user or None,
+        "password": at.password or None,
+        "db": at.db,
+        "ssl": at.tls,
+        **at.tls_options(),
+        # redis-py repeats by default. A request that changes something may then be applied twice.
+        "retry": Retry(NoBackoff(), 0),
+        "socket_timeout": timeout_s,
+        "socket_connect_timeout": timeout_s,
+    }
+
+
+def check_redis(endpoint: RedisAddress, is_node: bool = False) -> None:
     """Raise InvalidConfigError as `check_redis_settings` does when the Redis there cannot be used
     safely.
     """
     with client_of(endpoint, _CHECK_LIMIT_S) as client:
-        check_redis_settings(client)
+        check_redis_settings(client, is_node)
 
 
-def check_redis_settings(client: redis.Redis) -> None:
+def check_redis_settings(client: redis.Redis, is_node: bool = False) -> None:
     """Refuse a user's Redis that may lose data by itself or is open to a network
     (InvalidConfigError).
 
-    Raises StoreUnavailableError (unreachable, wrong password) or InvalidConfigError (open, too old,
-    evicting).
+    `is_node`: it was configured as a node of a cluster. Raises StoreUnavailableError (unreachable,
+    wrong password) or InvalidConfigError (open, too old, evicting, a node that was not configured as
+    one).
     """
     password = client.get_connection_kwargs().get("password")
     host, port = _server_of(client)
@@ -100,7 +132,11 @@ def check_redis_settings(client: redis.Redis) -> None:
         raise InvalidConfigError(
             f"{address} is not on loopback and has no password: set requirepass there and sparkstorm.redis.password here"
         )
-    policy, version = _read_settings(client, address)
+    policy, version, mode = _read_settings(client, address)
+    if mode == "cluster" and not is_node:
+        raise InvalidConfigError(
+            f"{address} is a node of a cluster: write redis+cluster:// in place of redis:// in sparkstorm.redis.url"
+        )
     # Another policy drops keys when memory is full: cursors and journals among them, without an
     # error.
     if policy != "noeviction":
@@ -124,10 +160,13 @@ def _server_of(client: redis.Redis) -> tuple[str, int]:
         raise StoreUnavailableError(str(error)) from error
 
 
-def _read_settings(client: redis.Redis, address: str) -> tuple[str, str]:
+def _read_settings(client: redis.Redis, address: str) -> tuple[str, str, str]:
+    """Return policy, version and mode."""
     try:
         policy = str(client.info("memory")["maxmemory_policy"])
-        return policy, str(client.info("server")["redis_version"])
+        server = client.info("server")
+        mode = server.get("redis_mode", server.get("server_mode", ""))
+        return policy, str(server["redis_version"]), str(mode)
     except redis.AuthenticationError as error:
         raise StoreUnavailableError(f"{address} refuses the password: {error}") from error
     except redis.RedisError as error:

@@ -7,13 +7,13 @@ never wait for a store, and a store never waits for logs.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
-import redis
-
+from sparkstorm.errors import StoreFullError, StoreInconsistentError, StoreUnavailableError
 from sparkstorm.model.assignment import WorkerSlot
+from sparkstorm.model.worker_spec import RedisStores
+from sparkstorm.transport.connection import Link
 from sparkstorm.transport.keys import Keys
 
 PERIOD_MS = 1_000
@@ -27,39 +27,34 @@ KEPT_SECS = 7 * 24 * 3600  # after the last line
 class LogPublisher:
     """One slot's publisher; `log_of` is the path of a topology's log in this slot. Errors of Redis
     pause it.
-
-    `client` is the home store's, `others` make those of the other stores by name.
     """
 
     def __init__(
-        self,
-        slot: WorkerSlot,
-        client: redis.Redis,
-        log_of: Callable[[str], Path],
-        others: Mapping[str, Callable[[], redis.Redis]] | None = None,
+        self, slot: WorkerSlot, stores: RedisStores, log_of: Callable[[str], Path], timeout_s: float
     ) -> None:
+        """`timeout_s`: for an answer of Redis."""
         self._slot = slot
-        self._client = client
+        self._stores = stores
         self._log_of = log_of
-        self._others = others or {}
-        # topology of the last step; client of its store, if not home
-        self._at: tuple[str, redis.Redis | None] = ("", None)
+        self._timeout_s = timeout_s
+        self._at = ""  # topology of the last step, whose store is known
+        self._link: Link | None = None  # to that store
         self._topology_id = ""
         self._position = 0
         self._due_ms = 0
 
     def step(self, topology_id: str, now_ms: int, store: str = "") -> None:
         """Publish what the log of that topology has got since the last time, if it is time to."""
-        if self._at[0] != topology_id:
-            self._follow(topology_id, store)
+        self._follow(topology_id, store)
         if now_ms >= self._due_ms:
             self._due_ms = now_ms + (PERIOD_MS if self.publish(topology_id) else RETRY_MS)
 
     def publish(self, topology_id: str) -> bool:
         """Publish what is new; False when Redis did not take it."""
         # Last lines of a topology that the slot has left already: its store is not known any more.
-        if self._others and topology_id != self._at[0]:
+        if self._stores.others and topology_id != self._at:
             return True
+        self._follow(topology_id, "")
         if topology_id != self._topology_id:
             self._topology_id = topology_id
             self._position = -1
@@ -69,27 +64,32 @@ class LogPublisher:
             return True
         try:
             if chunks:
-                self._write(self._at[1] or self._client, Keys(topology_id).log(self._slot), chunks)
-        except redis.RedisError:
+                self._write(Keys(topology_id).log(self._slot), chunks)
+        except (StoreUnavailableError, StoreFullError, StoreInconsistentError):
             return False
         self._position = position
         return True
 
     def close(self) -> None:
         """Close the connection."""
-        self._follow("", "")
-        with contextlib.suppress(redis.RedisError):
-            self._client.close()
+        if self._link is not None:
+            self._link.close()
+        self._at, self._link = "", None
 
     def _follow(self, topology_id: str, store: str) -> None:
         """Write that topology's lines to the store that has its other keys, so that they end with
         them.
         """
-        before = self._at[1]
-        self._at = (topology_id, self._others[store]() if store in self._others else None)
-        if before is not None:
-            with contextlib.suppress(redis.RedisError):
-                before.close()
+        if self._link is not None and topology_id == self._at:
+            return
+        self.close()
+        by_name = {each.name: each for each in self._stores.others}
+        address = by_name.get(store, self._stores.home)
+        # As one that only reads: a log waits for no rewrite of the server's file.
+        self._link = Link(
+            address, 0.0, may_write=False, timeout_s=self._timeout_s, tag=Keys(topology_id).prefix
+        )
+        self._at = topology_id
 
     def _new_chunks(self, path: Path) -> tuple[list[bytes], int]:
         """Return whole lines after the position, no more than Redis keeps, and the position after
@@ -112,9 +112,7 @@ class LogPublisher:
             whole[at : at + MAX_CHUNK_BYTES] for at in range(0, len(whole), MAX_CHUNK_BYTES)
         ], position
 
-    def _write(self, client: redis.Redis, key: str, chunks: list[bytes]) -> None:
-        pipeline = client.pipeline(transaction=False)
-        for chunk in chunks:
-            pipeline.xadd(key, {"f": chunk}, maxlen=MAX_CHUNKS, approximate=False)
-        pipeline.expire(key, KEPT_SECS)
-        pipeline.execute()
+    def _write(self, key: str, chunks: list[bytes]) -> None:
+        assert self._link is not None, "publish has followed a topology"
+        adds = [("XADD", key, "MAXLEN", MAX_CHUNKS, "*", "f", chunk) for chunk in chunks]
+        self._link.ask_once(*adds, ("EXPIRE", key, KEPT_SECS))

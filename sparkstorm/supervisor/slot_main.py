@@ -18,7 +18,7 @@ from functools import partial
 from itertools import product
 from pathlib import Path
 
-from sparkstorm.blobs.redis import RedisBytesStore
+from sparkstorm.blobs.redis import TAG, RedisBytesStore
 from sparkstorm.blobs.store import BlobStore
 from sparkstorm.blobs.trial import CodeTrial
 from sparkstorm.clock import SystemClock
@@ -258,7 +258,7 @@ def _connect(spec: SlotSpec, place: Place) -> SlotStores:
     state = StormState(store, key)
     # As one that only reads: a slot must beat, and a restarted server takes minutes to rewrite a
     # large file. Code that it has put back meanwhile is put back again when it is lost.
-    chunks = RedisBytesStore(Link(spec.redis, _REDIS_ANSWER_S, may_write=False))
+    chunks = RedisBytesStore(Link(spec.redis, _REDIS_ANSWER_S, may_write=False, tag=TAG))
     blobs = BlobStore(state, chunks, key or b"")
     settings = SupervisorSettings.of(conf)
     duties = SupervisorDuties(
@@ -272,8 +272,7 @@ def _connect(spec: SlotSpec, place: Place) -> SlotStores:
         driver=spec.driver,
     )
     log_of = lambda topology_id: Path(spec.log_dir) / worker_log_name(topology_id, place.slot)  # noqa: E731 - short, and used once
-    others = {at.name: partial(client_of, at, LOG_PATIENCE_S) for at in spec.other_redis}
-    logs = LogPublisher(place.slot, client_of(spec.redis, LOG_PATIENCE_S), log_of, others)
+    logs = LogPublisher(place.slot, spec.stores, log_of, LOG_PATIENCE_S)
     scratch = NodeDir(Path(spec.local_dir), place.slot.node).tmp
     try_code = lambda code: CodeTrial(code, child_environment(), scratch=scratch)  # noqa: E731 - short, and used once
     trials = None

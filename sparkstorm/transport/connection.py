@@ -1,5 +1,5 @@
-"""Connections to Redis: opening, requests and replies, repeated sending of requests that are safe
-to repeat, errors.
+"""Connections to Redis: requests and replies, repeated sending of requests that are safe to repeat,
+errors.
 
 Law: connections here never retry by themselves, and every error is one of ours. The caller decides
 whether a request may be sent twice: `insist` and `ask` send until they are answered, `ask_once`
@@ -11,46 +11,48 @@ are used as they are; a protocol of our own would be code for nothing.
 from __future__ import annotations
 
 import re
-import struct
-import sys
 import time
 from collections.abc import Callable, Sequence
 from importlib.resources import files
 from itertools import chain
-from socket import SO_RCVTIMEO, SO_SNDTIMEO, SOL_SOCKET
-from socket import socket as Socket
 from typing import Any
 
 import hiredis
-from redis.backoff import NoBackoff
-from redis.connection import Connection, SSLConnection
+from redis.connection import Connection
 from redis.exceptions import (
-    AuthenticationError,
-    AuthorizationError,
+    AskError,
     ClusterDownError,
-    InvalidResponse,
+    MovedError,
     NoScriptError,
     OutOfMemoryError,
     ReadOnlyError,
-    RedisError,
     ResponseError,
     TryAgainError,
 )
 from redis.exceptions import ConnectionError as LostError
 from redis.exceptions import TimeoutError as LateError
-from redis.retry import Retry
 
-from sparkstorm.errors import StoreFullError, StoreInconsistentError, StoreUnavailableError
+from sparkstorm.errors import (
+    InvalidConfigError,
+    StoreFullError,
+    StoreInconsistentError,
+    StoreUnavailableError,
+)
 from sparkstorm.model.compiled import core
 from sparkstorm.model.worker_spec import RedisAddress
 from sparkstorm.transport.log_rewrite import LogRewrite
+from sparkstorm.transport.servers.opening import (
+    LOST,
+    REFUSED,
+    AccessRefusedError,
+    open_connection,
+    primaries_of,
+    refusal,
+    server_of,
+)
 
-LOST = (LostError, LateError, InvalidResponse, OSError)
 Packed = Sequence[bytes]
 
-# Distinguished from a server that is away: a wrong password stays wrong, and a worker that went on
-# trying would look as if it waited for Redis.
-_REFUSED = (AuthenticationError, AuthorizationError)
 # codes of replies that a little patience may mend; inside a script's error they are anywhere in the
 # text codes of a server that is no primary, not yet one again, or cut from its replicas, which may
 # have another by now: the next try asks anew where the primary is
@@ -78,152 +80,6 @@ _SENT_AT_ONCE = 64 << 10
 # ask the Sentinels twice as often; double would show what a primary that was cut off had for ten
 # seconds.
 CHECK_S = 5.0
-# Of an answer at once: entries are up to twice as large.
-_READ_BYTES = 256 << 10
-
-
-class AccessRefusedError(StoreUnavailableError):
-    """Redis answers but refuses access: trying again cannot help."""
-
-
-def open_connection(
-    address: RedisAddress,
-    timeout_s: float = 10.0,
-    server: tuple[str, int] | None = None,
-    role: str = "master",
-) -> Connection:
-    """A raw connection that never retries, to that server (host, port) if one is given, otherwise to
-    the one that the address or its Sentinels name; StoreUnavailableError names what to check.
-
-    `role`: that a server of Sentinels must have, "master" or "replica".
-    """
-    # Not redis.Redis: its pool sends a request again by itself when a connection breaks, and a
-    # commit may then be applied twice unnoticed (decision 1).
-    kind = SSLConnection if address.tls else Connection
-    make: Any = kind  # redis-py leaves its constructors untyped
-    if server is not None:
-        host, port = server
-    else:
-        host, port = _primary_of(address) if address.master else (address.host, address.port)
-    connection: Connection = make(
-        host=host,
-        port=port,
-        password=address.password or None,
-        username=address.user or None,
-        db=address.db,
-        socket_timeout=timeout_s,
-        socket_connect_timeout=timeout_s,
-        # Also of connecting: a worker that waits must give the reason in a heartbeat, and redis-py
-        # would wait in silence.
-        retry=Retry(NoBackoff(), 0),
-        # Version 3 answers some commands with other types; nothing here needs it, and Redis 6.2 to
-        # Valkey 9 speak both.
-        protocol=2,
-        # A health check would put a PING, and its round trip, before a commit.
-        health_check_interval=0,
-        socket_read_size=_READ_BYTES,
-        **address.tls_options(),
-    )
-    try:
-        connect(connection)
-        if address.master:
-            _require_role(connection, role)
-    except _REFUSED as error:
-        connection.disconnect()  # type: ignore[no-untyped-call]
-        raise _refusal(address, error) from error
-    except (*LOST, RedisError) as error:
-        connection.disconnect()  # type: ignore[no-untyped-call]
-        raise StoreUnavailableError(
-            f"Redis at {address.place} cannot be reached: {error}"
-        ) from error
-    return connection
-
-
-def _primary_of(address: RedisAddress) -> tuple[str, int]:
-    """Ask the Sentinels, one after the other, where the primary is; StoreUnavailableError when none
-    of them names one, AccessRefusedError when every one refuses our password.
-    """
-    # Here, because it takes all of redis-py with it (`stores/redis_parts.py`).
-    from redis.sentinel import Sentinel
-
-    options = {**address.sentinel_options(), "retry": Retry(NoBackoff(), 0)}
-    watch: Any = Sentinel(address.sentinel_hosts(), sentinel_kwargs=options)  # type: ignore[no-untyped-call]
-    refused, problems = list[RedisError](), list[str]()
-    try:
-        # Not redis-py's own loop, whose error shows every setting of each connection, and tells a
-        # refused password from a dead Sentinel in its text alone.
-        for place, each in zip(address.sentinels, watch.sentinels, strict=True):
-            try:
-                state = each.sentinel_masters().get(address.master)
-            except _REFUSED as error:
-                refused.append(error)
-                problems.append(f"{place} refuses our password")
-            except (*LOST, RedisError) as error:
-                problems.append(f"{place}: {error}")
-            else:
-                if state and watch.check_master_state(state, address.master):
-                    return str(state["ip"]), int(state["port"])
-                problems.append(f"{place} {'takes it for dead' if state else 'knows no such name'}")
-    finally:
-        for each in watch.sentinels:
-            each.close()
-    # Of some that let us in one may name the primary later; when all refuse, patience mends nothing.
-    if len(refused) == len(address.sentinels):
-        fault = (
-            "refuse our password" if address.sentinel_password else "want a password, none is set"
-        )
-        raise AccessRefusedError(
-            f"the Sentinels at {', '.join(address.sentinels)} {fault} "
-            f"(sparkstorm.redis.sentinel.password): {refused[0]}"
-        )
-    raise StoreUnavailableError(
-        f"no Sentinel names a primary {address.master}: {'; '.join(problems)}"
-    )
-
-
-def _require_role(connection: Connection, wanted: str) -> None:
-    """Refuse a server of another role, a replica or one that will be one above all: a Sentinel may be
-    behind, and a replica would answer reads.
-    """
-    # HELLO and not ROLE, which a viewer may not ask.
-    connection.send_command("HELLO", 2)  # type: ignore[no-untyped-call]
-    said = connection.read_response()
-    role = text(dict(zip(said[::2], said[1::2], strict=False)).get(b"role"))
-    if role != wanted:
-        other = "primary" if wanted == "master" else wanted
-        raise LostError(
-            f"the server at {connection.host}:{connection.port} is a {role}, no {other}"
-        )
-
-
-def _refusal(address: RedisAddress, error: Exception) -> AccessRefusedError:
-    """Return the error of a server that refuses access, the same for every version.
-
-    Without a password, Redis 6.2, 7.2 and Valkey refuse the client's greeting (CLIENT SETINFO).
-    Redis 7.0 does not know that greeting, answers "unknown subcommand", which redis-py ignores, and
-    refuses only the first real request.
-    """
-    fault = (
-        "refuses our password"
-        if address.password
-        else "wants a password and none is set (sparkstorm.redis.password)"
-    )
-    return AccessRefusedError(f"Redis at {address.place} {fault}: {error}")
-
-
-def connect(connection: Connection) -> None:
-    """Connect and greet; the kernel keeps the time-out then, where Python would ask `poll` before
-    every send and receive.
-    """
-    connection.connect()  # type: ignore[no-untyped-call]
-    socket: Any = connection._sock
-    if type(socket) is Socket and sys.platform == "linux" and (timeout_s := socket.gettimeout()):
-        # Python asks poll() before each send and receive of a socket with a time-out. That is a
-        # system call more for each, on the path of every commit.
-        limit = struct.pack("@ll", int(timeout_s), int(timeout_s % 1 * 1_000_000))
-        socket.setsockopt(SOL_SOCKET, SO_RCVTIMEO, limit)
-        socket.setsockopt(SOL_SOCKET, SO_SNDTIMEO, limit)
-        socket.settimeout(None)
 
 
 def send(connection: Connection, packed: Packed) -> None:
@@ -299,10 +155,19 @@ class Link:
         may_write: bool = True,
         timeout_s: float = 10.0,
         check_s: float = CHECK_S,
+        tag: str = "",
+        server: tuple[str, int] | None = None,
     ) -> None:
+        """`tag`: beginning of all keys of the link's requests, with a word in braces, which is never a
+        key itself; a cluster needs it. `server`: host and port of one node of a cluster.
+        """
+        self._server = server
         self._address = address
         self._check_s = check_s
         self._check_due_s = 0.0
+        self._tag = tag
+        # whether others say which server is the primary
+        self._is_watched = bool(address.master or (address.nodes and tag))
         self._timeout_s = timeout_s
         self._patience_s = patience_s
         self._on_wait = on_wait
@@ -320,15 +185,16 @@ class Link:
             self._connection = None
 
     def leave_if_moved(self) -> bool:
-        """Close the connection where the Sentinels name another primary by now; return whether.
+        """Close the connection where the Sentinels, or the cluster, name another primary by now;
+        return whether.
 
         A primary that is cut from its replicas and the Sentinels answers reads for ever, with what
         it had. Sentinels that do not answer change nothing.
         """
-        if self._connection is None or not self._address.master:
+        if self._connection is None or not self._is_watched:
             return False
         try:
-            place = _primary_of(self._address)
+            place = server_of(self._address, self._tag)
         except StoreUnavailableError:
             return False
         if place == (self._connection.host, self._connection.port):
@@ -350,8 +216,21 @@ class Link:
         if self._connection is None:
             raise StoreUnavailableError(f"there is no connection to Redis at {self._address.place}")
         return open_connection(
-            self._address, timeout_s, (self._connection.host, self._connection.port)
+            self._address,
+            timeout_s,
+            (self._connection.host, self._connection.port),
+            tag=self._tag,
         )
+
+    def settled(self) -> int:
+        """Return the number of a connection to a server that has all keys of the tag: of a cluster a
+        node to or from which they are not being moved.
+        """
+        if self._address.nodes and self._tag:
+            # A key that never exists: while its slot is moved it is asked for elsewhere at once.
+            # TYPE, since a viewer may ask for it.
+            self.ask(("TYPE", self._tag))
+        return self.number
 
     def insist(self, make: Callable[[], Packed], replies: int = 1) -> list[Any]:
         """Send until answered, for requests that may be applied twice; `make` packs the request for
@@ -367,11 +246,11 @@ class Link:
         while True:
             try:
                 answers = self._exchange(make, replies)
-                passing = [a for a in answers if _is_passing(a)]
+                passing = [a for a in answers if is_passing(a)]
                 if not passing:
                     return answers
-                problem: Exception = passing[0]
-                if is_elsewhere(problem):
+                problem: Exception = self._told(passing[0])
+                if any(map(is_elsewhere, passing)):
                     self.close()
             # At once: a wrong password stays wrong.
             except AccessRefusedError:
@@ -404,10 +283,11 @@ class Link:
                 f"Redis at {self._address.place} does not answer: {error}"
             ) from error
         for answer in answers:
-            if _is_passing(answer):
+            if is_passing(answer):
+                problem = self._told(answer)
                 self.close()
                 raise StoreUnavailableError(
-                    f"Redis at {self._address.place} cannot answer now: {answer}"
+                    f"Redis at {self._address.place} cannot answer now: {problem}"
                 ) from answer
             if isinstance(answer, Exception):
                 raise translated(answer) from answer
@@ -427,23 +307,43 @@ class Link:
 
     def _check(self) -> None:
         """Leave a server that is no longer the primary, if it is time to ask."""
-        if self._address.master and time.monotonic() > self._check_due_s:
+        if self._is_watched and time.monotonic() > self._check_due_s:
             self._check_due_s = time.monotonic() + self._check_s
             self.leave_if_moved()
+
+    def _told(self, answer: Exception) -> Exception:
+        """Return a passing answer in words; InvalidConfigError for a redirection by a server that
+        was not configured as a node of a cluster.
+        """
+        if not isinstance(answer, AskError):
+            return answer
+        slot, to = f"slot {answer.slot_id}", f"{answer.host}:{answer.port}"
+        if not self._address.nodes:
+            raise InvalidConfigError(
+                f"Redis at {self._address.place} is a node of a cluster (it names {to} for {slot}): write redis+cluster:// in "
+                "place of redis:// in sparkstorm.redis.url"
+            ) from answer
+        if isinstance(answer, MovedError):
+            return LostError(f"{slot} ({self._tag}) has moved to {to}")
+        return TryAgainError(
+            f"{slot} ({self._tag}) is on its way to {to}; work goes on when it is there"
+        )
 
     def _exchange(self, make: Callable[[], Packed], replies: int) -> list[Any]:
         try:
             if self._connection is None:
                 # A new number also when the server is the same: that cannot be known here, and the
                 # check costs one look.
-                self._connection = open_connection(self._address, self._timeout_s)
+                self._connection = open_connection(
+                    self._address, self._timeout_s, self._server, tag=self._tag
+                )
                 self.number += 1
                 self._make_log_whole(self._connection)
             send(self._connection, make())
             return [receive(self._connection) for _ in range(replies)]
-        except _REFUSED as error:
+        except REFUSED as error:
             self.close()
-            raise _refusal(self._address, error) from error
+            raise refusal(self._address, error) from error
         except LOST:
             self.close()
             raise
@@ -459,6 +359,16 @@ class Link:
         except (StoreFullError, StoreUnavailableError):
             self.close()
             raise
+
+
+def links_to_all(address: RedisAddress, patience_s: float, may_write: bool = True) -> list[Link]:
+    """Return a link to each primary of a cluster, for what goes over all keys; one to any other
+    store.
+    """
+    return [
+        Link(address, patience_s, may_write=may_write, server=server)
+        for server in primaries_of(address)
+    ]
 
 
 class Script:
@@ -517,7 +427,7 @@ def translated(error: Exception) -> Exception:
     ):
         told = message[max(0, message.find(code)) :]  # without the script's name and line
         return StoreFullError(f"Redis refuses writes: {told}{_MEND_BY_CODE[code]}")
-    if isinstance(error, _REFUSED) or "NOAUTH" in message or "WRONGPASS" in message:
+    if isinstance(error, REFUSED) or "NOAUTH" in message or "WRONGPASS" in message:
         return AccessRefusedError(f"Redis refuses our password: {message}")
     return StoreInconsistentError(f"Redis answered: {message}")
 
@@ -530,10 +440,11 @@ def damaged(key: str, found: Any) -> StoreInconsistentError:
     )
 
 
-def _is_passing(answer: Any) -> bool:
+def is_passing(answer: Any) -> bool:
+    """Return whether an answer is an error that patience may mend, a redirection among them."""
     if not isinstance(answer, Exception):
         return False
-    if isinstance(answer, ReadOnlyError | TryAgainError | ClusterDownError):
+    if isinstance(answer, ReadOnlyError | TryAgainError | ClusterDownError | AskError):
         return True
     return any(code in str(answer) for code in _PASSING)
 
@@ -541,8 +452,13 @@ def _is_passing(answer: Any) -> bool:
 def is_elsewhere(answer: Exception) -> bool:
     """Return whether a server answers that it is not the primary, has not its data yet, or has lost
     its replicas: another may be the primary, and its connection is of no more use.
+
+    Not of ASK and TRYAGAIN: the slot is being moved, and until that has ended no node has all of its
+    keys. A script that were sent on would find, or write, a part of them (decision 70).
     """
-    return isinstance(answer, ReadOnlyError) or any(code in str(answer) for code in _ELSEWHERE)
+    if isinstance(answer, ReadOnlyError | MovedError | ClusterDownError):
+        return True
+    return any(code in str(answer) for code in _ELSEWHERE)
 
 
 def receive(connection: Connection) -> Any:

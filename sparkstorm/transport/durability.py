@@ -33,9 +33,7 @@ from sparkstorm.errors import InvalidConfigError, StoreUnavailableError
 from sparkstorm.model.worker_spec import RedisAddress
 from sparkstorm.transport.base import Cursor
 from sparkstorm.transport.connection import (
-    LOST,
     Link,
-    open_connection,
     pack,
     pack_all,
     receive,
@@ -44,6 +42,7 @@ from sparkstorm.transport.connection import (
     translated,
 )
 from sparkstorm.transport.keys import Keys, read_foreign
+from sparkstorm.transport.servers.opening import LOST, open_connection
 
 DURABILITY = "topology.cells.durability"
 ON_DISK = "disk"

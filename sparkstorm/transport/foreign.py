@@ -46,7 +46,9 @@ class RedisForeign:
         self._address = address
         self._keys = Keys(topology_id)
         self._cell = cell
-        self._link = Link(address, 0.0, _wait_for_nothing, timeout_s=CONNECT_S)
+        self._link = Link(
+            address, 0.0, _wait_for_nothing, timeout_s=CONNECT_S, tag=self._keys.prefix
+        )
         self._replica = ReplicaBeside(self._link, address) if durability == ON_REPLICAS else None
         self._is_synced = durability == ON_DISK
         self._reading = Reading(self._replica or self._link, self._keys, CONNECT_S)

@@ -15,7 +15,7 @@ from typing import Any
 from sparkstorm.errors import FencedError, StoreUnavailableError
 from sparkstorm.model.worker_spec import RedisAddress
 from sparkstorm.transport.connection import Link, Script
-from sparkstorm.transport.redis import Keys
+from sparkstorm.transport.keys import Keys
 from sparkstorm.transport.state_base import RANGES, range_of
 
 # A script's arguments are copied while the server runs nothing else. Half would be more round trips
@@ -31,7 +31,7 @@ class RedisSeeding:
     def __init__(self, address: RedisAddress, topology_id: str, patience_s: float = 10.0) -> None:
         self._keys = Keys(topology_id)
         self._topology_id = topology_id
-        self._link = Link(address, patience_s)
+        self._link = Link(address, patience_s, tag=self._keys.prefix)
         self._script = Script("seed.lua", self._link)
         # number of the link's connection on which the first entry was written
         self._began_on = 0

@@ -33,7 +33,7 @@ def is_kept_in(address: RedisAddress, topology_id: str, patience_s: float = 5.0)
     tombstone.
     """
     keys = Keys(topology_id)
-    link = Link(address, patience_s, may_write=False)
+    link = Link(address, patience_s, may_write=False, tag=keys.prefix)
     try:
         # TYPE and not EXISTS, which a viewer may not ask (docs/security.md).
         return any(
@@ -60,7 +60,7 @@ class RedisReader:
         self._keys = Keys(topology_id)
         self._topology_id = topology_id
         # The patience is a sixth of a worker's: an operator waits for the answer.
-        self._link = Link(address, patience_s, may_write=may_write)
+        self._link = Link(address, patience_s, may_write=may_write, tag=self._keys.prefix)
         self._put_back_script = Script("put_back.lua", self._link)
 
     def progress(self) -> dict[str, bytes]:
@@ -237,11 +237,15 @@ def names_of(link: Link, prefix: str) -> list[str]:
     pattern = prefix.translate({ord(mark): f"\\{mark}" for mark in "\\[]*?^"}) + "*"
     # SCAN may give a name twice while the server's table grows.
     found: set[str] = set()
-    cursor: Any = b"0"
     while True:
-        cursor, names = link.ask(("SCAN", cursor, "MATCH", pattern, "COUNT", _NAMES_AT_ONCE))[0]
-        found.update(map(text, names))
-        if int(cursor) == 0:
+        number = link.settled()
+        cursor: Any = b"0"
+        while cursor != 0:
+            cursor, names = link.ask(("SCAN", cursor, "MATCH", pattern, "COUNT", _NAMES_AT_ONCE))[0]
+            found.update(map(text, names))
+            cursor = int(cursor)
+        # A node of a cluster lists the keys that it has, without a word on those that have moved.
+        if link.settled() == number:
             return list(found)
 
 

@@ -27,16 +27,16 @@ from redis.exceptions import ResponseError
 from sparkstorm.errors import StoreUnavailableError
 from sparkstorm.transport.base import Cursor, Entry, entry_order
 from sparkstorm.transport.connection import (
-    LOST,
-    AccessRefusedError,
     Packed,
     is_elsewhere,
+    is_passing,
     pack,
     receive,
     send,
     translated,
 )
 from sparkstorm.transport.keys import Keys
+from sparkstorm.transport.servers.opening import LOST, AccessRefusedError
 
 # Entries end a question at once, so this is only how often a worker without input asks again, and
 # when a cut without a notice is detected. Half doubles the idle requests; double lets a worker sit
@@ -384,9 +384,9 @@ class Reading:
         answer = receive(self._connection)
         if isinstance(answer, ResponseError):
             self.drop()
-            # A primary that has become a replica while it held the question: the store is
-            # elsewhere.
-            if is_elsewhere(answer):
+            # A primary that has become a replica while it held the question, or a node of a cluster
+            # whose slot moves: the store is elsewhere.
+            if is_elsewhere(answer) or is_passing(answer):
                 return
             raise translated(answer) from answer
         # Nothing came in the time of a blocking question: so says a server that was cut off, too.

@@ -44,7 +44,6 @@ from sparkstorm.transport.connection import (
     Link,
     Packed,
     Script,
-    open_connection,
     pack,
     text,
     translated,
@@ -54,8 +53,6 @@ from sparkstorm.transport.reader import read_task
 from sparkstorm.transport.reading import Reading
 from sparkstorm.transport.state_base import StateReading, write_commands
 from sparkstorm.transport.store_loss import loss_text, lost_error
-
-__all__ = ["Keys", "RedisTransport", "open_connection"]
 
 _LOG = logging.getLogger(__name__)
 _FIELD = b"f"
@@ -100,7 +97,7 @@ class RedisTransport:
         # worker that gave up sooner would start again, claim anew, and wait for the same server;
         # one that waits much longer hides a server that is gone.
         # It asks the Sentinels when nothing comes (`Reading`), and not before it reads a state.
-        self._link = Link(address, patience_s, on_wait, check_s=math.inf)
+        self._link = Link(address, patience_s, on_wait, check_s=math.inf, tag=self._keys.prefix)
         # A connection of its own: a blocking XREAD holds up everything behind it.
         self._reading = Reading(self._link, self._keys)
         self._commit_script = Script("commit.lua", self._link)
@@ -213,6 +210,9 @@ class RedisTransport:
         store is behind.
         """
         if self._reading.was_lost and after:
+            # Also on a connection that was proven: a node of a cluster keeps those of clients when it
+            # becomes a replica, and may be promoted again without what it had sent.
+            self._proven = 0
             try:
                 self._send(self._standing, [], "ask")
             # The mark of a store that went back cannot be written on a full one. To go on would be

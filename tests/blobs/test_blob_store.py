@@ -14,7 +14,8 @@ from sparkstorm.blobs.store import BlobStore, blob_key
 from sparkstorm.cluster.local import LocalStateStore
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.errors import StoreInconsistentError, TamperedBlobError
-from sparkstorm.transport.connection import AccessRefusedError, Link
+from sparkstorm.transport.connection import Link
+from sparkstorm.transport.servers.opening import AccessRefusedError
 
 KEY = b"k" * 32
 LARGE = bytes(range(256)) * 40_000  # three chunks

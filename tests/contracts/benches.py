@@ -23,6 +23,7 @@ from sparkstorm.transport.local_foreign import LocalForeign
 from sparkstorm.transport.local_reader import LocalReader
 from sparkstorm.transport.reader import RedisReader
 from sparkstorm.transport.redis import RedisTransport
+from tests.transport.cluster_redis import ClusterRedis
 from tests.waiting import wait_until
 
 DEADLINE_S = 60.0
@@ -204,6 +205,43 @@ class RedisBench:
         for made in self._opened:
             made.close()
         self.proxy.close()
+        client: Any = self.client
+        for name in client.keys(self.key("*")):
+            client.delete(name)
+        client.close()
+
+
+class ClusterBench(RedisBench):
+    """The same on a cluster of several nodes, which names its nodes' proxies; `server` and `proxy`
+    are those of the node that has the topology's slot.
+    """
+
+    def __init__(self, cluster: ClusterRedis, patience_s: float = 10.0) -> None:
+        self._others = []
+        self.cluster = cluster
+        self.topology = f"contract-{next(_numbers)}"
+        self.node = cluster.node_of(self.topology)
+        assert self.node.proxy is not None, "a cluster with proxies is needed"
+        self.proxy = self.node.proxy
+        self.client = self.node.client()
+        self.patience_s = patience_s
+        self._opened = []
+
+    @property
+    def address(self) -> RedisAddress:
+        """Where owners connect: any node, which sends them on."""
+        return self.cluster.address
+
+    @property
+    def _direct(self) -> RedisAddress:
+        return self.cluster.address
+
+    def close(self) -> None:
+        for made in self._opened:
+            made.close()
+        # the proxies serve the next test
+        self.proxy.refuse(False)
+        self.proxy.resume()
         client: Any = self.client
         for name in client.keys(self.key("*")):
             client.delete(name)

@@ -21,7 +21,8 @@ from sparkstorm.stores.addresses import check_addresses, tls_files
 from sparkstorm.stores.connection import load_connection
 from sparkstorm.stores.redis_client import client_of
 from sparkstorm.tls import TlsFiles
-from sparkstorm.transport.connection import Link, open_connection, receive, send
+from sparkstorm.transport.connection import Link, receive, send
+from sparkstorm.transport.servers.opening import open_connection
 from tests.tls_servers import TlsProxy, files_of, settings_of, tls_zookeeper
 
 pytestmark = pytest.mark.skipif(

@@ -26,16 +26,31 @@ from dataclasses import dataclass
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any, Protocol
 
 import redis
 
+from sparkstorm.model.worker_spec import RedisAddress
 from sparkstorm.transport.keys import Keys
 from tests.sim.over_redis import KEYS, Numbers, OverRedis
 from tests.sim.targets import TARGETS, Target
 from tests.sim.watched_redis import MASTER, PLAIN, Guard, Server, WatchedRedis, until
 from tests.transport.bare_redis import binaries
 
-Strike = Callable[[WatchedRedis, Server, random.Random], None]
+
+class Watched(Protocol):
+    """Servers of one store, of which one is the primary at a time."""
+
+    @property
+    def address(self) -> RedisAddress: ...
+    def primary(self) -> Server: ...
+    def other(self, server: Server) -> Server: ...
+    def until_promoted(self, server: Server | None = None) -> None: ...
+    def make_whole(self) -> None: ...
+    def close(self) -> None: ...
+
+
+Strike = Callable[[Any, Server, random.Random], None]
 """Fault of a primary that workers commit to; the call returns when the replica is or will be
 promoted.
 """
@@ -47,12 +62,12 @@ _ASKED_AGAIN_S = 8.0
 SAID = "the target has epochs up to"
 
 
-def kill(watched: WatchedRedis, primary: Server, dice: random.Random) -> None:
+def kill(watched: Watched, primary: Server, dice: random.Random) -> None:
     """The primary dies; its replica has all, or nearly."""
     primary.kill()
 
 
-def kill_behind(watched: WatchedRedis, primary: Server, dice: random.Random) -> None:
+def kill_behind(watched: Watched, primary: Server, dice: random.Random) -> None:
     """The primary dies after its replica was cut off for a while: what was written since then is
     lost.
     """
@@ -62,7 +77,7 @@ def kill_behind(watched: WatchedRedis, primary: Server, dice: random.Random) -> 
     primary.kill()
 
 
-def freeze(watched: WatchedRedis, primary: Server, dice: random.Random) -> None:
+def freeze(watched: Watched, primary: Server, dice: random.Random) -> None:
     """The primary stands still until the replica is promoted, then goes on as if nothing had
     been.
     """
@@ -154,10 +169,17 @@ class Sums:
 class Trial:
     """A count under fail-overs, and a sink's target beside it where one is given."""
 
-    def __init__(self, folder: Path, target: Target | None = None, guard: Guard = PLAIN) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        target: Target | None = None,
+        guard: Guard = PLAIN,
+        watched: Any = None,
+    ) -> None:
+        """`watched`: the servers (`Watched`); None for a primary and a replica with Sentinels."""
         Numbers.most, Numbers.keys = _ENDLESS, KEYS
         self.target = target
-        self.watched = WatchedRedis(folder, guard=guard)
+        self.watched = WatchedRedis(folder, guard=guard) if watched is None else watched
         sink = target.sink if target is not None else None
         self.running = OverRedis(self.watched.address, sink=sink)
         self.seconds: list[float] = []

@@ -23,10 +23,11 @@ from sparkstorm.embedded.process import free_port
 from sparkstorm.errors import StoreUnavailableError
 from sparkstorm.stores.addresses import redis_stores
 from sparkstorm.stores.redis_client import check_redis, client_of
-from sparkstorm.transport.connection import AccessRefusedError, Link, open_connection
+from sparkstorm.transport.connection import Link
 from sparkstorm.transport.keys import Keys
 from sparkstorm.transport.reader import RedisReader
 from sparkstorm.transport.redis import RedisTransport
+from sparkstorm.transport.servers.opening import AccessRefusedError, open_connection
 from tests.sim.fail_over import KINDS, Trial, hand_over, kill, upgrade_to, versions_here
 from tests.sim.targets import sqlite
 from tests.sim.watched_redis import MASTER, Guard, Server, WatchedRedis, until

@@ -140,6 +140,14 @@ def test_no_repr_shows_a_password() -> None:
                 "s", 1, "p@", "me", 2, True, name="name", master="m", sentinels=("s:1", "t:26379")
             ),
         ),
+        (
+            "redis+cluster://n",
+            RedisAddress("n", 6379, nodes=("n:6379",)),
+        ),
+        (
+            "rediss+cluster://me:p%40+@n:1,[::1]/0#name",
+            RedisAddress("n", 1, "p@+", "me", 0, True, name="name", nodes=("n:1", "[::1]:6379")),
+        ),
     ],
 )
 def test_a_redis_url_is_taken_apart(url: str, expected: RedisAddress) -> None:
@@ -168,12 +176,28 @@ def test_a_password_beside_the_url_counts_only_where_the_url_has_none() -> None:
         "http+sentinel://:geheim@h/m",
         "redis+sentinel://:geheim@h/m?a=1",
         "redis+sentinel://h,,i/m",
+        "redis+cluster://",
+        "redis+cluster://:geheim@",
+        "redis+cluster://:geheim@h:x",
+        "redis+cluster://:geheim@h,,i",
+        "redis+cluster://:geheim@h/words",
+        "redis+cluster://:geheim@h?a=1",
+        "redis+cluster://:geheim@h#a/b",
+        "redis+clusters://:geheim@h",
+        "http+cluster://:geheim@h",
     ],
 )
 def test_a_bad_redis_url_is_refused_without_showing_it(url: str) -> None:
     with pytest.raises(InvalidConfigError, match=r"sparkstorm\.redis\.url") as caught:
         parse_redis_url(url)
     assert "geheim" not in str(caught.value)
+
+
+def test_a_database_of_a_cluster_is_refused_since_it_has_one() -> None:
+    with pytest.raises(
+        InvalidConfigError, match="a cluster has database 0 alone, and the URL says 3"
+    ):
+        parse_redis_url("redis+cluster://h,i/3")
 
 
 def test_sentinels_that_do_not_answer_are_named() -> None:

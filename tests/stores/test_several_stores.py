@@ -74,6 +74,10 @@ def test_one_url_is_a_store_without_a_name_as_before() -> None:
             r"number 2 is the same store as number 1 \(x\)",
         ),
         (
+            ["redis+cluster://a,b#x", "redis+cluster://:geheim@c,b:6379#y"],
+            r"number 2 is the same store as number 1 \(x\)",
+        ),
+        (
             ["redis://:geheim@a#x", "redis://me@a:6379/0#y"],
             r"number 2 is the same store as number 1",
         ),

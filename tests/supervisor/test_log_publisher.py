@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from sparkstorm.embedded import RedisServer
 from sparkstorm.model.assignment import WorkerSlot
-from sparkstorm.model.worker_spec import RedisAddress
+from sparkstorm.model.worker_spec import RedisAddress, RedisStores
 from sparkstorm.nimbus.redis_cleanup import RedisRetirement
 from sparkstorm.supervisor.log_publisher import (
     MAX_BYTES_AT_ONCE,
@@ -30,13 +31,17 @@ pytestmark = pytest.mark.system
 SLOT = WorkerSlot("node-1", 6700)
 
 
+def address_of(server: RedisServer) -> RedisAddress:
+    return RedisAddress(server.host, server.port, server.password)
+
+
 class Bench:
     """A log, its publisher and a reader on another connection."""
 
     def __init__(self, server: RedisServer, folder: Path, topology_id: str) -> None:
         self.server, self.log, self.topology_id = server, folder / "worker.log", topology_id
-        self.publisher = LogPublisher(SLOT, server.client(), lambda _: self.log)
-        address = RedisAddress(server.host, server.port, server.password)
+        address = address_of(server)
+        self.publisher = LogPublisher(SLOT, RedisStores(address), lambda _: self.log, 5.0)
         self.address = address
         self.reader = RedisReader(address, topology_id)
 
@@ -146,7 +151,8 @@ def test_a_log_goes_to_the_store_of_its_topology_alone(
 ) -> None:
     log = tmp_path / "worker.log"
     log.write_text("a line\n")
-    publisher = LogPublisher(SLOT, redis_server.client(), lambda _: log, {"far": own_redis.client})
+    stores = RedisStores(address_of(redis_server), (replace(address_of(own_redis), name="far"),))
+    publisher = LogPublisher(SLOT, stores, lambda _: log, 5.0)
     publisher.step("in-far-1", 0, "far")
     publisher.step("in-home-1", PERIOD_MS, "")
     assert publisher.publish("in-far-1"), (

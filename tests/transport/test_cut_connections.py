@@ -19,9 +19,10 @@ from sparkstorm.errors import StoreUnavailableError
 from sparkstorm.model.worker_spec import RedisAddress
 from sparkstorm.testing.system.proxy import Cut
 from sparkstorm.transport.base import START, Commit, Cursor
-from sparkstorm.transport.connection import Link, open_connection
+from sparkstorm.transport.connection import Link
 from sparkstorm.transport.reader import RedisReader
 from sparkstorm.transport.redis import RedisTransport
+from sparkstorm.transport.servers.opening import open_connection
 from tests.contracts.benches import RedisBench, read
 from tests.waiting import assert_once_within, wait_until
 

@@ -16,6 +16,7 @@ from redis.connection import Connection
 
 from sparkstorm.embedded import RedisServer
 from sparkstorm.errors import (
+    InvalidConfigError,
     SparkStormError,
     StoreFullError,
     StoreInconsistentError,
@@ -24,8 +25,9 @@ from sparkstorm.errors import (
 from sparkstorm.model.worker_spec import RedisAddress
 from sparkstorm.testing.system.proxy import redis_request
 from sparkstorm.transport.base import START
-from sparkstorm.transport.connection import open_connection, pack, receive, send
+from sparkstorm.transport.connection import pack, receive, send
 from sparkstorm.transport.redis import RedisTransport
+from sparkstorm.transport.servers.opening import open_connection
 from tests.contracts.benches import RedisBench, read
 
 
@@ -161,7 +163,8 @@ def test_one_that_does_not_pass_is_told_when_patience_is_over(
             StoreInconsistentError,
             "no permissions",
         ),
-        (b"-MOVED 1234 10.0.0.1:6379", StoreInconsistentError, "10.0.0.1"),
+        (b"-MOVED 1234 10.0.0.1:6379", InvalidConfigError, r"10.0.0.1.*redis\+cluster://"),
+        (b"-ASK 1234 10.0.0.1:6379", InvalidConfigError, r"10.0.0.1.*redis\+cluster://"),
         (b"-NOAUTH Authentication required.", StoreUnavailableError, "wants a password"),
     ],
     ids=lambda value: value.decode()[1:12] if isinstance(value, bytes) else "",

@@ -1,0 +1,284 @@
+"""Opening of connections: the server of an address, the primary that its Sentinels name, or the
+node of a cluster that has a slot.
+
+Law: where to connect is asked anew for each connection (decision 63); nothing here is tried twice.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from socket import SO_RCVTIMEO, SO_SNDTIMEO, SOL_SOCKET
+from socket import socket as Socket
+from typing import Any
+
+from redis.backoff import NoBackoff
+from redis.connection import Connection, SSLConnection
+from redis.exceptions import (
+    AuthenticationError,
+    AuthorizationError,
+    InvalidResponse,
+    RedisError,
+)
+from redis.exceptions import ConnectionError as LostError
+from redis.exceptions import TimeoutError as LateError
+from redis.retry import Retry
+
+from sparkstorm.errors import InvalidConfigError, StoreUnavailableError
+from sparkstorm.model.worker_spec import RedisAddress
+from sparkstorm.transport.servers.slots import (
+    Range,
+    is_working,
+    primaries,
+    primary_of,
+    read_slots,
+    slot_of,
+)
+
+LOST = (LostError, LateError, InvalidResponse, OSError)
+"""Errors of a connection that was lost, or of a server that cannot be reached."""
+
+# Distinguished from a server that is away: a wrong password stays wrong, and a worker that went on
+# trying would look as if it waited for Redis.
+REFUSED = (AuthenticationError, AuthorizationError)
+# A node answers questions about its cluster from memory. Half would pass one over on a busy host;
+# double adds itself to a fail-over for each configured node that died.
+_NODE_ANSWER_S = 1.0
+# Of an answer at once: entries are up to twice as large.
+_READ_BYTES = 256 << 10
+
+
+class AccessRefusedError(StoreUnavailableError):
+    """Redis answers but refuses access: trying again cannot help."""
+
+
+def open_connection(
+    address: RedisAddress,
+    timeout_s: float = 10.0,
+    server: tuple[str, int] | None = None,
+    role: str = "master",
+    tag: str = "",
+) -> Connection:
+    """A raw connection that never retries, to that server (host, port) if one is given, otherwise to
+    the one that the address, its Sentinels or its cluster name; StoreUnavailableError names what to
+    check.
+
+    `role`: that a server of Sentinels, or the node of a tag, must have, "master" or "replica".
+    `tag`: words in braces; of a cluster the primary that has its slot is taken, and any node without
+    one.
+    """
+    host, port = server or server_of(address, tag)
+    connection = _unopened(address, host, port, timeout_s)
+    try:
+        connect(connection)
+        if address.master or (address.nodes and tag):
+            _require_role(connection, role)
+    except REFUSED as error:
+        connection.disconnect()  # type: ignore[no-untyped-call]
+        raise refusal(address, error) from error
+    except (*LOST, RedisError) as error:
+        connection.disconnect()  # type: ignore[no-untyped-call]
+        node = f" (node {host}:{port}, as the cluster names it)" if address.nodes else ""
+        raise StoreUnavailableError(
+            f"Redis at {address.place}{node} cannot be reached: {error}"
+        ) from error
+    return connection
+
+
+def server_of(address: RedisAddress, tag: str) -> tuple[str, int]:
+    """Return host and port of the server that the address, its Sentinels or its cluster name; raises
+    as `open_connection`.
+    """
+    if address.nodes:
+        return _node_of(address, tag)
+    return _primary_of(address) if address.master else (address.host, address.port)
+
+
+def _unopened(address: RedisAddress, host: str, port: int, timeout_s: float) -> Connection:
+    """Return a connection to a server that is not made yet."""
+    # Not redis.Redis: its pool sends a request again by itself when a connection breaks, and a
+    # commit may then be applied twice unnoticed (decision 1).
+    kind = SSLConnection if address.tls else Connection
+    make: Any = kind  # redis-py leaves its constructors untyped
+    connection: Connection = make(
+        host=host,
+        port=port,
+        password=address.password or None,
+        username=address.user or None,
+        db=address.db,
+        socket_timeout=timeout_s,
+        socket_connect_timeout=timeout_s,
+        # Also of connecting: a worker that waits must give the reason in a heartbeat, and redis-py
+        # would wait in silence.
+        retry=Retry(NoBackoff(), 0),
+        # Version 3 answers some commands with other types; nothing here needs it, and Redis 6.2 to
+        # Valkey 9 speak both.
+        protocol=2,
+        # A health check would put a PING, and its round trip, before a commit.
+        health_check_interval=0,
+        socket_read_size=_READ_BYTES,
+        **address.tls_options(),
+    )
+    return connection
+
+
+def primaries_of(address: RedisAddress) -> Sequence[tuple[str, int] | None]:
+    """Return host and port of each primary of a cluster that has slots; None alone for another store.
+
+    Raises as `open_connection`.
+    """
+    return primaries(_slots(address)) if address.nodes else [None]
+
+
+def servers_of(address: RedisAddress) -> list[RedisAddress]:
+    """Return the addresses of the primaries of a cluster, each as that of a server alone; of another
+    store its own. Raises as `open_connection`.
+    """
+    return [
+        address if each is None else replace(address, host=each[0], port=each[1], nodes=())
+        for each in primaries_of(address)
+    ]
+
+
+def _node_of(address: RedisAddress, tag: str) -> tuple[str, int]:
+    """Return host and port of the primary that has the slot of a tag; of a node that answers,
+    without one.
+    """
+    ranges = _slots(address)
+    found = primary_of(ranges, slot_of(tag)) if tag else (ranges[0].host, ranges[0].port)
+    if found is None:
+        raise StoreUnavailableError(
+            f"no node of {address.place} has slot {slot_of(tag)}, which is that of {tag}: assign it to one (CLUSTER ADDSLOTS)"
+        )
+    return found
+
+
+def _slots(address: RedisAddress) -> list[Range]:
+    """Return the slots as the first configured node has them that answers and takes the cluster for
+    whole; StoreUnavailableError when none does, AccessRefusedError when every one refuses our
+    password.
+    """
+    refused, problems = list[RedisError](), list[str]()
+    for place, (host, port) in zip(address.nodes, address.node_hosts(), strict=True):
+        connection = _unopened(address, host, port, _NODE_ANSWER_S)
+        try:
+            connection.connect()  # type: ignore[no-untyped-call]
+            # Also the state: a node that was cut off from the others names the former primaries,
+            # itself among them, until it has found them again.
+            state, answer = (_asked(connection, "CLUSTER", word) for word in ("INFO", "SLOTS"))
+            if not is_working(state):
+                problems.append(f"{place} takes the cluster for down (CLUSTER INFO)")
+            elif ranges := read_slots(answer, host):
+                return ranges
+            else:
+                problems.append(f"{place} knows no node with slots")
+        except REFUSED as error:
+            refused.append(error)
+            problems.append(f"{place} refuses our password")
+        except (*LOST, RedisError, ValueError) as error:
+            if "cluster support disabled" in str(error):
+                raise InvalidConfigError(
+                    f"Redis at {place} is no node of a cluster: write redis:// in place of redis+cluster:// in "
+                    "sparkstorm.redis.url, or set cluster-enabled there"
+                ) from error
+            problems.append(f"{place}: {error}")
+        finally:
+            connection.disconnect()  # type: ignore[no-untyped-call]
+    # Of some that let us in one may answer later; when all refuse, patience mends nothing.
+    if len(refused) == len(address.nodes):
+        raise refusal(address, refused[0])
+    raise StoreUnavailableError(f"no node of {address.place} can be used: {'; '.join(problems)}")
+
+
+def _asked(connection: Connection, *words: str) -> Any:
+    """Return the answer to a command; an error reply is raised."""
+    connection.send_command(*words)  # type: ignore[no-untyped-call]
+    return connection.read_response()
+
+
+def _primary_of(address: RedisAddress) -> tuple[str, int]:
+    """Ask the Sentinels, one after the other, where the primary is; StoreUnavailableError when none
+    of them names one, AccessRefusedError when every one refuses our password.
+    """
+    # Here, because it takes all of redis-py with it (`stores/redis_parts.py`).
+    from redis.sentinel import Sentinel
+
+    options = {**address.sentinel_options(), "retry": Retry(NoBackoff(), 0)}
+    watch: Any = Sentinel(address.sentinel_hosts(), sentinel_kwargs=options)  # type: ignore[no-untyped-call]
+    refused, problems = list[RedisError](), list[str]()
+    try:
+        # Not redis-py's own loop, whose error shows every setting of each connection, and tells a
+        # refused password from a dead Sentinel in its text alone.
+        for place, each in zip(address.sentinels, watch.sentinels, strict=True):
+            try:
+                state = each.sentinel_masters().get(address.master)
+            except REFUSED as error:
+                refused.append(error)
+                problems.append(f"{place} refuses our password")
+            except (*LOST, RedisError) as error:
+                problems.append(f"{place}: {error}")
+            else:
+                if state and watch.check_master_state(state, address.master):
+                    return str(state["ip"]), int(state["port"])
+                problems.append(f"{place} {'takes it for dead' if state else 'knows no such name'}")
+    finally:
+        for each in watch.sentinels:
+            each.close()
+    # Of some that let us in one may name the primary later; when all refuse, patience mends nothing.
+    if len(refused) == len(address.sentinels):
+        fault = (
+            "refuse our password" if address.sentinel_password else "want a password, none is set"
+        )
+        raise AccessRefusedError(
+            f"the Sentinels at {', '.join(address.sentinels)} {fault} "
+            f"(sparkstorm.redis.sentinel.password): {refused[0]}"
+        )
+    raise StoreUnavailableError(
+        f"no Sentinel names a primary {address.master}: {'; '.join(problems)}"
+    )
+
+
+def _require_role(connection: Connection, wanted: str) -> None:
+    """Refuse a server of another role, a replica or one that will be one above all: a Sentinel may be
+    behind, and a replica would answer reads.
+    """
+    # HELLO and not ROLE, which a viewer may not ask.
+    said = _asked(connection, "HELLO", "2")
+    role = dict(zip(said[::2], said[1::2], strict=False)).get(b"role", b"").decode()
+    if role != wanted:
+        other = "primary" if wanted == "master" else wanted
+        raise LostError(
+            f"the server at {connection.host}:{connection.port} is a {role}, no {other}"
+        )
+
+
+def refusal(address: RedisAddress, error: Exception) -> AccessRefusedError:
+    """Return the error of a server that refuses access, the same for every version.
+
+    Without a password, Redis 6.2, 7.2 and Valkey refuse the client's greeting (CLIENT SETINFO).
+    Redis 7.0 does not know that greeting, answers "unknown subcommand", which redis-py ignores, and
+    refuses only the first real request.
+    """
+    fault = (
+        "refuses our password"
+        if address.password
+        else "wants a password and none is set (sparkstorm.redis.password)"
+    )
+    return AccessRefusedError(f"Redis at {address.place} {fault}: {error}")
+
+
+def connect(connection: Connection) -> None:
+    """Connect and greet; the kernel keeps the time-out then, where Python would ask `poll` before
+    every send and receive.
+    """
+    connection.connect()  # type: ignore[no-untyped-call]
+    socket: Any = connection._sock
+    if type(socket) is Socket and sys.platform == "linux" and (timeout_s := socket.gettimeout()):
+        # Python asks poll() before each send and receive of a socket with a time-out. That is a
+        # system call more for each, on the path of every commit.
+        limit = struct.pack("@ll", int(timeout_s), int(timeout_s % 1 * 1_000_000))
+        socket.setsockopt(SOL_SOCKET, SO_RCVTIMEO, limit)
+        socket.setsockopt(SOL_SOCKET, SO_SNDTIMEO, limit)
+        socket.settimeout(None)
