@@ -24,8 +24,9 @@ class GatedLines(FileLines):
     """FileLines that begins again after its last file, until the file `gate` exists; then the pass
     under way is the last.
 
-    `rest_s`: seconds that it sleeps before each line, for a test that needs work at any time but
-    no load: without a rest the topology takes all the processors that there are.
+    `rest_s`: seconds that it sleeps before each line until the gate opens, for a test that needs
+    work at any time but no load: without a rest the topology takes all the processors that there
+    are.
     """
 
     def __init__(self, files: Sequence[tuple[str, int]], gate: str, rest_s: float = 0.0) -> None:
@@ -37,7 +38,7 @@ class GatedLines(FileLines):
         """Emit a line, and a marker for each file that ended before it; begin again after the last
         file.
         """
-        if self._rest_s:
+        if self._rest_s and not Path(self._gate).exists():
             time.sleep(self._rest_s)
         ended_from = self._at
         super().next_tuple()
@@ -78,21 +79,23 @@ def marker(path: str) -> str:
     return f"{_MARKER}{path}"
 
 
-def build(input: Sequence[str], gate: str) -> Topology:
-    """Build the word count over files or folders; it ends when the file `gate` exists."""
+def build(input: Sequence[str], gate: str, rest_s: float = 0.0) -> Topology:
+    """Build the word count over files or folders; it ends when the file `gate` exists. `rest_s` is
+    that of GatedLines.
+    """
     builder = TopologyBuilder()
-    builder.set_spout("lines", GatedLines(find_files(input), gate), parallelism=2)
+    builder.set_spout("lines", GatedLines(find_files(input), gate, rest_s), parallelism=2)
     builder.set_bolt("split", Split(), parallelism=2).local_or_shuffle_grouping("lines")
     builder.set_bolt("count", Count(), parallelism=2).fields_grouping("split", "word")
     return builder.build()
 
 
-def job_file(input: Path, gate: Path) -> Mapping[str, Any]:
+def job_file(input: Path, gate: Path, rest_s: float = 0.0) -> Mapping[str, Any]:
     """Return the content of a job file for this topology."""
     return {
         "name": "gated-count",
         "topology": f"{__name__}:build",
-        "arguments": {"input": [str(input)], "gate": str(gate)},
+        "arguments": {"input": [str(input)], "gate": str(gate), "rest_s": rest_s},
         "results": {"component": "count"},
         "topology.workers": 2,
         "topology.acker.executors": 2,

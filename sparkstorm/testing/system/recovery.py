@@ -124,12 +124,12 @@ FAULTS: dict[str, Fault] = {
 CLUSTER_FAULTS: dict[str, Fault] = {"executor JVM": kill_executor}
 
 
-def make_corpus(folder: Path) -> Path:
-    """Make a folder of links to the top modules of Python's standard library (some 5 MB) and return
-    it.
+def make_corpus(folder: Path, pattern: str = "*.py") -> Path:
+    """Make a folder of links to the top modules of Python's standard library (some 5 MB), or to
+    those of a pattern, and return it.
     """
     folder.mkdir()
-    for module in Path(sysconfig.get_paths()["stdlib"]).glob("*.py"):
+    for module in Path(sysconfig.get_paths()["stdlib"]).glob(pattern):
         Path(folder, module.name).symlink_to(module)
     return folder
 
@@ -141,9 +141,10 @@ def run_with_faults(
     master: str,
     settings: Mapping[str, Any],
     variables: Mapping[str, str] | None = None,
+    rest_s: float = 0.0,
 ) -> list[tuple[str, float]]:
     """Run the gated word count in `folder` over the files of `corpus`, inject the faults one after
-    the other; `variables` are added to the environment.
+    the other; `variables` are added to the environment, the sources rest `rest_s` before each line.
 
     Return (name, seconds) of each recovery. AssertionError unless the counts are exact.
     """
@@ -151,7 +152,7 @@ def run_with_faults(
     gate = folder / "gate"
     job_path = folder / "gated-count.yaml"
     taken = []
-    job_path.write_text(json.dumps(job_file(corpus, gate)))
+    job_path.write_text(json.dumps(job_file(corpus, gate, rest_s)))
     job = MainJob(folder, job_path, master=master, settings=settings, variables=variables)
     job.start()
     try:
