@@ -47,9 +47,13 @@ sys.exit(java.wait())
 
 
 def use_spark_classes() -> None:
-    """Have the JVMs of Spark that this process starts use the archive, if there is one."""
+    """Have the JVMs of Spark that this process starts use the archive, if there is one, and those
+    of their executors.
+    """
     if ARCHIVE.exists():
-        os.environ |= _environment(f"-XX:SharedArchiveFile={ARCHIVE}")
+        archive = f"-XX:SharedArchiveFile={ARCHIVE}"
+        executors = f"'-Dspark.executor.defaultJavaOptions=-Xlog:disable {archive}'"
+        os.environ |= _environment(f"{archive} {executors}")
 
 
 def _environment(option: str) -> dict[str, str]:
