@@ -28,6 +28,7 @@ from sparkstorm.api import (
 )
 from sparkstorm.app.replay import run as replay_run
 from sparkstorm.errors import InvalidConfigError, InvalidTopologyError, ReplayFailedError
+from sparkstorm.model.topology import Topology
 from sparkstorm.model.values.tagged import MARK
 from sparkstorm.replay import read_value, replay
 from sparkstorm.replay.results.files import check_columns, writable
@@ -49,7 +50,7 @@ STATES: dict[str, list[tuple[Any, Any]]] = {
     "tuples": [(("a", 1), [1]), (("b", None), [])],
     "maps": [("a", {1: [b"x"]}), ("b", {}), ("c", None)],
     "floats": [("a", math.inf), ("b", -0.0), ("c", 1.0)],
-    "looks tagged": [(MARK, MARK + "1}")],
+    "looks_tagged": [(MARK, MARK + "1}")],
     "none": [("a", None)],
     "dates": [
         (datetime.date(2024, 2, 29), datetime.datetime(2024, 2, 29, 1, tzinfo=datetime.UTC)),
@@ -168,18 +169,30 @@ def test_a_key_that_is_none_is_no_declared_struct(spark: SparkSession) -> None:
         results["bolt!state"].collect()
 
 
+def keeping(states: dict[str, list[tuple[Any, Any]]]) -> Topology:
+    """A bolt for each of these states, which keeps it with the first row."""
+    builder = TopologyBuilder()
+    builder.set_spout("source", Source("n"))
+    for bolt, pairs in states.items():
+        builder.set_bolt(bolt, Keep(pairs)).global_grouping("source")
+    return builder.build()
+
+
 @pytest.mark.parametrize("written", ["frame", "parquet"])
 def test_a_state_goes_on_in_a_next_replay_as_it_was(
     spark: SparkSession, written: str, tmp_path: Path
 ) -> None:
     data = {"source": spark.range(1).toDF("n")}
-    for name, pairs in STATES.items():
-        frame = replay(one(Keep(pairs)), data).state("bolt")
-        if written == "parquet":
+    first = replay(keeping(STATES), data)
+    frames = {name: first.state(name) for name in STATES}
+    if written == "parquet":
+        for name, frame in frames.items():
             frame.write.parquet(str(tmp_path / name))
-            frame = spark.read.parquet(str(tmp_path / name))
-        again = replay(one(Keep([])), data, states={"bolt": frame}).state("bolt")
-        found = {_key(read_value(row.key)): read_value(row.value) for row in again.collect()}
+            frames[name] = spark.read.parquet(str(tmp_path / name))
+    again = replay(keeping({name: [] for name in STATES}), data, states=frames)
+    for name, pairs in STATES.items():
+        rows = again.state(name).collect()
+        found = {_key(read_value(row.key)): read_value(row.value) for row in rows}
         assert same(_sorted(found), _sorted(dict(pairs))), name
 
 
@@ -216,25 +229,24 @@ def test_a_state_in_files_of_any_format_goes_on_as_it_was(
 ) -> None:
     hard = [
         *STATES["mixed"],
-        *STATES["looks tagged"],
+        *STATES["looks_tagged"],
         ("q", 'a"b\\"c\\'),
         ("", "\n, "),
         ("007", "1"),
         ("nan", [1.5, math.inf]),
     ]
-    for name, pairs in {
-        "hard": hard,
-        "plain": STATES["plain"],
-        "tuples": STATES["tuples"],
-        "maps": STATES["maps"],
-    }.items():
-        state = replay(one(Keep(pairs)), {"source": spark.range(1).toDF("n")}).state("bolt")
-        replay_run.save(writable("bolt!state", state, written), tmp_path / name, written)
-        frame = replay_run._load(spark, "bolt", str(tmp_path / name), written)
-        again = replay(
-            one(Keep([])), {"source": spark.range(1).toDF("n")}, states={"bolt": frame}
-        ).state("bolt")
-        found = {_key(read_value(row.key)): read_value(row.value) for row in again.collect()}
+    states = {"hard": hard, **{name: STATES[name] for name in ("plain", "tuples", "maps")}}
+    data = {"source": spark.range(1).toDF("n")}
+    first = replay(keeping(states), data)
+    frames = {}
+    for name in states:
+        state = writable(f"{name}!state", first.state(name), written)
+        replay_run.save(state, tmp_path / name, written)
+        frames[name] = replay_run._load(spark, name, str(tmp_path / name), written)
+    again = replay(keeping({name: [] for name in states}), data, states=frames)
+    for name, pairs in states.items():
+        rows = again.state(name).collect()
+        found = {_key(read_value(row.key)): read_value(row.value) for row in rows}
         assert same(_sorted(found), _sorted(dict(pairs))), name
 
 
