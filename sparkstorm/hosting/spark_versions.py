@@ -9,7 +9,8 @@ import functools
 import importlib
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
@@ -230,6 +231,70 @@ def frame_of(rows: Any, like: DataFrame) -> DataFrame:
     session: Any = like.sparkSession
     made = session._jsparkSession.internalCreateDataFrame(rows, java_frame(like).schema(), False)
     return DataFrame(made, session)
+
+
+def splits_of(rows: Any) -> list[list[tuple[str, int]]] | None:
+    """Return the files of each partition of an RDD that reads files and nothing else, as URL and
+    first byte; None for any other RDD.
+    """
+    found = []
+    for partition in rows.partitions():
+        if partition.getClass().getSimpleName() != "FilePartition":
+            return None
+        found.append([(file.filePath().urlEncoded(), file.start()) for file in partition.files()])
+    return found
+
+
+@contextmanager
+def one_split_a_partition(frame: DataFrame) -> Iterator[int]:
+    """Let Spark plan the read of a frame's files with one file, or split of one, in each partition;
+    yield about how many partitions it makes otherwise.
+
+    Settings of the whole session, for the time of the call: a read that another thread plans in it
+    is packed in that way too, which changes its partitions and none of its rows.
+    """
+    session = java_frame(frame).sparkSession()
+    conf = session.sessionState().conf()
+    most = conf.filesMaxPartitionBytes()
+    opening = conf.filesOpenCostInBytes()
+    # Of FilePartition.maxSplitBytes. What a file is opened for counts as so many bytes.
+    size = sum(
+        int(str(leaf.computeStats().sizeInBytes()))
+        for leaf in _as_list(optimized_plan(frame).collectLeaves())
+    )
+    total = size + len(frame.inputFiles()) * opening
+    tasks = session.sparkContext().defaultParallelism()
+    split = max(1, min(most, max(opening, total // tasks)))
+    wanted = {
+        "spark.sql.files.maxPartitionBytes": str(split),
+        # A partition is full with its first split, since opening a file counts more than it holds.
+        "spark.sql.files.openCostInBytes": str(split + 1),
+    }
+    settings = frame.sparkSession.conf
+    former = {key: settings.get(key, None) for key in wanted}
+    try:
+        for key, value in wanted.items():
+            settings.set(key, value)
+        yield -(-total // split)
+    finally:
+        for key, before in former.items():
+            if before is None:
+                settings.unset(key)
+            else:
+                settings.set(key, before)
+
+
+def _as_list(seq: Any) -> list[Any]:
+    return [seq.apply(place) for place in range(seq.size())]
+
+
+def reordered(frame: DataFrame, rows: Any, order: Sequence[int]) -> Any:
+    """Return an RDD with the partitions of another one in this order, without a shuffle."""
+    context: Any = frame.sparkSession.sparkContext
+    pruned = context._jvm.org.apache.spark.rdd.PartitionPruningRDD
+    as_seq = context._jvm.PythonUtils.toSeq
+    parts = [pruned.create(rows, as_seq([number]).toSet()) for number in order]
+    return context._jsc.sc().union(as_seq(parts), rows.elementClassTag())
 
 
 def joined_by_place(frame: DataFrame, parts: Sequence[Any], count: int) -> Any:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -27,7 +28,10 @@ from sparkstorm.hosting.spark_versions import (
     frame_of,
     joined_by_place,
     neighbours_joined,
+    one_split_a_partition,
     optimized_plan,
+    reordered,
+    splits_of,
 )
 from sparkstorm.replay.arrow_map import map_in_arrow, quoted
 from sparkstorm.replay.failures import unwrapped
@@ -37,18 +41,24 @@ _FILE = "sparkstorm: file"
 _BLOCK = "sparkstorm: block"
 _PLACE = "sparkstorm: place"  # beside the fields of a stream, which may have any name
 PARTITION = "sparkstorm: partition"
+# Parts of files that are put in order by name: each is an RDD of its own. Twice as many are twice
+# the calls of the JVM, half as many leave more folders to the shuffle. No measurement chose it.
+_MOST_SPLITS = 256
 
 
 def in_file_order(frame: DataFrame, width: int) -> DataFrame:
-    """Return the rows of a frame of several files in the order of the files' paths, over `width`
-    partitions (0: Spark's default).
+    """Return the rows of a frame of several files in the order of the files' paths.
 
-    Spark packs files into partitions by size, largest first. Each row is sorted by path, place of
-    its block in the file and place in the block; so this is a shuffle of all rows. A frame that is
-    not a plain read of several files is returned as it is.
+    Spark packs files into partitions by size, largest first. Its partitions are read in another
+    order here, without a shuffle. Above `_MOST_SPLITS` of them each row is sorted by path, place of
+    its block in the file and place in the block, over `width` partitions (0: Spark's default): a
+    shuffle of all rows. A frame that is not a plain read of several files is returned as it is.
     """
     if not _reads_files(frame) or len(frame.inputFiles()) < 2:
         return frame
+    splits = _splits_in_order(frame)
+    if splits is not None:
+        return splits
     # Spark names files by URLs: a space is %20 there, never a
     # plus, which is an ordinary letter of a name.
     path = sf.url_decode(sf.replace(sf.input_file_name(), sf.lit("+"), sf.lit("%2B")))
@@ -57,6 +67,23 @@ def in_file_order(frame: DataFrame, width: int) -> DataFrame:
     )
     order = [sf.col(quoted(name)) for name in (_FILE, _BLOCK, _PLACE)]
     return _in_ranges(placed, order, width).drop(_FILE, _BLOCK, _PLACE)
+
+
+def _splits_in_order(frame: DataFrame) -> DataFrame | None:
+    """Return the rows of files in the order of their paths, a partition for each file or split of
+    one, in groups of about the size that Spark gives a task; None where Spark reads in another way,
+    or in too many parts.
+    """
+    with unwrapped():
+        with one_split_a_partition(frame) as packed:
+            rows = fixed_rows(frame.select("*"))
+            splits = splits_of(rows) or []
+        if not 1 < len(splits) <= _MOST_SPLITS or any(len(each) != 1 for each in splits):
+            return None
+        places = [(unquote(path), start) for ((path, start),) in splits]
+        order = sorted(range(len(splits)), key=places.__getitem__)
+        placed = frame_of(reordered(frame, rows, order), frame)
+    return grouped(placed, packed) if HAS_UNION_BY_PLACE else placed
 
 
 def _reads_files(frame: DataFrame) -> bool:

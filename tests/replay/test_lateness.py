@@ -16,8 +16,10 @@ from pyspark.sql import SparkSession
 
 from sparkstorm.api import BasicBolt, BasicOutputCollector, TopologyBuilder, Tuple
 from sparkstorm.app.replay.job import main
+from sparkstorm.hosting.spark_versions import HAS_UNION_BY_PLACE, executed_plan
 from sparkstorm.model.topology import Topology
 from sparkstorm.replay import EventTime, LocalResults, replay, replay_locally
+from sparkstorm.replay.history_order import in_file_order
 from sparkstorm.testing import complete_topology
 from tests.replay.bolts import Pass, Source, WindowSums
 from tests.replay.test_windows import MS, by_ts, rows
@@ -213,6 +215,8 @@ def test_on_spark_a_folder_of_files_is_read_in_the_order_of_their_names(
     names = sorted(path.name for path in (tmp_path / "in").iterdir())
     assert names == [f"{name}.{kind}" for name in ("day 1", "day%3", "day+2", "day_4")]
     ordered = data[:60] + data[90:300] + data[60:90] + data[300:]
+    if HAS_UNION_BY_PLACE:
+        assert "Exchange" not in executed_plan(in_file_order(frame, 2)), "rows were shuffled"
     for tasks in (1, 3):
         local = replay_locally(summed(Pass(), tasks=tasks), {"source": ordered}, partitions=1)
         for time in (None, TIMES["in place"]):
