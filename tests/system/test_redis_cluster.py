@@ -76,7 +76,9 @@ def test_a_topology_is_exact_over_its_commands_while_its_slot_moves(
     drivers.works()
     drivers.move()
     drivers.works()
-    assert drivers.run("logs", "beta") and "beta" in drivers.run("status", "beta")
+    # slots publish what a worker logs within a second
+    drivers.wait(lambda: "counting" in drivers.run("logs", "beta"), "a line of the heir's logs")
+    assert "beta" in drivers.run("status", "beta")
     drivers.run("savepoint", "beta", "saved")
     (drivers.folder / "gate-beta").touch()
     drivers.run("follow", "beta")
