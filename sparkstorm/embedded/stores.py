@@ -36,7 +36,7 @@ from sparkstorm.stores.connection import (
 from sparkstorm.stores.folders import discard_folder, own_folder
 from sparkstorm.stores.passwords import REDIS_VIEWER, ZOOKEEPER, password_of
 from sparkstorm.stores.redis_client import check_redis
-from sparkstorm.transport.servers.opening import servers_of
+from sparkstorm.transport.servers.opening import server_of, servers_of
 
 _ZOOKEEPER_USER = "sparkstorm"
 
@@ -155,9 +155,17 @@ def _kept_secret(path: Path) -> str:
 def _open_redis(conf: Conf, secret: str, embedded: dict[str, EmbeddedServer]) -> RedisStores:
     settings = StoreSettings.of(conf)
     if (own := redis_stores(conf)) is not None:
+        store_by_server: dict[tuple[str, int, int], str] = {}
         for each in own.all():
             for address in servers_of(each):
                 check_redis(address, is_node=bool(each.nodes))
+                place = (*server_of(address, ""), address.db)
+                # By other Sentinels, or other nodes of the same cluster.
+                if (other := store_by_server.setdefault(place, each.name)) != each.name:
+                    raise InvalidConfigError(
+                        f"sparkstorm.redis.urls: {other} and {each.name} are the same store (both have the server "
+                        f"{place[0]}:{place[1]}): name each store once"
+                    )
         return own
     server = start_redis(
         own_folder(Path(settings.local_dir, "redis")),

@@ -44,32 +44,33 @@ class RedisRetirement:
         """Count the keys of each topology that workers have claimed and that has no tombstone: one
         scan of all names.
         """
-        unended = {}
+        names: Counter[str] = Counter()
         for link in links_to_all(self._address, self._patience_s):
             with closing(link):
                 # Names alone: reading what lies there would be a load on the store for a check that
                 # is made once an hour.
-                names = Counter(filter(None, map(topology_of, names_of(link, "{"))))
-                for topology_id, keys in names.items():
-                    k = Keys(topology_id)
-                    # Initial state without a claim belongs to a submission that is under way.
-                    is_claimed, has_ended = link.ask(("EXISTS", k("fence")), ("EXISTS", k("ended")))
-                    if is_claimed and not has_ended:
-                        unended[topology_id] = keys
-        return dict(sorted(unended.items()))
+                names.update(filter(None, map(topology_of, names_of(link, "{"))))
+        # Initial state without a claim belongs to a submission that is under way.
+        claimed = self._with_key(names, "fence")
+        ended = {*self._with_key(claimed, "ended")}
+        return {each: names[each] for each in claimed if each not in ended}
 
     def ended(self, topology_ids: Collection[str]) -> list[str]:
         """Return those of these ids that have a tombstone."""
+        return self._with_key(topology_ids, "ended")
+
+    def _with_key(self, topology_ids: Collection[str], name: str) -> list[str]:
+        """Return those of these ids that have that key, in order."""
         if not topology_ids:
             return []
         ids = sorted(topology_ids)
         found: list[str] = []
-        # In a cluster each id has a node of its own.
+        # In a cluster ids may lie on different nodes.
         for group in [[each] for each in ids] if self._address.nodes else [ids]:
             tag = Keys(group[0]).prefix
             with closing(Link(self._address, self._patience_s, tag=tag)) as link:
-                have_ended = link.ask(*(("EXISTS", Keys(each)("ended")) for each in group))
-            found += [each for each, has_ended in zip(group, have_ended, strict=True) if has_ended]
+                have = link.ask(*(("EXISTS", Keys(each)(name)) for each in group))
+            found += [each for each, has_key in zip(group, have, strict=True) if has_key]
         return found
 
     def hand_over(self, old_id: str, new_id: str) -> None:

@@ -53,10 +53,11 @@ from sparkstorm.transport.servers.opening import (
 
 Packed = Sequence[bytes]
 
-# codes of replies that a little patience may mend; inside a script's error they are anywhere in the
-# text codes of a server that is no primary, not yet one again, or cut from its replicas, which may
-# have another by now: the next try asks anew where the primary is
+# Codes of a server that is no primary, not yet one again, or cut from its replicas, of which another
+# may be the primary by now: the next try asks anew where the primary is.
 _ELSEWHERE = ("READONLY", "MASTERDOWN", "LOADING", "UNBLOCKED", "NOREPLICAS")
+# Codes of replies that a little patience may mend; inside a script's error they are anywhere in the
+# text.
 _PASSING = ("LOADING", "BUSY ", "TRYAGAIN", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "NOREPLICAS")
 MISCONF = "MISCONF"  # the code of Redis for a server that cannot write its files
 _MEND_BY_CODE = {
@@ -189,13 +190,13 @@ class Link:
         return whether.
 
         A primary that is cut from its replicas and the Sentinels answers reads for ever, with what
-        it had. Sentinels that do not answer change nothing.
+        it had. Sentinels that do not answer, or cannot be asked now, change nothing.
         """
         if self._connection is None or not self._is_watched:
             return False
         try:
             place = server_of(self._address, self._tag)
-        except StoreUnavailableError:
+        except (StoreUnavailableError, InvalidConfigError):
             return False
         if place == (self._connection.host, self._connection.port):
             return False
@@ -229,7 +230,9 @@ class Link:
         if self._address.nodes and self._tag:
             # A key that never exists: while its slot is moved it is asked for elsewhere at once.
             # TYPE, since a viewer may ask for it.
-            self.ask(("TYPE", self._tag))
+            self.ask(("TYPE", f"{self._tag}:nothing"))
+        elif self._connection is None:
+            self.ask(("PING",))
         return self.number
 
     def insist(self, make: Callable[[], Packed], replies: int = 1) -> list[Any]:

@@ -42,7 +42,7 @@ from sparkstorm.transport.connection import (
     translated,
 )
 from sparkstorm.transport.keys import Keys, read_foreign
-from sparkstorm.transport.servers.opening import LOST, open_connection
+from sparkstorm.transport.servers.opening import LOST, in_order, open_connection, servers_of
 
 DURABILITY = "topology.cells.durability"
 ON_DISK = "disk"
@@ -75,8 +75,9 @@ def require_durable(durability: str, stores: Sequence[RedisAddress]) -> None:
                 "give redis+sentinel:// for each store of the topology, or leave the key at process"
             )
         if durability == ON_DISK:
-            with contextlib.closing(_patient_for_nothing(each, _CHECK_S)) as link:
-                require_synced(link.insist(lambda: pack(*SETTINGS))[0], each)
+            for server in servers_of(each):
+                with contextlib.closing(_link_without_patience(server, _CHECK_S)) as link:
+                    require_synced(link.insist(lambda: pack(*SETTINGS))[0], each)
 
 
 def require_synced(answer: Any, store: RedisAddress) -> None:
@@ -104,9 +105,9 @@ def _name(store: RedisAddress) -> str:
     return store.name or store.place
 
 
-def _patient_for_nothing(store: RedisAddress, timeout_s: float) -> Link:
+def _link_without_patience(store: RedisAddress, timeout_s: float, tag: str = "") -> Link:
     # Nothing is written: no rewrite of the file is to be waited for.
-    return Link(store, 0.0, may_write=False, timeout_s=timeout_s)
+    return Link(store, 0.0, may_write=False, timeout_s=timeout_s, tag=tag)
 
 
 class SyncedCursors:
@@ -115,7 +116,7 @@ class SyncedCursors:
     def __init__(self, address: RedisAddress, topology_id: str, timeout_s: float = 1.0) -> None:
         self._address = address
         self._keys = Keys(topology_id)
-        self._link = _patient_for_nothing(address, timeout_s)
+        self._link = _link_without_patience(address, timeout_s, self._keys.prefix)
 
     def foreign_cursors(self, tasks: Collection[int]) -> Mapping[tuple[int, int], Cursor]:
         """Return the cursors of these tasks, asked for once; InvalidConfigError when the server does
@@ -256,11 +257,14 @@ def open_replica(address: RedisAddress, history: str, timeout_s: float) -> Conne
     """
     problems = []
     for host, port in _replicas_of(address):
+        connection = None
         try:
             connection = open_connection(address, timeout_s, (host, port), "replica")
             send(connection, pack("INFO", "replication"))
             said = _fields(receive(connection))
         except (*LOST, StoreUnavailableError) as error:
+            if connection is not None:
+                connection.disconnect()  # type: ignore[no-untyped-call]
             problems.append(f"{host}:{port}: {error}")
             continue
         if said.get("master_link_status") == "up" and said.get("master_replid") == history:
@@ -280,11 +284,11 @@ def _replicas_of(address: RedisAddress) -> list[tuple[str, int]]:
     options = {**address.sentinel_options(), "retry": Retry(NoBackoff(), 0)}
     watch: Any = Sentinel(address.sentinel_hosts(), sentinel_kwargs=options)  # type: ignore[no-untyped-call]
     try:
-        for each in watch.sentinels:
+        for number in in_order(address.sentinels):
             with contextlib.suppress(*LOST, RedisError):
                 return [
                     (str(found["ip"]), int(found["port"]))
-                    for found in each.sentinel_slaves(address.master)
+                    for found in watch.sentinels[number].sentinel_slaves(address.master)
                     if not (found["is_sdown"] or found["is_odown"] or found["is_disconnected"])
                 ]
     finally:

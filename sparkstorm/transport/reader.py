@@ -237,7 +237,7 @@ def names_of(link: Link, prefix: str) -> list[str]:
     pattern = prefix.translate({ord(mark): f"\\{mark}" for mark in "\\[]*?^"}) + "*"
     # SCAN may give a name twice while the server's table grows.
     found: set[str] = set()
-    while True:
+    for _ in range(_LOOKS):
         number = link.settled()
         cursor: Any = b"0"
         while cursor != 0:
@@ -247,6 +247,9 @@ def names_of(link: Link, prefix: str) -> list[str]:
         # A node of a cluster lists the keys that it has, without a word on those that have moved.
         if link.settled() == number:
             return list(found)
+    raise StoreUnavailableError(
+        f"the keys that begin with {prefix} move from server to server faster than they can be listed: look again"
+    )
 
 
 def read_task(link: Link, k: Keys, task: int) -> TaskRecord:

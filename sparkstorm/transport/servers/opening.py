@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from socket import SO_RCVTIMEO, SO_SNDTIMEO, SOL_SOCKET
@@ -46,6 +47,11 @@ REFUSED = (AuthenticationError, AuthorizationError)
 # A node answers questions about its cluster from memory. Half would pass one over on a busy host;
 # double adds itself to a fail-over for each configured node that died.
 _NODE_ANSWER_S = 1.0
+# For so long a Sentinel or node that did not answer is asked behind the others: an idle worker asks
+# every five seconds, and would stand still for a second each time. Half asks twice as often; double
+# is longer than most restarts.
+_AWAY_S = 10.0
+_away: dict[str, float] = {}  # place of a Sentinel or node: when it is asked first again
 # Of an answer at once: entries are up to twice as large.
 _READ_BYTES = 256 << 10
 
@@ -160,14 +166,17 @@ def _slots(address: RedisAddress) -> list[Range]:
     whole; StoreUnavailableError when none does, AccessRefusedError when every one refuses our
     password.
     """
-    refused, problems = list[RedisError](), list[str]()
-    for place, (host, port) in zip(address.nodes, address.node_hosts(), strict=True):
+    refused, problems, alone = list[RedisError](), list[str](), list[Exception]()
+    hosts = address.node_hosts()
+    for number in in_order(address.nodes):
+        place, (host, port) = address.nodes[number], hosts[number]
         connection = _unopened(address, host, port, _NODE_ANSWER_S)
         try:
             connection.connect()  # type: ignore[no-untyped-call]
             # Also the state: a node that was cut off from the others names the former primaries,
             # itself among them, until it has found them again.
             state, answer = (_asked(connection, "CLUSTER", word) for word in ("INFO", "SLOTS"))
+            note_answer(place, has_answered=True)
             if not is_working(state):
                 problems.append(f"{place} takes the cluster for down (CLUSTER INFO)")
             elif ranges := read_slots(answer, host):
@@ -179,13 +188,16 @@ def _slots(address: RedisAddress) -> list[Range]:
             problems.append(f"{place} refuses our password")
         except (*LOST, RedisError, ValueError) as error:
             if "cluster support disabled" in str(error):
-                raise InvalidConfigError(
-                    f"Redis at {place} is no node of a cluster: write redis:// in place of redis+cluster:// in "
-                    "sparkstorm.redis.url, or set cluster-enabled there"
-                ) from error
+                alone.append(error)
+            note_answer(place, has_answered=not isinstance(error, LOST))
             problems.append(f"{place}: {error}")
         finally:
             connection.disconnect()  # type: ignore[no-untyped-call]
+    if len(alone) == len(address.nodes):
+        raise InvalidConfigError(
+            f"Redis at {address.nodes[0]} is no node of a cluster: write redis:// in place of redis+cluster:// in "
+            "sparkstorm.redis.url, or set cluster-enabled there"
+        ) from alone[0]
     # Of some that let us in one may answer later; when all refuse, patience mends nothing.
     if len(refused) == len(address.nodes):
         raise refusal(address, refused[0])
@@ -198,9 +210,28 @@ def _asked(connection: Connection, *words: str) -> Any:
     return connection.read_response()
 
 
+def in_order(places: Sequence[str]) -> list[int]:
+    """Return the numbers of Sentinels or nodes in the order in which to ask them: those that did not
+    answer lately come last.
+    """
+    now = time.monotonic()
+    return sorted(range(len(places)), key=lambda number: _away.get(places[number], 0.0) > now)
+
+
+def note_answer(place: str, has_answered: bool) -> None:
+    """Take note whether a Sentinel or node has answered."""
+    if has_answered:
+        _away.pop(place, None)
+    else:
+        _away[place] = time.monotonic() + _AWAY_S
+
+
 def _primary_of(address: RedisAddress) -> tuple[str, int]:
-    """Ask the Sentinels, one after the other, where the primary is; StoreUnavailableError when none
-    of them names one, AccessRefusedError when every one refuses our password.
+    """Ask the Sentinels where the primary is, and return what the newest configuration says: a
+    Sentinel that was cut off together with a primary still names that one.
+
+    StoreUnavailableError when none of them names one, AccessRefusedError when every one refuses our
+    password.
     """
     # Here, because it takes all of redis-py with it (`stores/redis_parts.py`).
     from redis.sentinel import Sentinel
@@ -208,24 +239,35 @@ def _primary_of(address: RedisAddress) -> tuple[str, int]:
     options = {**address.sentinel_options(), "retry": Retry(NoBackoff(), 0)}
     watch: Any = Sentinel(address.sentinel_hosts(), sentinel_kwargs=options)  # type: ignore[no-untyped-call]
     refused, problems = list[RedisError](), list[str]()
+    found: dict[int, tuple[str, int]] = {}  # by the epoch of a Sentinel's configuration
+    now = time.monotonic()
     try:
         # Not redis-py's own loop, whose error shows every setting of each connection, and tells a
         # refused password from a dead Sentinel in its text alone.
-        for place, each in zip(address.sentinels, watch.sentinels, strict=True):
+        for number in in_order(address.sentinels):
+            place, each = address.sentinels[number], watch.sentinels[number]
+            if found and _away.get(place, 0.0) > now:
+                break
             try:
                 state = each.sentinel_masters().get(address.master)
             except REFUSED as error:
                 refused.append(error)
                 problems.append(f"{place} refuses our password")
             except (*LOST, RedisError) as error:
+                note_answer(place, has_answered=False)
                 problems.append(f"{place}: {error}")
             else:
+                note_answer(place, has_answered=True)
                 if state and watch.check_master_state(state, address.master):
-                    return str(state["ip"]), int(state["port"])
-                problems.append(f"{place} {'takes it for dead' if state else 'knows no such name'}")
+                    found[int(state["config-epoch"])] = (str(state["ip"]), int(state["port"]))
+                else:
+                    fault = "takes it for dead" if state else "knows no such name"
+                    problems.append(f"{place} {fault}")
     finally:
         for each in watch.sentinels:
             each.close()
+    if found:
+        return found[max(found)]
     # Of some that let us in one may name the primary later; when all refuse, patience mends nothing.
     if len(refused) == len(address.sentinels):
         fault = (
@@ -246,7 +288,9 @@ def _require_role(connection: Connection, wanted: str) -> None:
     """
     # HELLO and not ROLE, which a viewer may not ask.
     said = _asked(connection, "HELLO", "2")
-    role = dict(zip(said[::2], said[1::2], strict=False)).get(b"role", b"").decode()
+    words = said if isinstance(said, list) else []
+    found = dict(zip(words[::2], words[1::2], strict=False)).get(b"role")
+    role = found.decode(errors="replace") if isinstance(found, bytes) else "server of no role"
     if role != wanted:
         other = "primary" if wanted == "master" else wanted
         raise LostError(

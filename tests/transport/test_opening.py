@@ -1,0 +1,104 @@
+"""Whom a connection asks for the primary: Sentinels and nodes that answered lately first, and the
+newest of the Sentinels' configurations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis.exceptions import TimeoutError as LateError
+
+from sparkstorm.embedded import start_redis
+from sparkstorm.model.worker_spec import RedisAddress
+from sparkstorm.transport.connection import Link
+from sparkstorm.transport.reader import names_of
+from sparkstorm.transport.servers import opening
+
+PLACES = ("a:1", "b:2", "c:3")
+ADDRESS = RedisAddress("a", 1, master="words", sentinels=PLACES)
+
+
+class Watcher:
+    """A Sentinel with that configuration; None: it does not answer."""
+
+    def __init__(self, epoch: int | None, host: str = "") -> None:
+        self.epoch, self.host = epoch, host
+        self.questions = 0
+
+    def sentinel_masters(self) -> Mapping[str, Mapping[str, Any]]:
+        self.questions += 1
+        if self.epoch is None:
+            raise LateError("it does not answer")
+        return {"words": {"ip": self.host, "port": 6379, "config-epoch": self.epoch}}
+
+    def close(self) -> None:
+        """It has no connection."""
+
+
+@pytest.fixture
+def watchers(monkeypatch: pytest.MonkeyPatch) -> list[Watcher]:
+    """Sentinels of the test: their states are not to be had of real ones at will."""
+    made: list[Watcher] = []
+
+    class Sentinels:
+        def __init__(self, *_: object, **__: object) -> None:
+            self.sentinels = made
+
+        def check_master_state(self, *_: object) -> bool:
+            return True
+
+    monkeypatch.setattr("redis.sentinel.Sentinel", Sentinels)
+    monkeypatch.setattr(opening, "_away", {})
+    return made
+
+
+def test_the_newest_configuration_of_the_sentinels_names_the_primary(
+    watchers: list[Watcher],
+) -> None:
+    watchers += [Watcher(1, "cut-off"), Watcher(2, "promoted"), Watcher(1, "cut-off")]
+    assert opening.server_of(ADDRESS, "") == ("promoted", 6379)
+
+
+def test_a_sentinel_that_did_not_answer_is_not_waited_for_again_while_others_answer(
+    watchers: list[Watcher],
+) -> None:
+    watchers += [Watcher(None), Watcher(2, "there"), Watcher(2, "there")]
+    for _ in range(3):
+        assert opening.server_of(ADDRESS, "") == ("there", 6379)
+    assert [each.questions for each in watchers] == [1, 3, 3]
+    for each in watchers[1:]:
+        each.epoch = None
+    watchers[0].epoch, watchers[0].host = 3, "again"
+    assert opening.server_of(ADDRESS, "") == ("again", 6379)
+
+
+def test_places_that_did_not_answer_are_asked_last_until_they_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(opening, "_away", {})
+    opening.note_answer("a:1", has_answered=False)
+    assert opening.in_order(PLACES) == [1, 2, 0]
+    opening.note_answer("a:1", has_answered=True)
+    assert opening.in_order(PLACES) == [0, 1, 2]
+
+
+@pytest.mark.system
+def test_the_names_of_a_server_alone_are_listed_once(tmp_path: Path) -> None:
+    server = start_redis(tmp_path, password="trial")
+    asked: list[str] = []
+
+    class Counted(Link):
+        def ask(self, *commands: tuple[Any, ...]) -> list[Any]:
+            asked.extend(str(words[0]) for words in commands)
+            return super().ask(*commands)
+
+    link = Counted(RedisAddress(server.host, server.port, server.password), 5.0)
+    try:
+        assert names_of(link, "{words}") == []
+        assert asked.count("SCAN") == 1
+    finally:
+        link.close()
+        server.stop()
