@@ -405,7 +405,7 @@ enum { SHAPES = 128, MOST_KEYS = 24, MOST_MISSES = 1024 };
 typedef struct {
     PyObject *keys;  /* a tuple of texts in ASCII of 31 bytes at the most */
     PyObject *model; /* a dict with these keys */
-    int misses;      /* mappings that came to this place since, and were of another shape */
+    int misses_left; /* mappings of other shapes until one of them may have this place */
 } Shape;
 
 static Shape shapes[SHAPES];
@@ -461,7 +461,7 @@ made_model(PyObject *keys)
         if (at != PyTuple_GET_SIZE(keys) || (found != NULL && PyDict_GET_SIZE(found) != at))
             Py_CLEAR(found);
     }
-    if (found == NULL && PyErr_ExceptionMatches(PyExc_Exception))
+    if (found == NULL && PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_Exception))
         PyErr_Clear(); /* a name that classes keep for themselves */
     return found;
 }
@@ -472,12 +472,14 @@ keep_shape(Shape *place, PyObject *found)
 {
     PyObject *key, *value;
     Py_ssize_t next = 0, at = 0;
-    if (place->model != NULL && place->misses++ < MOST_MISSES)
+    if (place->misses_left > 0) {
+        place->misses_left--;
         return 0;
-    place->misses = 0;
+    }
     for (; PyDict_Next(found, &next, &key, &value); at++)
         if (!PyUnicode_CheckExact(key) || !PyUnicode_IS_COMPACT_ASCII(key) || PyUnicode_GET_LENGTH(key) > 31)
             return 0;
+    place->misses_left = MOST_MISSES; /* also where no model can be made, for which a class is tried */
     PyObject *keys = PyTuple_New(at), *model = NULL;
     for (next = at = 0; keys != NULL && PyDict_Next(found, &next, &key, &value); at++) {
         Py_INCREF(key);
