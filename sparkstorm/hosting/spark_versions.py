@@ -9,6 +9,7 @@ import functools
 import importlib
 import re
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -245,6 +246,10 @@ def splits_of(rows: Any) -> list[list[tuple[str, int]]] | None:
     return found
 
 
+# A second thread would take the settings of the first for the session's own, and put those back.
+_PLANNING = threading.Lock()
+
+
 @contextmanager
 def one_split_a_partition(frame: DataFrame) -> Iterator[int]:
     """Let Spark plan the read of a frame's files with one file, or split of one, in each partition;
@@ -271,17 +276,18 @@ def one_split_a_partition(frame: DataFrame) -> Iterator[int]:
         "spark.sql.files.openCostInBytes": str(split + 1),
     }
     settings = frame.sparkSession.conf
-    former = {key: settings.get(key, None) for key in wanted}
-    try:
-        for key, value in wanted.items():
-            settings.set(key, value)
-        yield -(-total // split)
-    finally:
-        for key, before in former.items():
-            if before is None:
-                settings.unset(key)
-            else:
-                settings.set(key, before)
+    with _PLANNING:
+        former = {key: settings.get(key, None) for key in wanted}
+        try:
+            for key, value in wanted.items():
+                settings.set(key, value)
+            yield -(-total // split)
+        finally:
+            for key, before in former.items():
+                if before is None:
+                    settings.unset(key)
+                else:
+                    settings.set(key, before)
 
 
 def _as_list(seq: Any) -> list[Any]:

@@ -77,8 +77,10 @@ def _splits_in_order(frame: DataFrame) -> DataFrame | None:
     with unwrapped():
         with one_split_a_partition(frame) as packed:
             rows = fixed_rows(frame.select("*"))
-            splits = splits_of(rows) or []
-        if not 1 < len(splits) <= _MOST_SPLITS or any(len(each) != 1 for each in splits):
+            count = rows.getNumPartitions()
+        # Before the files are asked for: each takes several calls of the JVM.
+        splits = splits_of(rows) if 1 < count <= _MOST_SPLITS else None
+        if splits is None or any(len(each) != 1 for each in splits):
             return None
         places = [(unquote(path), start) for ((path, start),) in splits]
         order = sorted(range(len(splits)), key=places.__getitem__)
