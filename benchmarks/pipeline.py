@@ -71,6 +71,21 @@ def run(
     activation, every `every_s`.
     """
     handle = on.submit(NAME, topology, conf, options=SubmitOptions(TopologyStatus.INACTIVE))
+    try:
+        return _measured(handle, conf, state_of, watch, every_s)
+    finally:
+        handle.kill(0)
+        while on.find(NAME) is not None:
+            time.sleep(0.05)
+
+
+def _measured(
+    handle: TopologyHandle,
+    conf: Mapping[str, Any],
+    state_of: str | None,
+    watch: Callable[[TopologyHandle, float], None] | None,
+    every_s: float,
+) -> Run:
     wanted = int(conf.get("topology.workers", 1))
     while len(handle.beats()) < wanted or any(b.state != "RUNNING" for b in handle.beats()):
         time.sleep(0.05)
@@ -88,9 +103,6 @@ def run(
     after_kernel = cpu_by_kind(_KERNEL)
     progress = handle.progress()
     state = dict(handle.key_values(state_of)) if state_of else {}
-    handle.kill(0)
-    while on.find(NAME) is not None:
-        time.sleep(0.05)
     cpu = {kind: after[kind] - before[kind] for kind in KINDS}
     kernel = {kind: after_kernel[kind] - before_kernel[kind] for kind in KINDS}
     return Run(seconds, cpu, progress.p50_ms or 0.0, progress.p99_ms or 0.0, state, kernel)

@@ -1,5 +1,5 @@
 """The field's benchmarks: SparkStorm live and replayed, a bare loop, Storm, Flink, Spark and
-Bytewax on the same events, in turn.
+Bytewax on events of the same generator and seed, in turn.
 
 Run: python -m benchmarks.field [--minutes M] [--runs N] [--events N] [--cases NAME ...]
 [--systems WORD ...] [--skip WORD ...] [--kafka] [--resume] [--tables] [--install] [--list]. Every
@@ -136,8 +136,11 @@ class Rounds:
         for name in self._names:
             for system in list(self._systems)[:: -1 if round_ % 2 == 0 else 1]:
                 is_out = (name, system.name) in self._failed or not system.takes(name)
-                if not is_out and not self._results.has(name, system.name, round_):
-                    self._run(name, system, round_, events or events_of(name, system.name))
+                if is_out:
+                    continue
+                number = events or events_of(name, system.name)
+                if not self._results.has(name, system.name, round_, number):
+                    self._run(name, system, round_, number)
 
     def _run(self, name: str, system: System, round_: int, events: int) -> None:
         work = self._works.of(name, events)
@@ -147,14 +150,22 @@ class Rounds:
             if wrong := difference(took.answer, work.expected):
                 self.is_bad = True
                 raise PeerFailedError(f"wrong answer: {wrong}")
-        except (PeerFailedError, SystemExit) as error:
+        except (Exception, SystemExit) as error:
             self.is_bad |= system.name.startswith("SparkStorm")
             self._failed.add((name, system.name))
             self.lines.append(f"{name}, {system.name}: {str(error)[-600:]}")
             print(f"  round {round_}: {self.lines[-1]}", flush=True)
             return
         run = Measured(
-            name, system.name, round_, work.units, took.seconds, took.cpu, took.p50_ms, took.p99_ms
+            name,
+            system.name,
+            round_,
+            work.units,
+            took.seconds,
+            took.cpu,
+            took.p50_ms,
+            took.p99_ms,
+            events,
         )
         self._results.add(run)
         print(

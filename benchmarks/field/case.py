@@ -2,7 +2,7 @@
 plain Python.
 
 Every topology ends in a bolt `result`, whose state is the answer. The generator is a function of a
-seed, so every system, and the oracle, gets the same events: `Feed` emits them live, `rows` hands
+seed, so every system, and the oracle, gets the same events of a number: `Feed` emits them live, `rows` hands
 them to a replay, files carry them to other systems.
 """
 

@@ -34,6 +34,7 @@ class Measured:
     cpu: float
     p50_ms: float | None = None
     p99_ms: float | None = None
+    events: int = 0  # asked for
 
     @property
     def rate(self) -> float:
@@ -54,6 +55,8 @@ class Results:
             path.rename(path.with_name(f"{path.stem}-{stamp}{path.suffix}"))
         if path.exists():
             self.runs = [Measured(**found) for found in _lines(path) if "case" in found]
+            if not path.read_text().endswith("\n"):  # cut by an interruption
+                self._write("\n")
         self._is_begun = False
 
     def add(self, run: Measured) -> None:
@@ -64,13 +67,24 @@ class Results:
         self.runs.append(run)
         self._append(asdict(run))
 
-    def has(self, case: str, system: str, round_: int) -> bool:
-        """Return whether this run is there."""
-        return any((r.case, r.system, r.round) == (case, system, round_) for r in self.runs)
+    def has(self, case: str, system: str, round_: int, events: int) -> bool:
+        """Return whether this run is there; SystemExit when it is one of another size."""
+        for run in self.runs:
+            if (run.case, run.system, run.round) == (case, system, round_):
+                if run.events != events:
+                    raise SystemExit(
+                        f"{self.path}: round {round_} of {case}, {system} has {run.events} events, not {events}: "
+                        "give another --results"
+                    )
+                return True
+        return False
 
     def _append(self, found: Mapping[str, Any]) -> None:
+        self._write(json.dumps(found) + "\n")
+
+    def _write(self, text: str) -> None:
         with self.path.open("a") as file:
-            file.write(json.dumps(found) + "\n")
+            file.write(text)
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:

@@ -1,8 +1,9 @@
 """Systems that run the field's benchmarks: SparkStorm live and replayed, a bare loop, and peers.
 
-Every system gets the same events: ours by the generator within its spout, others from files that
-`write_files` fills. A run gives its wall and CPU time and its answer, and a wrong answer ends the
-benchmark. A peer that cannot run here says why, in a line.
+Every system gets events of the same generator and seed (`plan.py` has their number): ours by the
+generator within its spout, others from files that `write_files` fills. A run gives its wall and CPU
+time and its answer; a system whose answer is wrong is left out of the case. A peer that cannot run
+here says why, in a line.
 """
 
 from __future__ import annotations
@@ -209,7 +210,7 @@ def live(on: Cluster, by: str) -> Callable[[Work], Took]:
 
 
 def _is_late(_: object, seconds: float) -> None:
-    """End the command when a run hangs; what was measured before is in the file of results."""
+    """End a run that hangs; its system is left out of the case."""
     if seconds > _PATIENCE_S:
         raise SystemExit(f"a run was not at its end after {_PATIENCE_S:g} s")
 

@@ -7,4 +7,4 @@ older one has installed.
 import os
 from pathlib import Path
 
-PEERS = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "sparkstorm" / "peers"
+PEERS = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "sparkstorm" / "peers"

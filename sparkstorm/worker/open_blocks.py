@@ -21,8 +21,8 @@ from sparkstorm.transport.progress import EdgeCounts
 from sparkstorm.worker.packed_rows import PackedRows
 from sparkstorm.worker.tasks.inbox import FindSource
 
-# Rows for other workers after which they are packed, while their memory is in the processor's
-# caches: some 200 kB of words. Half of it looks at all blocks twice as often.
+# Rows emitted, those for this worker's own tasks among them, after which rows for other workers are
+# packed while their memory is in the processor's caches: some 200 kB of words. Half of it looks at all blocks twice as often.
 _ROWS_TO_PACK = 2048
 # The same of large rows: a mapping takes eight times its bytes.
 _BYTES_TO_PACK = 64 << 10

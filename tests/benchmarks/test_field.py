@@ -221,10 +221,15 @@ def test_results_are_resumed_after_a_cut_line_and_never_overwritten(tmp_path: Pa
         file.write('{"case": "yah')
     again = Results(path, is_resumed=True)
     assert again.runs == _runs()
-    assert again.has("yahoo", "ours", 3)
-    assert not again.has("yahoo", "ours", 4)
+    assert again.has("yahoo", "ours", 3, 0)
+    assert not again.has("yahoo", "ours", 4, 0)
+    with pytest.raises(
+        SystemExit, match="round 3 of yahoo, ours has 0 events, not 7: give another"
+    ):
+        again.has("yahoo", "ours", 3, 7)
     again.add(Measured("yahoo", "ours", 4, 1, 1.0, 1.0))
     assert len(Results(path, is_resumed=True).runs) == len(_runs()) + 1
+    assert path.read_text().count('"commit"') == 2
     assert Results(path, is_resumed=False).runs == []
     (kept,) = path.parent.glob("field-*.jsonl")
     assert Results(kept, is_resumed=True).runs[0] == _runs()[0]

@@ -18,6 +18,7 @@ from sparkstorm.model.values.codec import Codec
 from sparkstorm.testing import CaptureBolt, FeederSpout
 from sparkstorm.transport.frames import RowFrame, decode, encode_rows
 from sparkstorm.worker import open_blocks
+from sparkstorm.worker.epoch_commit import _split_off
 from sparkstorm.worker.open_blocks import Births, OpenBlock, OpenBlocks
 from sparkstorm.worker.packed_rows import BYTES_PER_ENTRY, ROWS_PER_ENTRY
 from tests.transport.values import values
@@ -80,9 +81,11 @@ def test_an_entry_has_so_many_rows_and_bytes_at_the_most(
 
 def test_late_rows_that_are_packed_leave_their_batches() -> None:
     roots: list[Roots] = [1 << 61 | 7, 0, (1 << 61 | 1, 5)]
-    opened = block([((1, 2), each, SOURCES[0]) for each in roots])
+    rows = [((1, 2), each, SOURCES[0]) for each in roots]
+    opened = block([*rows, ((1, date(2026, 1, 1)), roots[0], SOURCES[0])])
     opened.pack()
-    opened.packed[0].split_off()
+    _split_off(opened)
+    assert [roots for _, roots, _ in opened.rows] == [split_roots(roots[0])]
     frame = decode(CODEC, encoded(opened)[0])
     assert isinstance(frame, RowFrame)
     assert frame.roots == [split_roots(each) for each in roots] != roots
