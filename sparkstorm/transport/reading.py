@@ -361,11 +361,14 @@ class Reading:
             self._beside = self._link.number
         # a question that leaves tasks out must not stay open: they could not be asked for until it
         # is answered
-        blocking = ("BLOCK", _BLOCK_MS) if len(after) == len(self._stream_by_task) else ()
+        blocking = ("BLOCK", _BLOCK_MS) if self._may_block(after) else ()
         send(self._connection, self._read_command(after, count, *blocking))
         self._asked = dict(after)
         self._answer_due = time.monotonic() + _BLOCK_MS / 1000 + self._timeout_s
         self._go(Event.ASK)
+
+    def _may_block(self, asked: Mapping[int, str]) -> bool:
+        return len(asked) == len(self._stream_by_task)
 
     def _read_command(self, after: Mapping[int, str], count: int, *blocking: Any) -> Packed:
         # One XREAD for all tasks: a question per task would be a round trip, or a connection, for
@@ -390,7 +393,8 @@ class Reading:
                 return
             raise translated(answer) from answer
         # Nothing came in the time of a blocking question: so says a server that was cut off, too.
-        if answer is None and self._link.leave_if_moved():
+        # Others are answered at once, many times a second.
+        if answer is None and self._may_block(self._asked) and self._link.leave_if_moved():
             self.doubt()
             return
         self._answer = answer

@@ -229,7 +229,7 @@ class ClusterBench(RedisBench):
 
     @property
     def address(self) -> RedisAddress:
-        """Where owners connect: any node, which sends them on."""
+        """Address that owners are given: any node, which sends them on."""
         return self.cluster.address
 
     @property

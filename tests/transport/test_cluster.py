@@ -172,7 +172,7 @@ def test_a_claim_waits_while_its_slot_moves(cluster: ClusterRedis, owner: Owner)
 def test_a_script_that_followed_the_node_that_it_is_sent_to_would_find_a_part_of_the_keys(
     cluster: ClusterRedis, owner: Owner
 ) -> None:
-    """Why ASK is waited out and not followed (decision 70)."""
+    """The reason to wait ASK out and not to follow it (decision 70)."""
     moving = Moving(cluster, "moved-1-1")
     prefix = Keys("moved-1-1").prefix
     script = "return #redis.call('KEYS', KEYS[1] .. ':*')"

@@ -94,7 +94,7 @@ def test_entries_are_read_once_a_replica_of_the_same_history_has_them(
 def test_a_replica_that_was_cut_from_its_primary_is_left_for_another(
     watched: WatchedRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It answers every read with what it had."""
+    """A replica without its primary answers every read with what it had."""
     monkeypatch.setattr("sparkstorm.transport.reading._BLOCK_MS", 200)
     primary = watched.primary()
     replica = watched.other(primary)

@@ -1,9 +1,10 @@
-"""Whom a connection asks for the primary: Sentinels and nodes that answered lately first, and the
-newest of the Sentinels' configurations.
+"""Choice of the primary that a connection is made to: order of the Sentinels and nodes that are
+asked, and the newest of the Sentinels' configurations.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,11 @@ import pytest
 from redis.exceptions import TimeoutError as LateError
 
 from sparkstorm.embedded import start_redis
+from sparkstorm.errors import StoreUnavailableError
 from sparkstorm.model.worker_spec import RedisAddress
 from sparkstorm.transport.connection import Link
 from sparkstorm.transport.reader import names_of
+from sparkstorm.transport.redis import RedisTransport
 from sparkstorm.transport.servers import opening
 
 PLACES = ("a:1", "b:2", "c:3")
@@ -26,16 +29,18 @@ class Watcher:
 
     def __init__(self, epoch: int | None, host: str = "") -> None:
         self.epoch, self.host = epoch, host
+        self.takes_it_for_dead = False
         self.questions = 0
 
     def sentinel_masters(self) -> Mapping[str, Mapping[str, Any]]:
         self.questions += 1
         if self.epoch is None:
             raise LateError("it does not answer")
-        return {"words": {"ip": self.host, "port": 6379, "config-epoch": self.epoch}}
+        state = {"ip": self.host, "port": 6379, "config-epoch": self.epoch}
+        return {"words": {**state, "is_dead": self.takes_it_for_dead}}
 
     def close(self) -> None:
-        """It has no connection."""
+        """Do nothing: there is no connection."""
 
 
 @pytest.fixture
@@ -47,8 +52,8 @@ def watchers(monkeypatch: pytest.MonkeyPatch) -> list[Watcher]:
         def __init__(self, *_: object, **__: object) -> None:
             self.sentinels = made
 
-        def check_master_state(self, *_: object) -> bool:
-            return True
+        def check_master_state(self, state: Mapping[str, Any], _: str) -> bool:
+            return not state["is_dead"]
 
     monkeypatch.setattr("redis.sentinel.Sentinel", Sentinels)
     monkeypatch.setattr(opening, "_away", {})
@@ -60,6 +65,9 @@ def test_the_newest_configuration_of_the_sentinels_names_the_primary(
 ) -> None:
     watchers += [Watcher(1, "cut-off"), Watcher(2, "promoted"), Watcher(1, "cut-off")]
     assert opening.server_of(ADDRESS, "") == ("promoted", 6379)
+    watchers[1].takes_it_for_dead = True
+    with pytest.raises(StoreUnavailableError, match="takes it for dead"):
+        opening.server_of(ADDRESS, "")
 
 
 def test_a_sentinel_that_did_not_answer_is_not_waited_for_again_while_others_answer(
@@ -83,6 +91,32 @@ def test_places_that_did_not_answer_are_asked_last_until_they_do(
     assert opening.in_order(PLACES) == [1, 2, 0]
     opening.note_answer("a:1", has_answered=True)
     assert opening.in_order(PLACES) == [0, 1, 2]
+
+
+@pytest.mark.system
+def test_only_a_reading_that_waited_in_vain_asks_whether_the_store_has_moved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sparkstorm.transport.reading._BLOCK_MS", 50)
+    looks: list[Link] = []
+    monkeypatch.setattr(Link, "leave_if_moved", lambda link: bool(looks.append(link)))
+    server = start_redis(tmp_path, password="trial")
+    address = RedisAddress(server.host, server.port, server.password)
+    transport = RedisTransport(address, "words-1-1")
+    try:
+        transport.claim("owner", {1: 1, 2: 1})
+        for _ in range(20):  # one task has no room: nothing may block
+            assert transport.poll({1: "0-0"}, 10) == []
+            transport.wait(20)
+        assert not looks
+        deadline = time.monotonic() + 30
+        while not looks and time.monotonic() < deadline:
+            assert transport.poll({1: "0-0", 2: "0-0"}, 10) == []
+            transport.wait(20)
+        assert looks
+    finally:
+        transport.close()
+        server.stop()
 
 
 @pytest.mark.system

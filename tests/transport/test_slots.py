@@ -1,4 +1,4 @@
-"""What a cluster's nodes say about slots: read from outside, so checked."""
+"""Checks of the answers of a cluster's nodes about slots, and the slot of a key."""
 
 from __future__ import annotations
 

@@ -240,6 +240,7 @@ def _primary_of(address: RedisAddress) -> tuple[str, int]:
     watch: Any = Sentinel(address.sentinel_hosts(), sentinel_kwargs=options)  # type: ignore[no-untyped-call]
     refused, problems = list[RedisError](), list[str]()
     found: dict[int, tuple[str, int]] = {}  # by the epoch of a Sentinel's configuration
+    newest = -1
     now = time.monotonic()
     try:
         # Not redis-py's own loop, whose error shows every setting of each connection, and tells a
@@ -258,6 +259,7 @@ def _primary_of(address: RedisAddress) -> tuple[str, int]:
                 problems.append(f"{place}: {error}")
             else:
                 note_answer(place, has_answered=True)
+                newest = max(newest, int(state["config-epoch"]) if state else -1)
                 if state and watch.check_master_state(state, address.master):
                     found[int(state["config-epoch"])] = (str(state["ip"]), int(state["port"]))
                 else:
@@ -266,8 +268,9 @@ def _primary_of(address: RedisAddress) -> tuple[str, int]:
     finally:
         for each in watch.sentinels:
             each.close()
-    if found:
-        return found[max(found)]
+    # Not an older one: that of a primary which the newest has replaced.
+    if newest in found:
+        return found[newest]
     # Of some that let us in one may name the primary later; when all refuse, patience mends nothing.
     if len(refused) == len(address.sentinels):
         fault = (
