@@ -99,7 +99,12 @@ def test_only_a_reading_that_waited_in_vain_asks_whether_the_store_has_moved(
 ) -> None:
     monkeypatch.setattr("sparkstorm.transport.reading._BLOCK_MS", 50)
     looks: list[Link] = []
-    monkeypatch.setattr(Link, "leave_if_moved", lambda link: bool(looks.append(link)))
+
+    def noted(link: Link) -> bool:
+        looks.append(link)
+        return False
+
+    monkeypatch.setattr(Link, "leave_if_moved", noted)
     server = start_redis(tmp_path, password="trial")
     address = RedisAddress(server.host, server.port, server.password)
     transport = RedisTransport(address, "words-1-1")
