@@ -121,15 +121,6 @@ def generator_of(name: str, events: int) -> Generator:
     return storm_perf.constants(events) if name == "id bolt" else storm_perf.sentences(events)
 
 
-def make_work(name: str, events: int, folder: Path) -> Work:
-    """Generate a case's events, compute the exact answer, and write the files."""
-    case = CASES[name]
-    generator = generator_of(name, events)
-    rows = rows_of(generator)
-    write_files(generator, folder)
-    return Work(case, generator, rows, case.answer(rows), folder)
-
-
 def write_files(generator: Generator, folder: Path) -> None:
     """Write each stream as two files, a chunk to each in turn (both are in the order of time), and
     as a whole.

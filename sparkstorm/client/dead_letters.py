@@ -20,8 +20,9 @@ from sparkstorm.model.requests import topology_name
 from sparkstorm.model.status import TopologyStatus
 from sparkstorm.model.values.codec import Codec
 from sparkstorm.model.worker_spec import RedisAddress
-from sparkstorm.transport.connection import Link, links_to_all
+from sparkstorm.transport.connection import links_to_all
 from sparkstorm.transport.keys import Keys, topology_of
+from sparkstorm.transport.reader import names_of
 
 Read = Callable[[int, str], list[tuple[str, bytes]]]
 """(limit, id) -> the oldest stored letters behind that id, with their ids."""
@@ -192,22 +193,14 @@ def stored_in(address: RedisAddress, topology: str | None = None) -> dict[str, i
     found = {}
     for link in links_to_all(address, _PATIENCE_S, may_write=False):
         with closing(link):
-            for key in _streams_of_letters(link):
-                topology_id = topology_of(key.decode(errors="replace")) or ""
+            for key in names_of(link, "{", ":dead", "stream"):
+                topology_id = topology_of(key) or ""
                 if (
                     topology in (None, topology_id, topology_name(topology_id))
-                    and Keys(topology_id)("dead").encode() == key
+                    and Keys(topology_id)("dead") == key
                 ):
                     found[topology_id] = int(link.ask(("XLEN", key))[0])
     return {topology_id: count for topology_id, count in sorted(found.items()) if count}
-
-
-def _streams_of_letters(link: Link) -> Iterator[bytes]:
-    cursor: int | bytes = b""
-    while cursor != b"0":
-        words = ("SCAN", cursor or 0, "MATCH", "{*}*:dead", "COUNT", 1000, "TYPE", "stream")
-        cursor, keys = link.ask(words)[0]
-        yield from keys
 
 
 def stored_letters(read: Read) -> Iterator[tuple[str, DeadLetter | None, bytes]]:

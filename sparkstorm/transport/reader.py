@@ -230,18 +230,22 @@ def end(link: Link, k: Keys, heir: str) -> str:
     return text(Script("end.lua", link).call(k.prefix, lambda: [TOMBSTONE_MS, heir])[0])
 
 
-def names_of(link: Link, prefix: str) -> list[str]:
-    """Return the names of all keys that begin so, in no order."""
+def names_of(link: Link, prefix: str, suffix: str = "", kind: str = "") -> list[str]:
+    """Return the names of all keys that begin and end so, in no order; of a kind as TYPE says it
+    ("stream"), or of all kinds.
+    """
     # A topology's name may hold brackets, which mean sets of letters to SCAN: without the
     # backslashes another topology's keys would be found, and deleted.
-    pattern = prefix.translate({ord(mark): f"\\{mark}" for mark in "\\[]*?^"}) + "*"
+    escapes = {ord(mark): f"\\{mark}" for mark in "\\[]*?^"}
+    pattern = f"{prefix.translate(escapes)}*{suffix.translate(escapes)}"
+    options = ("MATCH", pattern, "COUNT", _NAMES_AT_ONCE, *(("TYPE", kind) if kind else ()))
     # SCAN may give a name twice while the server's table grows.
     found: set[str] = set()
     for _ in range(_LOOKS):
         number = link.settled()
         cursor: Any = b"0"
         while cursor != 0:
-            cursor, names = link.ask(("SCAN", cursor, "MATCH", pattern, "COUNT", _NAMES_AT_ONCE))[0]
+            cursor, names = link.ask(("SCAN", cursor, *options))[0]
             found.update(map(text, names))
             cursor = int(cursor)
         # A node of a cluster lists the keys that it has, without a word on those that have moved.

@@ -26,7 +26,6 @@ from benchmarks.field.systems import (
     Work,
     Works,
     bare_loop,
-    make_work,
     storm_names,
 )
 from sparkstorm.replay import EventTime, replay_locally
@@ -170,15 +169,15 @@ def test_a_position_of_the_spout_is_a_chunk_and_a_place() -> None:
 def test_files_for_peers_have_the_events_in_two_halves_and_as_a_whole(
     name: str, tmp_path: Path
 ) -> None:
-    work = make_work(name, 12_000, tmp_path)
+    work = Works(tmp_path).of(name, 12_000)
     stream = "bid" if name.startswith("nexmark") else "text"
-    halves = [file.read_text().splitlines() for file in sorted((tmp_path / stream).iterdir())]
-    whole = next((tmp_path / "whole" / stream).iterdir()).read_text().splitlines()
+    halves = [file.read_text().splitlines() for file in sorted((work.folder / stream).iterdir())]
+    whole = next((work.folder / "whole" / stream).iterdir()).read_text().splitlines()
     rows = [",".join(map(str, row)) for row in work.rows[work.case.streams[0]]]
     assert whole == rows
     assert sorted(halves[0] + halves[1]) == sorted(rows)
     assert halves[0][:10] == rows[:10]
-    assert (tmp_path / "campaign").exists() is (name == "yahoo")
+    assert (work.folder / "campaign").exists() is (name == "yahoo")
 
 
 def _runs() -> list[Measured]:
