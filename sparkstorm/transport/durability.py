@@ -23,11 +23,9 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from redis.backoff import NoBackoff
 from redis.connection import Connection
 from redis.exceptions import ConnectionError as LostError
 from redis.exceptions import RedisError
-from redis.retry import Retry
 
 from sparkstorm.errors import InvalidConfigError, StoreUnavailableError
 from sparkstorm.model.worker_spec import RedisAddress
@@ -42,7 +40,13 @@ from sparkstorm.transport.connection import (
     translated,
 )
 from sparkstorm.transport.keys import Keys, read_foreign
-from sparkstorm.transport.servers.opening import LOST, in_order, open_connection, servers_of
+from sparkstorm.transport.servers.opening import (
+    LOST,
+    in_order,
+    open_connection,
+    sentinels_of,
+    servers_of,
+)
 
 DURABILITY = "topology.cells.durability"
 ON_DISK = "disk"
@@ -278,12 +282,7 @@ def open_replica(address: RedisAddress, history: str, timeout_s: float) -> Conne
 
 def _replicas_of(address: RedisAddress) -> list[tuple[str, int]]:
     """Return host and port of the replicas that the first Sentinel that answers takes for alive."""
-    # Not with the module: it brings redis-py's whole client, and few topologies read replicas.
-    from redis.sentinel import Sentinel
-
-    options = {**address.sentinel_options(), "retry": Retry(NoBackoff(), 0)}
-    watch: Any = Sentinel(address.sentinel_hosts(), sentinel_kwargs=options)  # type: ignore[no-untyped-call]
-    try:
+    with sentinels_of(address) as watch:
         for number in in_order(address.sentinels):
             with contextlib.suppress(*LOST, RedisError):
                 return [
@@ -291,9 +290,6 @@ def _replicas_of(address: RedisAddress) -> list[tuple[str, int]]:
                     for found in watch.sentinels[number].sentinel_slaves(address.master)
                     if not (found["is_sdown"] or found["is_odown"] or found["is_disconnected"])
                 ]
-    finally:
-        for each in watch.sentinels:
-            each.close()
     return []
 
 

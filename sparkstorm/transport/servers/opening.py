@@ -9,7 +9,8 @@ from __future__ import annotations
 import struct
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from socket import SO_RCVTIMEO, SO_SNDTIMEO, SOL_SOCKET
 from socket import socket as Socket
@@ -226,6 +227,21 @@ def note_answer(place: str, has_answered: bool) -> None:
         _away[place] = time.monotonic() + _AWAY_S
 
 
+@contextmanager
+def sentinels_of(address: RedisAddress) -> Iterator[Any]:
+    """Return redis-py's client of the Sentinels, which is closed at the end; it tries nothing twice."""
+    # Here, because it takes all of redis-py with it (`stores/redis_parts.py`).
+    from redis.sentinel import Sentinel
+
+    options = {**address.sentinel_options(), "retry": Retry(NoBackoff(), 0)}
+    watch: Any = Sentinel(address.sentinel_hosts(), sentinel_kwargs=options)  # type: ignore[no-untyped-call]
+    try:
+        yield watch
+    finally:
+        for each in watch.sentinels:
+            each.close()
+
+
 def _primary_of(address: RedisAddress) -> tuple[str, int]:
     """Ask the Sentinels where the primary is, and return what the newest configuration says: a
     Sentinel that was cut off together with a primary still names that one.
@@ -233,16 +249,11 @@ def _primary_of(address: RedisAddress) -> tuple[str, int]:
     StoreUnavailableError when none of them names one, AccessRefusedError when every one refuses our
     password.
     """
-    # Here, because it takes all of redis-py with it (`stores/redis_parts.py`).
-    from redis.sentinel import Sentinel
-
-    options = {**address.sentinel_options(), "retry": Retry(NoBackoff(), 0)}
-    watch: Any = Sentinel(address.sentinel_hosts(), sentinel_kwargs=options)  # type: ignore[no-untyped-call]
     refused, problems = list[RedisError](), list[str]()
     found: dict[int, tuple[str, int]] = {}  # by the epoch of a Sentinel's configuration
     newest = -1
     now = time.monotonic()
-    try:
+    with sentinels_of(address) as watch:
         # Not redis-py's own loop, whose error shows every setting of each connection, and tells a
         # refused password from a dead Sentinel in its text alone.
         for number in in_order(address.sentinels):
@@ -265,9 +276,6 @@ def _primary_of(address: RedisAddress) -> tuple[str, int]:
                 else:
                     fault = "takes it for dead" if state else "knows no such name"
                     problems.append(f"{place} {fault}")
-    finally:
-        for each in watch.sentinels:
-            each.close()
     # Not an older one: that of a primary which the newest has replaced.
     if newest in found:
         return found[newest]
