@@ -52,6 +52,14 @@ set_slot(PyObject *object, Py_ssize_t offset, PyObject *value)
     Py_XDECREF(former);
 }
 
+static inline void
+clear_slot(PyObject *object, Py_ssize_t offset)
+{
+    PyObject *former = SLOT(object, offset);
+    SLOT(object, offset) = NULL;
+    Py_XDECREF(former);
+}
+
 /* Drop a list's items from a place on and keep its memory, which PyList_SetSlice gives back. */
 static inline void
 cut_list(PyObject *list, Py_ssize_t at)
@@ -1349,6 +1357,9 @@ run_values(PyObject *module, PyObject *const *args, Py_ssize_t count)
         Py_DECREF(result);
         Py_DECREF(values);
         cut_list(undo, undo_mark);
+        /* A zip fills the tuple that it gave last again where nothing else holds it, instead of a new one for each row. */
+        if (Py_REFCNT(tuple) == 1)
+            clear_slot(tuple, of.values);
     }
     Py_XDECREF(tuple);
     Py_DECREF(zero);

@@ -611,6 +611,25 @@ def test_values_of_one_source_are_executed_alike_and_leave_nothing_to_undo(each_
         runner.execute_values(_stopped(), source)
 
 
+def test_values_that_nothing_keeps_are_given_in_one_tuple(each_core: str) -> None:
+    places: list[int] = []
+    kept: list[Any] = []
+
+    class Looks(BasicBolt):
+        def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+            places.append(id(tup.values))
+            if tup.values[0] >= 5:
+                kept.append((tup.values, tup, iter(tup))[tup.values[0] % 3])
+
+    emitter = emitter_of("global")
+    runner = BasicRunner(Looks(), emitter, None, BasicCollector(emitter, 2, lambda failure: None))
+    columns = range(11), range(100, 111)
+    runner.execute_values(zip(*columns, strict=True), Source("s", 1, "default", ("n", "m")))
+    # The core lets go of values before it asks for the next ones, so that a zip fills the same tuple.
+    assert each_core == "plain" or len(set(places[:5])) == 1
+    assert [tuple(each) for each in kept] == [(n, n + 100) for n in range(5, 11)]
+
+
 def _stopped() -> Iterator[Any]:
     yield 1, False, []
     raise KeyboardInterrupt
