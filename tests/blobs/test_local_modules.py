@@ -150,6 +150,9 @@ def test_only_what_is_imported_travels_and_the_same_sources_make_the_same_bytes(
     folder: Path,
 ) -> None:
     pack(folder)  # makes the folder importable
+    (folder / "mypack_ops" / "inner").mkdir()
+    (folder / "mypack_ops" / "inner" / "most.py").touch()
+    (folder / "mypack_ops" / "a_folder.py").mkdir()
     archive = pack_sources(["topology_ops"])
     assert set(zipfile.ZipFile(io.BytesIO(archive)).namelist()) == {
         "topology_ops.py",
@@ -158,6 +161,7 @@ def test_only_what_is_imported_travels_and_the_same_sources_make_the_same_bytes(
         "mypack_ops/__init__.py",
         "mypack_ops/deep.py",
         "mypack_ops/voice.py",
+        "mypack_ops/inner/most.py",
     }
     assert archive == pack_sources(["topology_ops"])
 
