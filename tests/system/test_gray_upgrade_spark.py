@@ -51,7 +51,7 @@ class CountBy(Count):
 
 def build(input, gate):
     builder = TopologyBuilder()
-    builder.set_spout("lines", GatedLines(find_files(input), gate, rest_s=0.002))
+    builder.set_spout("lines", GatedLines(find_files(input), gate, rest_s=0.005))
     builder.set_bolt("split", SplitBy(), parallelism=4).shuffle_grouping("lines")
     builder.set_bolt("count", CountBy(), parallelism=4).fields_grouping("split", "word")
     return builder.build()
@@ -168,9 +168,9 @@ def processes(terminals: Terminals, handle: TopologyHandle) -> dict[WorkerSlot, 
 
 
 def wait_for_work(terminals: Terminals, handle: TopologyHandle) -> None:
-    """Wait until 200 more trees are acked."""
+    """Wait until 100 more trees are acked."""
     before = handle.progress().acked
-    terminals.wait(lambda: handle.progress().acked > before + 200, "more work")
+    terminals.wait(lambda: handle.progress().acked > before + 100, "more work")
 
 
 def require_exact_end(

@@ -46,7 +46,7 @@ class CountBy(Count):
 
 def build(input, gate):
     builder = TopologyBuilder()
-    builder.set_spout("lines", GatedLines(find_files(input), gate, rest_s=0.002))
+    builder.set_spout("lines", GatedLines(find_files(input), gate, rest_s=0.01))
     builder.set_bolt("split", Split(), parallelism=2).shuffle_grouping("lines")
     builder.set_bolt("count", CountBy(), parallelism=2).fields_grouping("split", "word")
     return builder.build()
