@@ -64,8 +64,8 @@ class Trouble:
     waits for its copy.
     """
 
-    def __init__(self, kind: str, folder: Path) -> None:
-        self.kind, self.mark, self.seen = kind, str(folder / "mark"), 0
+    def __init__(self, kind: str, mark: Path) -> None:
+        self.kind, self.mark, self.seen = kind, str(mark), 0
 
     def befall(self) -> None:
         """Called with every row of the bolt that has it; the 50th row of partition 0 is the
@@ -151,13 +151,13 @@ class Writes(BasicBolt):
             file.write(f"{tup.values!r}\n")
 
 
-def topology(folder: Path, kind: str = "", where: str = "") -> Topology:
-    """Rows passed on by two tasks, before sums of windows, checksums in order and effects; one bolt
-    has the trouble.
+def topology(folder: Path, **kinds: str) -> Topology:
+    """Rows passed on by two tasks, before sums of windows, checksums in order and effects; the named
+    bolts have trouble of a kind.
     """
     (folder / "effects").mkdir()
     trouble = {
-        name: Trouble(kind if name == where else "", folder)
+        name: Trouble(kinds.get(name, ""), folder / f"mark-{name}")
         for name in ("pass", "sum", "chain", "writes")
     }
     builder = TopologyBuilder()
@@ -252,22 +252,21 @@ def undisturbed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -
 
 
 @pytest.mark.parametrize(
-    ("spark", "kind", "where"),
+    ("spark", "kinds"),
     [
-        ("plain", "worker", "pass"),
-        ("plain", "executor", "chain"),
-        ("plain", "executor", "writes"),
-        ("speculation", "copy", "pass"),
-        ("speculation", "copy", "writes"),
+        ("plain", {"pass": "worker", "chain": "executor"}),
+        ("plain", {"writes": "executor"}),
+        ("speculation", {"pass": "copy", "writes": "copy"}),
     ],
     indirect=["spark"],
+    ids=["worker and executor", "executor with effects", "copies"],
 )
 def test_a_disturbed_replay_equals_an_undisturbed_one(
-    spark: SparkSession, undisturbed: dict[str, Any], tmp_path: Path, kind: str, where: str
+    spark: SparkSession, undisturbed: dict[str, Any], tmp_path: Path, kinds: dict[str, str]
 ) -> None:
-    """With an executor, what former stages left there is lost too, and made again."""
-    assert contents(replayed(spark, topology(tmp_path, kind, where)), tmp_path) == undisturbed
-    assert (tmp_path / "mark").exists()
+    """With an executor, the output of former stages there is lost too, and made again."""
+    assert contents(replayed(spark, topology(tmp_path, **kinds)), tmp_path) == undisturbed
+    assert {file.name for file in tmp_path.glob("mark-*")} == {f"mark-{name}" for name in kinds}
 
 
 @pytest.mark.parametrize(
@@ -277,13 +276,13 @@ def test_files_of_tasks_that_are_tried_again_have_each_row_once(
     spark: SparkSession, undisturbed: dict[str, Any], tmp_path: Path, kind: str
 ) -> None:
     """The task of a lone result runs with the writer of its files."""
-    made = topology(tmp_path, kind, "sum")
+    made = topology(tmp_path, sum=kind)
     frame = spark.createDataFrame(spark.sparkContext.parallelize(ROWS, 3), SCHEMA)
     types = {"sum": "key string, value bigint, ts bigint"}
     results = replay(made, {"source": frame}, event_time=TIME, outputs=["sum"], types=types)
     job = JobFile("job.yaml", "test", "module:build")
     write_result(job, made, Result("sum", "default"), results["sum"], tmp_path, "run")
-    assert (tmp_path / "mark").exists()
+    assert (tmp_path / "mark-sum").exists()
     files = [file for file in (tmp_path / "sum").rglob("*") if file.is_file()]
     lines = [line for file in files for line in file.read_text().splitlines()]
     assert Counter(tuple(json.loads(line).values()) for line in lines) == undisturbed["file"]
