@@ -202,8 +202,8 @@ class Declarer:
         return self.grouping(component, Grouping("direct"), stream)
 
     def local_or_shuffle_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> Declarer:
-        """Send tuples to the tasks in the producer's worker in turn; to all tasks where it has
-        none.
+        """Send tuples to the tasks in the producer's worker, in runs of up to 64; to all tasks in
+        turn where it has none.
         """
         return self.grouping(component, Grouping("local_or_shuffle"), stream)
 

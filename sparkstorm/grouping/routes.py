@@ -28,16 +28,23 @@ PickMany = Callable[[tuple[Any, ...]], Sequence[Rows]]
 # many misses per key, for keys that change with time.
 _CACHED_KEYS = 1 << 11
 _MISSES_PER_KEY = 64
-_ONE, _IN_TURN, _BY_KEY = range(3)  # kinds of the compiled core's pickers
+# Rows of a local shuffle that lie together for one task. A turn of a bolt costs some 10 us beside
+# its rows: with 16 rows for each of 32 tasks that was a quarter of a word's CPU. Half of it makes
+# twice as many turns; with double few of a worker's tasks get the rows of a spout's turn (512).
+LOCAL_RUN = 64
+_ONE, _IN_TURN, _BY_KEY, _IN_RUNS = range(4)  # kinds of the compiled core's pickers
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A receiving task and its list of outgoing rows."""
+    """A receiving task and its list of outgoing rows; `run`: how many a local shuffle gives it one
+    after the other.
+    """
 
     task: int
     rows: Rows
     is_local: bool
+    run: int = 1
 
 
 MakeTarget = Callable[[str, int], Target]
@@ -96,7 +103,10 @@ def pick_one(
         case "partial_key":
             return _by_least_used(positions, rows)
         case "local_or_shuffle":
-            return _in_turn([t.rows for t in targets if t.is_local] or rows, seed)
+            local = [t for t in targets if t.is_local]
+            if local and (run := min(t.run for t in local)) > 1:
+                return _in_runs([t.rows for t in local], seed, run)
+            return _in_turn([t.rows for t in local] or rows, seed)
         case _:
             return _in_turn(rows, seed)
 
@@ -122,6 +132,33 @@ def _always(rows: Rows) -> PickOne:
 def _in_turn(rows: Sequence[Rows], seed: int) -> PickOne:
     start = seed % len(rows)
     return _by_turns(cycle([*rows[start:], *rows[:start]]))
+
+
+def _in_runs(rows: Sequence[Rows], seed: int, most: int) -> PickOne:
+    """Return a picker of lists in turn that stays with one while rows lie in it, up to `most`.
+
+    A list that its task has emptied is left: rows that come one by one go in turn. Each list gets
+    `most` rows before one gets more, so that a task that never empties its list has no more rows
+    than the others.
+    """
+    if len(rows) == 1:
+        return _always(rows[0])
+    count = len(rows)
+    at = (seed - 1) % count
+    if core is not None:
+        return core.Pick(_IN_RUNS, at, tuple(rows), most)  # type: ignore[no-any-return]
+    left = [most] * count
+
+    def pick(values: tuple[Any, ...]) -> Rows:
+        nonlocal at
+        if not rows[at] or not left[at]:
+            if not any(left):
+                left[:] = [most] * count
+            at = next(n % count for n in range(at + 1, at + 1 + count) if left[n % count])
+        left[at] -= 1
+        return rows[at]
+
+    return pick
 
 
 def _by_turns(turns: Iterator[Rows]) -> PickOne:

@@ -7,7 +7,7 @@
 #include <Python.h>
 #include <structmember.h>
 
-#define CORE_VERSION 20 /* VERSION of compiled.py */
+#define CORE_VERSION 21 /* VERSION of compiled.py */
 #if PY_VERSION_HEX >= 0x030D0000 /* they have left the public headers */
 #define _PyDict_GetItem_KnownHash(dict, key, hash) PyDict_GetItemWithError(dict, key)
 #define _PyDict_SetItem_KnownHash(dict, key, value, hash) PyDict_SetItem(dict, key, value)
@@ -74,18 +74,35 @@ cut_list(PyObject *list, Py_ssize_t at)
 
 /* ---- Pick: the picker of a grouping that chooses one task; twins in grouping/routes.py ---- */
 
-enum { ONE, IN_TURN, BY_KEY };
+enum { ONE, IN_TURN, BY_KEY, IN_RUNS };
 
 typedef struct {
     PyObject_HEAD
     vectorcallfunc call;
     int kind;
-    Py_ssize_t position; /* BY_KEY: of the key among the values */
-    PyObject *source;    /* ONE: the rows; IN_TURN: an endless iterator of rows; BY_KEY: rows by key */
+    Py_ssize_t position; /* BY_KEY: of the key among the values; IN_RUNS: of the rows that were chosen last */
+    Py_ssize_t most;     /* IN_RUNS: rows that each list gets before one gets more */
+    Py_ssize_t *left;    /* IN_RUNS: how many of these each has still to get */
+    PyObject *source;    /* ONE: the rows; IN_TURN: an endless iterator of rows; BY_KEY: rows by key; IN_RUNS: a tuple of rows */
     PyObject *choose;    /* BY_KEY: for keys that are not there */
 } Pick;
 
 static PyTypeObject PickType;
+
+/* Go on to the next list that has still to get rows. */
+static void
+next_run(Pick *self)
+{
+    Py_ssize_t count = PyTuple_GET_SIZE(self->source), step = 1;
+    while (step < count && self->left[(self->position + step) % count] == 0)
+        step++;
+    if (step == count && self->left[self->position] == 0) { /* all have got theirs */
+        for (Py_ssize_t at = 0; at < count; at++)
+            self->left[at] = self->most;
+        step = 1;
+    }
+    self->position = (self->position + step) % count;
+}
 
 static PyObject *
 pick_rows(Pick *self, PyObject *values)
@@ -100,6 +117,11 @@ pick_rows(Pick *self, PyObject *values)
         if (found == NULL && !PyErr_Occurred())
             PyErr_SetNone(PyExc_StopIteration);
         return found;
+    case IN_RUNS:
+        if (PyList_GET_SIZE(PyTuple_GET_ITEM(self->source, self->position)) == 0 || self->left[self->position] == 0)
+            next_run(self);
+        self->left[self->position]--;
+        return Py_NewRef(PyTuple_GET_ITEM(self->source, self->position));
     default:
         key = PyTuple_GetItem(values, self->position);
         if (key == NULL)
@@ -128,15 +150,27 @@ pick_call(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *names)
     return pick_rows((Pick *)self, args[0]);
 }
 
+static int
+are_lists(PyObject *source)
+{
+    int found = PyTuple_CheckExact(source);
+    for (Py_ssize_t at = 0; found && at < PyTuple_GET_SIZE(source); at++)
+        found = PyList_CheckExact(PyTuple_GET_ITEM(source, at));
+    return found;
+}
+
 static PyObject *
 pick_new(PyTypeObject *type, PyObject *args, PyObject *names)
 {
     int kind;
-    Py_ssize_t position;
+    Py_ssize_t position, most = 0;
     PyObject *source, *choose;
     if (!PyArg_ParseTuple(args, "inOO", &kind, &position, &source, &choose))
         return NULL;
-    if (kind < ONE || kind > BY_KEY || (kind == IN_TURN && !PyIter_Check(source)) || (kind == BY_KEY && !PyDict_CheckExact(source))) {
+    if (kind == IN_RUNS && (most = PyLong_AsSsize_t(choose)) == -1 && PyErr_Occurred())
+        return NULL;
+    if (kind < ONE || kind > IN_RUNS || (kind == IN_TURN && !PyIter_Check(source)) || (kind == BY_KEY && !PyDict_CheckExact(source)) ||
+        (kind == IN_RUNS && (!are_lists(source) || most < 1 || position < 0 || position >= PyTuple_GET_SIZE(source)))) {
         PyErr_SetString(PyExc_TypeError, "no source of rows of that kind");
         return NULL;
     }
@@ -146,6 +180,16 @@ pick_new(PyTypeObject *type, PyObject *args, PyObject *names)
     self->call = pick_call;
     self->kind = kind;
     self->position = position;
+    self->most = most;
+    if (kind == IN_RUNS) {
+        self->left = PyMem_New(Py_ssize_t, PyTuple_GET_SIZE(source));
+        if (self->left == NULL) {
+            Py_DECREF(self);
+            return PyErr_NoMemory();
+        }
+        for (Py_ssize_t at = 0; at < PyTuple_GET_SIZE(source); at++)
+            self->left[at] = most;
+    }
     self->source = Py_NewRef(source);
     self->choose = Py_NewRef(choose);
     return (PyObject *)self;
@@ -172,6 +216,7 @@ pick_dealloc(Pick *self)
 {
     PyObject_GC_UnTrack(self);
     pick_clear(self);
+    PyMem_Free(self->left);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
@@ -1114,6 +1159,34 @@ static PyTypeObject AddType = {
 
 /* ---- functions ---- */
 
+/* Where the last classes of tuples and of emitters have their slots: a turn of few rows would pay more for looking them up than for
+   the rows. */
+static struct {
+    PyObject *tuple, *emitter;
+    Fields of;
+    Py_ssize_t roots;
+} known;
+
+static int
+find_slots(PyObject *type, PyObject *emitter, Fields *of, Py_ssize_t *roots)
+{
+    if (type != known.tuple) {
+        if (take_fields(type, of) < 0)
+            return -1;
+        known.of = *of;
+        Py_XSETREF(known.tuple, Py_NewRef(type));
+    }
+    if ((PyObject *)Py_TYPE(emitter) != known.emitter) {
+        if ((*roots = slot_of((PyObject *)Py_TYPE(emitter), "roots")) < 0)
+            return -1;
+        known.roots = *roots;
+        Py_XSETREF(known.emitter, Py_NewRef((PyObject *)Py_TYPE(emitter)));
+    }
+    *of = known.of;
+    *roots = known.roots;
+    return 0;
+}
+
 PyDoc_STRVAR(run_rows_doc,
              "run_rows(rows, start, execute, collector, emitter, log, undo, marks, tuple_type): execute rows from a place on.\n\n"
              "Where a call raises, `marks` gets its place and the lengths that log and undo had before it. Twin: BasicRunner.");
@@ -1135,8 +1208,8 @@ run_rows(PyObject *module, PyObject *const *args, Py_ssize_t count)
         return NULL;
     }
     Fields of;
-    Py_ssize_t emitter_roots = take_fields(args[8], &of) < 0 ? -1 : slot_of((PyObject *)Py_TYPE(emitter), "roots");
-    if (emitter_roots < 0)
+    Py_ssize_t emitter_roots;
+    if (find_slots(args[8], emitter, &of, &emitter_roots) < 0)
         return NULL;
     PyObject *tuple = NULL, *result;
     Py_ssize_t mark = 0, undo_mark = 0;

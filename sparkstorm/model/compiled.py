@@ -14,7 +14,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-VERSION = 20
+VERSION = 21
 """Version of the core that these sources work with: CORE_VERSION of `_core.c`."""
 
 

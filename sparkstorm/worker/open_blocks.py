@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sparkstorm.executor.pieces import take
-from sparkstorm.grouping.routes import MakeTarget, Rows, Target
+from sparkstorm.grouping.routes import LOCAL_RUN, MakeTarget, Rows, Target
 from sparkstorm.model.compiled import core, move
 from sparkstorm.model.topology import LATE_PREFIX, WATERMARK_STREAM
 from sparkstorm.model.values.codec import Codec
@@ -139,13 +139,16 @@ class OpenBlocks:
         local_tasks: frozenset[int],
         find_source: FindSource,
         strict_codec: Codec | None = None,
+        run_tasks: frozenset[int] = frozenset(),
     ) -> None:
         """Encode rows for tasks of this worker too if a codec is given: a
-        receiver then never sees values that another receiver has changed.
+        receiver then never sees values that another receiver has changed. `run_tasks` get the rows
+        of a local shuffle in runs.
         """
         self._local = local_tasks
         self._find_source = find_source
         self._strict_codec = strict_codec
+        self._run_tasks = run_tasks
         self._blocks: dict[tuple[str, str, int], OpenBlock] = {}
         self._births: dict[str, Births] = {}
         self.data: list[OpenBlock] = []
@@ -215,7 +218,8 @@ class OpenBlocks:
             births.oldest_ms = 0
 
     def _add(self, component: str, channel: str, task: int) -> OpenBlock:
-        target = Target(task, [], task in self._local)
+        run = LOCAL_RUN if task in self._run_tasks else 1
+        target = Target(task, [], task in self._local, run)
         block = self._blocks[component, channel, task] = OpenBlock(
             component, channel, target, self.births(component)
         )

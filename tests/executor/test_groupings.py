@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from sparkstorm.api import (
     Tuple,
 )
 from sparkstorm.api.builder import Declarer
+from sparkstorm.grouping.routes import LOCAL_RUN
 from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster
 
 WORKERS = {"topology.workers": 3, "topology.acker.executors": 1}
@@ -127,6 +129,32 @@ def test_local_or_shuffle_stays_in_the_worker_where_it_can() -> None:
 def test_local_or_shuffle_is_shuffle_where_there_is_no_local_task() -> None:
     got = run(lambda d: d.local_or_shuffle_grouping("spout"), range(20), tasks=1, workers=4)
     assert len(got) == 20
+
+
+class Waiting(Tagging):
+    """Has a thread of its own."""
+
+    blocking = True
+
+
+@pytest.mark.parametrize("tagging", [Tagging, Waiting])
+def test_a_local_shuffle_gives_rows_in_runs_to_tasks_without_threads(tagging: type) -> None:
+    spout, capture, builder = FeederSpout(["value"]), CaptureBolt(), TopologyBuilder()
+    builder.set_spout("spout", spout)
+    builder.set_bolt("bolt", tagging(), 4).local_or_shuffle_grouping("spout")
+    builder.set_bolt("capture", capture).global_grouping("bolt")
+    for n in range(2000):
+        spout.feed([n])
+    with LocalCluster(draws_epochs=False) as cluster:
+        cluster.submit(builder.build(), {"topology.workers": 1})
+        cluster.run_until_idle()
+    tasks = [task for task, _ in sorted(capture.values, key=lambda row: row[1])]
+    counts = Counter(tasks)
+    assert len(counts) == 4 and sum(counts.values()) == 2000
+    neighbours = sum(task == other for task, other in pairwise(tasks))
+    # such a task would have a queue while the threads of the others rest
+    assert neighbours == 0 if tagging is Waiting else neighbours > 1600
+    assert max(counts.values()) - min(counts.values()) <= (1 if tagging is Waiting else LOCAL_RUN)
 
 
 class Dealer(Spout):

@@ -31,6 +31,7 @@ from sparkstorm.executor import runner as runners
 from sparkstorm.executor.emitter import Emitter
 from sparkstorm.executor.runner import BasicCollector, BasicRunner
 from sparkstorm.executor.state import Cells, MemoryState
+from sparkstorm.grouping import routes
 from sparkstorm.model import compiled
 from sparkstorm.model.tuples import Source
 from sparkstorm.model.values.codec import Codec
@@ -392,6 +393,35 @@ def test_runs_that_are_none_have_no_last_rows(arguments: tuple[Any, ...]) -> Non
 @pytest.mark.parametrize("roots", [[], (1, 2), None, [1, (2, 3)], [-1], [1 << 63], [1.0], [True]])
 def test_roots_that_are_no_single_ones_are_left_to_the_plain_way(roots: Any) -> None:
     assert core.pack_roots(roots) is None
+
+
+@pytest.mark.parametrize("asked", [
+    (), ([(1,)], [1, 2], [SOURCE], b"", 0, 1), ([(1,)], [1], [SOURCE], b"\0\0", 0, 1), ([(1,)], [1], [SOURCE], b"", 0, 2),
+    ([(1,)], [1], [SOURCE], b"", -1, 1), ([(1,)], [1], [SOURCE], b"", 1, 0), ([(1,)], [1], [SOURCE], b"\1", 0, 1),
+    ([(1,)], [1], [SOURCE], [-1], 0, 1), ([(1,)], [1], [SOURCE], [1 << 70], 0, 1), ([(1,)], [1], [], b"", 0, 1),
+    (((1,),), [1], [SOURCE], b"", 0, 1), ([(1,)], [1], [SOURCE], "", 0, 1), ([(1,)], [1], [SOURCE], b"", "0", 1),
+])  # fmt: skip
+def test_columns_that_do_not_fit_are_not_joined(asked: Any) -> None:
+    with pytest.raises((TypeError, IndexError, OverflowError)):
+        core.join(*asked)
+
+
+@pytest.mark.parametrize(
+    ("rows", "at", "most"),
+    [
+        ([[]], 0, 4),
+        ((), 0, 4),
+        (([], ()), 0, 4),
+        (([],), 1, 4),
+        (([],), -1, 4),
+        (([],), 0, 0),
+        (([],), 0, "4"),
+        (([],), 0, 1 << 63),
+    ],
+)
+def test_runs_over_what_is_no_list_are_refused(rows: Any, at: int, most: Any) -> None:
+    with pytest.raises((TypeError, OverflowError)):
+        core.Pick(routes._IN_RUNS, at, rows, most)
 
 
 @pytest.mark.parametrize("arguments", [(), (b"", b""), (b"", b"", None), (b"", b"", 1 << 63)])

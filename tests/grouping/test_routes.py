@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -9,8 +10,10 @@ from typing import Any
 import pytest
 
 from sparkstorm.errors import InvalidTopologyError
+from sparkstorm.grouping import routes
 from sparkstorm.grouping.hashing import stable_hash
 from sparkstorm.grouping.routes import PickOne, Rows, Target, is_single, pick_many, pick_one
+from sparkstorm.model.compiled import core, description
 from sparkstorm.model.topology import Grouping
 
 
@@ -79,6 +82,75 @@ def test_local_or_shuffle_stays_in_the_worker_while_it_can() -> None:
         13,
     }
     assert set(picked(one("local_or_shuffle", targets(4), seed=3), [()] * 20)) == {10, 11, 12, 13}
+
+
+@pytest.fixture(params=["plain", "compiled"])
+def each_core(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "compiled" and core is None:
+        pytest.skip(description)
+    if request.param == "plain":
+        monkeypatch.setattr(routes, "core", None)
+
+
+def filled(tasks: int, run: int, bursts: Sequence[int], seed: int = 0) -> list[list[int]]:
+    """Rows that each task has after each burst of a local shuffle; the tasks take theirs then."""
+    to = [Target(task, [], is_local=True, run=run) for task in range(tasks)]
+    pick = one("local_or_shuffle", to, seed=seed)
+    found = []
+    for burst in bursts:
+        for n in range(burst):
+            pick((n,)).append(n)
+        found.append([len(target.rows) for target in to])
+        for target in to:
+            target.rows.clear()
+    return found
+
+
+@pytest.mark.usefixtures("each_core")
+@pytest.mark.parametrize(
+    ("tasks", "run", "bursts", "rows"),
+    [
+        (3, 4, [10], [[4, 4, 2]]),
+        (3, 4, [1, 1, 1, 1], [[1, 0, 0], [0, 1, 0], [0, 0, 1], [1, 0, 0]]),
+        (3, 4, [6, 6], [[4, 2, 0], [0, 2, 4]]),
+        # each has got its four before one gets more
+        (3, 4, [15], [[7, 4, 4]]),
+        (3, 1, [4], [[2, 1, 1]]),
+        (1, 4, [9], [[9]]),
+    ],
+)
+def test_rows_of_a_burst_lie_in_runs_and_single_rows_go_in_turn(
+    tasks: int, run: int, bursts: list[int], rows: list[list[int]]
+) -> None:
+    assert filled(tasks, run, bursts) == rows
+    assert filled(tasks, run, [1], seed=2)[0].index(1) == 2 % tasks, "it begins where the seed says"
+
+
+@pytest.mark.usefixtures("each_core")
+@pytest.mark.parametrize("taken", [0, 1, 5, 1000])
+def test_runs_are_even_however_many_rows_a_task_takes_at_once(taken: int) -> None:
+    chance = random.Random(taken)
+    to = [Target(task, [], is_local=True, run=16) for task in range(7)]
+    pick = one("local_or_shuffle", to, seed=3)
+    counts = Counter[int]()
+    for _ in range(300):
+        for _ in range(chance.randint(1, 60)):
+            rows = pick(())
+            rows.append(0)
+            counts[id(rows)] += 1
+        assert max(counts.values()) - min(counts[id(each.rows)] for each in to) <= 16
+        # the first one is slower than the others
+        for target in to:
+            del target.rows[: taken if target.task else taken // 2]
+
+
+@pytest.mark.usefixtures("each_core")
+def test_one_task_of_its_own_pace_makes_all_go_in_turn() -> None:
+    to = [Target(task, [], is_local=True, run=1 if task == 2 else 4) for task in range(3)]
+    pick = one("local_or_shuffle", to)
+    for n in range(6):
+        pick((n,)).append(n)
+    assert [target.rows for target in to] == [[0, 3], [1, 4], [2, 5]]
 
 
 def test_global_goes_to_the_lowest_task() -> None:

@@ -186,7 +186,10 @@ class TaskFactory:
             for task in self._tasks.get(name, ())
         )
         self._blocks = OpenBlocks(
-            frozenset(plan.tasks), self.source, plan.codec if plan.is_strict else None
+            frozenset(plan.tasks),
+            self.source,
+            plan.codec if plan.is_strict else None,
+            plan.run_tasks(),
         )
 
     def build(self, claim: Claim) -> TaskSet:

@@ -78,3 +78,23 @@ class WorkerPlan:
     def component_settings(self, component: str) -> ComponentSettings:
         """Settings of one component, over those of the topology."""
         return ComponentSettings.of(self.conf, self.topology.components[component].conf)
+
+    def run_tasks(self) -> frozenset[int]:
+        """Return this worker's tasks that get the rows of a local shuffle in runs: the loop
+        executes them, and which of them has a row does not change when it runs.
+        """
+        behind = {
+            subscriber
+            for component in self.topology.components.values()
+            for stream in component.streams
+            for subscriber, grouping in self.topology.subscribers(component.id, stream)
+            if grouping.kind == "local_or_shuffle"
+        }
+        without = {component for component in behind if not self._has_thread(component)}
+        return frozenset(task for task in self.tasks if self.component_by_task[task] in without)
+
+    def _has_thread(self, component: str) -> bool:
+        # Rows for such a task wait for its thread, while the threads of the others may rest.
+        return self.component_settings(component).executor_threads or bool(
+            getattr(self.make_instance(component), "blocking", False)
+        )
