@@ -462,6 +462,60 @@ senders(PyObject *module, PyObject *sources)
     return found;
 }
 
+PyDoc_STRVAR(join_doc,
+             "join(values, roots, sources, numbers, start, stop): rows from a place to before another; `numbers` of their sources, none\n"
+             "when there is one. Twin: _join_plainly of worker/tasks/inbox.py.");
+
+/* A row's number of its source; -1 with an error. */
+static Py_ssize_t
+source_at(PyObject *numbers, Py_ssize_t at)
+{
+    if (PyBytes_CheckExact(numbers))
+        return PyBytes_GET_SIZE(numbers) == 0 ? 0 : (unsigned char)PyBytes_AS_STRING(numbers)[at];
+    Py_ssize_t number = PyList_GET_SIZE(numbers) == 0 ? 0 : PyLong_AsSsize_t(PyList_GET_ITEM(numbers, at));
+    if (number < 0 && !PyErr_Occurred())
+        PyErr_SetString(PyExc_IndexError, "a source below the first");
+    return number;
+}
+
+static PyObject *
+join(PyObject *module, PyObject *const *args, Py_ssize_t given)
+{
+    Py_ssize_t size = given == 6 && PyList_CheckExact(args[0]) ? PyList_GET_SIZE(args[0]) : -1;
+    if (size < 0 || !PyList_CheckExact(args[1]) || !PyList_CheckExact(args[2]) || PyList_GET_SIZE(args[1]) != size ||
+        !(PyBytes_CheckExact(args[3]) || PyList_CheckExact(args[3])) || (Py_SIZE(args[3]) != 0 && Py_SIZE(args[3]) != size)) {
+        PyErr_SetString(PyExc_TypeError, "join takes lists of values and roots of one length, of sources, and numbers of these");
+        return NULL;
+    }
+    Py_ssize_t start = PyLong_AsSsize_t(args[4]), stop = PyLong_AsSsize_t(args[5]);
+    if (PyErr_Occurred())
+        return NULL;
+    if (start < 0 || stop < start || stop > size) {
+        PyErr_SetString(PyExc_IndexError, "no such rows");
+        return NULL;
+    }
+    PyObject *values = PyList_GetSlice(args[0], start, stop); /* a collection may run code that changes the lists */
+    PyObject *roots = PyList_GetSlice(args[1], start, stop);
+    PyObject *found = PyList_New(stop - start);
+    for (Py_ssize_t at = 0; values != NULL && roots != NULL && found != NULL && at < stop - start; at++) {
+        Py_ssize_t number = Py_SIZE(args[3]) != 0 && start + at >= Py_SIZE(args[3]) ? -1 : source_at(args[3], start + at);
+        PyObject *row = NULL;
+        if (number >= 0 && number < PyList_GET_SIZE(args[2]))
+            row = PyTuple_Pack(3, PyList_GET_ITEM(values, at), PyList_GET_ITEM(roots, at), PyList_GET_ITEM(args[2], number));
+        else if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_IndexError, "no such source");
+        if (row == NULL)
+            Py_CLEAR(found);
+        else
+            PyList_SET_ITEM(found, at, row);
+    }
+    Py_XDECREF(roots);
+    if (values == NULL || roots == NULL)
+        Py_CLEAR(found);
+    Py_XDECREF(values);
+    return found;
+}
+
 /* ---- values of roots ---- */
 
 PyDoc_STRVAR(fold_doc, "fold(values, roots, edge): XOR an edge into the value of each root. Twin: Epoch.consume.");
@@ -502,6 +556,7 @@ fold(PyObject *module, PyObject *const *args, Py_ssize_t count)
 
 PyMethodDef frames_functions[] = {
     {"fold", (PyCFunction)(void (*)(void))fold, METH_FASTCALL, fold_doc},
+    {"join", (PyCFunction)(void (*)(void))join, METH_FASTCALL, join_doc},
     {"last_rows", (PyCFunction)(void (*)(void))last_rows, METH_FASTCALL, last_rows_doc},
     {"pack_roots", pack_roots, METH_O, pack_roots_doc},
     {"unpack_roots", (PyCFunction)(void (*)(void))unpack_roots, METH_FASTCALL, unpack_roots_doc},

@@ -28,7 +28,7 @@ from sparkstorm.worker.backpressure import Backpressure
 from sparkstorm.worker.epoch import Epoch, RandomIds
 from sparkstorm.worker.open_blocks import Births, Feed
 from sparkstorm.worker.tasks.bolt_task import BoltTask, PendingInput
-from sparkstorm.worker.tasks.inbox import Chunk, Inbox
+from sparkstorm.worker.tasks.inbox import Chunk, FrameRows, Inbox, _join_plainly
 from sparkstorm.worker.tasks.worker_plan import WorkerPlan
 from tests.worker.building import Pass
 
@@ -442,3 +442,20 @@ def _messages(
         )
         for acker, each in epoch.messages.items()
     }
+
+
+@pytest.mark.parametrize("senders", [1, 2, 300])
+def test_rows_of_a_frame_are_made_when_they_are_asked_for(senders: int) -> None:
+    sources = [
+        Source("spout", task, "default", ("value", "more")) for task in range(1, senders + 1)
+    ]
+    made = [((n, "x"), n % 5, sources[n * 7 % senders]) for n in range(700)]
+    frame = decode(CODEC, encode_rows(CODEC, "default", 0, made, lambda roots: 3))
+    assert isinstance(frame, RowFrame)
+    rows = FrameRows(frame, [sources[task - 1] for task in frame.tasks])
+    assert len(rows) == 700 and rows[0] == made[0] and rows[-1] == made[-1]
+    assert list(rows) == made
+    for start, stop in ((0, 700), (0, 0), (3, 4), (690, 700)):
+        assert rows[start:stop] == made[start:stop]
+        asked = (frame.values, frame.roots, [sources[t - 1] for t in frame.tasks], frame.numbers)
+        assert _join_plainly(*asked, start, stop) == made[start:stop]

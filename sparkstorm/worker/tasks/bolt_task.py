@@ -135,6 +135,7 @@ class BoltTask(Task):
         self.spilled = 0
         # newest frame of former owners; until it is consumed, local rows queue behind it too
         self.caught_up_at = (0, 0)
+        self._is_caught_up = False
         # of the entry that is executed; None for rows of this worker
         self.sent_ms: int | None = None
         # Rows between two looks at the clock: few until the bolt has shown that it is fast, since
@@ -244,6 +245,7 @@ class BoltTask(Task):
         of its state's form.
         """
         self.caught_up_at = entry_order(last_entry)
+        self._is_caught_up = False
         for each in held:
             self.hold(each)
         self.changed_held.clear()
@@ -306,7 +308,8 @@ class BoltTask(Task):
     @property
     def _is_watched(self) -> bool:
         """Return whether an observer sees every input."""
-        return any(observer.sees_inputs for observer in self.observers)
+        # Most tasks have none: without the first test each turn pays for a generator.
+        return bool(self.observers) and any(each.sees_inputs for each in self.observers)
 
     def tick(self, epoch: Epoch, tick: Tuple) -> list[Failure]:
         """Run a tick; returns why it failed. A tick needs no ack and does not outlive the call."""
@@ -430,7 +433,10 @@ class BoltTask(Task):
         """Return whether rows of this worker's own tasks are still in the stream; newer ones must
         then queue after them.
         """
-        return bool(self.spilled) or entry_order(self.inbox.cursor.entry) < self.caught_up_at
+        # Once and not in each turn: a cursor never goes back.
+        if not self._is_caught_up:
+            self._is_caught_up = entry_order(self.inbox.cursor.entry) >= self.caught_up_at
+        return not self._is_caught_up or bool(self.spilled)
 
     @property
     def is_full(self) -> bool:

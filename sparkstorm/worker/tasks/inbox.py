@@ -11,15 +11,17 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import accumulate, pairwise, repeat
 from operator import itemgetter
+from typing import Any, overload
 
 import numpy as np
 
 from sparkstorm.errors import MalformedFrameError
 from sparkstorm.executor.pieces import part_of
-from sparkstorm.model.tuples import Source
+from sparkstorm.model.compiled import core
+from sparkstorm.model.tuples import Roots, Source
 from sparkstorm.model.values.codec import Codec
 from sparkstorm.transport import frames
 from sparkstorm.transport.base import START, Commit, Cursor, Entry, Passed
@@ -34,6 +36,61 @@ from sparkstorm.transport.frames import (
 )
 
 FindSource = Callable[[int, str], Source]
+
+
+class FrameRows(Sequence[Row]):
+    """Rows of a decoded frame, made when they are asked for.
+
+    All rows of all entries that were read would lie in memory until their tasks' turns: with 64
+    tasks that is more than the processor's caches hold.
+    """
+
+    __slots__ = ("_frame", "_sources")
+
+    def __init__(self, frame: RowFrame, sources: list[Source]) -> None:
+        """`sources`: of the frame's sending tasks, in their order."""
+        self._frame = frame
+        self._sources = sources
+
+    def __len__(self) -> int:
+        return len(self._frame.values)
+
+    @overload
+    def __getitem__(self, at: int) -> Row: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> list[Row]: ...
+
+    def __getitem__(self, at: int | slice) -> Row | list[Row]:
+        if isinstance(at, slice):
+            start, stop, _ = at.indices(len(self))
+            frame = self._frame
+            return _join(frame.values, frame.roots, self._sources, frame.numbers, start, stop)
+        if at < 0:
+            at += len(self)
+        return self[at : at + 1][0]
+
+
+def _join_plainly(
+    values: list[tuple[Any, ...]],
+    roots: list[Roots],
+    sources: list[Source],
+    numbers: Sequence[int],
+    start: int,
+    stop: int,
+) -> list[Row]:
+    """Return rows from `start` to before `stop`; `numbers`: of each one's source, none when there
+    is one. Twin of the core's `join`.
+    """
+    of_rows = (
+        map(sources.__getitem__, numbers[start:stop])
+        if numbers
+        else repeat(sources[0], stop - start)
+    )
+    return list(zip(values[start:stop], roots[start:stop], of_rows, strict=True))
+
+
+_join: Callable[..., list[Row]] = _join_plainly if core is None else core.join
 
 
 class Chunk:
@@ -63,7 +120,7 @@ class Chunk:
         entry: str,
         size: int,
         frame: Frame,
-        rows: list[Row],
+        rows: Sequence[Row],
         done: int = 0,
         sent_ms: int | None = None,
         cell: int | None = None,
@@ -98,7 +155,8 @@ class Chunk:
 
     def part(self, start: int, stop: int) -> list[Row]:
         """Return the rows, or pieces of a batch, from one place to another."""
-        return part_of(self.rows, start, stop) if self.is_batch else self.rows[start:stop]
+        rows = self.rows
+        return part_of(rows, start, stop) if self.is_batch else rows[start:stop]  # type: ignore[return-value]
 
     def take_ended(self) -> Collection[int]:
         """Return the roots whose last row was done since the last call."""
@@ -295,7 +353,7 @@ class Inbox:
             self.moved = True
             self.drained += size
 
-    def _rows(self, frame: RowFrame) -> list[Row]:
+    def _rows(self, frame: RowFrame) -> Sequence[Row]:
         # Senders before values: an unknown task makes the whole frame foreign.
         sources = [self._source(task, frame.stream) for task in frame.tasks]
         first = sources[0]
@@ -311,11 +369,7 @@ class Inbox:
             raise MalformedFrameError(
                 f"{width} columns for the {len(first.fields)} fields of '{first.component}', stream '{first.stream}'"
             )
-        if frame.batch is not None:
-            return _pieces(frame, sources)
-        # Most frames have one sender; `map` and `repeat` keep the rows of one in C.
-        of_rows = repeat(first) if len(sources) == 1 else map(sources.__getitem__, frame.numbers)
-        return list(zip(frame.values, frame.roots, of_rows, strict=False))
+        return FrameRows(frame, sources) if frame.batch is None else _pieces(frame, sources)
 
 
 def _pieces(frame: RowFrame, sources: list[Source]) -> list[Row]:
