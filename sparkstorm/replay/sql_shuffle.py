@@ -10,13 +10,13 @@ key; `checked_places` verifies it on a sample.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import reduce
+from functools import lru_cache, reduce
 from itertools import chain
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import (
     BinaryType,
     BooleanType,
@@ -188,10 +188,17 @@ def with_heads(frame: DataFrame, fields: Sequence[str], keys: Sequence[Key]) -> 
                 f"CAST(element_at(array({each}), CAST(id + 1 AS INT)) AS {kinds[field].simpleString()})"
             )
     # As text: with Columns each would be a call of the JVM, a tenth of a small replay together.
-    expressions = [f"{value} AS {quoted(name)}" for name, value in columns.items()]
-    heads = frame.sparkSession.range(0, len(keys), 1, 1).selectExpr(*expressions)
+    expressions = tuple(f"{value} AS {quoted(name)}" for name, value in columns.items())
     # First: where rows are sorted by time and position, a head has no time and the least position.
-    return heads.union(frame)
+    return _heads(frame.sparkSession, len(keys), expressions).union(frame)
+
+
+# A notebook replays one input again and again, and Spark's analysis of these rows costs 12 ms. Of a
+# few inputs only: a frame holds on to its session, also to one that was stopped.
+@lru_cache(maxsize=4)
+def _heads(session: SparkSession, count: int, expressions: tuple[str, ...]) -> DataFrame:
+    """Return `count` rows of these columns, in one partition."""
+    return session.range(0, count, 1, 1).selectExpr(*expressions)
 
 
 def place_and_rows(

@@ -45,6 +45,7 @@ from sparkstorm.replay import replay
 from sparkstorm.replay.job import OpenEnd, RunSettings, make_job
 from sparkstorm.replay.plan import Feed, make_plan
 from sparkstorm.replay.sql_shuffle import (
+    _heads,
     checked_places,
     head_keys,
     place_and_rows,
@@ -190,6 +191,17 @@ def test_keys_of_several_fields_too(spark: SparkSession) -> None:
     assert [row.place for row in found] == [
         stable_hash((row.flag, row.text, row.whole)) % 1000 for row in found
     ]
+
+
+def test_heads_that_replays_of_one_input_share_are_rows_of_each(spark: SparkSession) -> None:
+    frame = spark.createDataFrame([(1, "a"), (2, None)], "key bigint, text string")
+    hits = _heads.cache_info().hits
+    one, other = (with_heads(frame, ["key"], [(0,), (4,)]) for _ in range(2))
+    both = one.join(other, "key").union(one.join(other, "key"))
+    assert sorted(row.key for row in both.collect()) == [0, 0, 1, 1, 2, 2, 4, 4]
+    assert _heads.cache_info().hits == hits + 1
+    renamed = frame.withColumnRenamed("text", "other")
+    assert with_heads(renamed, ["key"], [(0,), (4,)]).columns == ["key", "other"]
 
 
 def test_keys_without_words_in_sql_are_left_to_python(spark: SparkSession) -> None:
