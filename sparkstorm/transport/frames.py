@@ -580,7 +580,7 @@ def _framed(kind: int, oldest_ms: int, body: bytes) -> bytes:
 def _column(numbers: Sequence[Any]) -> bytes:
     # struct and not numpy, for few and many: lists of few and arrays of many had a threshold each,
     # and struct reads a list in the time of numpy's conversion (commit 6926200d).
-    return struct.pack(f"<{len(numbers)}Q", *numbers)
+    return struct.pack(f"<{len(numbers)}Q", *numbers) if len(numbers) else b""
 
 
 def _ids(data: Any, least: int, name: str) -> list[Any]:
@@ -590,7 +590,7 @@ def _ids(data: Any, least: int, name: str) -> list[Any]:
         "a column of ids is not bytes of 64-bit integers",
     )
     # Signed, so that one comparison with the least finds ids of 2**63 and more too.
-    found = list(struct.unpack(f"<{len(data) // 8}q", data))
+    found = list(struct.unpack(f"<{len(data) // 8}q", data)) if data else []
     _check(not found or min(found) >= least, f"{name} is not between {least} and 2**63 - 1")
     return found
 
