@@ -258,11 +258,11 @@ class Worker:
     def _run(self, epoch: Epoch, now_ms: int) -> None:
         self._budget.begin(self._clock.now_ms())  # reading has taken time
         is_over = self._bolt_turns.run_timed(epoch, now_ms)
-        did = True
         # Until nothing moves: what a bolt emits for a task of this worker runs in the same epoch,
         # without an edge id and without the store (decision 2).
-        while did and not is_over:
-            did = False
+        moves = True
+        while moves and not is_over:
+            did = did_ask = False
             for _ in range(len(self._order)):
                 bolt = self._order[0]
                 # The next epoch begins where this one ends: a slow bolt starves no other task.
@@ -274,9 +274,12 @@ class Worker:
                     if is_over:
                         break
             if not is_over or self._spout_turns.have_waited(now_ms):
-                did |= self._spout_turns.ask_all(epoch)
+                did_ask = self._spout_turns.ask_all(epoch)
                 self._task_set.blocks.pack_early(epoch.sent, epoch.bytes)
                 is_over |= self._budget.is_over(epoch, self._clock.now_ms())
+            # Where only bolts have run and nothing waits for one, spouts that had nothing a moment
+            # ago would be asked once more: with one row an epoch that was each of them.
+            moves = did_ask or (did and any(bolt.feed or bolt.inbox.chunks for bolt in self._order))
         # What is left in blocks would be written, read back and decoded. Twice the budget bounds
         # it, so that a loop of bolts that feed each other ends too.
         while is_over and self._drain(epoch):
