@@ -30,6 +30,9 @@ MISSING: Any = object()
 # a datetime is a date too
 _KINDS: tuple[Any, ...] = (bool | int | float | Decimal, str, bytes, datetime, date, UUID)
 _KEYS_AND_TUPLES = KEYS | {tuple}
+# Items of the log, three a change, from which on it is worth a call at the end of a turn. Half and
+# three times as many cost the same.
+_LEAST_TO_KEEP = 100
 _NUMBERS = frozenset({int, float, bool, Decimal})
 
 
@@ -50,7 +53,16 @@ class MemoryState:
     which the commit is made.
     """
 
-    __slots__ = ("_codec", "_data", "_has_deleted", "_unchecked", "scanned", "undo", "used")
+    __slots__ = (
+        "_codec",
+        "_data",
+        "_has_deleted",
+        "_kept",
+        "_unchecked",
+        "scanned",
+        "undo",
+        "used",
+    )
 
     def __init__(self, codec: Codec, is_strict: bool = False) -> None:
         self._codec = codec
@@ -63,6 +75,8 @@ class MemoryState:
         # keys each look-up misses the processor's caches.
         self.undo: list[Any] = []
         self._has_deleted = False  # since the last take_changes()
+        # newest values of changes since then that are not in `undo` any more
+        self._kept: dict[Any, Any] = {}
         self.scanned = 0  # keys that calls of `scan` have read
 
     def get(self, key: Any, default: Any = None) -> Any:
@@ -245,6 +259,20 @@ class MemoryState:
             else:
                 self._data[key] = former
 
+    @property
+    def has_changes(self) -> bool:
+        """Return whether `take_changes` would return anything."""
+        return bool(self.undo or self._kept)
+
+    def keep_changes(self) -> None:
+        """Keep the changes so far as they are: nothing undoes them any more.
+
+        Of each key the newest value alone stays. A log of all of an epoch's changes keeps every
+        value between in memory, and is read again when it has left the processor's caches.
+        """
+        if len(self.undo) >= _LEAST_TO_KEEP:
+            self._put_last_values(self._kept)
+
     def take_changes(self) -> tuple[list[tuple[Any, Any]], list[Any]]:
         """Return changed (key, value) pairs and deleted keys since the last call."""
         value_by_key = self._take_last_values()
@@ -260,18 +288,21 @@ class MemoryState:
 
     def _take_last_values(self) -> dict[Any, Any]:
         """Return the newest value of each changed key, MISSING for one that was deleted."""
+        found = self._kept
+        self._kept = {}
+        self._put_last_values(found)
+        return found
+
+    def _put_last_values(self, found: dict[Any, Any]) -> None:
         # One pass in the core: these lists and the mapping were a third of what closing a commit of
         # a word count costs.
-        if core is not None:
-            found: dict[Any, Any] | None = core.last_values(self.undo, _KEYS_AND_TUPLES)
-            if found is not None:
-                return found
+        if core is not None and core.last_values(self.undo, _KEYS_AND_TUPLES, found) is not None:
+            return
         keys = self.undo[::3]
         if not _are_plain(keys):
             keys = list(map(_plain_key, keys))
-        found = dict(zip(keys, self.undo[2::3], strict=True))  # the last one of a key wins
+        found.update(zip(keys, self.undo[2::3], strict=True))  # the last one of a key wins
         self.undo.clear()
-        return found
 
     def marks(self) -> dict[str, Any]:
         """Return what the journal keeps of this state beside its changes: nothing."""
@@ -300,6 +331,7 @@ class MemoryState:
         """Free every key and value: nothing reads this state any more."""
         self._data.clear()
         self.undo.clear()
+        self._kept.clear()
 
     def count_of(self, *kinds: type) -> int:
         """Return the number of values of some types."""

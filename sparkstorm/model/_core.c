@@ -7,7 +7,7 @@
 #include <Python.h>
 #include <structmember.h>
 
-#define CORE_VERSION 21 /* VERSION of compiled.py */
+#define CORE_VERSION 22 /* VERSION of compiled.py */
 #if PY_VERSION_HEX >= 0x030D0000 /* they have left the public headers */
 #define _PyDict_GetItem_KnownHash(dict, key, hash) PyDict_GetItemWithError(dict, key)
 #define _PyDict_SetItem_KnownHash(dict, key, value, hash) PyDict_SetItem(dict, key, value)
@@ -1690,8 +1690,9 @@ move(PyObject *module, PyObject *list)
 }
 
 PyDoc_STRVAR(last_values_doc,
-             "last_values(undo, kinds): the last value of each key of a log (key, former value, value, key, ...), which is emptied; None, with\n"
-             "nothing changed, where a key, or a part of a tuple, is of none of these types. Twin: MemoryState.take_changes.");
+             "last_values(undo, kinds, found): put the last value of each key of a log (key, former value, value, key, ...) into a dict, which is\n"
+             "returned, and empty the log; None, with the log as it was and `found` filled in part, where a key, or a part of a tuple, is of\n"
+             "none of these types. Twin: MemoryState._put_last_values.");
 
 /* Whether a key is of one of these types, and so are its parts; -1 with an error. */
 static int
@@ -1706,11 +1707,12 @@ is_of_kinds(PyObject *key, PyObject *kinds)
 static PyObject *
 last_values(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
-    if (count != 2 || !PyList_CheckExact(args[0]) || !PyAnySet_Check(args[1]) || PyList_GET_SIZE(args[0]) % 3 != 0) {
-        PyErr_SetString(PyExc_TypeError, "last_values takes a list of keys with two values each, and a set");
+    if (count != 3 || !PyList_CheckExact(args[0]) || !PyAnySet_Check(args[1]) || PyList_GET_SIZE(args[0]) % 3 != 0 ||
+        !PyDict_CheckExact(args[2])) {
+        PyErr_SetString(PyExc_TypeError, "last_values takes a list of keys with two values each, a set and a dict");
         return NULL;
     }
-    PyObject *undo = args[0], *found = PyDict_New();
+    PyObject *undo = args[0], *found = Py_NewRef(args[2]);
     PyTypeObject *known = NULL; /* most keys of a state are of one type */
     for (Py_ssize_t at = 0; found != NULL && at + 2 < PyList_GET_SIZE(undo); at += 3) {
         PyObject *key = Py_NewRef(PyList_GET_ITEM(undo, at)), *value = Py_NewRef(PyList_GET_ITEM(undo, at + 2));

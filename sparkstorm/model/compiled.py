@@ -14,7 +14,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-VERSION = 21
+VERSION = 22
 """Version of the core that these sources work with: CORE_VERSION of `_core.c`."""
 
 

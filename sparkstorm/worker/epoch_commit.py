@@ -343,7 +343,7 @@ def _changed(state: MemoryState | None, changed: str, deleted: str) -> dict[str,
     """Return changed and deleted keys of a state since the last commit, under the journal's field
     names.
     """
-    if state is None or not state.undo:
+    if state is None or not state.has_changes:
         return {}
     pairs, gone = state.take_changes()
     return {

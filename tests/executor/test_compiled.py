@@ -471,8 +471,11 @@ def test_changes_of_a_state_are_those_of_the_plain_way(
         "odd": [np.int64(1), np.float64(0.5), ("a", np.int64(1)), uuid.UUID(int=1)],
     }
 
-    def taken() -> Any:
+    monkeypatch.setattr(states, "_LEAST_TO_KEEP", 0)
+
+    def taken(keeps: bool = False) -> Any:
         state, chance, found = MemoryState(Codec()), random.Random(11), []
+        turns = random.Random(5)
         for _ in range(40):
             for _ in range(chance.randrange(12)):
                 key = chance.choice(keys[chance.choice(kinds)])
@@ -483,13 +486,36 @@ def test_changes_of_a_state_are_those_of_the_plain_way(
                         state.delete(key)
                     case _:
                         state.put(key, 0) if key not in state else state.add(key)
+                if keeps and turns.randrange(3) == 0:
+                    state.keep_changes()
+                    assert state.undo == []
+            assert state.has_changes == bool(state.undo or state._kept)
             pairs, deleted = state.take_changes()
             found.append([(type(key), key, value) for key, value in pairs] + [*map(repr, deleted)])
-            assert state.undo == []
+            assert state.undo == [] and not state.has_changes
         return found, state.snapshot()
 
     plain, fast = both(monkeypatch, taken)
     assert plain == fast and any(len(each) > 2 for each in plain[0])
+    assert list(both(monkeypatch, lambda: taken(keeps=True))) == [plain, plain]
+
+
+def test_changes_that_are_few_wait_for_more() -> None:
+    state = MemoryState(Codec())
+    for n in range(33):
+        state.put(n % 2, n)
+        state.keep_changes()
+    assert len(state.undo) == 99 and state.has_changes
+    state.put(0, 33)
+    state.keep_changes()
+    assert state.undo == [] and state.has_changes
+    state.put(0, 34)
+    state.roll_back(0)
+    assert state.take_changes() == ([(0, 33), (1, 31)], []) and not state.has_changes
+    state.put(0, 35)
+    state.keep_changes()
+    state.release()
+    assert not state.has_changes
 
 
 @pytest.mark.parametrize("count", [0, 1, 7, 9_000, 70_000])

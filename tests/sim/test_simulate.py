@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from sparkstorm.api import BasicOutputCollector, StatefulBolt, TopologyBuilder, Tuple
+from sparkstorm.executor import state
 from sparkstorm.model.topology import Topology
 from sparkstorm.testing import CaptureBolt, FeederSpout, SimulationError, simulate
 from sparkstorm.testing.__main__ import main
@@ -242,3 +243,11 @@ def test_rows_that_are_captured_after_a_crash_may_come_twice_but_states_are_exac
 
     simulate(captured, range(5), sources={"lines": ROWS})
     assert {values[0] for values in capture.values} == {row[0] for row in ROWS}
+
+
+@pytest.mark.parametrize("name", ["word_count", "flaky"])
+def test_states_whose_changes_are_kept_at_each_turn_are_those_of_a_run_without_faults(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state, "_LEAST_TO_KEEP", 0)
+    assert simulate(subject(name, 10), range(12)).faults > 20

@@ -153,6 +153,7 @@ class BoltTask(Task):
             runner.bolt if isinstance(getattr(runner, "bolt", None), ThreadedBolt) else None
         )
         self._rows_runner = runner if isinstance(runner, BasicRunner) else None
+        self._kept_state = _kept_state(runner, state)
         self._manual_runner = runner if isinstance(runner, ManualRunner) else None
         self._columns_runner = runner if isinstance(runner, ColumnRunner) else None
         self.began_us = 0  # when the call under way began
@@ -201,6 +202,10 @@ class BoltTask(Task):
         run = self._rows_runner.execute_rows
         failed = run(rows) if self.watch is None else self.watch.call(run, rows)
         self.acked += len(rows) - len(failed)
+        if self._kept_state is not None:
+            # Rows are done or undone now. Runners with calls of another kind have marks of their
+            # own, and a lazy state finds by its log what must stay in memory.
+            self._kept_state.keep_changes()
         return [(Tuple(*rows[place]), failure) for place, failure in failed]
 
     def execute_tuples(self, epoch: Epoch, tuples: Sequence[Tuple]) -> list[FailedInput]:
@@ -493,7 +498,7 @@ class BoltTask(Task):
         """Return whether nothing that its journal keeps can have changed since the last commit."""
         return (
             self.time is None
-            and (self.state is None or not self.state.undo)
+            and (self.state is None or not self.state.has_changes)
             and not isinstance(self.runner, SinkRunner)
         )
 
@@ -508,3 +513,8 @@ class BoltTask(Task):
             and not self.is_waiting
             and not self.is_thread_busy
         )
+
+
+def _kept_state(runner: Runner, state: MemoryState | None) -> MemoryState | None:
+    """Return the state whose changes nothing undoes once a turn has ended."""
+    return state if type(state) is MemoryState and type(runner) is BasicRunner else None
