@@ -193,7 +193,7 @@ def with_heads(frame: DataFrame, fields: Sequence[str], keys: Sequence[Key]) -> 
     return _heads(frame.sparkSession, len(keys), expressions).union(frame)
 
 
-# A notebook replays one input again and again, and Spark's analysis of these rows costs 12 ms. Of a
+# A notebook replays one input again and again, and Spark's analysis of these rows costs 8 ms. Of a
 # few inputs only: a frame holds on to its session, also to one that was stopped.
 @lru_cache(maxsize=4)
 def _heads(session: SparkSession, count: int, expressions: tuple[str, ...]) -> DataFrame:

@@ -194,7 +194,8 @@ def test_a_worker_goes_on_and_says_nothing_while_the_store_of_another_cell_is_aw
     wait_until(lambda: Ready() in running.line.reports)
     begun = len(running.line.reports)
     wait_until(lambda: sum(isinstance(each, Beat) for each in running.line.reports[begun:]) >= 3)
-    assert not running.line.blocked()
+    # the own store may still rewrite its log, as each does once after its start
+    assert other.place not in running.line.blocked()
     own_redis.restart()
     assert running.stop() == ExitCode.STOPPED
 
