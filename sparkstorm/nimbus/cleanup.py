@@ -169,6 +169,17 @@ class TopologyCleanup:
                 each: keys for each, keys in self.forgotten.items() if each != topology_id
             }
 
+    def take_back(self, topology_id: str) -> None:
+        """Remove all traces of an id whose submission is refused.
+
+        Data that workers have claimed stay: the submission was carried out in a state that ZooKeeper
+        has lost, and came again with an older one. They are named as those of other lost records.
+        """
+        if any(topology_id in store.unended() for store in self._hooks.all_stores()):
+            self._next_sweep_ms = self._next_look_ms = 0
+        else:
+            self.forget(topology_id)
+
     def sweep(self, reading: Reading, now_ms: int) -> bool:
         """Remove traces of topologies that have no base, and blobs that no record names, once per
         monitor period.

@@ -204,7 +204,7 @@ class RequestVerbs:
         """
         if request.kind is RequestKind.SUBMIT:
             with contextlib.suppress(OneStoreAwayError):
-                self._parts.cleanup.forget(request.topology_id)
+                self._parts.cleanup.take_back(request.topology_id)
 
     # -- submit and update -------------------------------------------------------------------------
 

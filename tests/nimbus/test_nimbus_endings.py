@@ -352,6 +352,25 @@ def test_nothing_is_swept_while_the_data_cannot_be_looked_at() -> None:
     assert bench.state.known_ids() == set()
 
 
+@pytest.mark.parametrize("had_run", [True, False])
+def test_a_refused_submission_that_zookeeper_has_again_deletes_no_data_of_its_first_run(
+    had_run: bool,
+) -> None:
+    bench, kept = Bench(), Kept()
+    bench.nimbus.hooks.retirement = kept
+    request = bench.service.submit_request("wc", wordcount(), {}, b"code")
+    topology_id = request.topology_id
+    bench.service.begin(request)
+    bench.blobs.delete(min(request.blob_keys()))
+    if had_run:
+        kept.keys_by_id[topology_id] = 27
+    bench.advance(60)
+    outcome = bench.state.read_outcome(request.id)
+    assert outcome and "submit wc again" in outcome.error
+    assert (topology_id in bench.service.problems()) is had_run
+    assert kept.keys_by_id == ({topology_id: 27} if had_run else {})
+
+
 def test_a_submission_under_the_name_of_lost_records_says_that_it_begins_anew() -> None:
     bench, _, topology_id = forgetting("")
     bench.advance(1)
