@@ -7,6 +7,9 @@ from __future__ import annotations
 import copy
 import itertools
 import json
+import os
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -199,6 +202,36 @@ def test_rows_are_written_although_the_topic_is_newer_than_the_store(kafka: Kafk
         sink, lambda: [row["n"] for row in read_all(kafka, name)], True
     )
     assert any("the target has epochs up to" in error for error in errors)
+
+
+def test_more_records_than_a_producer_holds_are_sent_once_the_broker_takes_them(
+    kafka: KafkaServer,
+) -> None:
+    held = 100_000  # librdkafka's queue.buffering.max.messages
+    full = threading.Event()
+
+    def go_on() -> None:
+        full.wait()
+        os.kill(kafka.pid, signal.SIGCONT)
+
+    def records() -> Iterator[dict[str, int]]:
+        os.kill(kafka.pid, signal.SIGSTOP)
+        for n in range(held + 10):
+            if n == held:
+                full.set()
+            yield {"n": n}
+
+    name = topic(kafka)
+    thread = threading.Thread(target=go_on)
+    thread.start()
+    try:
+        kafka.send(name, records())
+    finally:
+        full.set()
+        thread.join()
+    consumer = Consumer({"bootstrap.servers": kafka.address, "group.id": name})
+    assert consumer.get_watermark_offsets(TopicPartition(name, 0), 20) == (0, held + 10)
+    consumer.close()
 
 
 def test_the_last_epoch_of_a_topic_is_the_last_that_was_committed(kafka: KafkaServer) -> None:

@@ -113,7 +113,14 @@ class KafkaServer(OwnServer):
             {"bootstrap.servers": self.address, "enable.idempotence": True, "log_level": 3}
         )
         for record in records:
-            producer.produce(topic, json.dumps(record), None if key is None else str(record[key]))
+            row = json.dumps(record), None if key is None else str(record[key])
+            while True:
+                try:
+                    producer.produce(topic, *row)
+                except BufferError:  # a hundred thousand records wait for the broker
+                    producer.poll(0.1)
+                else:
+                    break
             producer.poll(0)
         if producer.flush(60):
             raise EmbeddedServerError(
