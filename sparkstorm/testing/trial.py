@@ -181,7 +181,8 @@ class Trial:
         self._main = _fed(topology, self.feeders)
         self._other = _other_topology()
         self._client = Client(self.cluster, self._chance)
-        self._anew = False  # ZooKeeper lost the topology, which was among Nimbus's problems
+        # ZooKeeper lost the topology, which was among Nimbus's problems, or Redis lost its data too
+        self._anew = False
         self.final_states: dict[str, dict[str, list[str]]] = {}
         self.num_dead_letters = 0
         self.failed: dict[str, frozenset[Any]] = {}
@@ -382,6 +383,8 @@ class Trial:
             kill = partial(service.new_request, RequestKind.KILL, name, topology_id=each, wait_ms=0)
             self._client.ask(kill, f"kill {each}")
         if not named and MAIN not in self._names():
+            # With its data gone too, nothing is left that could be named.
+            self._anew |= any(fault.kind.name == "REDIS_EMPTIED" for fault in self.cluster.struck)
             code = pack_topology(self._main)
             self._client.ask(
                 lambda: service.submit_request(MAIN, self._main, self._conf, code), "submit anew"
@@ -479,7 +482,7 @@ class Trial:
                 f"{lost.total()} rows are missing in the target of '{component}': {sorted(lost)[:4]}"
             )
             if doubled:
-                if self._anew:  # it began anew after Nimbus's problems had named what was lost
+                if self._anew:  # an operator has submitted it anew
                     continue
                 where = f"{doubled.total()} rows too many in the target of '{component}': {sorted(doubled)[:4]}"
                 assert any(fault.kind.name.startswith("REDIS_") for fault in self.cluster.struck), (

@@ -22,7 +22,7 @@ from sparkstorm.testing.__main__ import main
 from sparkstorm.testing.faults import KINDS, Kind, Scale, draw_faults
 from sparkstorm.testing.trial import Trial
 from sparkstorm.testing.trials import Trials
-from tests.sim.topologies import subject
+from tests.sim.topologies import small_to_target, subject
 from tests.topologies import Count, Split
 
 SIZES = {"word_count": 10, "fan_out_fan_in": 10, "flaky": 6, "loop": 6, "batching": 4}
@@ -251,3 +251,9 @@ def test_states_whose_changes_are_kept_at_each_turn_are_those_of_a_run_without_f
 ) -> None:
     monkeypatch.setattr(state, "_LEAST_TO_KEEP", 0)
     assert simulate(subject(name, 10), range(12)).faults > 20
+
+
+# 134: Nimbus dies and ZooKeeper goes back to the state before a submission, whose code is gone then.
+# 1504: ZooKeeper and Redis are emptied both.
+def test_rows_are_written_again_only_where_what_was_lost_was_named_or_nothing_was_left() -> None:
+    simulate(small_to_target(), seeds=[134, 1504])
