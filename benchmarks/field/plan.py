@@ -10,22 +10,23 @@ from __future__ import annotations
 _LEAST = 30_000
 _LITTLE = 100_000
 _FEW = 300_000
+_HALF = 500_000
 _SOME = 1_000_000
-_MANY = 3_000_000
+_MANY = 2_000_000
 
 # Events by case: of systems by rows; by columns and in SQL, where an event costs a fraction; of
 # Storm, whose run has three phases of them; and of Flink's DataStream in Python, where it costs most
 _EVENTS = {
-    "nexmark q0": (_SOME, _MANY, _SOME, _LITTLE),
-    "nexmark q1": (_SOME, _SOME, _SOME, _LITTLE),
-    "nexmark q2": (_SOME, _MANY, _SOME, _LITTLE),
+    "nexmark q0": (_SOME, _MANY, _HALF, _LITTLE),
+    "nexmark q1": (_SOME, _SOME, _HALF, _LITTLE),
+    "nexmark q2": (_SOME, _MANY, _HALF, _LITTLE),
     "nexmark q3": (_MANY, _MANY, _SOME, _FEW),
     "nexmark q4": (_FEW, _FEW, _SOME, _FEW),
-    "nexmark q5": (_FEW, _SOME, _SOME, _FEW),
+    "nexmark q5": (_FEW, _HALF, _SOME, _FEW),
     "nexmark q7": (_SOME, _SOME, _SOME, _LEAST),
     "nexmark q8": (_MANY, _MANY, _SOME, _FEW),
     "yahoo": (_FEW, _SOME, _FEW, _LEAST),
-    "id bolt": (_MANY, _MANY, _SOME, _LITTLE),
+    "id bolt": (_MANY, _MANY, _HALF, _LITTLE),
     "word count": (_SOME, _MANY, _FEW, _LEAST),
 }
 # Bytewax's windows take twenty times as long as ours: q8 was more than a minute of each round

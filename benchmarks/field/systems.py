@@ -407,7 +407,7 @@ def _takes(style: str, form: str, workers: int) -> Callable[[str], bool]:
         return "word count".__eq__
     if (style, form) == ("tuned", "rich"):
         return _STORM_KINDS.__contains__
-    return ("word count", "id bolt", "yahoo").__contains__
+    return ("word count", "yahoo").__contains__
 
 
 def _storm_name(storm: str, style: str, form: str, workers: int) -> str:
