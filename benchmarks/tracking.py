@@ -2,12 +2,13 @@
 [--cases ...] [--commits].
 
 Real workers over the in-process store, stepped in turn in one process under a simulated clock, so
-that epochs do not depend on what else the machine does. Two workers, exactly-once, 5,000 open trees
-per spout task; each line is microseconds of CPU (user and system time of the process, store
+that epochs do not depend on what else the machine does. Two workers ("8 workers" and "1,000 tasks":
+eight), exactly-once, 5,000 open trees per spout task; each line is microseconds of CPU (user and system time of the process, store
 included) per unit: a word of the word count (27 words, 6.4 a line), or a tuple that is a whole
 tree. Systems take turns in every round: trees in batches, each by itself as in Storm, and
 untracked. Counts are checked, and that nothing is left open. With `--commits` each line has the
-share of the workers' CPU in which commits were built and handed to that store.
+share of the workers' CPU in which commits were built and handed to that store, the CPU of an epoch
+of a worker (its steps with rows and its commit), and the words or tuples of one.
 """
 
 from __future__ import annotations
@@ -45,6 +46,10 @@ SYSTEMS: dict[str, dict[str, Any]] = {
 }
 _HELD = 2_000
 _MANY_TASKS = 64
+# Of each of three components; ackers come on top. At 8 workers a task has 125 neighbours
+_MOST_TASKS = 333
+_MOST_WORKERS = 8
+_WIDE = ("8 workers", "1,000 tasks")
 
 
 class Lines(Spout):
@@ -143,18 +148,20 @@ def word_count(lines: int, tasks: int = 2) -> Topology:
 
 
 class Stopwatch:
-    """CPU of methods of a class since it was made, in nanoseconds."""
+    """CPU of methods of a class since it was made, in nanoseconds, and calls of the last of them."""
 
     def __init__(self, kind: type, *methods: str) -> None:
         self.spent_ns = 0
+        self.calls = 0
         for name in methods:
-            setattr(kind, name, self._timed(getattr(kind, name)))
+            setattr(kind, name, self._timed(getattr(kind, name), int(name == methods[-1])))
 
-    def _timed(self, method: Callable[..., Any]) -> Callable[..., Any]:
+    def _timed(self, method: Callable[..., Any], counted: int) -> Callable[..., Any]:
         def timed(*arguments: Any) -> Any:
             began_ns = time.thread_time_ns()
             found = method(*arguments)
             self.spent_ns += time.thread_time_ns() - began_ns
+            self.calls += counted
             return found
 
         return timed
@@ -186,12 +193,12 @@ def cpu_us(topology: Topology, own: Mapping[str, Any], units: int) -> float:
     clock = SimClock(1_767_225_600_000)
     store = LocalStore()
     by_component: Counter[str] = Counter()
-    halves: tuple[list[int], list[int]] = ([], [])
+    shares: list[list[int]] = [[] for _ in range(conf["topology.workers"])]
     for task, component in component_by_task.items():
-        halves[by_component[component] % 2].append(task)
+        shares[by_component[component] % len(shares)].append(task)
         by_component[component] += 1
     workers = []
-    for number, tasks in enumerate(halves, 1):
+    for number, tasks in enumerate(shares, 1):
         plan = WorkerPlan(
             "t-1-1",
             topology,
@@ -238,6 +245,18 @@ def check(workers: list[Worker], component_by_task: Mapping[int, str], units: in
     )
 
 
+def _words(lines: int, tasks: int) -> tuple[Callable[[int], Topology], int, int]:
+    """Return the word count with so many tasks of each component, its lines and its words: as many
+    lines for each spout task, each sentence as often.
+    """
+    count = max(1, lines // (5 * tasks)) * 5 * tasks
+    return (
+        lambda n: word_count(n, tasks),
+        count,
+        sum(len(line.split()) for line in FEW) * count // 5,
+    )
+
+
 def main() -> None:
     """Print medians by case and system, and their ratios."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -248,17 +267,14 @@ def main() -> None:
     parser.add_argument("--commits", action="store_true")
     options = parser.parse_args()
     lines = options.words * 5 // 32 // 10 * 10
-    many = max(1, lines // (5 * _MANY_TASKS)) * 5 * _MANY_TASKS
     if options.commits:
         commits = Stopwatch(Commits, "build", "complete", "send")
         steps = Stopwatch(Worker, "step")
     cases: dict[str, tuple[Callable[[int], Topology], int, int]] = {
-        "word count": (word_count, lines, sum(len(line.split()) for line in FEW) * lines // 5),
-        "64 tasks": (
-            lambda count: word_count(count, _MANY_TASKS),
-            many,
-            sum(len(line.split()) for line in FEW) * many // 5,
-        ),
+        "word count": _words(lines, 2),
+        "64 tasks": _words(lines, _MANY_TASKS),
+        "8 workers": _words(lines, _MOST_WORKERS),
+        "1,000 tasks": _words(lines, _MOST_TASKS),
         "a tree a tuple": (one_hop, 2 * lines, 2 * lines),
         "a hop": (lambda count: two_hops(count, Passing()), 2 * lines, 2 * lines),
         "a hop by hand": (lambda count: two_hops(count, PassingByHand()), 2 * lines, 2 * lines),
@@ -273,17 +289,24 @@ def main() -> None:
         (case, system): [] for case in chosen for system in options.systems
     }
     shares: dict[tuple[str, str], list[float]] = {}
+    epochs: dict[tuple[str, str], list[float]] = {}
     for run in range(options.runs + 1):  # the first round warms caches and is not counted
         for case, (make, count, units) in chosen.items():
             for system in options.systems:
                 if options.commits:
-                    commits.spent_ns = steps.spent_ns = 0
-                taken = cpu_us(make(count), SYSTEMS[system], units)
+                    commits.spent_ns = steps.spent_ns = commits.calls = 0
+                workers = {"topology.workers": _MOST_WORKERS} if case in _WIDE else {}
+                taken = cpu_us(make(count), {**SYSTEMS[system], **workers}, units)
                 figures[case, system] += [taken] if run else []
                 if run and options.commits:
                     shares.setdefault((case, system), []).append(commits.spent_ns / steps.spent_ns)
+                    epochs.setdefault((case, system), []).append(units / commits.calls)
     for each, taken_us in figures.items():
-        share = f", commits {statistics.median(shares[each]):.1%}" if each in shares else ""
+        share = ""
+        if each in shares:
+            size = statistics.median(epochs[each])
+            epoch_us = statistics.median(taken_us) * size
+            share = f", commits {statistics.median(shares[each]):.1%}, {size:.0f} and {epoch_us:.0f} us an epoch"
         print(
             f"{each[0]:16}{each[1]:16}{statistics.median(taken_us):8.3f} us ({min(taken_us):.3f} to {max(taken_us):.3f}){share}"
         )
