@@ -14,6 +14,7 @@ import io
 import os
 import re
 import socket
+import stat
 import sys
 import zipfile
 import zipimport
@@ -165,21 +166,27 @@ def _home(spec: ModuleSpec) -> Path | None:
 
 def _files_of(name: str, spec: ModuleSpec) -> Iterator[tuple[str, _Source]]:
     """Yield the name in the archive and the source of each file of a module or a package."""
-    if not spec.submodule_search_locations:
-        yield f"{name}.py", _source_at(str(spec.origin))
+    if not spec.submodule_search_locations and (source := _source_at(str(spec.origin))):
+        yield f"{name}.py", source
     # Texts, and one look at each file: with objects of pathlib a thousand files cost each replay
     # 21 ms of CPU, now 9.
     for folder in map(os.path.normpath, spec.submodule_search_locations or ()):
         for place, _, files in os.walk(folder):
             inner = name + place[len(folder) :].replace(os.sep, "/")
             for file in files:
-                if file.endswith(".py"):
-                    yield f"{inner}/{file}", _source_at(os.path.join(place, file))
+                if file.endswith(".py") and (source := _source_at(os.path.join(place, file))):
+                    yield f"{inner}/{file}", source
 
 
-def _source_at(path: str) -> _Source:
-    stat = os.stat(path)
-    return _Source(path, stat.st_mtime_ns, stat.st_size)
+def _source_at(path: str) -> _Source | None:
+    """Return a source as it is now; None for a link to no file (an editor's lock), a pipe and a
+    file that has just gone.
+    """
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return _Source(path, found.st_mtime_ns, found.st_size) if stat.S_ISREG(found.st_mode) else None
 
 
 @lru_cache(maxsize=1)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import io
+import os
 import subprocess
 import sys
 import textwrap
@@ -153,6 +154,9 @@ def test_only_what_is_imported_travels_and_the_same_sources_make_the_same_bytes(
     (folder / "mypack_ops" / "inner").mkdir()
     (folder / "mypack_ops" / "inner" / "most.py").touch()
     (folder / "mypack_ops" / "a_folder.py").mkdir()
+    # as Emacs locks a file that it edits: a link to no file
+    (folder / "mypack_ops" / ".#voice.py").symlink_to("someone@host.1234")
+    os.mkfifo(folder / "mypack_ops" / "a_pipe.py")
     archive = pack_sources(["topology_ops"])
     assert set(zipfile.ZipFile(io.BytesIO(archive)).namelist()) == {
         "topology_ops.py",
