@@ -106,18 +106,18 @@ class StormState(NimbusState, GrayUpgradeState):
         """A topology's task heartbeats."""
         return self._read_record(TaskBeats, paths.taskbeats(topology_id))
 
-    def remove_topology(self, topology_id: str) -> None:
-        """Delete every record of a topology; its base goes last, so that a cut half-way is taken up
-        again.
+    def remove_topology(self, topology_id: str, *, keeps_marks: bool = False) -> None:
+        """Delete every record of a topology, the marks of its stores on request not; its base goes
+        last, so that a cut half-way is taken up again.
         """
+        if not keeps_marks:
+            self.remove_store_marks(topology_id)
         for path_of in (
             paths.assignment,
             paths.workerbeats,
             paths.errors,
             paths.taskbeats,
             paths.log_config,
-            paths.store_mark,
-            paths.cell_marks,
             paths.gray_upgrade,
             paths.tasks,
             paths.outline,
@@ -288,6 +288,25 @@ class StormState(NimbusState, GrayUpgradeState):
             self._update(
                 StoreMark, paths.store_mark(topology_id), lambda found: newer_mark(found, mark)
             )
+
+    def move_store_marks(self, old_id: str, new_id: str) -> None:
+        """Let a topology expect the data of another, which is gone; may be cut and repeated."""
+        mark = self.read_store_mark(old_id)
+        if mark is not None:
+            self._update(StoreMark, paths.store_mark(new_id), lambda found: newer_mark(found, mark))
+        others = self._read_record(CellMarks, paths.cell_marks(old_id))
+        for cell, its in others.by_cell.items() if others else ():
+            self._update(
+                CellMarks,
+                paths.cell_marks(new_id),
+                lambda found, cell=cell, its=its: (found or CellMarks()).with_mark(cell, its),  # type: ignore[misc]
+            )
+        self.remove_store_marks(old_id)
+
+    def remove_store_marks(self, topology_id: str) -> None:
+        """Forget what is known of a topology's data in Redis."""
+        self.store.delete(paths.store_mark(topology_id))
+        self.store.delete(paths.cell_marks(topology_id))
 
     # -- errors ------------------------------------------------------------------------------------
 

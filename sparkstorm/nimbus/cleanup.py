@@ -113,9 +113,11 @@ class TopologyCleanup:
         if not is_due and self._state.worker_beat_slots(topology_id):
             return False
         # An heir takes the data over when this topology is gone; see nimbus/deploy.py.
-        if not (base.pending and base.pending.has_heir) and not self._retire(base, now_ms):
+        has_heir = base.pending is not None and base.pending.has_heir
+        if not has_heir and not self._retire(base, now_ms):
             return False
-        self._state.remove_topology(topology_id)
+        # The heir is to find the data that the marks name, or to say that they are gone.
+        self._state.remove_topology(topology_id, keeps_marks=has_heir)
         # The base went last: while it is there, a Nimbus that follows goes on from here.
         self.revived = [each for each in self.revived if each != topology_id]
         self._next_sweep_ms = 0

@@ -138,6 +138,9 @@ class Deploys:
                 # last process still commits in the next one goes over with it.
                 for store in deploy.base.stores:
                     parts.hooks.store(new_id, store).hand_over(deploy.old_id, new_id)
+                # Before the assignment too: without a mark a worker that finds nothing, in a Redis
+                # that was emptied meanwhile, would take it for a first start.
+                parts.state.move_store_marks(deploy.old_id, new_id)
             try:
                 parts.assigner.assign_new(deploy.base, reading, now_ms)
             except StoreUnavailableError:
@@ -196,7 +199,8 @@ class Deploys:
         # The record first: from here any Nimbus brings the old one back, also if this one dies now.
         back = Deploy(holder, deploy.fallback, True, None, deploy.request_id, str(error))
         self._parts.state.write_deploy(name, back)
-        self._parts.state.remove_topology(deploy.base.topology_id)
+        # The marks go with the data, to the old one.
+        self._parts.state.remove_topology(deploy.base.topology_id, keeps_marks=True)
 
     def _close(self, name: str, deploy: Deploy, now_ms: int) -> None:
         """End the deploy; its record goes last, so that a Nimbus that dies in between ends it
@@ -223,6 +227,7 @@ class Deploys:
     def _retire(self, deploy: Deploy) -> None:
         for store in deploy.base.stores:
             self._parts.hooks.store(deploy.old_id, store).retire(deploy.old_id)
+        self._parts.state.remove_store_marks(deploy.old_id)
 
     def call_off(self, name: str, deploy: Deploy, now_ms: int) -> None:
         """Give up a deploy whose old topology is gone and whose new one cannot start."""

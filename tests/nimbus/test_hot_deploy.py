@@ -17,6 +17,7 @@ from sparkstorm.errors import (
 )
 from sparkstorm.model.status import TopologyStatus
 from sparkstorm.model.topology import Topology
+from sparkstorm.model.worker_spec import StoreMark
 from sparkstorm.scheduling.default import DefaultScheduler
 from sparkstorm.scheduling.records import Topologies
 from sparkstorm.scheduling.view import ClusterView
@@ -24,6 +25,8 @@ from tests.nimbus.crash_points import CrashPoint
 from tests.nimbus.nimbus_bench import CODE, KEY, Bench, wordcount
 
 NEW_CODE = b"new code"
+# of two cells
+MARKS = {0: StoreMark("first", 2, 30, 7, 20, ("lost",)), 1: StoreMark("second", 0, 5, 7)}
 
 
 class Keeper:
@@ -72,6 +75,8 @@ def deploy_and_die(
     bench.nimbus.hooks.retirement = keeper
     old = bench.submit()
     keeper.data[old] = {"streams", "states"}
+    for cell, mark in MARKS.items():
+        bench.state.note_store_mark(old, mark, cell)
     bench.store.close()
     bench.store = CrashPoint(at, is_written).around(LocalStateStore(bench.tree))
     bench.state = StormState(bench.store, KEY)
@@ -109,6 +114,7 @@ def test_wherever_the_driver_dies_one_topology_runs_with_its_data_and_nothing_el
         assert (code == CODE) == (now == old), at
         is_heir = now == old or split == 4
         assert keeper.data == ({now: {"streams", "states"}} if is_heir else {}), at
+        assert bench.state.read_store_marks(now, 2) == (MARKS if is_heir else {}), at
         keeper.repeat_all()
         assert keeper.data == ({now: {"streams", "states"}} if is_heir else {}), (
             f"{at}: a deposed leader did harm"
@@ -178,6 +184,7 @@ def test_an_old_topology_that_cannot_come_back_at_once_comes_back_when_it_can() 
     bench.nimbus.hooks.retirement = keeper
     old = bench.submit()
     keeper.data[old] = {"states"}
+    bench.state.note_store_mark(old, MARKS[0])
     scheduler.is_sulking = True
     with pytest.raises(
         FailedAssignTopologyError, match="the old one cannot start again yet, Nimbus goes on trying"
@@ -191,6 +198,7 @@ def test_an_old_topology_that_cannot_come_back_at_once_comes_back_when_it_can() 
     base = bench.state.read_base(back)
     assert base and bench.blobs.get(base.code_key) == CODE and len(bench.slots(back)) == 13
     assert keeper.data == {back: {"states"}} and bench.state.known_ids() == {back}
+    assert bench.state.read_store_marks(back) == {0: MARKS[0]}
 
 
 def test_the_name_is_taken_until_the_deploy_is_finished_and_waiting_for_it_helps() -> None:
@@ -235,3 +243,16 @@ def test_a_deploy_that_cannot_be_finished_is_told_of_tried_again_and_can_be_call
     with pytest.raises(NotAliveError):
         bench.service.kill("wc")
     assert bench.submit()
+
+
+def test_the_new_topology_expects_the_data_of_the_old_one() -> None:
+    bench, keeper = Bench(nodes=3), Keeper()
+    bench.nimbus.hooks.retirement = keeper
+    old = bench.submit()
+    for cell, mark in MARKS.items():
+        bench.state.note_store_mark(old, mark, cell)
+    new = bench.submit(code=NEW_CODE, topology__hot__deploy__enable=True)
+    assert bench.state.read_store_marks(new, 2) == MARKS and bench.state.known_ids() == {new}
+    other = bench.submit(topology=wordcount(5), topology__hot__deploy__enable=True)
+    assert bench.state.read_store_marks(other, 2) == {}, "other tasks begin without data"
+    assert bench.state.known_ids() == {other}
