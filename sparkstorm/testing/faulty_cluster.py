@@ -24,7 +24,6 @@ from sparkstorm.testing.sim_data import DataPlane, TopologyData
 from sparkstorm.testing.sim_slot import Duty, SimSlot
 from sparkstorm.testing.sim_transport import CommitFault, FaultyTransport
 from sparkstorm.testing.simulated_time import SimulatedDeath
-from sparkstorm.transport.local import LocalStore
 
 SESSION_MS = 3_000
 # with 1 no write of Nimbus would follow another directly; with 100 hardly anything comes between
@@ -436,7 +435,7 @@ class FaultyCluster(LocalCluster):
         """Restart a store that comes back whole: all connections to it are new."""
         plane = self._pick_store(fault)
         for data in plane.own():
-            self._restore(data, data.store.checkpoint())
+            data.restore(data.store.checkpoint())
         self.wake_workers()
         return plane.name
 
@@ -450,7 +449,7 @@ class FaultyCluster(LocalCluster):
         def promote() -> None:
             for data in behind:
                 if any(each is data for each in self.data_plane.all()):
-                    self._restore(data, data.store.durable.checkpoint())
+                    data.restore(data.store.durable.checkpoint())
             self.wake_workers()
 
         self.after(fault.size, promote)
@@ -481,8 +480,8 @@ class FaultyCluster(LocalCluster):
         return ""
 
     def _redis_emptied(self, fault: Fault) -> str:
-        for data in self.data_plane.all():
-            self._restore(data, LocalStore(data.store.max_bytes, data.id).checkpoint())
+        for plane in self.data_plane.planes():
+            plane.empty()
         self.wake_workers()
         return ""
 
@@ -496,12 +495,8 @@ class FaultyCluster(LocalCluster):
         def go_back() -> None:
             for data, checkpoint in kept:
                 if any(each is data for each in self.data_plane.all()):
-                    self._restore(data, checkpoint)
+                    data.restore(checkpoint)
             self.wake_workers()
 
         for ms in times_ms:
             self.after(ms, go_back)
-
-    def _restore(self, data: TopologyData, checkpoint: dict[str, Any]) -> None:
-        kept = {"is_disk_full": data.store.is_disk_full, "max_bytes": data.store.max_bytes}
-        data.store.restore({**checkpoint, **kept})

@@ -38,6 +38,11 @@ class TopologyData:
         # its predecessor's counts are gone, its spouts' positions are not
         self.has_inherited = False
 
+    def restore(self, checkpoint: dict[str, Any]) -> None:
+        """Put the data back to a checkpoint; what faults have made of the server's room stays."""
+        kept = {"is_disk_full": self.store.is_disk_full, "max_bytes": self.store.max_bytes}
+        self.store.restore({**checkpoint, **kept})
+
 
 class DataPlane:
     """The data of all topologies in the home store; it is also what Nimbus retires topologies with.
@@ -54,6 +59,9 @@ class DataPlane:
         self._max_bytes = max_bytes
         self._by_id: dict[str, TopologyData] = {}
         self._opened: dict[str, Opened] = {}
+        # ids of those that faults have taken data of, and of those whose end has deleted some
+        self.emptied: set[str] = set()
+        self.deleted: set[str] = set()
         self._ended: set[str] = set()
         self._ends: list[Callable[[], None]] = []
 
@@ -126,6 +134,13 @@ class DataPlane:
             self._opened[key] = open_topology(code, key)
         return self._opened[key]
 
+    def empty(self) -> None:
+        """Take the data of every topology in this store, as FLUSHALL would."""
+        for data in self.own():
+            if data.store.holds_data():
+                self.emptied.add(data.id)
+            data.restore(LocalStore(data.store.max_bytes, data.id).checkpoint())
+
     def repeat_ends(self) -> None:
         """Carry out once more all ends so far, as a leader does that was deposed in the middle of
         one and goes on late.
@@ -142,6 +157,8 @@ class DataPlane:
         self._ended.add(topology_id)
         data = self._by_id.pop(topology_id, None)
         if data is not None:
+            if data.store.holds_data():
+                self.deleted.add(topology_id)
             LocalReader(data.store).delete()
 
     def unended(self) -> dict[str, int]:

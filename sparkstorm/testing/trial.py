@@ -15,7 +15,7 @@ from sparkstorm.api.builder import TopologyBuilder
 from sparkstorm.blobs.topology_code import pack_topology
 from sparkstorm.client.request_client import PendingRequest
 from sparkstorm.errors import SparkStormError, StoreInconsistentError, StoreUnavailableError
-from sparkstorm.model.requests import LogLevel, Request, RequestKind
+from sparkstorm.model.requests import LogLevel, Request, RequestKind, is_id_of
 from sparkstorm.model.status import RebalanceOptions, TopologyStatus
 from sparkstorm.model.topology import Topology
 from sparkstorm.model.upgrade import UpgradeOptions, UpgradeState
@@ -383,13 +383,21 @@ class Trial:
             kill = partial(service.new_request, RequestKind.KILL, name, topology_id=each, wait_ms=0)
             self._client.ask(kill, f"kill {each}")
         if not named and MAIN not in self._names():
-            # With its data gone too, nothing is left that could be named.
-            self._anew |= any(fault.kind.name == "REDIS_EMPTIED" for fault in self.cluster.struck)
+            self._anew |= self._has_lost_data()
             code = pack_topology(self._main)
             self._client.ask(
                 lambda: service.submit_request(MAIN, self._main, self._conf, code), "submit anew"
             )
         return [f"{each} is named among Nimbus's problems" for each in sorted(named)]
+
+    def _has_lost_data(self) -> bool:
+        """Return whether the topology's data are gone because Redis was emptied: nothing is left
+        then that Nimbus could name. What Nimbus itself has deleted is no such loss.
+        """
+        planes = self.cluster.data_plane.planes()
+        emptied = any(is_id_of(each, MAIN) for plane in planes for each in plane.emptied)
+        deleted = any(is_id_of(each, MAIN) for plane in planes for each in plane.deleted)
+        return emptied and not deleted
 
     def _unsettled_control(self) -> list[str]:
         if named := self._operate():

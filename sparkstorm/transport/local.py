@@ -108,7 +108,10 @@ class LocalStore:
         return bool(
             self.seq_by_owner
             or self.progress_by_owner
-            or any(keys != TaskKeys() for keys in self.task_keys.values())
+            # an emptied store still gives no entry id twice
+            or any(
+                keys != TaskKeys(last_number=keys.last_number) for keys in self.task_keys.values()
+            )
         )
 
     def end(self) -> None:

@@ -17,9 +17,10 @@ import pytest
 from sparkstorm.api import BasicOutputCollector, StatefulBolt, TopologyBuilder, Tuple
 from sparkstorm.executor import state
 from sparkstorm.model.topology import Topology
+from sparkstorm.nimbus.cleanup import TopologyCleanup
 from sparkstorm.testing import CaptureBolt, FeederSpout, SimulationError, simulate
 from sparkstorm.testing.__main__ import main
-from sparkstorm.testing.faults import KINDS, Kind, Scale, draw_faults
+from sparkstorm.testing.faults import KIND_BY_NAME, KINDS, Fault, Kind, Scale, draw_faults
 from sparkstorm.testing.trial import Trial
 from sparkstorm.testing.trials import Trials
 from tests.sim.topologies import small_to_target, subject
@@ -254,6 +255,30 @@ def test_states_whose_changes_are_kept_at_each_turn_are_those_of_a_run_without_f
 
 
 # 134: Nimbus dies and ZooKeeper goes back to the state before a submission, whose code is gone then.
+# 1327: Redis is emptied while a hot deploy is under way.
 # 1504: ZooKeeper and Redis are emptied both.
 def test_rows_are_written_again_only_where_what_was_lost_was_named_or_nothing_was_left() -> None:
-    simulate(small_to_target(), seeds=[134, 1504])
+    simulate(small_to_target(), seeds=[134, 1327, 1504])
+
+
+@pytest.mark.parametrize(("emptied_ms", "is_excused"), [(6_500, True), (1, False), (4_000, False)])
+def test_an_emptied_redis_is_no_excuse_for_data_that_nimbus_has_deleted(
+    emptied_ms: int, is_excused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compare = TopologyCleanup._compare_with_data
+
+    def delete(self: TopologyCleanup, *arguments: Any) -> bool:
+        done = compare(self, *arguments)
+        for each in self.forgotten:
+            self._hooks.store(each, "").retire(each)
+        self.forgotten = {}
+        return done
+
+    monkeypatch.setattr(TopologyCleanup, "_compare_with_data", delete)
+    trials = Trials(small_to_target())
+    faults = [
+        Fault(KIND_BY_NAME["REDIS_EMPTIED"], emptied_ms, 0, 0),
+        Fault(KIND_BY_NAME["ZOOKEEPER_EMPTIED"], 6_500, 0, 0),
+    ]
+    problem = trials.problem(0, faults)
+    assert ("rows too many" not in problem) == is_excused, problem
