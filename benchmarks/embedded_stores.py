@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,7 +22,6 @@ from sparkstorm.embedded.redis import CHOSEN_SERVER
 from sparkstorm.model.worker_spec import RedisAddress
 from sparkstorm.transport.base import Commit, Cursor
 from sparkstorm.transport.redis import RedisTransport
-from tests.transport.bare_redis import version_of
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -74,6 +74,13 @@ SHAPES: dict[str, tuple[int, Callable[[Owner], None]]] = {
     "large": (400, lambda owner: owner.commit(16, b"x" * 32_768, b"j" * 100_000, 0)),
     "states": (400, lambda owner: owner.commit(1, b"x" * 200, b"j" * 50, 500)),
 }
+
+
+def version_of(binary: str) -> str:
+    """Return a server's name and version."""
+    said = subprocess.run([binary, "--version"], capture_output=True, text=True, check=True).stdout
+    name, _, version = said.partition("v=")
+    return f"{name.split()[0].lower()}-{version.split()[0]}"
 
 
 def cpu_us(pid: int) -> float:

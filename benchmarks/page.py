@@ -33,6 +33,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from shutil import which
 
+from benchmarks.listening import LargeSource, Listening, listening, running
 from benchmarks.live import counts, seconds_of, text
 from benchmarks.topologies import word_count
 from sparkstorm.app.cluster import Cluster
@@ -41,7 +42,6 @@ from sparkstorm.insight.sampler import Sampler
 from sparkstorm.stores.addresses import connection_path
 from sparkstorm.web.page import STATIC
 from sparkstorm.web.serve import SamplerThread
-from tests.web.listening import LargeSource, Listening, listening, running
 
 # readings before the page is opened: period in milliseconds, and how many, so that every level of
 # the history is full and each window begins at a moment of its own

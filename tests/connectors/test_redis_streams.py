@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import redis
 
+from benchmarks.embedded_stores import version_of
 from sparkstorm.api import TopologyBuilder, TransactionalSink
 from sparkstorm.connectors import RedisSink, RedisSource, SparkFrame
 from sparkstorm.connectors.patience import Secret
@@ -25,7 +26,7 @@ from sparkstorm.errors import InvalidConfigError, WorkerFailedError
 from sparkstorm.testing import CaptureBolt, LocalCluster
 from tests.connectors.crashing_sink import die_everywhere, feed
 from tests.connectors.test_sql import Bench as SqlBench
-from tests.transport.bare_redis import debian_redis, version_of
+from tests.transport.bare_redis import debian_redis
 from tests.waiting import wait_until
 
 names = (f"links-{number}" for number in itertools.count())

