@@ -1,5 +1,5 @@
 """Events of a run, by case and kind of system: on a quiet machine of two cores a run takes two to
-six seconds, and a round of the whole table about ten minutes.
+six seconds, and a round of the whole table ten to fifteen minutes after the first.
 
 Queries of Nexmark share the sizes, since they share the events: each further size is generated,
 written and answered once more.
