@@ -3,12 +3,12 @@
 
 Real workers over the in-process store, stepped in turn in one process under a simulated clock, so
 that epochs do not depend on what else the machine does. Two workers ("8 workers" and "1,000 tasks":
-eight), exactly-once, 5,000 open trees per spout task; each line is microseconds of CPU (user and system time of the process, store
-included) per unit: a word of the word count (27 words, 6.4 a line), or a tuple that is a whole
-tree. Systems take turns in every round: trees in batches, each by itself as in Storm, and
-untracked. Counts are checked, and that nothing is left open. With `--commits` each line has the
-share of the workers' CPU in which commits were built and handed to that store, the CPU of an epoch
-of a worker (its steps with rows and its commit), and the words or tuples of one.
+eight), exactly-once, 5,000 open trees per spout task; each line is microseconds of CPU (user and
+system time of the process, store included) per unit: a word of the word count (27 words, 6.4 a
+line), or a tuple that is a whole tree. Systems take turns in every round: trees in batches, each by
+itself as in Storm, and untracked. Counts are checked, and that nothing is left open. With
+`--commits` each line has the share of the workers' CPU in which commits were built and handed to
+that store, and units and CPU (all of it) for each commit of a worker.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ SYSTEMS: dict[str, dict[str, Any]] = {
 }
 _HELD = 2_000
 _MANY_TASKS = 64
-# Of each of three components; ackers come on top. At 8 workers a task has 125 neighbours
+# Of each of three components, 125 tasks in a worker; ackers come on top
 _MOST_TASKS = 333
 _MOST_WORKERS = 8
 _WIDE = ("8 workers", "1,000 tasks")
@@ -306,7 +306,7 @@ def main() -> None:
         if each in shares:
             size = statistics.median(epochs[each])
             epoch_us = statistics.median(taken_us) * size
-            share = f", commits {statistics.median(shares[each]):.1%}, {size:.0f} and {epoch_us:.0f} us an epoch"
+            share = f", commits {statistics.median(shares[each]):.1%}, {size:.0f} units and {epoch_us:.0f} us a commit"
         print(
             f"{each[0]:16}{each[1]:16}{statistics.median(taken_us):8.3f} us ({min(taken_us):.3f} to {max(taken_us):.3f}){share}"
         )

@@ -56,7 +56,7 @@ def in_sql(env, case, folder):
                 f"CREATE TABLE IF NOT EXISTS {table} ({timed}) "
                 + _FILES.format(f"{folder}/{table}", "csv")
             )
-    # by Arrow batches: `collect` of PyFlink asks the JVM several times for each row, which took 80 of
+    # by Arrow batches: `collect` of PyFlink asks the JVM several times for each row, which took 78 of
     # the 85 s of q2. Retracted rows are taken away by the JVM
     found = env.sql_query(FLINK[case]).to_pandas()
     columns = [found[name].tolist() for name in found.columns]
