@@ -270,7 +270,7 @@ class _ByKey:
         columns = [batch.column(position) for position in self._positions]
         if len(columns) == 1 and not pa.types.is_nested(columns[0].type):
             encoded = columns[0].dictionary_encode(null_encoding="encode")
-            keys = encoded.dictionary.to_pylist()
+            keys = plain_values(encoded.dictionary)
             places = list(map(self._place_by_key.get, keys))
             if None in places:
                 places = [

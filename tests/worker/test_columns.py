@@ -5,7 +5,10 @@ equal results.
 from __future__ import annotations
 
 import random
+import struct
 from collections import Counter
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -24,6 +27,7 @@ from sparkstorm.api import (
     TopologyBuilder,
     Tuple,
 )
+from sparkstorm.api.columns import rows_of
 from sparkstorm.connectors import FileLines, find_files
 from sparkstorm.errors import MalformedFrameError
 from sparkstorm.executor import pieces
@@ -196,6 +200,91 @@ def test_a_row_of_a_batch_that_kills_its_worker_is_found_and_parked() -> None:
         assert [letter.values[0] for letter in cluster.dead_letters] == ["poison"]
 
 
+BERLIN = "Europe/Berlin"
+
+
+def priced(numbers: Any) -> Any:
+    """A batch of numbers with a price, a day and a time of each, some of them missing."""
+    prices = pc.multiply(numbers.cast(pa.decimal128(19, 0)), pa.scalar(Decimal("0.908")))
+    # Every half hour over the autumn's change of the clock, when one hour comes twice.
+    at = pa.array(
+        [datetime(2026, 10, 24, tzinfo=UTC) + timedelta(minutes=30 * n.as_py()) for n in numbers],
+        pa.timestamp("ms", "UTC"),
+    ).cast(pa.timestamp("ms", BERLIN))
+    days = at.cast(pa.date32())
+    rest = pc.if_else(pc.equal(pc.bit_wise_and(numbers, 7), 0), None, prices)
+    return pa.RecordBatch.from_arrays([numbers, prices, days, at, rest], list(PRICED))
+
+
+PRICED = ("number", "price", "day", "at", "rest")
+
+
+class PricedColumns(ColumnBolt):
+    outputs = PRICED
+
+    def execute_batch(self, batch: Any, source: Source, collector: BatchCollector) -> None:
+        collector.emit_batch(priced(batch.column(0)))
+
+
+class PricedRows(BasicBolt):
+    outputs = PRICED
+
+    def execute(self, tup: Tuple, collector: Any) -> None:
+        for values in rows_of(priced(pa.array([tup[0]]))):
+            collector.emit(values)
+
+
+class SeenRows(StatefulBolt):
+    def prepare(self, conf: Any, context: Any) -> None:
+        self.task = context.task_index
+
+    def execute(self, tup: Tuple, collector: Any) -> None:
+        self.state[tup[0]] = [self.task, *tup.values]
+
+
+class SeenColumns(ColumnBolt, StatefulBolt):
+    def prepare(self, conf: Any, context: Any) -> None:
+        self.task = context.task_index
+
+    def execute_batch(self, batch: Any, source: Source, collector: BatchCollector) -> None:
+        SIZES.value.append(batch.num_rows)
+        for values in rows_of(batch):
+            self.state[values[0]] = [self.task, *values]
+
+
+@pytest.mark.parametrize("key", ["price", "day", "at", "rest"])
+@pytest.mark.parametrize("workers", [1, 3])
+def test_decimals_days_and_times_stay_columns_and_reach_the_tasks_of_their_rows(
+    workers: int, key: str
+) -> None:
+    def run(price: Any, seen: Any) -> Any:
+        spout = FeederSpout(["number"])
+        builder = TopologyBuilder()
+        builder.set_spout("numbers", spout)
+        builder.set_bolt("priced", price, 2).shuffle_grouping("numbers")
+        builder.set_bolt("seen", seen, 3).fields_grouping("priced", key)
+        with LocalCluster() as cluster:
+            cluster.submit(builder.build(), {"topology.workers": workers})
+            for number in range(200):
+                spout.feed([number], message_id=number)
+            cluster.run_until_idle()
+            return cluster.state("seen")
+
+    SIZES.value[:] = []
+    expected = run(PricedRows(), SeenRows())
+    assert len(expected) == 200 and not SIZES.value
+    found = run(PricedColumns(), SeenColumns())
+    assert found == expected
+    for number, one in found.items():
+        other = expected[number]
+        assert [(type(value), str(value)) for value in one] == [
+            (type(value), str(value)) for value in other
+        ]
+        assert one[4].fold == other[4].fold
+    assert max(SIZES.value) > 3
+    assert run(PricedColumns(), SeenRows()) == expected
+
+
 def column_words() -> Topology:
     return topology(FeederSpout(["line"]), SplitColumns(), CountColumns(), 2)
 
@@ -242,6 +331,9 @@ COLUMNS = [
     pa.array([1, None, 3]), pa.array([1.5, 2.5, None]), pa.array(["a", "", "é"]), pa.array([b"x", None, b""]),
     pa.array([True, False, None]), pa.array([None, None, None]), pa.array(["a", "b", "a"]).dictionary_encode(),
     pa.array([1, 2, 3], pa.int8()), pa.array(["q", None, "r"], pa.large_string()),
+    pa.array([Decimal("1.50"), None, Decimal("-7.00")]), pa.array([date(1, 1, 2), None, date(9999, 12, 30)]),
+    pa.array([datetime(2, 1, 1, tzinfo=UTC), None, datetime(2026, 10, 25, 0, 30, 0, 1, UTC)], pa.timestamp("us", "+05:30")),
+    pa.array([None, None, None], pa.timestamp("us", BERLIN)),
 ]  # fmt: skip
 
 
@@ -265,6 +357,27 @@ def test_a_column_outside_the_closed_set_travels_as_rows() -> None:
     assert plain_batch(
         pa.RecordBatch.from_arrays([pa.array([2**63 - 1], pa.uint64())], ["x"]), ["x"]
     )[0].to_pylist() == [2**63 - 1]
+    for column in (
+        pa.array([datetime(2026, 1, 1)]),
+        pa.array([1], pa.timestamp("ns", "UTC")),
+        pa.array([1], pa.timestamp("us", "Mars/Base")),
+        pa.array([date(9999, 12, 31)]),
+        pa.array([2**62], pa.timestamp("us", "UTC")),
+        pa.array([2**62], pa.timestamp("s", "UTC")),
+        pa.array([Decimal("1.5")], pa.decimal256(40, 1)),
+        pa.array([Decimal("1E+3")], pa.decimal128(3, -3)),
+    ):
+        batch = pa.RecordBatch.from_arrays([column], ["x"])
+        assert plain_batch(batch, ["x"]) is None, column.type
+
+
+def test_times_of_other_units_travel_as_microseconds() -> None:
+    for unit in ("s", "ms", "ns"):
+        column = pa.array([1, None, -1], pa.int64()).cast(pa.timestamp("s", BERLIN))
+        column = column.cast(pa.timestamp(unit, BERLIN))
+        found = plain_batch(pa.RecordBatch.from_arrays([column], ["x"]), ["x"]).column(0)
+        assert found.type == pa.timestamp("us", BERLIN)
+        assert found.cast(pa.int64()).to_pylist() == [1_000_000, None, -1_000_000]
 
 
 @pytest.mark.parametrize("packed", [
@@ -272,11 +385,18 @@ def test_a_column_outside_the_closed_set_travels_as_rows() -> None:
     [["int64", [None]]], [["list", [None]]], [["string", [None, bytes(12), b""]]], [["string", [None, b"\xff" * 16, b"ab"]]],
     [["string", [None, bytes([0, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0]), b"ab"]]], [["string", ["a", "b", "c"]]],
     [["string", [None, bytes([0, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 2, 0, 0, 0]), b"\xff\xfe"]]], [["bool", [None, b""]]], [[1, []]],
+    [["decimal128(39, 0)", [None, bytes(48)]]], [["decimal128(3, 4)", [None, bytes(48)]]],
+    [["decimal128(3, 0)", [None, b"\x7f" * 48]]], [["decimal128(3, 0)", [None, bytes(47)]]],
+    [["date32[day]", [None, struct.pack("<3i", 0, 3_000_000, 0)]]], [["date32[day]", [bytes(12)]]],
+    [["timestamp[us]", [None, bytes(24)]]], [["timestamp[ms, tz=UTC]", [None, bytes(24)]]],
+    [["timestamp[us, tz=Mars/Base]", [None, bytes(24)]]],
+    [["timestamp[us, tz=UTC]", [None, struct.pack("<3q", 0, -(2**62), 0)]]], [["timestamp[us, tz=../../UTC]", [None, bytes(24)]]],
 ])  # fmt: skip
 def test_bytes_that_are_no_columns_are_refused(packed: Any) -> None:
     body = [1, 0, "s", [1], b"", 3, {"arrow": packed}, b"", b"", None]
     with pytest.raises(
-        MalformedFrameError, match=r"batch|column|buffer|Buffer|offset|UTF|[Ii]nvalid|data"
+        MalformedFrameError,
+        match=r"batch|column|buffer|Buffer|offset|UTF|[Ii]nvalid|data|fit in precision",
     ):
         frames.decode(Codec(), frames._framed(frames.ROWS, 0, Codec().pack(body)))
 
