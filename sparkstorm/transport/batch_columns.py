@@ -20,7 +20,7 @@ from sparkstorm.errors import CodecError, MalformedFrameError
 # Arrow's IPC format would carry every type. It is left out because a reader of it follows offsets
 # and dictionaries that the sender chose, and decompresses: a frame of hostile bytes could then take
 # memory without limit. These types have few buffers, which are checked in full; columns of other
-# types travel as rows and come out the same. Rows of decimals cost q1 of Nexmark 20 times as much.
+# types travel as rows and come out the same. As rows, decimals cost q1 of Nexmark ten times as much.
 _BUFFERS = {"null": 1, "bool": 2, "int64": 2, "double": 2, "string": 3, "binary": 3}
 """Number of buffers by type: columns of these types, decimals, dates and times with a zone travel
 as they are, all others as rows.
