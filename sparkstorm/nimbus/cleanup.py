@@ -222,10 +222,11 @@ class TopologyCleanup:
         The state store has lost the records of the former, and the end of the latter: both stay
         until a client kills them. False while the data cannot be looked at.
         """
-        # A topology that is being killed has a tombstone and a base for a moment, as it should.
+        # A topology that is being killed has a tombstone and a base for a moment, as it should. One
+        # that an open request names counts too: the next look would be an hour after its end.
         live = {
             each for each, base in reading.bases.items() if base.status != TopologyStatus.KILLED
-        } - named
+        }
         try:
             stores = self._hooks.all_stores()
             kept = Counter[str]()

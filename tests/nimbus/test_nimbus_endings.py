@@ -407,3 +407,16 @@ def test_a_topology_that_zookeeper_has_again_after_its_end_is_named_until_it_is_
     bench.service.kill("wc", 0, topology_id)
     bench.advance(60)
     assert bench.service.problems() == {} and bench.state.topology_ids() == []
+
+
+def test_a_revived_topology_is_named_too_while_a_request_for_it_is_open() -> None:
+    bench, kept = Bench(), Kept()
+    topology_id = bench.submit()
+    bench.begin_rebalance("wc", RebalanceOptions(2), 600)
+    (request, _), *_ = bench.state.open_requests()[0]
+    assert request.topology_id == topology_id
+    kept.gone = {topology_id}
+    bench.restart_nimbus()
+    bench.nimbus.hooks.retirement = kept
+    bench.advance(60)
+    assert f"sparkstorm kill {topology_id}" in bench.service.problems()[topology_id]
