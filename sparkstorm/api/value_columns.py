@@ -254,7 +254,8 @@ def zone_of(name: str) -> datetime.tzinfo:
         if name[0] in "+-":
             return datetime.datetime.strptime(name, "%z").tzinfo or datetime.UTC
         return ZoneInfo(name)
-    except (ValueError, ZoneInfoNotFoundError) as error:
+    # OSError: of a folder of zones, as "America"
+    except (ValueError, OSError, ZoneInfoNotFoundError) as error:
         raise CodecError(
             f"a column of times in the unknown zone {name!r:.60}; cast it to timestamp('us', 'UTC')"
         ) from error

@@ -26,10 +26,11 @@ from sparkstorm.api import (
     StatefulBolt,
     TopologyBuilder,
     Tuple,
+    value_columns,
 )
 from sparkstorm.api.columns import rows_of
 from sparkstorm.connectors import FileLines, find_files
-from sparkstorm.errors import MalformedFrameError
+from sparkstorm.errors import CodecError, MalformedFrameError
 from sparkstorm.executor import pieces
 from sparkstorm.executor.emitter import build_routes
 from sparkstorm.grouping.routes import Target
@@ -369,6 +370,16 @@ def test_a_column_outside_the_closed_set_travels_as_rows() -> None:
     ):
         batch = pa.RecordBatch.from_arrays([column], ["x"])
         assert plain_batch(batch, ["x"]) is None, column.type
+
+
+def test_a_zone_that_is_a_folder_is_an_unknown_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def folder(name: str) -> Any:
+        raise IsADirectoryError(name)
+
+    # as Python 3.11 does where the package tzdata is installed
+    monkeypatch.setattr(value_columns, "ZoneInfo", folder)
+    with pytest.raises(CodecError, match="unknown zone 'America'"):
+        value_columns.zone_of("America")
 
 
 def test_times_of_other_units_travel_as_microseconds() -> None:
