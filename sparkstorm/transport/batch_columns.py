@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from datetime import date
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any
 
 from sparkstorm.api.value_columns import zone_of
@@ -21,12 +21,13 @@ from sparkstorm.errors import CodecError, MalformedFrameError
 # and dictionaries that the sender chose, and decompresses: a frame of hostile bytes could then take
 # memory without limit. These types have few buffers, which are checked in full; columns of other
 # types travel as rows and come out the same. As rows, decimals cost q1 of Nexmark ten times as much.
-_BUFFERS = {"null": 1, "bool": 2, "int64": 2, "double": 2, "string": 3, "binary": 3}
-"""Number of buffers by type: columns of these types, decimals, dates and times with a zone travel
-as they are, all others as rows.
+_BUFFERS = {
+    "null": 1, "bool": 2, "int64": 2, "double": 2, "string": 3, "binary": 3, "date32[day]": 2,
+}  # fmt: skip
+"""Number of buffers by type: columns of these types, decimals and times with a zone travel as they
+are, all others as rows.
 """
 _BUFFERS_OF_OTHERS = 2
-_DATE = "date32[day]"
 _DECIMAL = re.compile(r"decimal128\(([1-9][0-9]?), ([0-9]{1,2})\)")
 _TIME = re.compile(r"timestamp\[us, tz=([A-Za-z][A-Za-z0-9_+/-]{0,63}|[+-][0-9]{2}:[0-9]{2})\]")
 _MOST_DIGITS = 38
@@ -36,25 +37,15 @@ _LAST_DAY = date(9999, 12, 30).toordinal() - date(1970, 1, 1).toordinal()
 _DAY_US = 86_400_000_000
 
 
-# Arrow is slow to import, and the workers of most topologies meet no batch.
-@cache
-def _plain_kinds() -> dict[str, Any]:
-    import pyarrow as pa
-
-    kinds = (pa.null(), pa.bool_(), pa.int64(), pa.float64(), pa.string(), pa.binary())
-    return dict(zip(_BUFFERS, kinds, strict=True))
-
-
 # A name comes from another process too: of a few hundred zones and decimals, not without an end.
 @lru_cache(maxsize=256)
 def _kind(name: str) -> Any:
     """Return the type of this name; None when columns of it travel as rows."""
+    # Arrow is slow to import, and the workers of most topologies meet no batch.
     import pyarrow as pa
 
     if name in _BUFFERS:
-        return _plain_kinds()[name]
-    if name == _DATE:
-        return pa.date32()
+        return pa.type_for_alias(name)
     if found := _DECIMAL.fullmatch(name):
         digits, scale = map(int, found.groups())
         return pa.decimal128(digits, scale) if scale <= digits <= _MOST_DIGITS else None

@@ -249,6 +249,8 @@ class SeenColumns(ColumnBolt, StatefulBolt):
 
     def execute_batch(self, batch: Any, source: Source, collector: BatchCollector) -> None:
         SIZES.value.append(batch.num_rows)
+        # as it was emitted: of rows it would have no more digits than their values
+        assert batch.schema.field("price").type == pa.decimal128(23, 3)
         for values in rows_of(batch):
             self.state[values[0]] = [self.task, *values]
 
