@@ -50,8 +50,9 @@ class RedisRetirement:
                 # Names alone: reading what lies there would be a load on the store for a check that
                 # is made once an hour.
                 names.update(filter(None, map(topology_of, names_of(link, "{"))))
-        # Initial state without a claim belongs to a submission that is under way.
-        claimed = self._with_key(names, "fence")
+        # Initial state without a claim belongs to a submission that is under way. Not by the fence:
+        # what a successor has inherited has none before its first claim.
+        claimed = self._with_key(names, "steps")
         ended = {*self._with_key(claimed, "ended")}
         return {each: names[each] for each in claimed if each not in ended}
 

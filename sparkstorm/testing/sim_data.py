@@ -162,13 +162,13 @@ class DataPlane:
             LocalReader(data.store).delete()
 
     def unended(self) -> dict[str, int]:
-        """Count the tasks of each topology that workers have claimed and that has not ended."""
-        found = {
-            each: sum(bool(keys.fence) for keys in data.store.task_keys.values())
-            for each, data in self._by_id.items()
-        }
+        """Count the tasks of each topology that workers have claimed and that has not ended; a
+        successor's data were claimed by the topology before it.
+        """
         return {
-            each: claimed for each, claimed in found.items() if claimed and each not in self._ended
+            each: len(data.store.task_keys)
+            for each, data in self._by_id.items()
+            if data.store.step and each not in self._ended
         }
 
     def ended(self, topology_ids: Collection[str]) -> set[str]:
