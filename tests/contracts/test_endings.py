@@ -100,14 +100,15 @@ def test_data_is_handed_on_once_and_a_deposed_leader_that_repeats_it_changes_not
 
 
 def test_data_that_were_handed_on_are_counted_before_their_first_claim(bench: Bench) -> None:
-    old, *_ = running(bench, "moved-1")
-    retirement = bench.retirement()
-    for heir in (f"{old}-2", f"{old}-3"):
+    first, *_ = running(bench, "moved-1")
+    second, third = (first.replace("moved-1", f"moved-{each}") for each in (2, 3))
+    for heir in (second, third):
         bench.of(heir)
-    retirement.hand_over(old, f"{old}-2")
-    assert retirement.unended()[f"{old}-2"] >= 1 and old not in retirement.unended()
-    retirement.hand_over(f"{old}-2", f"{old}-3")
-    assert retirement.unended()[f"{old}-3"] >= 1 and f"{old}-2" not in retirement.unended()
+    retirement = bench.retirement()
+    retirement.hand_over(first, second)
+    assert retirement.unended()[second] >= 1 and first not in retirement.unended()
+    retirement.hand_over(second, third)
+    assert retirement.unended()[third] >= 1 and second not in retirement.unended()
 
 
 def test_nothing_is_handed_on_by_a_topology_whose_data_was_deleted(bench: Bench) -> None:
