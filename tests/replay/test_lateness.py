@@ -196,7 +196,7 @@ def test_on_spark_the_same_rows_are_late_in_one_partition_and_in_four(
 @pytest.mark.system
 @pytest.mark.parametrize("kind", ["json", "parquet", "csv"])
 def test_on_spark_a_folder_of_files_is_read_in_the_order_of_their_names(
-    spark: SparkSession, kind: str, tmp_path: Any
+    spark: SparkSession, kind: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Spark reads the largest file first; a live FileLines reads them by name."""
     data, schema = history(7, 400), "key string, value int, ts bigint, arrival bigint"
@@ -217,6 +217,11 @@ def test_on_spark_a_folder_of_files_is_read_in_the_order_of_their_names(
     ordered = data[:60] + data[90:300] + data[60:90] + data[300:]
     if HAS_UNION_BY_PLACE:
         assert "Exchange" not in executed_plan(in_file_order(frame, 2)), "rows were shuffled"
+    with monkeypatch.context() as patch:
+        patch.setattr("sparkstorm.replay.history_order._MOST_SPLITS", 3)
+        shuffled = in_file_order(frame, 2)
+    assert "Exchange" in executed_plan(shuffled), "more parts than are put in order by name"
+    assert [tuple(row) for row in shuffled.collect()] == ordered
     for tasks in (1, 3):
         local = replay_locally(summed(Pass(), tasks=tasks), {"source": ordered}, partitions=1)
         for time in (None, TIMES["in place"]):
