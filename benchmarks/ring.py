@@ -42,7 +42,7 @@ def main() -> None:
             with server.client() as client:
                 trial = Trial(client)
                 for way in WAYS:
-                    trial.run(way, options.rounds // 4)  # warms
+                    trial.run(way, max(1, options.rounds // 4))  # warms
                 found: dict[str, list[tuple[float, ...]]] = {way: [] for way in WAYS}
                 for run in range(options.runs):
                     for way in WAYS[:: -1 if run % 2 else 1]:

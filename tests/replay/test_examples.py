@@ -144,7 +144,7 @@ def test_the_command_line_replays_a_history_with_the_live_job_file(
         *("--input", str(tmp_path / "files.csv"), "--output", str(tmp_path / "new")),
         *("--output-format", "json", "--against", str(tmp_path / "out")),
     ]
-    # In this process: one start of Spark by the command line shows what there is to show of it.
+    # In this process: a second start by spark-submit would show nothing new.
     assert main(again) == 4
     said = capsys.readouterr().out
     assert "rows that the other version has not, and lacks" in said and "  + {" in said
