@@ -24,7 +24,9 @@ from sparkstorm.executor.runner import BasicCollector, BasicRunner, Row
 from sparkstorm.executor.state import MemoryState
 from sparkstorm.executor.user_traceback import USER_ERRORS, raise_out_of_memory
 from sparkstorm.grouping.routes import Rows, place_of
+from sparkstorm.model.compiled import core
 from sparkstorm.model.failure import Failure
+from sparkstorm.model.topology import Grouping
 from sparkstorm.model.tuples import Roots, union_roots
 from sparkstorm.transport.batch_columns import plain_batch
 
@@ -33,9 +35,6 @@ MOST_ROWS = 1 << 16
 # Below it a bolt that takes rows too gets rows: making a batch costs more than so few calls. Not
 # measured.
 _FEW_ROWS = 32
-# Keys whose tasks are remembered, some 10 MB; beyond it they are hashed anew. Double costs memory
-# in each sender, half hashes twice as often where keys are many.
-_CACHED_KEYS = 1 << 17
 Divide = Callable[[Any], list[tuple[Rows, Any]]]
 """Batch to pieces, each with the list of rows that it goes to."""
 
@@ -219,7 +218,7 @@ def _divider(to: Subscription) -> Divide | None:
         case "fields" if len(lists) == 1:
             return lambda batch: [(lists[0], batch)]
         case "fields" | "key_range":
-            return _ByKey(to.positions, lists, place_of(to.grouping, len(lists)))
+            return _ByKey(to.positions, lists, to.grouping)
         case "load_aware_shuffle" if to.ring is not None:
             by_load = to.ring.turns
             return lambda batch: [(next(by_load), batch)]
@@ -239,13 +238,11 @@ class _ByKey:
     task keep their order.
     """
 
-    def __init__(
-        self, positions: Sequence[int], lists: Sequence[Rows], place_of_key: Callable[[Any], int]
-    ) -> None:
+    def __init__(self, positions: Sequence[int], lists: Sequence[Rows], grouping: Grouping) -> None:
         self._positions = positions
         self._lists = lists
-        self._place_of_key = place_of_key
-        self._place_by_key: dict[Any, int] = {}
+        self._is_hashed = grouping.kind == "fields" and core is not None
+        self._place = place_of(grouping, len(lists))
         # short numbers are sorted in one pass
         self._kind = np.int16 if len(lists) < 1 << 15 else np.int32
 
@@ -270,27 +267,14 @@ class _ByKey:
         columns = [batch.column(position) for position in self._positions]
         if len(columns) == 1 and not pa.types.is_nested(columns[0].type):
             encoded = columns[0].dictionary_encode(null_encoding="encode")
-            keys = plain_values(encoded.dictionary)
-            places = list(map(self._place_by_key.get, keys))
-            if None in places:
-                places = [
-                    self._place(key) if place is None else place
-                    for key, place in zip(keys, places, strict=True)
-                ]
-            found: np.ndarray[Any, Any] = np.array(places, self._kind)[encoded.indices.to_numpy()]
+            places = self._places_of(plain_values(encoded.dictionary))
+            found: np.ndarray[Any, Any] = places[encoded.indices.to_numpy()]
             return found
         keys = rows_of(batch.select(list(self._positions)))
-        return np.array(
-            [self._place(key if len(columns) > 1 else key[0]) for key in keys], self._kind
-        )
+        return self._places_of(keys if len(columns) > 1 else [key for (key,) in keys])
 
-    def _place(self, key: Any) -> int:
-        try:
-            place = self._place_by_key.get(key)
-        except TypeError:  # a list or mapping cannot be remembered
-            return self._place_of_key(key)
-        if place is None:
-            if len(self._place_by_key) >= _CACHED_KEYS:
-                self._place_by_key.clear()
-            place = self._place_by_key[key] = self._place_of_key(key)
-        return place
+    def _places_of(self, keys: list[Any]) -> np.ndarray[Any, Any]:
+        if self._is_hashed:
+            packed = core.places(keys, len(self._lists))
+            return np.frombuffer(packed, np.int32).astype(self._kind)
+        return np.fromiter(map(self._place, keys), self._kind, len(keys))

@@ -23,6 +23,7 @@ from sparkstorm.grouping.routes import (
     PickOne,
     Rows,
     Target,
+    always,
     is_single,
     pick_many,
     pick_one,
@@ -39,7 +40,7 @@ MAX_ROWS_PER_TUPLE = 1_000_000
 # Rows that are weighed to estimate all: the budget of an epoch is a rough one. Half of it errs more
 # where few rows are large, double costs each turn twice as much.
 _SAMPLE = 16
-_MOST_PICKS = 8  # MOST_PICKS of the compiled core
+_MOST_PICKS = 64  # MOST_PICKS of the compiled core
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +113,9 @@ class Route:
         elif is_single(grouping):
             picker = pick_one(grouping, positions, targets, seed, ring)
             self.singles.append(picker if output is None else output.one(picker))
+        elif grouping.kind == "all" and output is None and len(targets) <= _MOST_PICKS:
+            # A picker for each task: the core takes no picker of several.
+            self.singles += [always(target.rows) for target in targets]
         else:
             several = pick_many(grouping, task, targets)
             self.multis.append(several if output is None else output.many(several))
@@ -376,29 +380,51 @@ def _size(value: Any) -> int:
 
 
 def fast_emit(emitter: Emitter) -> Callable[..., None]:
-    """Return `emitter.emit`, with the usual case in the compiled core: subscribers of the default
-    stream that get one row each.
+    """Return `emitter.emit`, with the usual case in the compiled core: streams whose pickers choose
+    one task each.
 
     The core calls `emitter.emit` for every other case, so that checks and errors exist once.
     """
-    route = emitter.routes.get(DEFAULT_STREAM)
-    if core is None or route is None or route.is_direct or emitter.is_strict:
+    if core is None or emitter.is_strict:
         return emitter.emit
-    if route.multis or not 1 <= len(route.singles) <= _MOST_PICKS:
-        return emitter.emit
-    made: Callable[..., None] = core.Emit(
+    others: dict[str, Any] = {}
+    for stream, route in emitter.routes.items():
+        if stream not in (DEFAULT_STREAM, BAD_STREAM) and _is_usual(route):
+            others[stream] = _core_emit(emitter, stream, route, {})
+    made: Callable[..., None] = _core_emit(
+        emitter, DEFAULT_STREAM, emitter.routes.get(DEFAULT_STREAM), others
+    )
+    return made
+
+
+def _is_usual(route: Route | None) -> bool:
+    return (
+        route is not None
+        and not (route.is_direct or route.multis)
+        and len(route.singles) <= _MOST_PICKS
+    )
+
+
+def _core_emit(emitter: Emitter, stream: str, route: Route | None, others: dict[str, Any]) -> Any:
+    """Return the core's emission to a stream; to one that is not usual it leaves everything to
+    `emitter.emit`.
+    """
+    assert core is not None
+    is_usual = route is not None and _is_usual(route)
+    return core.Emit(
         emitter,
         emitter.roots_slot,
         emitter.log,
         emitter.spreads,
-        tuple(route.singles),
-        route.source,
-        route.width,
-        DEFAULT_STREAM,
+        emitter.unread,
+        tuple(route.singles) if route is not None and is_usual else (),
+        route.source if route is not None else None,
+        route.width if route is not None and is_usual else -1,
+        stream,
         emitter.emit,
-        route.rest,
+        route.rest if route is not None else None,
+        others,
     )
-    return made
 
 
 def build_routes(

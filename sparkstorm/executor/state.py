@@ -384,7 +384,9 @@ class MemoryState:
 
 
 if core is not None:
-    MemoryState.add = core.Add(MemoryState, MemoryState.add, MISSING)  # type: ignore[method-assign]
+    for _kind, _name in enumerate(("add", "get", "put")):
+        _plain = getattr(MemoryState, _name)
+        setattr(MemoryState, _name, core.StateMethod(_kind, MemoryState, _plain, MISSING))
 
 
 class Noting(MemoryState):

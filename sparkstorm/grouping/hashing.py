@@ -7,11 +7,13 @@ from __future__ import annotations
 import math
 import struct
 import zlib
+from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
+from sparkstorm.model.compiled import core
 from sparkstorm.model.values import value_types
 from sparkstorm.model.values.value_types import RegisteredValue
 
@@ -21,9 +23,9 @@ _GOLDEN = 0x9E3779B97F4A7C15
 _CRC_OF_TEXT = zlib.crc32(b"s")
 
 
-def stable_hash(value: Any) -> int:
-    """Return a 32-bit hash of a value; numbers that compare equal (1, 1.0, True) hash alike, as in
-    a dict.
+def _stable_hash(value: Any) -> int:
+    """Return a 32-bit hash of a value; twin of the core's `stable_hash`, which leaves unusual values
+    to it.
     """
     if type(value) is str:  # as below but without a copy: this is the usual type of a key
         crc = zlib.crc32(value.encode("utf-8", "surrogatepass"), _CRC_OF_TEXT)
@@ -32,6 +34,14 @@ def stable_hash(value: Any) -> int:
     else:
         crc = zlib.crc32(canonical_bytes(value))
     return ((crc * _GOLDEN) & _MASK) >> 32
+
+
+if core is not None:
+    core.set_hashing(_stable_hash)
+stable_hash: Callable[[Any], int] = _stable_hash if core is None else core.stable_hash
+"""Returns a 32-bit hash of a value; numbers that compare equal (1, 1.0, True) hash alike, as in a
+dict.
+"""
 
 
 def canonical_bytes(value: Any) -> bytes:

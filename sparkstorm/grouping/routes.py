@@ -32,7 +32,9 @@ _MISSES_PER_KEY = 64
 # its rows: with 16 rows for each of 32 tasks that was a sixth of a word's CPU. Runs of 32 make twice
 # as many turns (1.09 of the CPU); with 128 few tasks get the rows of a spout's turn of 512 (1.05).
 LOCAL_RUN = 64
-_ONE, _IN_TURN, _BY_KEY, _IN_RUNS = range(4)  # kinds of the compiled core's pickers
+_ONE, _IN_TURN, _BY_KEY, _IN_RUNS, _BY_HASH, _BY_TWO = range(
+    6
+)  # kinds of the compiled core's pickers
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +97,17 @@ def pick_one(
         return _by_turns(ring.turns)
     match grouping.kind:
         case "global":
-            return _always(rows[0])
+            return always(rows[0])
         case "fields" if len(rows) == 1:
-            return _always(rows[0])
-        case "fields" | "key_range":
+            return always(rows[0])
+        case "fields":
+            by_key = _by_key(positions, rows, place_of(grouping, len(rows)))
+            return (
+                by_key
+                if core is None
+                else core.Pick(_BY_HASH, 0, tuple(rows), by_key, tuple(positions))
+            )
+        case "key_range":
             return _by_key(positions, rows, place_of(grouping, len(rows)))
         case "partial_key":
             return _by_least_used(positions, rows)
@@ -123,7 +132,8 @@ def pick_many(grouping: Grouping, task: int, targets: Sequence[Target]) -> PickM
     return lambda values: _all_chosen(rows_by_task, grouping.custom.choose_tasks(task, values))
 
 
-def _always(rows: Rows) -> PickOne:
+def always(rows: Rows) -> PickOne:
+    """Return the picker of one list for all values."""
     if core is not None:
         return core.Pick(_ONE, 0, rows, None)  # type: ignore[no-any-return]
     return lambda values: rows
@@ -142,7 +152,7 @@ def _in_runs(rows: Sequence[Rows], seed: int, most: int) -> PickOne:
     than the others.
     """
     if len(rows) == 1:
-        return _always(rows[0])
+        return always(rows[0])
     count = len(rows)
     at = (seed - 1) % count
     if core is not None:
@@ -209,18 +219,21 @@ def _by_key(positions: Sequence[int], rows: Sequence[Rows], place: Callable[[Any
 def _by_least_used(positions: Sequence[int], rows: Sequence[Rows]) -> PickOne:
     used = [0] * len(rows)
 
-    def candidates(key: Any) -> tuple[int, int]:
+    def candidates(values: tuple[Any, ...]) -> tuple[int, int]:
+        key = [values[p] for p in positions]
         first = stable_hash(key) % len(rows)
         second = stable_hash([key, "second"]) % len(rows)
         return first, second if second != first else (first + 1) % len(rows)
 
     def pick(values: tuple[Any, ...]) -> Rows:
-        first, second = candidates([values[p] for p in positions])
+        first, second = candidates(values)
         chosen = first if used[first] <= used[second] else second
         used[chosen] += 1
         return rows[chosen]
 
-    return pick
+    return (
+        pick if core is None else core.Pick(_BY_TWO, 0, tuple(rows), candidates, tuple(positions))
+    )
 
 
 def _all_chosen(rows_by_task: dict[int, Rows], tasks: Any) -> list[Rows]:

@@ -5,9 +5,10 @@
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <stdint.h>
 #include <structmember.h>
 
-#define CORE_VERSION 22 /* VERSION of compiled.py */
+#define CORE_VERSION 23 /* VERSION of compiled.py */
 #if PY_VERSION_HEX >= 0x030D0000 /* they have left the public headers */
 #define _PyDict_GetItem_KnownHash(dict, key, hash) PyDict_GetItemWithError(dict, key)
 #define _PyDict_SetItem_KnownHash(dict, key, value, hash) PyDict_SetItem(dict, key, value)
@@ -74,17 +75,24 @@ cut_list(PyObject *list, Py_ssize_t at)
 
 /* ---- Pick: the picker of a grouping that chooses one task; twins in grouping/routes.py ---- */
 
-enum { ONE, IN_TURN, BY_KEY, IN_RUNS };
+enum { ONE, IN_TURN, BY_KEY, IN_RUNS, BY_HASH, BY_TWO };
+
+extern int hash_of_value(PyObject *value, uint32_t *hash); /* _hash.c */
+extern int hash_of_positions(PyObject *values, const Py_ssize_t *positions, Py_ssize_t count, uint32_t *hash);
+extern int hashes_of_positions(PyObject *values, const Py_ssize_t *positions, Py_ssize_t count, uint32_t *first, uint32_t *second);
+extern void hash_fill_table(void);
 
 typedef struct {
     PyObject_HEAD
     vectorcallfunc call;
     int kind;
     Py_ssize_t position; /* BY_KEY: of the key among the values; IN_RUNS: of the rows that were chosen last */
-    Py_ssize_t most;     /* IN_RUNS: rows that each list gets before one gets more */
-    Py_ssize_t *left;    /* IN_RUNS: how many of these each has still to get */
-    PyObject *source;    /* ONE: the rows; IN_TURN: an endless iterator of rows; BY_KEY: rows by key; IN_RUNS: a tuple of rows */
-    PyObject *choose;    /* BY_KEY: for keys that are not there */
+    Py_ssize_t most;     /* IN_RUNS: rows that each list gets before one gets more; BY_HASH, BY_TWO: fields of the key */
+    Py_ssize_t *numbers; /* IN_RUNS: how many of these each has still to get; BY_HASH, BY_TWO: positions of the key's fields, `most` of
+                            them, and BY_TWO how many rows each list has got */
+    PyObject *source;    /* ONE: the rows; IN_TURN: an endless iterator of rows; BY_KEY: rows by key; others: a tuple of rows */
+    PyObject *choose;    /* BY_KEY: for keys that are not there; BY_HASH, BY_TWO: rows, or two places, of values whose hash is left to
+                            the twin */
 } Pick;
 
 static PyTypeObject PickType;
@@ -94,20 +102,66 @@ static void
 next_run(Pick *self)
 {
     Py_ssize_t count = PyTuple_GET_SIZE(self->source), step = 1;
-    while (step < count && self->left[(self->position + step) % count] == 0)
+    while (step < count && self->numbers[(self->position + step) % count] == 0)
         step++;
-    if (step == count && self->left[self->position] == 0) { /* all have got theirs */
+    if (step == count && self->numbers[self->position] == 0) { /* all have got theirs */
         for (Py_ssize_t at = 0; at < count; at++)
-            self->left[at] = self->most;
+            self->numbers[at] = self->most;
         step = 1;
     }
     self->position = (self->position + step) % count;
+}
+
+/* Whether values have all fields of a key; else an error is set. */
+static int
+has_key(Pick *self, PyObject *values)
+{
+    if (!PyTuple_Check(values)) {
+        PyErr_SetString(PyExc_TypeError, "a picker takes the values");
+        return 0;
+    }
+    for (Py_ssize_t n = 0; n < self->most; n++)
+        if (self->numbers[n] >= PyTuple_GET_SIZE(values)) {
+            PyErr_SetString(PyExc_IndexError, "tuple index out of range");
+            return 0;
+        }
+    return 1;
+}
+
+/* Of the two lists of a key, the one that has got fewer rows from here. */
+static PyObject *
+pick_less_used(Pick *self, PyObject *values)
+{
+    Py_ssize_t count = PyTuple_GET_SIZE(self->source), first, second, *used = self->numbers + self->most;
+    uint32_t one_hash, other_hash;
+    if (hashes_of_positions(values, self->numbers, self->most, &one_hash, &other_hash)) {
+        first = one_hash % count;
+        second = other_hash % count;
+        second = second != first ? second : (first + 1) % count;
+    } else {
+        PyObject *places = PyObject_CallOneArg(self->choose, values);
+        int failed = places == NULL;
+        if (!failed && (failed = !PyTuple_Check(places)))
+            PyErr_SetString(PyExc_TypeError, "no two places of lists");
+        failed = failed || !PyArg_ParseTuple(places, "nn", &first, &second);
+        Py_XDECREF(places);
+        if (failed)
+            return NULL;
+        if (first < 0 || first >= count || second < 0 || second >= count) {
+            PyErr_SetString(PyExc_IndexError, "no place of a list");
+            return NULL;
+        }
+    }
+    first = used[first] <= used[second] ? first : second;
+    used[first]++;
+    return Py_NewRef(PyTuple_GET_ITEM(self->source, first));
 }
 
 static PyObject *
 pick_rows(Pick *self, PyObject *values)
 {
     PyObject *key, *found;
+    uint32_t hash;
     switch (self->kind) {
     case ONE:
         Py_INCREF(self->source);
@@ -118,10 +172,19 @@ pick_rows(Pick *self, PyObject *values)
             PyErr_SetNone(PyExc_StopIteration);
         return found;
     case IN_RUNS:
-        if (PyList_GET_SIZE(PyTuple_GET_ITEM(self->source, self->position)) == 0 || self->left[self->position] == 0)
+        if (PyList_GET_SIZE(PyTuple_GET_ITEM(self->source, self->position)) == 0 || self->numbers[self->position] == 0)
             next_run(self);
-        self->left[self->position]--;
+        self->numbers[self->position]--;
         return Py_NewRef(PyTuple_GET_ITEM(self->source, self->position));
+    case BY_HASH:
+        if (!has_key(self, values))
+            return NULL;
+        if (self->most == 1 ? hash_of_value(PyTuple_GET_ITEM(values, self->numbers[0]), &hash)
+                            : hash_of_positions(values, self->numbers, self->most, &hash))
+            return Py_NewRef(PyTuple_GET_ITEM(self->source, hash % PyTuple_GET_SIZE(self->source)));
+        return PyObject_CallOneArg(self->choose, values);
+    case BY_TWO:
+        return has_key(self, values) ? pick_less_used(self, values) : NULL;
     default:
         key = PyTuple_GetItem(values, self->position);
         if (key == NULL)
@@ -159,37 +222,57 @@ are_lists(PyObject *source)
     return found;
 }
 
+/* Numbers of a kind of picker: what each list has still to get, or the positions of a key; NULL with an error. */
+static Py_ssize_t *
+pick_numbers(int kind, PyObject *source, PyObject *positions, Py_ssize_t most)
+{
+    Py_ssize_t count = kind == IN_RUNS ? PyTuple_GET_SIZE(source) : most;
+    Py_ssize_t *numbers = PyMem_Calloc(count + (kind == BY_TWO ? PyTuple_GET_SIZE(source) : 0), sizeof(Py_ssize_t));
+    if (numbers == NULL)
+        PyErr_NoMemory();
+    for (Py_ssize_t at = 0; numbers != NULL && at < count; at++) {
+        numbers[at] = kind == IN_RUNS ? most : PyLong_AsSsize_t(PyTuple_GET_ITEM(positions, at));
+        if (numbers[at] >= 0)
+            continue;
+        if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_TypeError, "no position of a field");
+        PyMem_Free(numbers);
+        numbers = NULL;
+    }
+    return numbers;
+}
+
 static PyObject *
 pick_new(PyTypeObject *type, PyObject *args, PyObject *names)
 {
     int kind;
     Py_ssize_t position, most = 0;
-    PyObject *source, *choose;
-    if (!PyArg_ParseTuple(args, "inOO", &kind, &position, &source, &choose))
+    PyObject *source, *choose, *positions = NULL;
+    if (!PyArg_ParseTuple(args, "inOO|O!", &kind, &position, &source, &choose, &PyTuple_Type, &positions))
         return NULL;
     if (kind == IN_RUNS && (most = PyLong_AsSsize_t(choose)) == -1 && PyErr_Occurred())
         return NULL;
-    if (kind < ONE || kind > IN_RUNS || (kind == IN_TURN && !PyIter_Check(source)) || (kind == BY_KEY && !PyDict_CheckExact(source)) ||
-        (kind == IN_RUNS && (!are_lists(source) || most < 1 || position < 0 || position >= PyTuple_GET_SIZE(source)))) {
+    if (kind == BY_HASH || kind == BY_TWO)
+        most = positions == NULL ? 0 : PyTuple_GET_SIZE(positions);
+    if (kind < ONE || kind > BY_TWO || (kind == IN_TURN && !PyIter_Check(source)) || (kind == BY_KEY && !PyDict_CheckExact(source)) ||
+        (kind >= IN_RUNS &&
+         (!are_lists(source) || most < 1 || position < 0 || position >= PyTuple_GET_SIZE(source)))) {
         PyErr_SetString(PyExc_TypeError, "no source of rows of that kind");
         return NULL;
     }
-    Pick *self = (Pick *)type->tp_alloc(type, 0);
-    if (self == NULL)
+    Py_ssize_t *numbers = NULL;
+    if (kind >= IN_RUNS && (numbers = pick_numbers(kind, source, positions, most)) == NULL)
         return NULL;
+    Pick *self = (Pick *)type->tp_alloc(type, 0);
+    if (self == NULL) {
+        PyMem_Free(numbers);
+        return NULL;
+    }
     self->call = pick_call;
     self->kind = kind;
     self->position = position;
     self->most = most;
-    if (kind == IN_RUNS) {
-        self->left = PyMem_New(Py_ssize_t, PyTuple_GET_SIZE(source));
-        if (self->left == NULL) {
-            Py_DECREF(self);
-            return PyErr_NoMemory();
-        }
-        for (Py_ssize_t at = 0; at < PyTuple_GET_SIZE(source); at++)
-            self->left[at] = most;
-    }
+    self->numbers = numbers;
     self->source = Py_NewRef(source);
     self->choose = Py_NewRef(choose);
     return (PyObject *)self;
@@ -216,7 +299,7 @@ pick_dealloc(Pick *self)
 {
     PyObject_GC_UnTrack(self);
     pick_clear(self);
-    PyMem_Free(self->left);
+    PyMem_Free(self->numbers);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
@@ -383,9 +466,9 @@ static PyTypeObject TimedPickType = {
     .tp_call = PyVectorcall_Call,
 };
 
-/* ---- Emit: values for subscribers of the default stream that get one row each; twin: Emitter.emit ---- */
+/* ---- Emit: values for the subscribers of a stream, whose tasks pickers choose one by one; twin: Emitter.emit ---- */
 
-#define MOST_PICKS 8 /* of emitter.py */
+#define MOST_PICKS 64 /* of emitter.py */
 
 extern PyObject *normal_of(PyObject *value, PyObject *rest, long depth); /* _values.c */
 
@@ -394,14 +477,17 @@ typedef struct {
     vectorcallfunc call;
     PyObject *emitter;
     Py_ssize_t roots; /* where the emitter has them */
-    PyObject *log, *spreads;
-    PyObject *picks; /* a tuple */
+    PyObject *log, *spreads, *unread;
+    PyObject *picks; /* a tuple; empty: the stream has no subscriber */
     PyObject *source;
-    Py_ssize_t width;
+    Py_ssize_t width; /* -1: every emission to the stream is left to the plain way */
     PyObject *stream;
     PyObject *plain;
-    PyObject *rest; /* decides about values that are neither scalars nor plain containers */
+    PyObject *rest;   /* decides about values that are neither scalars nor plain containers */
+    PyObject *others; /* an Emit by name of other streams */
 } Emit;
+
+static PyTypeObject EmitType;
 
 static inline int
 is_scalar(PyObject *value)
@@ -426,12 +512,14 @@ normal_values(PyObject *values, PyObject *rest)
     return normal;
 }
 
-/* Append a row to each list and each list to the log; all of it or, with an error, nothing. */
+/* Append a row to each list and each list to the log, a row without subscribers to `unread`; all of it or, with an error, nothing. */
 static int
 put_rows(Emit *self, PyObject **chosen, Py_ssize_t count, PyObject *row)
 {
-    Py_ssize_t mark = PyList_GET_SIZE(self->log), put = 0;
+    Py_ssize_t mark = PyList_GET_SIZE(self->log), put = 0, sent = count;
     int failed = 0;
+    if (count == 0)
+        chosen[count++] = self->unread;
     for (; put < count; put++) {
         if ((failed = PyList_Append(self->log, chosen[put]) < 0))
             break;
@@ -440,8 +528,8 @@ put_rows(Emit *self, PyObject **chosen, Py_ssize_t count, PyObject *row)
             break;
         }
     }
-    if (!failed && count > 1) { /* as Emitter.emit says it: one row emitted, so many sent */
-        PyObject *note = Py_BuildValue("nnii", mark, 1 - count, 0, 0);
+    if (!failed && sent != 1) { /* as Emitter.emit says it: one row emitted, so many sent */
+        PyObject *note = Py_BuildValue("nnii", mark, 1 - count, sent == 0 ? -1 : 0, 0);
         failed = note == NULL || PyList_Append(self->spreads, note) < 0;
         Py_XDECREF(note);
     }
@@ -457,20 +545,31 @@ put_rows(Emit *self, PyObject **chosen, Py_ssize_t count, PyObject *row)
     return -1;
 }
 
+/* Whose stream a call is for; NULL, without an error: the plain way knows. */
+static Emit *
+emit_of(Emit *self, PyObject *const *args, Py_ssize_t count, PyObject *names)
+{
+    Py_ssize_t named = names == NULL ? 0 : PyTuple_GET_SIZE(names);
+    if (count < 1 || count + named > 2 ||
+        (named == 1 && PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(names, 0), "stream") != 0))
+        return NULL;
+    if (count + named == 1 || args[1] == self->stream)
+        return self;
+    PyObject *found = PyUnicode_CheckExact(args[1]) ? PyDict_GetItemWithError(self->others, args[1]) : NULL;
+    if (found == NULL)
+        PyErr_Clear();
+    return found != NULL && Py_TYPE(found) == &EmitType ? (Emit *)found : NULL;
+}
+
 static PyObject *
 emit_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *names)
 {
-    Emit *self = (Emit *)callable;
-    Py_ssize_t count = PyVectorcall_NARGS(nargsf), several = PyTuple_GET_SIZE(self->picks), picked = 0;
-    PyObject *values, *row = NULL, *chosen[MOST_PICKS];
-    if (names != NULL || count < 1 || count > 2 || (count == 2 && args[1] != self->stream))
-        return PyObject_Vectorcall(self->plain, args, count, names);
-    if (PyTuple_CheckExact(args[0]))
-        values = Py_NewRef(args[0]);
-    else if (PyList_CheckExact(args[0]))
-        values = PyList_AsTuple(args[0]);
-    else
-        return PyObject_Vectorcall(self->plain, args, count, NULL);
+    Emit *self = emit_of((Emit *)callable, args, PyVectorcall_NARGS(nargsf), names);
+    if (self == NULL || !(PyTuple_CheckExact(args[0]) || PyList_CheckExact(args[0])))
+        return PyObject_Vectorcall(((Emit *)callable)->plain, args, PyVectorcall_NARGS(nargsf), names);
+    Py_ssize_t several = PyTuple_GET_SIZE(self->picks), picked = 0;
+    PyObject *row = NULL, *chosen[MOST_PICKS];
+    PyObject *values = PyTuple_CheckExact(args[0]) ? Py_NewRef(args[0]) : PyList_AsTuple(args[0]);
     if (values == NULL)
         return NULL;
     int is_usual = PyTuple_GET_SIZE(values) == self->width && SLOT(self->emitter, self->roots) != NULL, is_flat = 1;
@@ -487,7 +586,7 @@ emit_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *na
     }
     if (!is_usual) {
         Py_XDECREF(values);
-        return PyObject_Vectorcall(self->plain, args, count, NULL);
+        return PyObject_Vectorcall(self->plain, args, PyVectorcall_NARGS(nargsf), names);
     }
     for (; picked < several; picked++)
         if ((chosen[picked] = picked_rows(PyTuple_GET_ITEM(self->picks, picked), values)) == NULL)
@@ -515,14 +614,14 @@ emit_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *na
 static PyObject *
 emit_new(PyTypeObject *type, PyObject *args, PyObject *names)
 {
-    PyObject *emitter, *log, *spreads, *picks, *source, *stream, *plain, *rest;
+    PyObject *emitter, *log, *spreads, *unread, *picks, *source, *stream, *plain, *rest, *others;
     const char *slot;
     Py_ssize_t width;
-    if (!PyArg_ParseTuple(args, "OsO!O!O!OnUOO", &emitter, &slot, &PyList_Type, &log, &PyList_Type, &spreads, &PyTuple_Type, &picks,
-                          &source, &width, &stream, &plain, &rest))
+    if (!PyArg_ParseTuple(args, "OsO!O!O!O!OnUOOO!", &emitter, &slot, &PyList_Type, &log, &PyList_Type, &spreads, &PyList_Type, &unread,
+                          &PyTuple_Type, &picks, &source, &width, &stream, &plain, &rest, &PyDict_Type, &others))
         return NULL;
-    if (PyTuple_GET_SIZE(picks) < 1 || PyTuple_GET_SIZE(picks) > MOST_PICKS) {
-        PyErr_SetString(PyExc_ValueError, "pickers are 1 to 8");
+    if (PyTuple_GET_SIZE(picks) > MOST_PICKS) {
+        PyErr_SetString(PyExc_ValueError, "more than 64 pickers");
         return NULL;
     }
     Py_ssize_t roots = slot_of((PyObject *)Py_TYPE(emitter), slot);
@@ -536,6 +635,8 @@ emit_new(PyTypeObject *type, PyObject *args, PyObject *names)
     self->roots = roots;
     self->log = Py_NewRef(log);
     self->spreads = Py_NewRef(spreads);
+    self->unread = Py_NewRef(unread);
+    self->others = Py_NewRef(others);
     self->picks = Py_NewRef(picks);
     self->source = Py_NewRef(source);
     self->width = width;
@@ -552,6 +653,8 @@ emit_traverse(Emit *self, visitproc visit, void *arg)
     Py_VISIT(self->emitter);
     Py_VISIT(self->log);
     Py_VISIT(self->spreads);
+    Py_VISIT(self->unread);
+    Py_VISIT(self->others);
     Py_VISIT(self->picks);
     Py_VISIT(self->source);
     Py_VISIT(self->plain);
@@ -565,6 +668,8 @@ emit_clear(Emit *self)
     Py_CLEAR(self->emitter);
     Py_CLEAR(self->log);
     Py_CLEAR(self->spreads);
+    Py_CLEAR(self->unread);
+    Py_CLEAR(self->others);
     Py_CLEAR(self->picks);
     Py_CLEAR(self->source);
     Py_CLEAR(self->stream);
@@ -584,8 +689,8 @@ emit_dealloc(Emit *self)
 static PyTypeObject EmitType = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "sparkstorm.model._core.Emit",
-    .tp_doc = "Emit(emitter, slot of its roots, log, spreads, pickers, source, width, stream, plain, rest): emit of a stream whose "
-              "subscribers get one row each.",
+    .tp_doc = "Emit(emitter, slot of its roots, log, spreads, unread, pickers, source, width, stream, plain, rest, others): emit of a "
+              "stream whose pickers choose one task each, and of the other streams by name.",
     .tp_basicsize = sizeof(Emit),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
     .tp_new = emit_new,
@@ -610,16 +715,44 @@ typedef struct {
     PyObject *plain;
 } SpoutEmit;
 
+/* Find the second argument of an emit, by place or name, and its stream, which may be missing; 0: any other call. */
+static int
+read_emission(PyObject *const *args, Py_ssize_t count, PyObject *names, const char *name, PyObject **second, PyObject **stream)
+{
+    Py_ssize_t named = names == NULL ? 0 : PyTuple_GET_SIZE(names);
+    *second = count > 1 ? args[1] : NULL;
+    *stream = count > 2 ? args[2] : NULL;
+    if (count < 1 || count > 3)
+        return 0;
+    for (Py_ssize_t n = 0; n < named; n++) {
+        PyObject *key = PyTuple_GET_ITEM(names, n);
+        PyObject **place = PyUnicode_CompareWithASCIIString(key, name) == 0       ? second
+                           : PyUnicode_CompareWithASCIIString(key, "stream") == 0 ? stream
+                                                                                  : NULL;
+        if (place == NULL || *place != NULL)
+            return 0;
+        *place = args[count + n];
+    }
+    return *second != NULL;
+}
+
+/* Call emit(values) or emit(values, stream). */
+static inline PyObject *
+emit_values(PyObject *emit, PyObject *values, PyObject *stream)
+{
+    PyObject *call[3] = {NULL, values, stream};
+    return PyObject_Vectorcall(emit, call + 1, (stream == NULL ? 1 : 2) | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
+}
+
 static PyObject *
 spout_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *names)
 {
     SpoutEmit *self = (SpoutEmit *)callable;
     Py_ssize_t count = PyVectorcall_NARGS(nargsf);
     long long id, root, start, size;
-    int is_usual = names == NULL ? count == 2
-                                 : count == 1 && PyTuple_GET_SIZE(names) == 1 &&
-                                       PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(names, 0), "message_id") == 0;
-    if (!is_usual || !read_number(args[1], &id) || !read_number(SLOT(self->trees, self->start), &start) || start < 0 ||
+    PyObject *message_id, *stream;
+    int is_usual = read_emission(args, count, names, "message_id", &message_id, &stream);
+    if (!is_usual || !read_number(message_id, &id) || !read_number(SLOT(self->trees, self->start), &start) || start < 0 ||
         start > PyList_GET_SIZE(self->ids) || !read_number(SLOT(self->trees, self->size), &size) ||
         PyList_GET_SIZE(self->ids) - start >= size || !read_number(SLOT(self->trees, self->root), &root) || root < 0 ||
         root > LLONG_MAX - (PyList_GET_SIZE(self->ids) - start))
@@ -629,8 +762,8 @@ spout_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *n
         return NULL;
     set_slot(self->emitter, self->roots, of_message);
     Py_DECREF(of_message);
-    PyObject *result = PyObject_Vectorcall(self->emit, args, 1, NULL);
-    if (result != NULL && PyList_Append(self->ids, args[1]) < 0)
+    PyObject *result = emit_values(self->emit, args[0], stream);
+    if (result != NULL && PyList_Append(self->ids, message_id) < 0)
         Py_CLEAR(result);
     return result;
 }
@@ -726,16 +859,14 @@ anchored_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject
 {
     AnchoredEmit *self = (AnchoredEmit *)callable;
     Py_ssize_t count = PyVectorcall_NARGS(nargsf);
-    PyObject *roots;
-    int is_usual = names == NULL ? count == 2
-                                 : count == 1 && PyTuple_GET_SIZE(names) == 1 &&
-                                       PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(names, 0), "anchors") == 0;
-    if (!is_usual || Py_TYPE(args[1]) != self->tuple || PyThread_get_thread_ident() != self->thread ||
-        (roots = SLOT(args[1], self->of.roots)) == NULL)
+    PyObject *roots, *anchor, *stream;
+    int is_usual = read_emission(args, count, names, "anchors", &anchor, &stream);
+    if (!is_usual || Py_TYPE(anchor) != self->tuple || PyThread_get_thread_ident() != self->thread ||
+        (roots = SLOT(anchor, self->of.roots)) == NULL)
         return PyObject_Vectorcall(self->plain, args, count, names);
     if (self->roots >= 0)
         set_slot(self->emitter, self->roots, roots);
-    return PyObject_Vectorcall(self->emit, args, 1, NULL);
+    return emit_values(self->emit, args[0], stream);
 }
 
 static PyObject *
@@ -1011,7 +1142,9 @@ set_reading(PyObject *module, PyObject *args)
     Py_RETURN_NONE;
 }
 
-/* ---- Add: MemoryState.add for an int added to an int, or under a new key of int, text or a tuple of them ---- */
+/* ---- StateMethod: MemoryState's add of an int, get and put of scalars; new keys are int, text or a tuple of them ---- */
+
+enum { ADD, GET, PUT };
 
 typedef struct {
     PyObject_HEAD
@@ -1019,7 +1152,7 @@ typedef struct {
     PyTypeObject *owner;
     Py_ssize_t data, undo, unchecked;
     PyObject *missing, *plain;
-} Add;
+} StateMethod;
 
 static int
 is_plain_key(PyObject *key)
@@ -1038,49 +1171,94 @@ is_plain_key(PyObject *key)
 
 static PyObject *one;
 
+/* Set a value under a key, and its former value, or `missing`, in `undo`; all of it or, with an error, nothing. */
+static int
+put_value(PyObject *data, PyObject *undo, PyObject *key, Py_hash_t hash, PyObject *former, PyObject *value)
+{
+    Py_ssize_t mark = PyList_GET_SIZE(undo);
+    if (PyList_Append(undo, key) == 0 && PyList_Append(undo, former) == 0 && PyList_Append(undo, value) == 0 &&
+        _PyDict_SetItem_KnownHash(data, key, value, hash) == 0)
+        return 0;
+    PyObject *error, *cause, *trace;
+    PyErr_Fetch(&error, &cause, &trace);
+    PyList_SetSlice(undo, mark, PyList_GET_SIZE(undo), NULL);
+    PyErr_Restore(error, cause, trace);
+    return -1;
+}
+
+/* The former value under a key that a change may be made to; `missing` under a new one of a usual type; NULL, without an error: the
+   plain way knows. A borrowed reference. */
+static PyObject *
+former_of(StateMethod *self, PyObject *state, PyObject *key, Py_hash_t *hash)
+{
+    PyObject *data = SLOT(state, self->data), *undo = SLOT(state, self->undo);
+    PyObject *unchecked = SLOT(state, self->unchecked); /* empty: every value is looked at, the plain way */
+    if (data == NULL || undo == NULL || unchecked == NULL || !PyDict_CheckExact(data) || !PyList_CheckExact(undo) ||
+        !PyAnySet_Check(unchecked) || PySet_GET_SIZE(unchecked) == 0)
+        return NULL;
+    *hash = PyObject_Hash(key);
+    PyObject *former = *hash == -1 ? NULL : _PyDict_GetItem_KnownHash(data, key, *hash);
+    if (former == NULL && !PyErr_Occurred() && is_plain_key(key))
+        return self->missing;
+    PyErr_Clear(); /* a key without a hash: the plain way raises it again */
+    return former;
+}
+
 static PyObject *
 add_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *names)
 {
-    Add *self = (Add *)callable;
+    StateMethod *self = (StateMethod *)callable;
     Py_ssize_t count = PyVectorcall_NARGS(nargsf);
-    PyObject *amount, *data, *undo, *former, *total, *key;
-    if (names != NULL || count < 2 || count > 3 || !PyObject_TypeCheck(args[0], self->owner))
+    PyObject *former = NULL, *amount = count == 3 ? args[2] : one;
+    Py_hash_t hash;
+    if (names == NULL && count >= 2 && count <= 3 && PyObject_TypeCheck(args[0], self->owner) && PyLong_CheckExact(amount))
+        former = former_of(self, args[0], args[1], &hash);
+    if (former == NULL || (former != self->missing && !PyLong_CheckExact(former)))
         return PyObject_Vectorcall(self->plain, args, count, names);
-    key = args[1];
-    amount = count == 3 ? args[2] : one;
-    data = SLOT(args[0], self->data);
-    undo = SLOT(args[0], self->undo);
-    PyObject *unchecked = SLOT(args[0], self->unchecked); /* empty: every value is looked at, the plain way */
-    if (data == NULL || undo == NULL || unchecked == NULL || !PyDict_CheckExact(data) || !PyList_CheckExact(undo) ||
-        !PyLong_CheckExact(amount) || !PyAnySet_Check(unchecked) || PySet_GET_SIZE(unchecked) == 0)
-        return PyObject_Vectorcall(self->plain, args, count, NULL);
-    Py_hash_t hash = PyObject_Hash(key);
-    former = hash == -1 ? NULL : _PyDict_GetItem_KnownHash(data, key, hash);
-    if (former == NULL && !PyErr_Occurred() && is_plain_key(key))
-        former = self->missing;
-    if (former == NULL || (former != self->missing && !PyLong_CheckExact(former))) {
-        PyErr_Clear(); /* a key without a hash: the plain way raises it again */
-        return PyObject_Vectorcall(self->plain, args, count, NULL);
-    }
     Py_INCREF(former);
-    total = former == self->missing ? Py_NewRef(amount) : PyNumber_Add(former, amount);
-    Py_ssize_t mark = PyList_GET_SIZE(undo);
-    int failed = total == NULL || PyList_Append(undo, key) < 0 || PyList_Append(undo, former) < 0 || PyList_Append(undo, total) < 0 ||
-                 _PyDict_SetItem_KnownHash(data, key, total, hash) < 0;
+    PyObject *total = former == self->missing ? Py_NewRef(amount) : PyNumber_Add(former, amount);
+    if (total != NULL && put_value(SLOT(args[0], self->data), SLOT(args[0], self->undo), args[1], hash, former, total) < 0)
+        Py_CLEAR(total);
     Py_DECREF(former);
-    if (failed) {
-        PyObject *error, *value, *trace;
-        PyErr_Fetch(&error, &value, &trace);
-        PyList_SetSlice(undo, mark, PyList_GET_SIZE(undo), NULL);
-        PyErr_Restore(error, value, trace);
-        Py_XDECREF(total);
-        return NULL;
-    }
     return total;
 }
 
 static PyObject *
-add_bind(PyObject *self, PyObject *object, PyObject *type)
+put_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *names)
+{
+    StateMethod *self = (StateMethod *)callable;
+    Py_ssize_t count = PyVectorcall_NARGS(nargsf);
+    PyObject *former = NULL;
+    Py_hash_t hash;
+    if (names == NULL && count == 3 && PyObject_TypeCheck(args[0], self->owner) && is_scalar(args[2]))
+        former = former_of(self, args[0], args[1], &hash);
+    if (former == NULL)
+        return PyObject_Vectorcall(self->plain, args, count, names);
+    Py_INCREF(former);
+    int failed = put_value(SLOT(args[0], self->data), SLOT(args[0], self->undo), args[1], hash, former, args[2]) < 0;
+    Py_DECREF(former);
+    return failed ? NULL : Py_NewRef(Py_None);
+}
+
+static PyObject *
+get_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *names)
+{
+    StateMethod *self = (StateMethod *)callable;
+    Py_ssize_t count = PyVectorcall_NARGS(nargsf);
+    if (names == NULL && count >= 2 && count <= 3 && PyObject_TypeCheck(args[0], self->owner)) {
+        PyObject *data = SLOT(args[0], self->data), *other = count == 3 ? args[2] : Py_None;
+        PyObject *found = data == NULL || !PyDict_CheckExact(data) ? NULL : PyDict_GetItemWithError(data, args[1]);
+        if (found != NULL && is_scalar(found))
+            return Py_NewRef(found);
+        if (found == NULL && data != NULL && PyDict_CheckExact(data) && !PyErr_Occurred())
+            return Py_NewRef(other);
+        PyErr_Clear(); /* a key without a hash: the plain way raises it again */
+    }
+    return PyObject_Vectorcall(self->plain, args, count, names);
+}
+
+static PyObject *
+method_bind(PyObject *self, PyObject *object, PyObject *type)
 {
     if (object == NULL || object == Py_None)
         return Py_NewRef(self);
@@ -1088,19 +1266,25 @@ add_bind(PyObject *self, PyObject *object, PyObject *type)
 }
 
 static PyObject *
-add_new(PyTypeObject *type, PyObject *args, PyObject *names)
+method_new(PyTypeObject *type, PyObject *args, PyObject *names)
 {
+    static const vectorcallfunc calls[] = {add_call, get_call, put_call};
+    int kind;
     PyObject *owner, *plain, *missing;
-    if (!PyArg_ParseTuple(args, "O!OO", &PyType_Type, &owner, &plain, &missing))
+    if (!PyArg_ParseTuple(args, "iO!OO", &kind, &PyType_Type, &owner, &plain, &missing))
         return NULL;
+    if (kind < ADD || kind > PUT) {
+        PyErr_SetString(PyExc_ValueError, "no method of a state");
+        return NULL;
+    }
     Py_ssize_t data = slot_of(owner, "_data"), undo = data < 0 ? -1 : slot_of(owner, "undo");
     Py_ssize_t unchecked = undo < 0 ? -1 : slot_of(owner, "_unchecked");
     if (unchecked < 0)
         return NULL;
-    Add *self = (Add *)type->tp_alloc(type, 0);
+    StateMethod *self = (StateMethod *)type->tp_alloc(type, 0);
     if (self == NULL)
         return NULL;
-    self->call = add_call;
+    self->call = calls[kind];
     self->owner = (PyTypeObject *)Py_NewRef(owner);
     self->data = data;
     self->undo = undo;
@@ -1111,7 +1295,7 @@ add_new(PyTypeObject *type, PyObject *args, PyObject *names)
 }
 
 static int
-add_traverse(Add *self, visitproc visit, void *arg)
+method_traverse(StateMethod *self, visitproc visit, void *arg)
 {
     Py_VISIT(self->owner);
     Py_VISIT(self->missing);
@@ -1120,7 +1304,7 @@ add_traverse(Add *self, visitproc visit, void *arg)
 }
 
 static int
-add_clear(Add *self)
+method_clear(StateMethod *self)
 {
     Py_CLEAR(self->owner);
     Py_CLEAR(self->missing);
@@ -1129,32 +1313,32 @@ add_clear(Add *self)
 }
 
 static void
-add_dealloc(Add *self)
+method_dealloc(StateMethod *self)
 {
     PyObject_GC_UnTrack(self);
-    add_clear(self);
+    method_clear(self);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
-static PyMemberDef add_members[] = {
-    {"plain", T_OBJECT_EX, offsetof(Add, plain), READONLY, "the method that it stands in for"},
+static PyMemberDef method_members[] = {
+    {"plain", T_OBJECT_EX, offsetof(StateMethod, plain), READONLY, "the method that it stands in for"},
     {NULL, 0, 0, 0, NULL},
 };
 
-static PyTypeObject AddType = {
+static PyTypeObject StateMethodType = {
     PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "sparkstorm.model._core.Add",
-    .tp_doc = "Add(class, plain, missing): its method add; `missing` stands for no former value.",
-    .tp_basicsize = sizeof(Add),
+    .tp_name = "sparkstorm.model._core.StateMethod",
+    .tp_doc = "StateMethod(kind, class, plain, missing): its method add, get or put; `missing` is no former value.",
+    .tp_basicsize = sizeof(StateMethod),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR,
-    .tp_new = add_new,
-    .tp_traverse = (traverseproc)add_traverse,
-    .tp_clear = (inquiry)add_clear,
-    .tp_dealloc = (destructor)add_dealloc,
-    .tp_vectorcall_offset = offsetof(Add, call),
+    .tp_new = method_new,
+    .tp_traverse = (traverseproc)method_traverse,
+    .tp_clear = (inquiry)method_clear,
+    .tp_dealloc = (destructor)method_dealloc,
+    .tp_vectorcall_offset = offsetof(StateMethod, call),
     .tp_call = PyVectorcall_Call,
-    .tp_members = add_members,
-    .tp_descr_get = add_bind,
+    .tp_members = method_members,
+    .tp_descr_get = method_bind,
 };
 
 /* ---- functions ---- */
@@ -1856,6 +2040,7 @@ weigh(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
 }
 
 extern PyMethodDef frames_functions[]; /* _frames.c */
+extern PyMethodDef hash_functions[];   /* _hash.c */
 extern PyMethodDef ledger_functions[]; /* _ledger.c */
 extern PyMethodDef msgpack_functions[]; /* _msgpack.c */
 extern PyMethodDef resp_functions[];   /* _resp.c */
@@ -1889,11 +2074,12 @@ PyInit__core(void)
 {
     PyObject *module = PyModule_Create(&definition);
     one = PyLong_FromLong(1);
+    hash_fill_table();
     if (module == NULL || one == NULL || PyModule_AddType(module, &PickType) < 0 || PyModule_AddType(module, &TimedPickType) < 0 ||
         PyModule_AddType(module, &EmitType) < 0 || PyModule_AddType(module, &SpoutEmitType) < 0 || PyModule_AddType(module, &ReaderType) < 0 ||
         PyModule_AddType(module, &AnchoredEmitType) < 0 || PyModule_AddType(module, &AckType) < 0 ||
-        PyModule_AddType(module, &AddType) < 0 || PyModule_AddIntConstant(module, "VERSION", CORE_VERSION) < 0 ||
-        PyModule_AddFunctions(module, frames_functions) < 0 ||
+        PyModule_AddType(module, &StateMethodType) < 0 || PyModule_AddIntConstant(module, "VERSION", CORE_VERSION) < 0 ||
+        PyModule_AddFunctions(module, frames_functions) < 0 || PyModule_AddFunctions(module, hash_functions) < 0 ||
         PyModule_AddFunctions(module, ledger_functions) < 0 || PyModule_AddFunctions(module, msgpack_functions) < 0 ||
         PyModule_AddFunctions(module, resp_functions) < 0 ||
         PyModule_AddFunctions(module, values_functions) < 0)

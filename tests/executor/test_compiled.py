@@ -14,6 +14,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from sparkstorm.api import (
     BasicBolt,
     BasicOutputCollector,
     Bolt,
+    Spout,
     StatefulBolt,
     TopologyBuilder,
     Tuple,
@@ -47,10 +49,9 @@ from sparkstorm.grouping import routes
 from sparkstorm.grouping.routes import Target, own_targets
 from sparkstorm.model import compiled, tuples
 from sparkstorm.model.roots import tracked
-from sparkstorm.model.topology import Grouping
+from sparkstorm.model.topology import Grouping, Stream
 from sparkstorm.model.tuples import Source, each_root
 from sparkstorm.model.values.codec import SCALARS, Codec
-from sparkstorm.testing import FeederSpout
 from sparkstorm.transport import connection, frames
 from sparkstorm.windowing.settings import TimeSettings
 from sparkstorm.worker import epoch as epochs
@@ -60,17 +61,31 @@ from sparkstorm.worker.tasks.spout_task import SpoutCollector
 from tests.transport.values import values
 
 SOURCE = Path(compiled.__file__).with_name("_core.c")
-GROUPINGS: dict[str, Callable[[Declarer], Any]] = {
-    "shuffle": lambda d: d.shuffle_grouping("spout"),
-    "local": lambda d: d.local_or_shuffle_grouping("spout"),
-    "fields": lambda d: d.fields_grouping("spout", "b"),
-    "two fields": lambda d: d.fields_grouping("spout", "a", "b"),
-    "load-aware": lambda d: d.load_aware_shuffle_grouping("spout"),
-    "key range": lambda d: d.key_range_grouping("spout", "b", ["k2", "m"]),
-    "partial key": lambda d: d.partial_key_grouping("spout", "a"),
-    "global": lambda d: d.global_grouping("spout"),
-    "all": lambda d: d.all_grouping("spout"),
+# a bolt's subscription by one grouping to a stream
+GROUPINGS: dict[str, Callable[[Declarer, str], Any]] = {
+    "shuffle": lambda d, s: d.shuffle_grouping("spout", s),
+    "local": lambda d, s: d.local_or_shuffle_grouping("spout", s),
+    "fields": lambda d, s: d.fields_grouping("spout", "b", stream=s),
+    "two fields": lambda d, s: d.fields_grouping("spout", "a", "b", stream=s),
+    "load-aware": lambda d, s: d.load_aware_shuffle_grouping("spout", s),
+    "key range": lambda d, s: d.key_range_grouping("spout", "b", ["k2", "m"], s),
+    "partial key": lambda d, s: d.partial_key_grouping("spout", "a", stream=s),
+    "two partial keys": lambda d, s: d.partial_key_grouping("spout", "b", "a", stream=s),
+    "global": lambda d, s: d.global_grouping("spout", s),
+    "all": lambda d, s: d.all_grouping("spout", s),
 }
+
+
+class _Streams(Spout):
+    """Spout with a stream that has subscribers, one that has none, and a direct one."""
+
+    outputs: Any = {  # noqa: RUF012
+        "default": ("a", "b"),
+        "side": ("a", "b"),
+        "quiet": ("a", "b"),
+        "bad": ("a", "b"),
+        "told": Stream(("a", "b"), direct=True),
+    }
 
 
 @pytest.fixture(params=["plain", "compiled"])
@@ -98,7 +113,8 @@ def use(which: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         monkeypatch.setattr(module, "core", core)
     if core is None and compiled.core is not None:
-        monkeypatch.setattr(MemoryState, "add", vars(MemoryState)["add"].plain)
+        for name in ("add", "get", "put"):
+            monkeypatch.setattr(MemoryState, name, vars(MemoryState)[name].plain)
 
 
 def both(monkeypatch: pytest.MonkeyPatch, what: Callable[[], Any]) -> Iterator[Any]:
@@ -111,12 +127,16 @@ def both(monkeypatch: pytest.MonkeyPatch, what: Callable[[], Any]) -> Iterator[A
 
 
 def emitter_of(groupings: str, is_strict: bool = False) -> Emitter:
-    """A spout's emitter to a bolt for each of these groupings, which are divided by `+`."""
+    """A spout's emitter to a bolt for each of these groupings, which are divided by `+`, on each of
+    two streams.
+    """
     builder = TopologyBuilder()
-    builder.set_spout("spout", FeederSpout(["a", "b"]))
+    builder.set_spout("spout", _Streams())
     tasks = {}
     for at, grouping in enumerate(groupings.split(" + ")):
-        GROUPINGS[grouping](builder.set_bolt(f"bolt{at}", _Failing(), 3))
+        bolt = builder.set_bolt(f"bolt{at}", _Failing(), 3)
+        for stream in ("default", "side"):
+            GROUPINGS[grouping](bolt, stream)
         tasks[f"bolt{at}"] = [3 * at + 2, 3 * at + 3, 3 * at + 4]
     made = build_routes(
         builder.build(), "spout", 1, tasks, Codec(), 5, {}, own_targets(frozenset({3}))
@@ -144,10 +164,11 @@ def value(random: random.Random) -> Any:
 
 
 def lists_of(emitter: Emitter) -> Any:
-    """Rows by target, and the log as numbers of targets."""
-    targets = emitter.routes["default"].targets
-    number = {id(target.rows): at for at, target in enumerate(targets)}
-    return [[(values, roots) for values, roots, _ in target.rows] for target in targets], [
+    """Rows by target, those without any last, and the log as numbers of targets."""
+    lists = [target.rows for route in emitter.routes.values() for target in route.targets]
+    lists.append(emitter.unread)
+    number = {id(rows): at for at, rows in enumerate(lists)}
+    return [[(values, roots, source.stream) for values, roots, source in rows] for rows in lists], [
         number[id(r)] for r in emitter.log
     ]
 
@@ -158,6 +179,8 @@ SEVERAL = [
     "fields + all",
     "global + partial key",
     " + ".join(["shuffle"] * 9),
+    " + ".join(["shuffle"] * 65),
+    " + ".join(["all"] * 22),
 ]
 
 
@@ -175,16 +198,24 @@ def test_emits_are_those_of_the_plain_way(
             values = chance.choice(
                 [values, tuple(values), tuple(values), values[:1], "ab", iter(values), ("w", 1)]
             )
-            how = chance.choice([{}, {}, {"stream": "default"}, {"stream": "other"}])
+            named = [{"stream": name} for name in (*emitter.routes, "other", None)]
+            positional = [(name,) for name in ("default", "side", "quiet")]
+            how: Any = chance.choice([{}, {}, {}, *named, *positional, {"streams": "side"}])
             try:
-                emit(values, **how)
+                emit(values, *how) if isinstance(how, tuple) else emit(values, **how)
             except (SparkStormError, TypeError) as error:
                 found.append(re.sub("0x[0-9a-f]+", "", repr(error)))
         return lists_of(emitter), found, emitter.spreads[:], emitter.take_counts()
 
     plain, fast = both(monkeypatch, emitted)
     assert plain == fast
-    assert any(plain[0][0]) and (plain[1] or not is_strict)
+    assert any(plain[0][0]) and plain[1]
+    assert {stream for rows in plain[0][0] for *_, stream in rows} == {
+        "default",
+        "side",
+        "quiet",
+        "bad",
+    }
 
 
 @pytest.mark.parametrize("lag_ms", [0, 3])
@@ -382,10 +413,17 @@ class _ByHand(Bolt):
                 case "emit":
                     anchors: Any = chance.choice([tup, (tup,), (tup, old), ()])
                     values = chance.choice([(1, "x"), [2, {"x": [old.values]}]])
-                    if chance.random() < 0.5:
-                        collector.emit(values, anchors)
-                    else:
-                        collector.emit(values, anchors=anchors)
+                    stream = chance.choice(["default", "side", "quiet", "other"])
+                    args, names = chance.choice(
+                        [
+                            ((values, anchors), {}),
+                            ((values,), {"anchors": anchors}),
+                            ((values, anchors, stream), {}),
+                            ((values, anchors), {"stream": stream}),
+                            ((values,), {"stream": stream, "anchors": anchors}),
+                        ]
+                    )
+                    collector.emit(*args, **names)
                 case "keep":
                     self._kept.append(tup)
                 case "raise":
@@ -587,6 +625,10 @@ def test_a_spouts_messages_get_the_roots_of_the_plain_way(
                     ((values,), {"stream": "default", "message_id": id_}),
                     ((values, id_, "default"), {}),
                     ((values, id_, "other"), {}),
+                    ((values, id_, "side"), {}),
+                    ((values, id_), {"stream": "quiet"}),
+                    ((values, id_), {"message_id": id_}),
+                    ((values, id_, "side"), {"stream": "side"}),
                     ((values, id_), {"streams": "default"}),
                     ((), {}),
                 ]
@@ -670,6 +712,47 @@ def test_a_bolt_ends_its_process_as_ever(each_core: str) -> None:
     runner = BasicRunner(Stops(), emitter, None, BasicCollector(emitter, 2, lambda failure: None))
     with pytest.raises(KeyboardInterrupt):
         runner.execute_rows([((1,), 0, Source("s", 1, "default", ("n",)))])
+
+
+def test_reads_and_writes_of_a_state_are_those_of_the_plain_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Values and keys of all kinds, strict or not, in calls of every form, and rolled back."""
+    keys = ["a", "b", ("t", 1), ("t", [1]), 3, True, 1.5, float("nan"), b"x", None, [1], object()]
+
+    def done(is_strict: bool) -> Any:
+        state, chance, found = MemoryState(Codec(), is_strict), random.Random(6), []
+        used = dict[Any, None]()
+        calls: list[Callable[[Any, Any], Any]] = [
+            lambda key, value: state.put(key, value),
+            lambda key, value: state.put(key, value=value),
+            lambda key, value: state.get(key),
+            lambda key, value: state.get(key, value),
+            lambda key, value: state.get(key, default=value),
+            lambda key, value: state.put(key),  # type: ignore[call-arg]
+            lambda key, value: state.get(),  # type: ignore[call-arg]
+            lambda key, value: MemoryState.put("no state", key, value),  # type: ignore[arg-type]
+        ]
+        for turn in range(1200):
+            call, key, each = chance.choice(calls), chance.choice(keys), value(chance)
+            try:
+                if turn % 7:
+                    found.append(call(key, each))
+                else:
+                    with noting(state, used):
+                        found.append(call(key, each))
+            except (SparkStormError, TypeError, AttributeError) as error:
+                found.append(type(error))
+            if turn % 100 == 99:
+                state.roll_back(len(state.undo) // 6 * 3)
+        kept = state.get("list", [])
+        kept.append("not in the state")
+        return found, state.snapshot(), len(state.undo), list(used), state.take_changes()
+
+    for is_strict in (False, True):
+        plain, fast = both(monkeypatch, partial(done, is_strict))
+        assert re.sub("0x[0-9a-f]+", "", repr(plain)) == re.sub("0x[0-9a-f]+", "", repr(fast))
+        assert len(plain[1]) > 4
 
 
 def test_sums_in_a_state_are_those_of_the_plain_way(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ from sparkstorm.acking.table_ledger import (
     TableLedger,
 )
 from sparkstorm.api import BasicBolt, BasicOutputCollector, Tuple
-from sparkstorm.errors import MalformedFrameError
+from sparkstorm.errors import InvalidTopologyError, MalformedFrameError
 from sparkstorm.executor import runner as runners
 from sparkstorm.executor.emitter import Emitter
 from sparkstorm.executor.runner import BasicCollector, BasicRunner
@@ -424,6 +424,51 @@ def test_runs_over_what_is_no_list_are_refused(rows: Any, at: int, most: Any) ->
         core.Pick(routes._IN_RUNS, at, rows, most)
 
 
+@pytest.mark.parametrize("kind", [routes._BY_HASH, routes._BY_TWO])
+@pytest.mark.parametrize("positions", [(), (-1,), ("a",), (1 << 70,), [0], None])
+def test_positions_that_are_none_are_refused(kind: int, positions: Any) -> None:
+    with pytest.raises((TypeError, OverflowError)):
+        core.Pick(kind, 0, ([], []), print, positions)
+
+
+@pytest.mark.parametrize("kind", [routes._BY_HASH, routes._BY_TWO])
+def test_pickers_of_keys_take_what_they_are_given(kind: int) -> None:
+    """Too few values, none at all, and what the twin answers for a key that is left to it."""
+    for answer, errors in (
+        ((0, 5), IndexError),
+        ((-1, 0), IndexError),
+        ("no places", TypeError),
+        (KeyError("no key"), KeyError),
+    ):
+
+        def choose(values: Any, answer: Any = answer) -> Any:
+            if isinstance(answer, BaseException):
+                raise answer
+            return answer
+
+        pick = core.Pick(kind, 0, ([], []), choose, (1,))
+        with pytest.raises(IndexError):
+            pick((1,))
+        with pytest.raises(TypeError):
+            pick([1, 2])
+        if kind == routes._BY_TWO or isinstance(answer, BaseException):
+            with pytest.raises(errors):
+                pick((1, {1: 2}))
+        else:
+            assert pick((1, {1: 2})) is answer
+
+
+def test_keys_that_change_while_they_are_hashed_are_an_error() -> None:
+    class Emptying(dict[Any, Any]):
+        def items(self) -> Any:
+            keys.clear()
+            return super().items()
+
+    keys: list[Any] = [Emptying(), 1, 2]
+    with pytest.raises(RuntimeError, match="changed"):
+        core.places(keys, 3)
+
+
 @pytest.mark.parametrize("arguments", [(), (b"", b""), (b"", b"", None), (b"", b"", 1 << 63)])
 def test_columns_of_no_number_of_rows_are_not_unpacked(arguments: tuple[Any, ...]) -> None:
     with pytest.raises((TypeError, OverflowError)):
@@ -490,12 +535,14 @@ def test_arguments_of_another_shape_are_refused() -> None:
         "roots",
         [],
         [],
+        [],
         (lambda values: [],),
         source,
         1,
         "default",
         emitter.emit,
         Codec().rest,
+        {},
     )
     clock = SourceClock(0, 0)
     row, acks = ((1,), 0, source), core.Ack(get_ident(), {}, [], {}, print)
@@ -508,10 +555,16 @@ def test_arguments_of_another_shape_are_refused() -> None:
         lambda: core.emit_rows([1], print, print),
         lambda: core.emit_rows(iter([1]), print),
         lambda: core.emit_rows(iter([1]), None, print),
+        lambda: core.Emit(*emit[:5], (print,) * 65, *emit[6:]),
         lambda: core.Emit(*emit[:4], (), *emit[5:]),
-        lambda: core.Emit(*emit[:4], (print,) * 9, *emit[5:]),
-        lambda: core.Emit(*emit[:3], (), *emit[4:]),
+        lambda: core.Emit(*emit[:-1], ()),
         lambda: core.Emit(*emit[:-1]),
+        lambda: core.StateMethod(3, MemoryState, print, None),
+        lambda: core.StateMethod(0, object, print, None),
+        lambda: core.places((1,), 2),
+        lambda: core.places([1], 0),
+        lambda: core.places([1], -1),
+        lambda: core.places([object()], 2),
         lambda: core.TimedPick(print, 0, object(), 9, print),
         lambda: core.TimedPick(print, 0, clock, 9, print)([1]),
         lambda: core.TimedPick(print, 0, clock, 9, print)(),
@@ -638,13 +691,17 @@ def test_one_picker_of_several_that_fails_leaves_no_row() -> None:
             "roots",
             emitter.log,
             emitter.spreads,
+            emitter.unread,
             picks,
             source,
             1,
             "default",
             emitter.emit,
             Codec().rest,
+            {"odd": None},
         )
         with pytest.raises((KeyError, SystemError)):
             emit((1,))
         assert not rows and not emitter.log and not emitter.spreads
+        with pytest.raises(InvalidTopologyError, match="undeclared stream 'odd'"):
+            emit((1,), "odd")

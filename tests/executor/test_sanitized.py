@@ -18,7 +18,15 @@ from sparkstorm.model import compiled
 ROOT = Path(__file__).parents[2]
 SOURCES = [
     str(Path(compiled.__file__).with_name(name))
-    for name in ("_core.c", "_ledger.c", "_resp.c", "_values.c", "_frames.c", "_msgpack.c")
+    for name in (
+        "_core.c",
+        "_ledger.c",
+        "_resp.c",
+        "_values.c",
+        "_frames.c",
+        "_msgpack.c",
+        "_hash.c",
+    )
 ]
 TESTS = [
     "tests/executor/test_compiled.py",
@@ -26,6 +34,8 @@ TESTS = [
     "tests/acking/test_ledgers_agree.py",
     "tests/model/test_codec.py",
     "tests/model/test_packing.py",
+    "tests/grouping/test_hashing.py::test_the_core_hashes_as_its_twin",
+    "tests/grouping/test_hashing.py::test_odd_values_are_hashed_alike_one_by_one_and_as_a_list_of_keys",
 ]
 FLAGS = [
     "-shared",

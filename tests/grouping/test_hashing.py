@@ -7,15 +7,20 @@ from __future__ import annotations
 import json
 import math
 import os
+import struct
 import subprocess
 import sys
+from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from sparkstorm.grouping import hashing
 from sparkstorm.grouping.hashing import canonical_bytes, stable_hash
+from sparkstorm.model.compiled import core, description
 from tests.transport.values import values
 
 # Written down once. A topology that is upgraded finds its keys' state only while these stay.
@@ -49,7 +54,30 @@ VECTORS: list[tuple[Any, int]] = [
 
 @pytest.mark.parametrize(("value", "expected"), VECTORS, ids=lambda value: repr(value)[:20])
 def test_the_hash_of_a_value_never_changes(value: Any, expected: int) -> None:
-    assert stable_hash(value) == expected
+    assert stable_hash(value) == hashing._stable_hash(value) == expected
+
+
+ODD: list[Any] = [
+    2**63 - 1, 2**63, -(2**63), -(2**63) - 1, 2.0**63, -(2.0**63), 2.0**62, -0.0, math.nan, -math.nan, math.inf, -math.inf, 5e-324,
+    True, False, "\ud800", "\0", "\U0001f600", "x" * 256, "x" * 257, "ä" * 128, "ä" * 129, b"x" * 257, (), ((),), (1, (2,)),
+    (None, True, 1.0, "a", b"b"), [1.5, -7, "ü"], ("x" * 300, 1), (1, {2: 3}), IntEnum("Kind", "one")(1),
+]  # fmt: skip
+
+
+@given(values | st.tuples(values, values) | st.sampled_from(ODD))
+@settings(max_examples=500)
+def test_the_core_hashes_as_its_twin(value: Any) -> None:
+    assert stable_hash(value) == hashing._stable_hash(value)
+
+
+def test_odd_values_are_hashed_alike_one_by_one_and_as_a_list_of_keys() -> None:
+    if core is None:
+        pytest.skip(description)
+    expected = [hashing._stable_hash(value) for value in ODD]
+    assert [stable_hash(value) for value in ODD] == expected
+    for count in (1, 2, 7, 2**31 - 1):
+        places = core.places(ODD, count)
+        assert struct.unpack(f"={len(ODD)}i", places) == tuple(h % count for h in expected)
 
 
 def test_another_process_with_another_hash_seed_agrees() -> None:
