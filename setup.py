@@ -49,7 +49,16 @@ setup(
             "sparkstorm.model._core",
             [
                 f"sparkstorm/model/{name}.c"
-                for name in ("_core", "_frames", "_hash", "_ledger", "_msgpack", "_resp", "_values")
+                for name in (
+                    "_core",
+                    "_extensions",
+                    "_frames",
+                    "_hash",
+                    "_ledger",
+                    "_msgpack",
+                    "_resp",
+                    "_values",
+                )
             ],
             optional=CORE != "required",
         )

@@ -8,7 +8,7 @@
 #include <stdint.h>
 #include <structmember.h>
 
-#define CORE_VERSION 23 /* VERSION of compiled.py */
+#define CORE_VERSION 24 /* VERSION of compiled.py */
 #if PY_VERSION_HEX >= 0x030D0000 /* they have left the public headers */
 #define _PyDict_GetItem_KnownHash(dict, key, hash) PyDict_GetItemWithError(dict, key)
 #define _PyDict_SetItem_KnownHash(dict, key, value, hash) PyDict_SetItem(dict, key, value)
@@ -2039,6 +2039,8 @@ weigh(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
     return PyLong_FromUnsignedLongLong(found);
 }
 
+extern PyMethodDef extensions_functions[]; /* _extensions.c */
+extern int import_dates(void);
 extern PyMethodDef frames_functions[]; /* _frames.c */
 extern PyMethodDef hash_functions[];   /* _hash.c */
 extern PyMethodDef ledger_functions[]; /* _ledger.c */
@@ -2079,7 +2081,7 @@ PyInit__core(void)
         PyModule_AddType(module, &EmitType) < 0 || PyModule_AddType(module, &SpoutEmitType) < 0 || PyModule_AddType(module, &ReaderType) < 0 ||
         PyModule_AddType(module, &AnchoredEmitType) < 0 || PyModule_AddType(module, &AckType) < 0 ||
         PyModule_AddType(module, &StateMethodType) < 0 || PyModule_AddIntConstant(module, "VERSION", CORE_VERSION) < 0 ||
-        PyModule_AddFunctions(module, frames_functions) < 0 || PyModule_AddFunctions(module, hash_functions) < 0 ||
+        import_dates() < 0 || PyModule_AddFunctions(module, extensions_functions) < 0 || PyModule_AddFunctions(module, frames_functions) < 0 || PyModule_AddFunctions(module, hash_functions) < 0 ||
         PyModule_AddFunctions(module, ledger_functions) < 0 || PyModule_AddFunctions(module, msgpack_functions) < 0 ||
         PyModule_AddFunctions(module, resp_functions) < 0 ||
         PyModule_AddFunctions(module, values_functions) < 0)

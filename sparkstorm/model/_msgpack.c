@@ -1,7 +1,8 @@
 /* Bytes of values and back, as ormsgpack writes and reads them; Codec.pack and Codec.unpack in model/values/codec.py are the twins.
 
-   msgpack's own containers and scalars only. Everything else, and everything that is wrong, is the twin's: extensions, wide
-   numbers, text that is no UTF-8, damaged or odd bytes. So the rules and errors exist once. No code of users runs in here. */
+   msgpack's own containers and scalars, and the extensions of _extensions.c. Everything else, and everything that is wrong, is the
+   twin's: other extensions, wide numbers, text that is no UTF-8, damaged or odd bytes. So the rules and errors exist once. No code of
+   users runs in here. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -9,6 +10,10 @@
 #include <string.h>
 
 #define MOST_LEVELS 72 /* above _MAX_DEPTH of codec.py, with the levels of a frame; deeper values are the twin's */
+
+extern Py_ssize_t put_extension(unsigned char *to, PyObject *value); /* _extensions.c */
+extern PyObject *extension_of(int code, const unsigned char *data, Py_ssize_t size);
+enum { MOST_EXTENSION = 260 }; /* bytes of an extension, with its head */
 
 /* ---- pack ---- */
 
@@ -151,6 +156,15 @@ pack_scalar(Packed *to, PyObject *value)
 }
 
 static int
+pack_extension(Packed *to, PyObject *value)
+{
+    int done = make_room(to, MOST_EXTENSION);
+    Py_ssize_t size = done == 1 ? put_extension(to->at, value) : 0;
+    to->at += size;
+    return done < 1 ? done : size > 0 ? 1 : PyErr_Occurred() ? -1 : 0;
+}
+
+static int
 pack_value(Packed *to, PyObject *value, int level)
 {
     int done = make_room(to, 16); /* for a number, or the head of anything */
@@ -175,7 +189,8 @@ pack_value(Packed *to, PyObject *value, int level)
             done = pack_value(to, items[at], level + 1);
         return done;
     }
-    return pack_scalar(to, value);
+    done = pack_scalar(to, value);
+    return done == 0 ? pack_extension(to, value) : done;
 }
 
 PyDoc_STRVAR(pack_doc, "pack(value): its bytes; None for a value with anything in it that is the twin's.");
@@ -590,9 +605,23 @@ unpack_sized(Source *from, unsigned char mark, int level, int is_key)
     case 0xDF:
         length = is_key || level == MOST_LEVELS ? -1 : take_length(from, 2 << (mark - 0xDE));
         return length < 0 ? NULL : unpack_mapping(from, length, level);
-    default: /* extensions, and what msgpack has left out */
+    case 0xC7:
+        length = take_length(from, 1);
+        break;
+    case 0xD4:
+    case 0xD5:
+    case 0xD6:
+    case 0xD7:
+    case 0xD8:
+        length = 1 << (mark - 0xD4);
+        break;
+    default: /* longer extensions, and what msgpack has left out */
         return NULL;
     }
+    if (is_key || length < 0 || length >= from->end - from->at) /* its code is a byte too */
+        return NULL;
+    from->at += 1 + length;
+    return extension_of(from->at[-1 - length], from->at - length, length);
 }
 
 /* The next value; NULL without an error for the twin. */

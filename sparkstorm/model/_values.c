@@ -1,6 +1,6 @@
 /* Normalisation of emitted values; the twin is Codec._normalise_plain in model/values/codec.py.
 
-   The containers and scalars that msgpack has a form for are copied here. For everything else `rest(value, depth)` decides:
+   The containers and scalars that msgpack has a form for are copied here, dates and the like are looked at. For everything else `rest(value, depth)` decides:
    a Codec's method in Python, so that the rules and errors of the other types exist once. */
 
 #define PY_SSIZE_T_CLEAN
@@ -9,6 +9,7 @@
 #define MAX_DEPTH 64 /* _MAX_DEPTH of codec.py; a deeper value is left to `rest`, which refuses it */
 
 PyObject *normal_of(PyObject *value, PyObject *rest, long depth); /* also of emitted values, in _core.c */
+extern int is_exact_value(PyObject *value);                       /* _extensions.c */
 
 /* Whether each receiver reads a scalar as it is: none, true/false, a number of 64 bits, a float, bytes, valid text. */
 static int
@@ -118,6 +119,9 @@ normal_of(PyObject *value, PyObject *rest, long depth)
             return normal_mapping(value, rest, depth);
         if (PyList_CheckExact(value) || PyTuple_CheckExact(value))
             return normal_sequence(value, rest, depth);
+        int is_exact = is_exact_value(value);
+        if (is_exact != 0)
+            return is_exact < 0 ? NULL : Py_NewRef(value);
     }
     return PyObject_CallFunction(rest, "Ol", value, depth);
 }

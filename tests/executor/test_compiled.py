@@ -414,15 +414,14 @@ class _ByHand(Bolt):
                     anchors: Any = chance.choice([tup, (tup,), (tup, old), ()])
                     values = chance.choice([(1, "x"), [2, {"x": [old.values]}]])
                     stream = chance.choice(["default", "side", "quiet", "other"])
-                    args, names = chance.choice(
-                        [
-                            ((values, anchors), {}),
-                            ((values,), {"anchors": anchors}),
-                            ((values, anchors, stream), {}),
-                            ((values, anchors), {"stream": stream}),
-                            ((values,), {"stream": stream, "anchors": anchors}),
-                        ]
-                    )
+                    calls: list[tuple[Any, Any]] = [
+                        ((values, anchors), {}),
+                        ((values,), {"anchors": anchors}),
+                        ((values, anchors, stream), {}),
+                        ((values, anchors), {"stream": stream}),
+                        ((values,), {"stream": stream, "anchors": anchors}),
+                    ]
+                    args, names = chance.choice(calls)
                     collector.emit(*args, **names)
                 case "keep":
                     self._kept.append(tup)

@@ -26,6 +26,7 @@ SOURCES = [
         "_frames.c",
         "_msgpack.c",
         "_hash.c",
+        "_extensions.c",
     )
 ]
 TESTS = [

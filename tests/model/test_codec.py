@@ -8,16 +8,18 @@ import enum
 import gc
 import math
 import sys
+from datetime import date, datetime
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
+from uuid import UUID
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparkstorm.errors import CodecError, MalformedFrameError
+from sparkstorm.errors import CodecError, InvalidConfigError, MalformedFrameError
 from sparkstorm.model.compiled import core, description
 from sparkstorm.model.values.codec import INT_MAX, INT_MIN, Codec
 from tests.transport.values import values
@@ -288,8 +290,12 @@ def test_depth_is_bounded() -> None:
 # -- registered types
 
 
-def money(value: Decimal) -> str:
-    return str(value.quantize(Decimal("0.01")))
+class Money(NamedTuple):
+    amount: Decimal
+
+
+def money(value: Money) -> str:
+    return str(value.amount.quantize(Decimal("0.01")))
 
 
 def broken(value: Fraction) -> Any:
@@ -298,7 +304,7 @@ def broken(value: Fraction) -> Any:
 
 REGISTERED = Codec(
     {
-        Decimal: ("money", money, Decimal),
+        Money: ("money", money, lambda text: Money(Decimal(text))),
         complex: ("z", lambda v: (v.real, v.imag), lambda v: complex(*v)),
         Fraction: ("f", broken, Fraction),
         range: ("r", lambda v: [object()], range),
@@ -307,14 +313,20 @@ REGISTERED = Codec(
 
 
 def test_a_registered_type_travels_inside_anything() -> None:
-    value = {"price": Decimal("1.50"), "z": [1j, (2j,)]}
+    value = {"price": Money(Decimal("1.50")), "z": [1j, (2j,)]}
     found = REGISTERED.unpack(REGISTERED.pack(REGISTERED.normalise(value)))
-    assert found == {"price": Decimal("1.50"), "z": [1j, [2j]]}
-    assert type(found["price"]) is Decimal
+    assert found == {"price": Money(Decimal("1.50")), "z": [1j, [2j]]}
+    assert type(found["price"]) is Money
 
 
 def test_a_registered_value_is_the_same_on_a_local_hop_as_after_the_wire() -> None:
-    assert str(REGISTERED.normalise([Decimal("1.23456")])[0]) == "1.23"
+    assert str(REGISTERED.normalise([Money(Decimal("1.23456"))])[0].amount) == "1.23"
+
+
+@pytest.mark.parametrize("kind", [date, datetime, Decimal, UUID])
+def test_a_type_with_a_form_of_its_own_is_not_registered(kind: type) -> None:
+    with pytest.raises(InvalidConfigError, match="a form of their own"):
+        Codec({kind: ("mine", str, kind)})
 
 
 def test_a_serializer_that_fails_is_named_with_its_reason() -> None:
@@ -327,7 +339,7 @@ def test_a_serializer_that_fails_is_named_with_its_reason() -> None:
 
 def test_a_type_registered_there_and_not_here_is_named() -> None:
     with pytest.raises(MalformedFrameError, match="a value of unregistered type 'money'"):
-        CODEC.unpack(REGISTERED.pack(Decimal(1)))
+        CODEC.unpack(REGISTERED.pack(Money(Decimal(1))))
 
 
 @pytest.mark.parametrize(

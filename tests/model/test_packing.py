@@ -7,9 +7,13 @@ import math
 import random
 import sys
 from collections import OrderedDict
+from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from itertools import product
 from typing import Any
+from uuid import UUID, SafeUUID, uuid1
+from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import example, given, settings
@@ -36,6 +40,10 @@ def shown(value: Any) -> Any:
     if isinstance(value, dict):
         return "mapping", [(shown(key), shown(item)) for key, item in value.items()]
     return type(value), repr(value)
+
+
+def _has_bytes(value: Any) -> bool:
+    return not (isinstance(value, datetime) and value.tzinfo is None)
 
 
 def require_equal(value: Any) -> None:
@@ -95,13 +103,26 @@ class Word(str):
     __slots__ = ()
 
 
+class Day(date):
+    pass
+
+
+class Id(UUID):
+    pass
+
+
 @pytest.mark.parametrize(
     "value",
     [
         2**63,
         2**64,
         -(2**63) - 1,
-        Decimal(1),
+        Decimal("1" * 201),
+        datetime(2024, 1, 1, tzinfo=timezone(timedelta(hours=1))),
+        datetime(2024, 1, 1, tzinfo=ZoneInfo("UTC")),
+        datetime(2024, 1, 1),
+        Day(2024, 1, 1),
+        Id(int=1),
         {1},
         frozenset("a"),
         object(),
@@ -127,16 +148,96 @@ def test_what_is_no_part_of_msgpack_is_left_to_the_twin(value: Any) -> None:
                 assert core.unpack(packed) in (NotImplemented, holder)
 
 
+ZONES = ["Europe/Berlin", "America/Argentina/ComodRivadavia", "Asia/Kathmandu", "Etc/UTC", "UTC"]
+zones = (
+    st.just(UTC)
+    | st.sampled_from(ZONES).map(ZoneInfo)
+    | st.sampled_from(ZONES).map(ZoneInfo.no_cache)
+    | st.integers(-86399, 86399).map(lambda seconds: timezone(timedelta(seconds=seconds)))
+)
+decimals: st.SearchStrategy[Any] = st.sampled_from(
+    ["1.50", "-0", "0E+3", "1E-30", "NaN", "-NaN12", "sNaN", "Infinity", "9" * 200, "-" + "9" * 200]
+).map(Decimal)
+dated: st.SearchStrategy[Any] = (
+    st.dates()
+    | st.builds(
+        lambda at, zone, fold: at.replace(tzinfo=zone, fold=fold),
+        st.datetimes() | st.datetimes().map(lambda at: at.replace(microsecond=0)),
+        zones,
+        st.integers(0, 1),
+    )
+    | st.datetimes()
+    | st.decimals()
+    | decimals
+    | st.uuids()
+)
+
+
+@settings(max_examples=600, derandomize=True)
+@given(st.recursive(dated | values, lambda inner: st.lists(inner, max_size=3), max_leaves=4))
+def test_dates_decimals_and_ids_are_those_of_the_twin(value: Any) -> None:
+    def said(normalise: Callable[[Any], Any]) -> Any:
+        try:
+            return shown(normalise(value))
+        except CodecError as error:
+            return str(error)
+
+    plain = said(_normalised_plainly)
+    assert said(CODEC.normalise) == plain
+    if isinstance(plain, str):
+        return
+    normal = CODEC.normalise(value)
+    packed = CODEC._pack_plain(normal)
+    assert core.pack(normal) in (packed, None)
+    assert shown(CODEC.unpack(packed)) == shown(CODEC._unpack_plain(packed)) == shown(normal)
+
+
+def _normalised_plainly(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_normalised_plainly(item) for item in value]
+    return CODEC._normalise_plain(value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        date(1, 1, 1),
+        date(9999, 12, 31),
+        datetime(1, 1, 1, tzinfo=UTC),
+        datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC, fold=1),
+        datetime(2024, 10, 27, 2, 30, fold=1, tzinfo=ZoneInfo("Europe/Berlin")),
+        datetime(2024, 10, 27, 2, 30, 1, 5, tzinfo=ZoneInfo(ZONES[1])),
+        *map(Decimal, ["1", "12", "123", "1.25", "1.2345678", "0." + "1" * 13, "1E+9", "-0.0"]),
+        Decimal("9" * 200),
+        UUID(int=0),
+        UUID(int=2**128 - 1),
+        uuid1(),
+    ],
+)
+def test_usual_dates_decimals_and_ids_are_not_left_to_the_twin(value: Any) -> None:
+    require_equal([value, value])
+    assert core.normalise(None, value) is value
+
+
+def test_a_date_in_too_deep_a_list_is_refused_as_by_the_twin() -> None:
+    value: Any = date(2024, 1, 1)
+    for _ in range(64):
+        value = [value]
+    assert CODEC.normalise(value) == value
+    with pytest.raises(CodecError, match="deeper than 64"):
+        CODEC.normalise([value])
+
+
 marks = st.sampled_from([bytes([first]) for first in range(0x80, 0xE0)])
 damaged = st.one_of(
     st.lists(marks | st.binary(max_size=5), max_size=30).map(b"".join),
     st.builds(
         lambda value, at, put, cut: (
-            (packed := CODEC.pack(value))[: at % (len(packed) + 1)]
+            (packed := CODEC._pack_plain(value))[: at % (len(packed) + 1)]
             + put
             + packed[at % (len(packed) + 1) + cut :]
         ),
-        values,
+        values | dated.filter(_has_bytes),
         st.integers(0, 200),
         st.binary(max_size=3),
         st.integers(0, 3),
@@ -144,8 +245,26 @@ damaged = st.one_of(
 )
 
 
-@settings(max_examples=1000, derandomize=True)
+@settings(max_examples=2000, derandomize=True)
 @given(damaged)
+@example(b"\xc7\x0b\x02\xaa2024-02-30")
+@example(b"\xc7\x0c\x02\xaa2024-02-20x")
+@example(b"\xc7\x0b\x02\xaa20240220  ")
+@example(b"\xc7\x17\x03\x93\xb32024-02-20T24:00:00\x00\x00")
+@example(b"\xc7\x17\x03\x93\xb32024-02-20T12:00:00\x00\x02")
+@example(b"\xc7\x17\x03\x93\xb32024-02-20 12:00:00\x00\x00")
+@example(b"\xc7\x17\x03\x93\xb32024-02-20T12:00:00\x01\x00")
+@example(b"\xc7\x1a\x03\x93\xb32024-02-20T12:00:00\xa3Nix\x00")
+@example(b"\xc7\x19\x03\x93\xb32024-02-20T12:00:00\xa2..\x00")
+@example(b"\xd6\x04\xa3E.E")
+@example(b"\xd6\x04\xa3NaN")
+@example(b"\xc7\x05\x04\xa4sNaN")
+@example(b"\xd4\x04\xa0")
+@example(b"\xc7\x12\x05\xc4\x10" + b"x" * 15)
+@example(b"\xc7\x12\x05\xc4\x11" + b"x" * 16)
+@example(b"\xd4\x02")
+@example(b"\xc7\x00\x03")
+@example(b"\x81\xc7\x0b\x02\xaa2024-02-20\x01")
 @example(b"")
 @example(b"\xc1")
 @example(b"\x81\x01\xc1")
@@ -161,7 +280,8 @@ def test_bytes_from_outside_are_read_as_by_the_twin_or_left_to_it(data: bytes) -
     found = core.unpack(data)
     if found is NotImplemented:
         return
-    assert shown(found) == shown(CODEC._unpack_plain(data))
+    plain = CODEC._unpack_plain(data)
+    assert shown(found) == shown(plain)
 
 
 @pytest.mark.parametrize(
@@ -213,12 +333,16 @@ def test_texts_of_other_alphabets_are_not_taken_for_each_other() -> None:
 
 def test_packing_leaves_no_memory_behind() -> None:
     value = {"a key": [1.5, "text " * 9, b"y"], "b": {"c": None}, "d": ["é"] * 3}
-    odd = [value, Decimal(1)]
+    odd = [value, {1}]
+    zone = ZoneInfo("Europe/Berlin")
+    dated = [datetime(2024, 1, 1, tzinfo=zone), date(2024, 1, 1), Decimal("2.5"), UUID(int=7)]
     packed = CODEC.pack(value)
+    packed_dates = CODEC.pack([*dated, datetime(2024, 1, 1, 1, tzinfo=UTC)])
     (key, *_) = core.unpack(packed)
 
     def numbers() -> tuple[int, ...]:
-        return sys.getrefcount(value["a key"]), sys.getrefcount(key), sys.getallocatedblocks()
+        counted = (value["a key"], key, zone, Decimal, UUID, SafeUUID.unknown, UTC, *dated)
+        return *map(sys.getrefcount, counted), sys.getallocatedblocks()
 
     for run in range(3):
         before = numbers()
@@ -228,6 +352,10 @@ def test_packing_leaves_no_memory_behind() -> None:
             core.unpack(packed)
             core.unpack(packed[:-1])
             core.unpack(packed + b"x")
+            core.pack(dated)
+            core.unpack(packed_dates)
+            core.unpack(packed_dates[:-1])
+            core.normalise(CODEC.rest, dated)
         assert all(now - then < 1000 for now, then in zip(numbers(), before, strict=True))
         before = numbers()
         for n in range(3_000):

@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from decimal import Decimal
 from enum import Enum
 from functools import partial
 from typing import Any
+from uuid import UUID, SafeUUID
+from zoneinfo import ZoneInfo
 
 import ormsgpack
 
-from sparkstorm.errors import CodecError, MalformedFrameError
+from sparkstorm.errors import CodecError, InvalidConfigError, MalformedFrameError
 from sparkstorm.model.compiled import core
 from sparkstorm.model.values import value_types
 from sparkstorm.model.values.unfolding import MAX_MEMORY, require_bounded
@@ -25,6 +28,8 @@ from sparkstorm.model.values.value_types import IMMUTABLE, RegisteredValue, Wide
 SCALARS = frozenset({str, int, float, bool, bytes, type(None)})
 KEYS = SCALARS | IMMUTABLE
 """Types of keys of states and groups."""
+if core is not None:
+    core.set_value_types(Decimal, UUID, SafeUUID.unknown, ZoneInfo)
 INT_MIN = -(2**63)
 INT_MAX = 2**63 - 1
 Serializers = Mapping[type, tuple[str, Callable[[Any], Any], Callable[[Any], Any]]]
@@ -53,6 +58,10 @@ class Codec:
         # values of classes that are not registered here are read as RegisteredValue
         self._is_lenient = is_lenient
         registered = dict(serializers or {})
+        if not IMMUTABLE.isdisjoint(registered):
+            raise InvalidConfigError(
+                "dates, datetimes, Decimal and UUID have a form of their own; register another class"
+            )
         self._tag_by_type = {kind: (tag, encode) for kind, (tag, encode, _) in registered.items()}
         self._decode_by_tag = {tag: decode for tag, _, decode in registered.values()}
         self._depth = 0  # of registered values inside registered values being read
@@ -85,7 +94,7 @@ class Codec:
         if kind is dict or kind is WideMapping:
             found = {self._key(k): self.normalise(v, depth + 1) for k, v in value.items()}
             return found if all(map(_is_plain_key, found)) else WideMapping(found)
-        if kind in IMMUTABLE and kind not in self._tag_by_type:
+        if kind in IMMUTABLE:
             return value_types.checked(value)
         if kind is set or kind is frozenset:
             return kind(self._element(item) for item in value)
