@@ -23,9 +23,10 @@ Rows = list[Any]
 PickOne = Callable[[tuple[Any, ...]], Rows]
 PickMany = Callable[[tuple[Any, ...]], Sequence[Rows]]
 
-# Keys remembered per subscription: the first ones, which the frequent ones are among. Few, since a
-# large cache misses the processor's caches and is then slower than the hash. It is emptied after so
-# many misses per key, for keys that change with time.
+# Keys remembered per subscription where the core does not hash each row's: of ranges, and without the
+# core. They are the first ones, which the frequent ones are among. Few, since a large cache misses
+# the processor's caches and is then slower than the hash. It is emptied after so many misses per
+# key, for keys that change with time.
 _CACHED_KEYS = 1 << 11
 _MISSES_PER_KEY = 64
 # Rows of a local shuffle that lie together for one task. A turn of a bolt costs some 10 us beside
