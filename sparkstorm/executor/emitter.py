@@ -387,44 +387,38 @@ def fast_emit(emitter: Emitter) -> Callable[..., None]:
     """
     if core is None or emitter.is_strict:
         return emitter.emit
-    others: dict[str, Any] = {}
-    for stream, route in emitter.routes.items():
-        if stream not in (DEFAULT_STREAM, BAD_STREAM) and _is_usual(route):
-            others[stream] = _core_emit(emitter, stream, route, {})
-    made: Callable[..., None] = _core_emit(
-        emitter, DEFAULT_STREAM, emitter.routes.get(DEFAULT_STREAM), others
-    )
-    return made
+    others = {
+        stream: _core_emit(emitter, stream, {})
+        for stream in emitter.routes
+        if stream not in (DEFAULT_STREAM, BAD_STREAM)  # rows of `bad` are counted
+    }
+    return _core_emit(emitter, DEFAULT_STREAM, others)
 
 
-def _is_usual(route: Route | None) -> bool:
-    return (
-        route is not None
-        and not (route.is_direct or route.multis)
-        and len(route.singles) <= _MOST_PICKS
-    )
-
-
-def _core_emit(emitter: Emitter, stream: str, route: Route | None, others: dict[str, Any]) -> Any:
-    """Return the core's emission to a stream; to one that is not usual it leaves everything to
-    `emitter.emit`.
+def _core_emit(
+    emitter: Emitter, stream: str, others: Mapping[str, Callable[..., None]]
+) -> Callable[..., None]:
+    """Return the core's emission to a stream; all to one with direct or custom groupings, or many
+    tasks, is left to `emitter.emit`.
     """
-    assert core is not None
-    is_usual = route is not None and _is_usual(route)
-    return core.Emit(
+    route = emitter.routes.get(stream)
+    if route and (route.is_direct or route.multis or len(route.singles) > _MOST_PICKS):
+        route = None
+    made: Callable[..., None] = core.Emit(
         emitter,
         emitter.roots_slot,
         emitter.log,
         emitter.spreads,
         emitter.unread,
-        tuple(route.singles) if route is not None and is_usual else (),
-        route.source if route is not None else None,
-        route.width if route is not None and is_usual else -1,
+        tuple(route.singles) if route else (),
+        route.source if route else None,
+        route.width if route else -1,
         stream,
         emitter.emit,
-        route.rest if route is not None else None,
+        route.rest if route else None,
         others,
     )
+    return made
 
 
 def build_routes(

@@ -33,9 +33,8 @@ _MISSES_PER_KEY = 64
 # its rows: with 16 rows for each of 32 tasks that was a sixth of a word's CPU. Runs of 32 make twice
 # as many turns (1.09 of the CPU); with 128 few tasks get the rows of a spout's turn of 512 (1.05).
 LOCAL_RUN = 64
-_ONE, _IN_TURN, _BY_KEY, _IN_RUNS, _BY_HASH, _BY_TWO = range(
-    6
-)  # kinds of the compiled core's pickers
+# kinds of the compiled core's pickers
+_ONE, _IN_TURN, _BY_KEY, _IN_RUNS, _BY_HASH, _BY_TWO = range(6)
 
 
 @dataclass(frozen=True, slots=True)
