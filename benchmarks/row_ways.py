@@ -153,7 +153,7 @@ CASES: dict[str, Callable[[int], Topology]] = {
         middle=PassAside,
         group=lambda to: to.fields_grouping("pass", "customer", stream="aside"),
     ),
-    "to a stream nobody reads too": partial(orders, middle=PassTwice),
+    "and to a stream without readers": partial(orders, middle=PassTwice),
     "a read and a write": partial(orders, end=GetAndPut),
     "with a datetime": partial(orders, value="datetime"),
     "with a Decimal": partial(orders, value="Decimal"),
