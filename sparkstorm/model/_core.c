@@ -255,8 +255,7 @@ pick_new(PyTypeObject *type, PyObject *args, PyObject *names)
     if (kind == BY_HASH || kind == BY_TWO)
         most = positions == NULL ? 0 : PyTuple_GET_SIZE(positions);
     if (kind < ONE || kind > BY_TWO || (kind == IN_TURN && !PyIter_Check(source)) || (kind == BY_KEY && !PyDict_CheckExact(source)) ||
-        (kind >= IN_RUNS &&
-         (!are_lists(source) || most < 1 || position < 0 || position >= PyTuple_GET_SIZE(source)))) {
+        (kind >= IN_RUNS && (!are_lists(source) || most < 1 || position < 0 || position >= PyTuple_GET_SIZE(source)))) {
         PyErr_SetString(PyExc_TypeError, "no source of rows of that kind");
         return NULL;
     }
@@ -2081,7 +2080,8 @@ PyInit__core(void)
         PyModule_AddType(module, &EmitType) < 0 || PyModule_AddType(module, &SpoutEmitType) < 0 || PyModule_AddType(module, &ReaderType) < 0 ||
         PyModule_AddType(module, &AnchoredEmitType) < 0 || PyModule_AddType(module, &AckType) < 0 ||
         PyModule_AddType(module, &StateMethodType) < 0 || PyModule_AddIntConstant(module, "VERSION", CORE_VERSION) < 0 ||
-        import_dates() < 0 || PyModule_AddFunctions(module, extensions_functions) < 0 || PyModule_AddFunctions(module, frames_functions) < 0 || PyModule_AddFunctions(module, hash_functions) < 0 ||
+        import_dates() < 0 || PyModule_AddFunctions(module, extensions_functions) < 0 ||
+        PyModule_AddFunctions(module, frames_functions) < 0 || PyModule_AddFunctions(module, hash_functions) < 0 ||
         PyModule_AddFunctions(module, ledger_functions) < 0 || PyModule_AddFunctions(module, msgpack_functions) < 0 ||
         PyModule_AddFunctions(module, resp_functions) < 0 ||
         PyModule_AddFunctions(module, values_functions) < 0)

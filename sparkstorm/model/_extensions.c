@@ -28,7 +28,7 @@ without_error(void)
     return NULL;
 }
 
-/* The zone that has this name, if it is the only object for it; NULL without an error for another. */
+/* The zone of this name, which zoneinfo keeps; NULL without an error where there is none. */
 static PyObject *
 zone_of(PyObject *name)
 {
@@ -337,7 +337,8 @@ import_dates(void)
     return PyErr_Occurred() ? -1 : 0;
 }
 
-PyDoc_STRVAR(set_value_types_doc, "set_value_types(Decimal, UUID, SafeUUID.unknown, ZoneInfo): the classes whose values are packed and read here.");
+PyDoc_STRVAR(set_value_types_doc,
+             "set_value_types(Decimal, UUID, SafeUUID.unknown, ZoneInfo): the classes whose values are packed and read here.");
 
 static PyObject *
 set_value_types(PyObject *module, PyObject *args)

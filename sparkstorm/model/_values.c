@@ -1,7 +1,8 @@
 /* Normalisation of emitted values; the twin is Codec._normalise_plain in model/values/codec.py.
 
-   The containers and scalars that msgpack has a form for are copied here, dates and the like are looked at. For everything else `rest(value, depth)` decides:
-   a Codec's method in Python, so that the rules and errors of the other types exist once. */
+   The containers and scalars that msgpack has a form for are copied here; dates, decimals and UUIDs are checked (_extensions.c).
+   For everything else `rest(value, depth)` decides: a Codec's method in Python, so that the rules and errors of the other types exist
+   once. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
