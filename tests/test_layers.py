@@ -164,11 +164,15 @@ def part_of(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
-def imports_of(path: Path) -> Iterator[tuple[str, bool, int]]:
+@functools.cache
+def imports_of(path: Path) -> tuple[tuple[str, bool, int], ...]:
     """Each imported module, whether only inside a function, and the line. Imports for type checking
-    count as well.
+    count as well. Kept, since five tests ask for those of each module.
     """
-    tree = tree_of(path)
+    return tuple(_imports_in(tree_of(path), path))
+
+
+def _imports_in(tree: ast.Module, path: Path) -> Iterator[tuple[str, bool, int]]:
     inner = {
         id(node)
         for function in ast.walk(tree)
@@ -203,7 +207,7 @@ def test_imports_are_seen_in_every_form(tmp_path: Path) -> None:
     path.write_text(
         "import a.b as c\nfrom sparkstorm import model\ndef f():\n    if c:\n        from redis.retry import Retry\n"
     )
-    assert list(imports_of(path)) == [
+    assert [*imports_of(path)] == [
         ("a.b", False, 1),
         ("sparkstorm.model", False, 2),
         ("redis.retry", True, 5),
