@@ -1175,18 +1175,34 @@ static int
 put_value(PyObject *data, PyObject *undo, PyObject *key, Py_hash_t hash, PyObject *former, PyObject *value)
 {
     Py_ssize_t mark = PyList_GET_SIZE(undo);
-    if (PyList_Append(undo, key) == 0 && PyList_Append(undo, former) == 0 && PyList_Append(undo, value) == 0 &&
-        _PyDict_SetItem_KnownHash(data, key, value, hash) == 0)
+    Py_INCREF(data);
+    Py_INCREF(undo);
+    int done = PyList_Append(undo, key) == 0 && PyList_Append(undo, former) == 0 && PyList_Append(undo, value) == 0 &&
+               _PyDict_SetItem_KnownHash(data, key, value, hash) == 0;
+    Py_DECREF(data);
+    if (done) {
+        Py_DECREF(undo);
         return 0;
+    }
     PyObject *error, *cause, *trace;
     PyErr_Fetch(&error, &cause, &trace);
     PyList_SetSlice(undo, mark, PyList_GET_SIZE(undo), NULL);
+    Py_DECREF(undo);
     PyErr_Restore(error, cause, trace);
     return -1;
 }
 
+/* Clear an error that the plain way raises again; return whether another one is left, such as an interrupt. */
+static int
+is_interrupted(void)
+{
+    if (PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_Exception))
+        PyErr_Clear();
+    return PyErr_Occurred() != NULL;
+}
+
 /* The former value under a key that a change may be made to; `missing` under a new one of a usual type; NULL, without an error: the
-   plain way knows. A borrowed reference. */
+   plain way knows; NULL with one: an interrupt. A new reference, as code of the key may change the state. */
 static PyObject *
 former_of(StateMethod *self, PyObject *state, PyObject *key, Py_hash_t *hash)
 {
@@ -1195,11 +1211,14 @@ former_of(StateMethod *self, PyObject *state, PyObject *key, Py_hash_t *hash)
     if (data == NULL || undo == NULL || unchecked == NULL || !PyDict_CheckExact(data) || !PyList_CheckExact(undo) ||
         !PyAnySet_Check(unchecked) || PySet_GET_SIZE(unchecked) == 0)
         return NULL;
+    Py_INCREF(data); /* code of the key may give the state another one */
     *hash = PyObject_Hash(key);
-    PyObject *former = *hash == -1 ? NULL : _PyDict_GetItem_KnownHash(data, key, *hash);
+    PyObject *former = *hash == -1 ? NULL : Py_XNewRef(_PyDict_GetItem_KnownHash(data, key, *hash));
+    Py_DECREF(data);
     if (former == NULL && !PyErr_Occurred() && is_plain_key(key))
-        return self->missing;
-    PyErr_Clear(); /* a key without a hash: the plain way raises it again */
+        return Py_NewRef(self->missing);
+    if (former == NULL)
+        is_interrupted(); /* a key without a hash: the plain way raises it again */
     return former;
 }
 
@@ -1212,9 +1231,10 @@ add_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *nam
     Py_hash_t hash;
     if (names == NULL && count >= 2 && count <= 3 && PyObject_TypeCheck(args[0], self->owner) && PyLong_CheckExact(amount))
         former = former_of(self, args[0], args[1], &hash);
-    if (former == NULL || (former != self->missing && !PyLong_CheckExact(former)))
-        return PyObject_Vectorcall(self->plain, args, count, names);
-    Py_INCREF(former);
+    if (former == NULL || (former != self->missing && !PyLong_CheckExact(former))) {
+        Py_XDECREF(former);
+        return PyErr_Occurred() ? NULL : PyObject_Vectorcall(self->plain, args, count, names);
+    }
     PyObject *total = former == self->missing ? Py_NewRef(amount) : PyNumber_Add(former, amount);
     if (total != NULL && put_value(SLOT(args[0], self->data), SLOT(args[0], self->undo), args[1], hash, former, total) < 0)
         Py_CLEAR(total);
@@ -1232,8 +1252,7 @@ put_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *nam
     if (names == NULL && count == 3 && PyObject_TypeCheck(args[0], self->owner) && is_scalar(args[2]))
         former = former_of(self, args[0], args[1], &hash);
     if (former == NULL)
-        return PyObject_Vectorcall(self->plain, args, count, names);
-    Py_INCREF(former);
+        return PyErr_Occurred() ? NULL : PyObject_Vectorcall(self->plain, args, count, names);
     int failed = put_value(SLOT(args[0], self->data), SLOT(args[0], self->undo), args[1], hash, former, args[2]) < 0;
     Py_DECREF(former);
     return failed ? NULL : Py_NewRef(Py_None);
@@ -1246,12 +1265,18 @@ get_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *nam
     Py_ssize_t count = PyVectorcall_NARGS(nargsf);
     if (names == NULL && count >= 2 && count <= 3 && PyObject_TypeCheck(args[0], self->owner)) {
         PyObject *data = SLOT(args[0], self->data), *other = count == 3 ? args[2] : Py_None;
-        PyObject *found = data == NULL || !PyDict_CheckExact(data) ? NULL : PyDict_GetItemWithError(data, args[1]);
-        if (found != NULL && is_scalar(found))
-            return Py_NewRef(found);
-        if (found == NULL && data != NULL && PyDict_CheckExact(data) && !PyErr_Occurred())
-            return Py_NewRef(other);
-        PyErr_Clear(); /* a key without a hash: the plain way raises it again */
+        if (data != NULL && PyDict_CheckExact(data)) {
+            Py_INCREF(data);
+            PyObject *found = Py_XNewRef(PyDict_GetItemWithError(data, args[1]));
+            Py_DECREF(data);
+            if (found != NULL && is_scalar(found))
+                return found;
+            if (found == NULL && !PyErr_Occurred())
+                return Py_NewRef(other);
+            Py_XDECREF(found);
+            if (is_interrupted()) /* a key without a hash: the plain way raises it again */
+                return NULL;
+        }
     }
     return PyObject_Vectorcall(self->plain, args, count, names);
 }
@@ -1321,7 +1346,22 @@ method_dealloc(StateMethod *self)
 
 static PyMemberDef method_members[] = {
     {"plain", T_OBJECT_EX, offsetof(StateMethod, plain), READONLY, "the method that it stands in for"},
+    {"__wrapped__", T_OBJECT_EX, offsetof(StateMethod, plain), READONLY, "the same, for inspect"},
     {NULL, 0, 0, 0, NULL},
+};
+
+/* Its name and documentation are those of the method that it stands in for: help() and editors show them. */
+static PyObject *
+method_says(StateMethod *self, void *name)
+{
+    return PyObject_GetAttrString(self->plain, name);
+}
+
+static PyGetSetDef method_getters[] = {
+    {"__name__", (getter)method_says, NULL, NULL, "__name__"},
+    {"__qualname__", (getter)method_says, NULL, NULL, "__qualname__"},
+    {"__doc__", (getter)method_says, NULL, NULL, "__doc__"},
+    {NULL, NULL, NULL, NULL, NULL},
 };
 
 static PyTypeObject StateMethodType = {
@@ -1337,6 +1377,7 @@ static PyTypeObject StateMethodType = {
     .tp_vectorcall_offset = offsetof(StateMethod, call),
     .tp_call = PyVectorcall_Call,
     .tp_members = method_members,
+    .tp_getset = method_getters,
     .tp_descr_get = method_bind,
 };
 

@@ -1,5 +1,6 @@
 /* Dates, datetimes in UTC or a zone of the tz database, decimals and UUIDs: as emitted, as bytes, and back; the twins are `checked`,
-   `encoded` and `decoded` of model/values/value_types.py. What is unusual is left to them. No code of users runs in here. */
+   `encoded` and `decoded` of model/values/value_types.py. What is unusual is left to them. A look-up of a zone runs code of
+   zoneinfo in Python, and so a collection, a signal or another thread: never within a PyDict_Next of a user's mapping. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -12,7 +13,7 @@ enum { LONGEST_TEXT = 200, LONGEST_ZONE = 100, DATE_SIZE = 10, SHORT_SIZE = 19, 
 static PyObject *decimal, *unique_id, *zone_info, *unknown_safety; /* NULL: values of the class are left to the twin */
 static PyObject *name_of_key, *name_of_int, *name_of_safety, *name_of_signals;
 
-/* Whether a class is written in C: then its methods run no code of Python, during which a container could change. */
+/* Whether a class is written in C: then its methods are those that this was written for. */
 static int
 is_compiled(PyObject *class)
 {

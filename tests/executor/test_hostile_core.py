@@ -4,9 +4,10 @@ and UBSan (test_sanitized).
 
 from __future__ import annotations
 
+import inspect
 import sys
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from random import Random
 from threading import get_ident
 from typing import Any
@@ -29,6 +30,7 @@ from sparkstorm.api import BasicBolt, BasicOutputCollector, Tuple
 from sparkstorm.errors import InvalidTopologyError, MalformedFrameError
 from sparkstorm.executor import runner as runners
 from sparkstorm.executor.emitter import Emitter
+from sparkstorm.executor.lazy_state import LazyState
 from sparkstorm.executor.runner import BasicCollector, BasicRunner
 from sparkstorm.executor.state import Cells, MemoryState
 from sparkstorm.grouping import routes
@@ -220,6 +222,73 @@ def test_a_fold_may_change_the_list_of_rows(put: Any) -> None:
 
     state.fold_cells(rows, Cells(2, 0, 10, 40, 99), lambda: 0, fold)
     assert sum(value for _, value in state.items()) == sum(range(5))
+
+
+class _Base:
+    """An empty base of a lazy state."""
+
+    name = "base"
+
+    def read(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        return [None] * len(keys)
+
+    def scan(self) -> Iterator[Any]:
+        return iter(())
+
+
+class _Reading:
+    """A key that reads its state while it is looked up: the state then drops the mapping in which the
+    look-up goes on.
+    """
+
+    def __init__(
+        self, state: MemoryState, key: str, error: type[BaseException] | None = None
+    ) -> None:
+        self.state, self.key, self.error = state, key, error
+        self.compared = 0
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __eq__(self, other: object) -> bool:
+        self.compared += 1
+        if self.error and self.compared == 1:
+            raise self.error("not now")
+        # The first look-up, whether the key is in memory, is Python's own.
+        for n in range(60 if self.compared == 2 else 0):
+            self.state.get(("read", n))
+        return other == self.key
+
+
+@pytest.mark.parametrize(
+    ("change", "amount", "expected"),
+    [("get", (), 10**12), ("add", (1,), 10**12 + 1), ("put", (5,), None)],
+)
+def test_a_key_may_read_its_state_while_it_is_looked_up(
+    change: str, amount: tuple[int, ...], expected: int | None
+) -> None:
+    state = LazyState(Codec(), _Base(), 4)
+    state.put("k", 10**12)
+    state.take_changes()
+    key = _Reading(state, "k")
+    assert getattr(state, change)(key, *amount) == expected and key.compared >= 2
+
+
+@pytest.mark.parametrize("change", ["get", "add", "put"])
+def test_an_interrupt_within_a_look_up_is_not_lost(change: str) -> None:
+    state = MemoryState(Codec())
+    state.put("k", 1)
+    amount = (5,) if change == "put" else ()
+    with pytest.raises(KeyboardInterrupt):
+        getattr(state, change)(_Reading(state, "k", KeyboardInterrupt), *amount)
+
+
+@pytest.mark.parametrize("name", ["get", "add", "put"])
+def test_a_method_of_a_state_has_the_name_the_signature_and_the_text_of_its_twin(name: str) -> None:
+    method, twin = getattr(MemoryState, name), vars(MemoryState)[name].plain
+    assert method.__name__ == name and method.__qualname__ == twin.__qualname__
+    assert inspect.signature(method) == inspect.signature(twin)
+    assert method.__doc__ == twin.__doc__ and inspect.getdoc(getattr(MemoryState(Codec()), name))
 
 
 class _Counting(BasicBolt):
