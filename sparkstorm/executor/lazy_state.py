@@ -31,6 +31,7 @@ from sparkstorm.errors import (
     StoreInconsistentError,
 )
 from sparkstorm.executor.state import MISSING, MemoryState, as_key, keys_of
+from sparkstorm.grouping.hashing import normalized, whole_of
 from sparkstorm.model.values.codec import Codec
 
 _UNKNOWN: Any = object()
@@ -404,12 +405,20 @@ def _canonical(key: Any) -> Any:
     """Return the one form of all keys that compare equal: 1 for 1.0 and True, as in a dict."""
     if isinstance(key, bool):
         return int(key)
-    if isinstance(key, float | Decimal):
-        if key in (float("inf"), float("-inf")):
-            return float(key)
-        if key == int(key):
-            return int(key)
-        return (
-            float(key) if isinstance(key, float) or Decimal(float(key)) == key else key.normalize()
-        )
-    return key.astimezone(UTC) if isinstance(key, datetime) else key
+    if isinstance(key, float):
+        return int(key) if key.is_integer() else key
+    if isinstance(key, Decimal):
+        return _canonical_decimal(key)
+    if isinstance(key, datetime):
+        # Equal datetimes of one zone may differ in `fold`.
+        key = key.replace(fold=0)
+        with suppress(OverflowError):  # not in UTC: before year 1 or after 9999
+            return key.astimezone(UTC)
+    return key
+
+
+def _canonical_decimal(key: Decimal) -> Any:
+    if (whole := whole_of(key)) is not None:
+        return whole
+    close = float(key)
+    return close if close == close and Decimal.from_float(close) == key else normalized(key)

@@ -8,8 +8,8 @@ import math
 import struct
 import zlib
 from collections.abc import Callable
-from datetime import UTC, date, datetime
-from decimal import Decimal
+from datetime import UTC, date, datetime, timedelta
+from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
 from typing import Any
 from uuid import UUID
 
@@ -21,6 +21,11 @@ _MASK = 2**64 - 1
 # Fibonacci hashing (Knuth, TAOCP 6.4): spreads CRC32 over the high bits
 _GOLDEN = 0x9E3779B97F4A7C15
 _CRC_OF_TEXT = zlib.crc32(b"s")
+# Digits of a whole decimal that is hashed as a number. Numbers have 2,467 at most (8,192 bits), so
+# none equals a longer one; 1E+1000000 as a number would hold up its worker for minutes.
+_MOST_DIGITS = 2500
+# Not the thread's, which is its user's: the hash is the same in every process.
+_EXACTLY = Context(MAX_PREC, Emin=MIN_EMIN, Emax=MAX_EMAX, capitals=1, traps=[])
 
 
 def _stable_hash(value: Any) -> int:
@@ -72,16 +77,17 @@ def _further_bytes(value: Any) -> bytes:
     bytes, as above.
     """
     if isinstance(value, Decimal):
-        if value.is_finite() and value == value.to_integral_value():
-            return b"i%d" % int(value)
+        whole = whole_of(value)
+        if whole is not None:
+            return b"i%d" % whole
         close = float(value)
         return (
             canonical_bytes(close)
-            if close != close or Decimal(close) == value
-            else b"d" + str(value.normalize()).encode()
+            if close != close or Decimal.from_float(close) == value
+            else b"d" + _EXACTLY.to_sci_string(normalized(value)).encode()
         )
     if isinstance(value, datetime):  # before date, of which it is one
-        return b"t" + value.astimezone(UTC).isoformat().encode()
+        return b"t" + _moment(value).encode()
     if isinstance(value, date):
         return b"D" + value.isoformat().encode()
     if isinstance(value, UUID):
@@ -98,6 +104,33 @@ def _further_bytes(value: Any) -> bytes:
         f"a {type(value).__name__} cannot be a grouping key; group by text, numbers, bytes, dates, UUIDs, lists, sets, mappings or "
         "registered classes"
     )
+
+
+def whole_of(value: Decimal) -> int | None:
+    """Return a decimal as a whole number; None where it is none, or longer than any number."""
+    if not value:
+        return 0
+    is_whole = (
+        value.is_finite()
+        and value.adjusted() < _MOST_DIGITS
+        and value == value.to_integral_value(context=_EXACTLY)
+    )
+    return int(value) if is_whole else None
+
+
+def normalized(value: Decimal) -> Decimal:
+    """Return the one form of equal decimals, with all of their digits."""
+    return value.normalize(_EXACTLY)
+
+
+def _moment(value: datetime) -> str:
+    # Equal datetimes of one zone may differ in `fold`; Python hashes both as fold 0.
+    value = value.replace(fold=0)
+    try:
+        return value.astimezone(UTC).isoformat()
+    except OverflowError:  # in UTC it lies before year 1 or after 9999
+        since = value.replace(tzinfo=None) - datetime.min - (value.utcoffset() or timedelta())
+        return str(since // timedelta(microseconds=1))
 
 
 def _sized(data: bytes) -> bytes:

@@ -10,6 +10,7 @@ from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
+from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 import pytest
@@ -200,12 +201,17 @@ def test_a_batch_of_several_columns_adds_under_tuples(bench: Bench, backend: str
 
 def test_keys_that_compare_equal_are_one(bench: Bench, small_sweeps: None) -> None:
     berlin = datetime(2026, 1, 1, 1, tzinfo=timezone(timedelta(hours=1)))
+    twice = datetime(2026, 10, 25, 2, 30, tzinfo=ZoneInfo("Europe/Berlin"))
+    west = ZoneInfo("America/New_York")
     pairs = [
         (1, 1.0),
         (1, True),
         (1, Decimal("1.0")),
         (0.5, Decimal("0.50")),
+        (Decimal("1E+999999999999"), Decimal("10E+999999999998")),
         (berlin, datetime(2026, 1, 1, tzinfo=UTC)),
+        (twice, twice.replace(fold=1)),
+        (datetime.max.replace(tzinfo=west), datetime.max.replace(tzinfo=west, fold=1)),
     ]
     for token, (one, other) in enumerate(pairs, 1):
         for backend in ("lazy",):

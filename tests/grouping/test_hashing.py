@@ -10,9 +10,12 @@ import os
 import struct
 import subprocess
 import sys
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal, FloatOperation, Inexact, localcontext
 from enum import IntEnum
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import given, settings
@@ -49,6 +52,11 @@ VECTORS: list[tuple[Any, int]] = [
     ({}, 976536585),
     ({"k": 1, "j": [2]}, 467836858),
     ({1: "x"}, 695809923),
+    (Decimal("1.10"), 227637445),
+    (Decimal("-1E+30"), 3033677236),
+    (date(2026, 10, 25), 690446516),
+    (datetime(2026, 10, 25, 2, 30, tzinfo=UTC), 987539046),
+    (datetime(2026, 7, 1, 2, 30, 0, 5, tzinfo=ZoneInfo("Europe/Berlin")), 3654325186),
 ]
 
 
@@ -86,8 +94,8 @@ def test_odd_values_are_hashed_alike_one_by_one_and_as_a_list_of_keys() -> None:
 
 def test_another_process_with_another_hash_seed_agrees() -> None:
     code = (
-        "import json, sys; from sparkstorm.grouping.hashing import stable_hash\n"
-        "print(json.dumps([stable_hash(eval(v, {'inf': float('inf')})) for v in json.load(sys.stdin)]))"
+        "import datetime, json, sys, zoneinfo\nfrom decimal import Decimal\nfrom sparkstorm.grouping.hashing import stable_hash\n"
+        "inf = float('inf')\nprint(json.dumps([stable_hash(eval(v)) for v in json.load(sys.stdin)]))"
     )
     root = Path(__file__).parents[2]
     for seed in ("1", "4711"):
@@ -160,6 +168,55 @@ def test_values_of_different_kinds_or_cuts_are_not_taken_for_one_another(
 ) -> None:
     assert canonical_bytes(one) != canonical_bytes(other)
     assert stable_hash(one) != stable_hash(other)
+
+
+LONG = Decimal("12345678901234567890123456789.5")
+
+
+@pytest.mark.parametrize(
+    "text", ["1E+4000", "1E+1000000", "-1E+999999999999999999", "1E-999999999"]
+)
+def test_a_decimal_of_any_exponent_is_hashed_by_its_digits(text: str) -> None:
+    # As a whole number the second took minutes, and the third all memory.
+    value = Decimal(text)
+    assert canonical_bytes(value) == b"d" + text.encode()
+    assert stable_hash(value) == stable_hash(Decimal(text.replace("1E", "1.0E")))
+
+
+@pytest.mark.parametrize(
+    ("value", "equal"),
+    [("0E+999999", 0), ("1E+2466", 10**2466), ("2.50", 2.5), ("1E+300", 10**300)],
+)
+def test_a_decimal_hashes_as_the_number_that_it_equals(value: str, equal: Any) -> None:
+    assert Decimal(value) == equal and stable_hash(Decimal(value)) == stable_hash(equal)
+
+
+@pytest.mark.parametrize(
+    "value", [LONG, Decimal("0.1"), Decimal("1.1E-400"), Decimal("0.5"), Decimal(7)], ids=str
+)
+def test_the_hash_of_a_decimal_is_the_same_in_every_context(value: Decimal) -> None:
+    expected = stable_hash(value)
+    with localcontext() as context:
+        context.prec, context.capitals, context.Emax = 3, 0, 5
+        context.traps[Inexact] = context.traps[FloatOperation] = True
+        assert stable_hash(value) == expected
+
+
+def test_decimals_that_differ_behind_28_digits_are_spelt_apart() -> None:
+    assert canonical_bytes(LONG) != canonical_bytes(Decimal(str(LONG)[:-1] + "6"))
+
+
+def test_the_hour_that_comes_twice_is_one_key_as_in_a_dict() -> None:
+    first = datetime(2026, 10, 25, 2, 30, tzinfo=ZoneInfo("Europe/Berlin"))
+    second = first.replace(fold=1)
+    assert first == second and stable_hash(first) == stable_hash(second)
+
+
+def test_datetimes_beyond_the_years_of_utc_are_keys() -> None:
+    west, east = ZoneInfo("America/New_York"), ZoneInfo("Europe/Berlin")
+    last, first = datetime.max.replace(tzinfo=west), datetime.min.replace(tzinfo=east)
+    near = [last, last - timedelta(microseconds=1), first, first + timedelta(microseconds=1)]
+    assert len({canonical_bytes(value) for value in near}) == len(near)
 
 
 def test_text_that_is_not_utf_8_still_has_a_hash() -> None:
