@@ -410,8 +410,11 @@ def _canonical(key: Any) -> Any:
     if isinstance(key, Decimal):
         return _canonical_decimal(key)
     if isinstance(key, datetime):
-        # Equal datetimes of one zone may differ in `fold`.
+        # Equal datetimes of one zone may differ in `fold`; where it changes the offset, they equal
+        # none of another zone (PEP 495).
         key = key.replace(fold=0)
+        if key.utcoffset() != key.replace(fold=1).utcoffset():
+            return key
         with suppress(OverflowError):  # not in UTC: before year 1 or after 9999
             return key.astimezone(UTC)
     return key

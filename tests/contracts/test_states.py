@@ -225,6 +225,23 @@ def test_keys_that_compare_equal_are_one(bench: Bench, small_sweeps: None) -> No
             assert found.get(other) == found.get((other, "x")) == token
 
 
+def test_a_time_that_comes_twice_equals_none_of_another_zone(
+    bench: Bench, small_sweeps: None
+) -> None:
+    """As in a dict, though their hashes are equal (PEP 495)."""
+    berlin = datetime(2026, 10, 25, 2, 30, tzinfo=ZoneInfo("Europe/Berlin"))
+    other = datetime(2026, 10, 25, 0, 30, tzinfo=UTC)
+    assert berlin != other and hash(berlin) == hash(other)
+    owner = Owner(bench, "lazy")
+    owner.state.put(berlin, 1)
+    owner.state.put(other, 2)
+    for _ in range(30):  # until both are in the base
+        owner.state.add("n")
+        owner.commit()
+    found = Owner(bench, "lazy", 2).state
+    assert (found.get(berlin), found.get(other)) == (1, 2)
+
+
 def test_a_block_of_keys_is_read_at_once_and_a_changed_one_is_not_overwritten(
     bench: Bench, small_sweeps: None
 ) -> None:
