@@ -9,6 +9,7 @@ mappings with keys of text. Any other column is one of `ValueType`, whose cells 
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Sequence
 from decimal import Decimal
 from functools import cache
@@ -221,19 +222,40 @@ def fitting_types(kind: DataType) -> frozenset[type] | None:
 
 def plain_values(array: Any) -> list[Any]:
     """Return an Arrow array's values as tuples carry them; CodecError for a map whose keys are no
-    keys, or one of them twice.
+    keys, or one of them twice, and for values that Python has none for: text that is no UTF-8,
+    times beyond the years 1 to 9999, nanoseconds.
     """
     import pyarrow as pa
 
     kind = array.type
-    if pa.types.is_timestamp(kind) and kind.tz:
-        zone = zone_of(kind.tz)
-        return [
-            None if value is None else value.astimezone(zone)
-            for value in _in_utc(array).to_pylist()
-        ]
-    values: list[Any] = array.to_pylist()
-    return [_plain(value, kind) for value in values] if pa.types.is_nested(kind) else values
+    zone = zone_of(kind.tz) if pa.types.is_timestamp(kind) and kind.tz else None
+    try:
+        if zone is None:
+            values: list[Any] = array.to_pylist()
+            return [_plain(value, kind) for value in values] if pa.types.is_nested(kind) else values
+        try:
+            return [
+                None if value is None else value.astimezone(zone)
+                for value in _in_utc(array).to_pylist()
+            ]
+        except OverflowError:  # in UTC, or in the zone
+            numbers = array.cast(pa.timestamp("us", kind.tz)).view(pa.int64()).to_pylist()
+            return [None if number is None else _local(number, zone) for number in numbers]
+    except (ValueError, OverflowError, TypeError) as error:
+        raise CodecError(f"a column of {kind} holds what tuples cannot carry: {error}") from error
+
+
+def _local(since_us: int, zone: datetime.tzinfo) -> datetime.datetime:
+    """Return a time in a zone, which UTC may have no year for; OverflowError where the zone has none
+    either.
+    """
+    since = datetime.timedelta(microseconds=since_us)
+    try:
+        return (datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC) + since).astimezone(zone)
+    except OverflowError:
+        end = datetime.datetime.max if since_us > 0 else datetime.datetime.min
+        offset = end.replace(tzinfo=zone).utcoffset() or datetime.timedelta(0)
+        return (datetime.datetime(1970, 1, 1) + (since + offset)).replace(tzinfo=zone)
 
 
 def _in_utc(array: Any) -> Any:
@@ -243,16 +265,25 @@ def _in_utc(array: Any) -> Any:
     return array.cast(pa.timestamp(array.type.unit, "UTC")) if array.type.tz != "UTC" else array
 
 
+_OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])([0-9]{1,2})(?::?([0-9]{2}))?(?::?([0-9]{2}))?")
+
+
 @cache
 def zone_of(name: str) -> datetime.tzinfo:
     """Return the zone that Arrow names: UTC, a zone of the tz database, or hours and minutes from
-    UTC.
+    UTC, also as Spark's sessions have them (`GMT+2`).
     """
-    if name.upper() in ("UTC", "ETC/UTC", "Z", "+00:00", "-00:00"):
+    if name.upper() in ("UTC", "ETC/UTC", "Z"):
         return datetime.UTC
     try:
-        if name[0] in "+-":
-            return datetime.datetime.strptime(name, "%z").tzinfo or datetime.UTC
+        if found := _OFFSET.fullmatch(name):
+            hours, minutes, seconds = (int(part or 0) for part in found.groups()[1:])
+            offset = datetime.timedelta(hours=hours, minutes=minutes, seconds=seconds)
+            return (
+                datetime.timezone(-offset if found[1] == "-" else offset)
+                if offset
+                else datetime.UTC
+            )
         return ZoneInfo(name)
     # OSError: of a folder of zones, as "America"
     except (ValueError, OSError, ZoneInfoNotFoundError) as error:

@@ -26,7 +26,7 @@ from pyspark.sql.types import (
 )
 
 from sparkstorm.api.columns import rows_of
-from sparkstorm.api.value_columns import plain_values
+from sparkstorm.api.value_columns import is_value_type, plain_values
 from sparkstorm.errors import CodecError, ReplayFailedError
 from sparkstorm.hosting.spark_versions import VARIANT, arrow_type, dealt_by_id
 from sparkstorm.model.topology import Grouping, Subscription
@@ -61,6 +61,7 @@ from sparkstorm.replay.sql_shuffle import (
 from sparkstorm.replay.tasks.batches import TimedRows, gathered, slices
 from sparkstorm.replay.tasks.chunks import CLOCK, DDL, ORDER, ROWS, START, Chunk
 from sparkstorm.replay.tasks.stage import StageRun
+from sparkstorm.transport.batch_columns import is_readable
 
 # Beside the fields of a stream, which may have any name. Left out where a field
 # holds the same: it would be sent, sorted along and read a second time.
@@ -410,7 +411,7 @@ def _over_divided(
     places = [fields.index(f) for f in only.grouping.fields]
 
     def over(batches: Iterator[pa.RecordBatch]) -> Iterator[Chunk]:
-        partition, own = place_and_rows(_with_maps_checked(feed, batches), places, keys)
+        partition, own = place_and_rows(_readable(feed, batches), places, keys)
         checked = checked_places(own, places, partition, run.stage.width)
         rows = (
             _timed_rows(job, feed, fields, batch) if job.settings.is_timed else batch.select(fields)
@@ -468,7 +469,7 @@ def _rows(
     feed = run.stage.feed
     assert feed is not None
     fields = job.plan.topology.components[feed.spout].streams[feed.stream].fields
-    batches = _with_maps_checked(feed, batches)
+    batches = _readable(feed, batches)
     # Without bolts rows are only divided among tasks, never Python's objects: fewer batches cost
     # less.
     if not run.stage.bolts and not job.settings.is_timed:
@@ -487,22 +488,27 @@ def _rows(
     running.check(feed.spout)
 
 
-def _with_maps_checked(feed: Feed, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the batches; ReplayFailedError names the column of a map with one key twice, which
-    files of other programs may have.
+def _readable(feed: Feed, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the batches; ReplayFailedError names the column with a value that Python has none for,
+    such as a map with one key twice or a time beyond the year 9999, which files of other programs
+    may have.
     """
     for batch in batches:
         for field, column in zip(batch.schema, batch.columns, strict=True):
-            # Python's mappings would silently keep the last of two values.
-            if _holds_map(field.type):
-                try:
-                    plain_values(column)
-                except CodecError as error:
-                    name = result_name(feed.spout, feed.stream)
-                    raise ReplayFailedError(
-                        f"input '{name}', column '{field.name}': {error}; make its keys differ, as with map_from_entries over "
-                        "distinct entries, or leave the column out"
-                    ) from error
+            if is_value_type(field.type) or is_readable(column):
+                continue
+            try:  # one by one: Python's mappings would silently keep the last of two values
+                plain_values(column)
+            except CodecError as error:
+                name = result_name(feed.spout, feed.stream)
+                mend = (
+                    "make its keys differ, as with map_from_entries over distinct entries"
+                    if _holds_map(field.type)
+                    else "replace such values, as with CASE WHEN"
+                )
+                raise ReplayFailedError(
+                    f"input '{name}', column '{field.name}': {error}; {mend}, or leave the column out"
+                ) from error
         yield batch
 
 

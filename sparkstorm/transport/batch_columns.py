@@ -34,7 +34,7 @@ _MOST_DIGITS = 38
 # A day less than Python's years 1 to 9999 at both ends: a zone moves a time by less than a day.
 _FIRST_DAY = date(1, 1, 2).toordinal() - date(1970, 1, 1).toordinal()
 _LAST_DAY = date(9999, 12, 30).toordinal() - date(1970, 1, 1).toordinal()
-_DAY_US = 86_400_000_000
+_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
 # A name comes from another process too: of a few hundred zones and decimals, not without an end.
@@ -108,19 +108,50 @@ def _has_zone(kind: Any) -> bool:
 
 
 def _is_in_calendar(column: Any) -> bool:
-    """Return whether Python has a date or datetime for each value of a column of days or times."""
+    """Return whether Python has a date or datetime for each value of a column of days or times, in
+    any zone.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    if pa.types.is_date32(column.type):
-        numbers, first, last = column.view(pa.int32()), _FIRST_DAY, _LAST_DAY
-    elif pa.types.is_timestamp(column.type):
-        numbers = column.view(pa.int64())
-        first, last = _FIRST_DAY * _DAY_US, _LAST_DAY * _DAY_US
+    kind = column.type
+    if pa.types.is_date32(kind):
+        numbers, a_day = column.view(pa.int32()), 1
+    elif pa.types.is_timestamp(kind):
+        numbers, a_day = column.view(pa.int64()), 86_400 * _PER_SECOND[kind.unit]
     else:
         return True
     ends = pc.min_max(numbers).as_py()
-    return ends["min"] is None or (first <= ends["min"] and ends["max"] <= last)
+    return ends["min"] is None or (
+        a_day * _FIRST_DAY <= ends["min"] and ends["max"] <= a_day * _LAST_DAY
+    )
+
+
+def is_readable(column: Any) -> bool:
+    """Return whether each value of a column has one of Python's, at every depth: by its ends, not
+    one by one.
+
+    Of a map that is not known: one of its keys may come twice.
+    """
+    import pyarrow as pa
+
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        return is_readable(column.dictionary)
+    if pa.types.is_struct(kind):
+        names = [kind.field(n).name for n in range(kind.num_fields)]
+        return len({*names}) == len(names) and all(map(is_readable, column.flatten()))
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        return is_readable(column.values)
+    if pa.types.is_nested(kind):
+        return False
+    try:
+        if pa.types.is_timestamp(kind) and kind.tz:
+            zone_of(kind.tz)
+        column.validate(full=True)
+    except (CodecError, pa.ArrowInvalid):
+        return False
+    return _is_in_calendar(column)
 
 
 def pack_columns(batch: Any) -> list[list[Any]]:

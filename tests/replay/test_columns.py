@@ -48,6 +48,20 @@ class Double(ColumnBolt):
         collector.emit_batch(doubled.filter(odd), "odd")
 
 
+class Emitting(ColumnBolt):
+    """Emits a column as it is for each batch that it gets."""
+
+    outputs = ("value",)
+
+    def __init__(self, column: pa.Array) -> None:
+        self._column = column
+
+    def execute_batch(
+        self, batch: pa.RecordBatch, source: Sender, collector: BatchCollector
+    ) -> None:
+        collector.emit_batch(pa.RecordBatch.from_arrays([self._column], ["value"]))
+
+
 class SumByKey(Stateful, ColumnBolt):
     """Sums by key; emits a row for every batch too, to the state alone it matters nothing."""
 
@@ -257,3 +271,31 @@ def test_on_spark_timed_rows_reach_batch_bolts_in_order(spark: SparkSession) -> 
     found = replay(builder.build(), {"source": frame}, event_time="ts")["timed"].collect()
     assert [row.value for row in found] == ["batch"] * 100
     assert [row.now_ms for row in found] == sorted(row.now_ms for row in found)
+
+
+TWICE = pa.array([[("a", 1), ("a", 2)]], pa.map_(pa.string(), pa.int64()))
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        TWICE,
+        pa.array([TWICE.to_pylist()], pa.list_(TWICE.type)),
+        pa.array([1 << 60]).cast(pa.timestamp("us", "Asia/Tokyo")),
+        pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], names=["x", "x"]),
+    ],
+    ids=["map", "list", "time", "struct"],
+)
+def test_a_column_that_no_tuple_carries_fails_its_row_in_every_replay(column: pa.Array) -> None:
+    builder = TopologyBuilder()
+    builder.set_spout("source", Source("value"))
+    builder.set_bolt("emit", Emitting(column)).global_grouping("source")
+    builder.set_bolt("count", Count()).global_grouping("emit")
+    found = []
+    for columns in (True, False):
+        results = replay_locally(
+            builder.build(), {"source": [(1,)]}, columns=columns, skip_bad=True
+        )
+        (letter,) = results.dead_letters
+        found.append((results["emit"], letter.component, letter.failure.text))
+    assert found[0] == found[1] and found[0][:2] == ([], "emit")

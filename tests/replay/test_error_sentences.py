@@ -38,6 +38,15 @@ JOB = JobFile("job.yaml", "test", "module:build")
 SENTENCE = r"^component 'bolt' \(task 2\) failed 4 times on record .*not this one .*; skip_bad puts such records aside$"
 
 
+class Told(BasicBolt):
+    """Emits a time as text, as its zone has it."""
+
+    outputs = ("value",)
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        collector.emit((str(tup["value"].replace(tzinfo=None)),))
+
+
 class Needy(BasicBolt):
     """Needs a module that the driver alone has."""
 
@@ -148,6 +157,37 @@ def test_a_mapping_with_one_key_twice_is_named_by_input_and_column(
         match=r"^input 'source', column 'tags': a map with one key twice; make its keys differ",
     ):
         replay(builder.build(), {"source": frame}).run()
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("value", ["DATE'+10000-01-01'", "CAST(X'FF' AS STRING)"])
+def test_a_value_that_python_has_none_for_is_named_by_input_and_column(
+    spark: SparkSession, value: str
+) -> None:
+    frame = spark.sql(f"SELECT {value} AS value")
+    with pytest.raises(
+        ReplayFailedError,
+        match=r"^input 'source', column 'value': .* cannot carry: .*; replace such values, as with CASE WHEN",
+    ):
+        replay(one_bolt(Count()), {"source": frame}).run()
+
+
+@pytest.mark.system
+@pytest.mark.parametrize(
+    ("zone", "value"),
+    [("America/New_York", "9999-12-31 23:59:59"), ("Europe/Berlin", "0001-01-01 00:00:00"), ("GMT+2", "2026-01-01 00:00:00")],
+)  # fmt: skip
+def test_times_of_every_year_and_zone_of_a_session_are_read(
+    spark: SparkSession, zone: str, value: str
+) -> None:
+    former = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", zone)
+    try:
+        frame = spark.sql(f"SELECT TIMESTAMP'{value}' AS value")
+        results = replay(one_bolt(Told()), {"source": frame})
+        assert [row.value for row in results["bolt"].collect()] == [value]
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", str(former))
 
 
 @pytest.mark.system

@@ -12,6 +12,7 @@ from decimal import Decimal
 from itertools import product
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -29,6 +30,7 @@ from sparkstorm.api import (
     value_columns,
 )
 from sparkstorm.api.columns import rows_of
+from sparkstorm.api.value_columns import plain_values
 from sparkstorm.connectors import FileLines, find_files
 from sparkstorm.errors import CodecError, MalformedFrameError
 from sparkstorm.executor import pieces
@@ -39,7 +41,12 @@ from sparkstorm.model.values.codec import Codec
 from sparkstorm.testing import FeederSpout, LocalCluster, Shared, Subject, die, simulate
 from sparkstorm.transport import frames
 from sparkstorm.transport.base import Entry
-from sparkstorm.transport.batch_columns import pack_columns, plain_batch, unpack_columns
+from sparkstorm.transport.batch_columns import (
+    is_readable,
+    pack_columns,
+    plain_batch,
+    unpack_columns,
+)
 from sparkstorm.worker.tasks.inbox import Inbox
 
 WORDS = ["the", "cow", "jumped", "över", "", "moon", "a", "b"]
@@ -382,6 +389,67 @@ def test_a_zone_that_is_a_folder_is_an_unknown_one(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(value_columns, "ZoneInfo", folder)
     with pytest.raises(CodecError, match="unknown zone 'America'"):
         value_columns.zone_of("America")
+
+
+@pytest.mark.parametrize(
+    ("name", "minutes"),
+    [("+01:30", 90), ("-0130", -90), ("GMT+2", 120), ("UTC+01:30", 90), ("UT-11", -660), ("-00:00", 0), ("GMT+0", 0)],
+)  # fmt: skip
+def test_offsets_are_read_as_arrow_and_sessions_of_spark_write_them(
+    name: str, minutes: int
+) -> None:
+    offset = timedelta(minutes=minutes)
+    assert datetime(2026, 1, 1, tzinfo=value_columns.zone_of(name)).utcoffset() == offset
+
+
+@pytest.mark.parametrize("name", ["GMT+24", "UTC+", "+1:2:3", "GMT+02:00:00:00", "CET+1"])
+def test_a_zone_that_is_none_is_named(name: str) -> None:
+    with pytest.raises(CodecError, match="unknown zone"):
+        value_columns.zone_of(name)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        datetime.max.replace(tzinfo=ZoneInfo("America/New_York")),
+        datetime.min.replace(tzinfo=ZoneInfo("Europe/Berlin")),
+    ],
+    ids=["last", "first"],
+)
+def test_times_that_utc_has_no_year_for_are_read_in_their_zone(value: datetime) -> None:
+    since = value.replace(tzinfo=None) - datetime(1970, 1, 1) - (value.utcoffset() or timedelta())
+    column = pa.array([since // timedelta(microseconds=1), 0, None], pa.int64())
+    found = plain_values(column.cast(pa.timestamp("us", str(value.tzinfo))))
+    assert found[0] == value and found[0].utcoffset() == value.utcoffset()
+    assert found[1:] == [datetime(1970, 1, 1, tzinfo=UTC), None]
+
+
+BAD_TEXT = pa.Array.from_buffers(
+    pa.string(), 1, [None, pa.py_buffer(bytes(4) + b"\x01\0\0\0"), pa.py_buffer(b"\xff")]
+)
+FAR = pa.array([1 << 60])
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        BAD_TEXT,
+        FAR.cast(pa.timestamp("us", "UTC")),
+        FAR.cast(pa.timestamp("us", BERLIN)),
+        FAR.cast(pa.timestamp("s", BERLIN)),
+        pa.array([1 << 30], pa.int32()).cast(pa.date32()),
+        pa.array([1]).cast(pa.timestamp("ns", BERLIN)),
+        pa.array([[1 << 60]]).cast(pa.list_(pa.timestamp("us", "UTC"))),
+        pa.array([1]).cast(pa.timestamp("us", "Mars/X")),
+        pa.StructArray.from_arrays([pa.array([[1 << 60]]).cast(pa.list_(pa.timestamp("us", BERLIN)))], ["x"]),
+    ],
+    ids=lambda column: str(column.type),
+)  # fmt: skip
+def test_values_that_python_has_none_for_are_refused_and_seen_by_the_ends(column: pa.Array) -> None:
+    if column.type != pa.timestamp("ns", BERLIN):  # between its ends
+        assert not is_readable(column)
+    with pytest.raises(CodecError, match=r"cannot carry|unknown zone"):
+        plain_values(column)
 
 
 def test_times_of_other_units_travel_as_microseconds() -> None:

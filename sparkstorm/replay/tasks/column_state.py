@@ -24,6 +24,7 @@ from sparkstorm.executor.state import MISSING, MemoryState
 from sparkstorm.model.tuples import Roots
 from sparkstorm.model.values.codec import Codec
 from sparkstorm.replay.results.types import problem_with
+from sparkstorm.transport.batch_columns import is_readable
 
 
 class ReplayColumns(ColumnRunner):
@@ -52,6 +53,10 @@ class _AnyColumns(BatchColumns):
                 raise CodecError(
                     f"component '{route.source.component}', stream '{route.source.stream}', field '{field}': {problem}"
                 )
+        # As live, such a batch goes row by row, and its bolt's call fails by name if a value is none
+        # of Python's. Columns would carry it on, to where nothing names it.
+        if not all(map(is_readable, batch.columns)):
+            return None
         return (
             pa.RecordBatch.from_arrays(batch.columns, list(route.source.fields))
             if batch.num_columns
