@@ -265,7 +265,7 @@ def _in_utc(array: Any) -> Any:
     return array.cast(pa.timestamp(array.type.unit, "UTC")) if array.type.tz != "UTC" else array
 
 
-_OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])([0-9]{1,2})(?::?([0-9]{2}))?(?::?([0-9]{2}))?")
+_OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])([0-9]{1,2})(?::?([0-5][0-9]))?(?::?([0-5][0-9]))?")
 
 
 @cache

@@ -402,7 +402,9 @@ def test_offsets_are_read_as_arrow_and_sessions_of_spark_write_them(
     assert datetime(2026, 1, 1, tzinfo=value_columns.zone_of(name)).utcoffset() == offset
 
 
-@pytest.mark.parametrize("name", ["GMT+24", "UTC+", "+1:2:3", "GMT+02:00:00:00", "CET+1"])
+@pytest.mark.parametrize(
+    "name", ["GMT+24", "UTC+", "+1:2:3", "GMT+02:00:00:00", "CET+1", "+01:60", ""]
+)
 def test_a_zone_that_is_none_is_named(name: str) -> None:
     with pytest.raises(CodecError, match="unknown zone"):
         value_columns.zone_of(name)
