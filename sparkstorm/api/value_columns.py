@@ -231,8 +231,9 @@ def plain_values(array: Any) -> list[Any]:
     zone = zone_of(kind.tz) if pa.types.is_timestamp(kind) and kind.tz else None
     try:
         if zone is None:
-            values: list[Any] = array.to_pylist()
-            return [_plain(value, kind) for value in values] if pa.types.is_nested(kind) else values
+            if not pa.types.is_nested(kind):
+                return list(array.to_pylist())
+            return [_plain(value, kind) for value in _in_utc(array).to_pylist()]
         try:
             return [
                 None if value is None else value.astimezone(zone)
@@ -260,9 +261,22 @@ def _local(since_us: int, zone: datetime.tzinfo) -> datetime.datetime:
 
 def _in_utc(array: Any) -> Any:
     """Return the same times in UTC: Arrow knows no zone but that one without tables of its own."""
+    kind = _type_in_utc(array.type)
+    return array if kind == array.type else array.cast(kind)
+
+
+def _type_in_utc(kind: Any) -> Any:
     import pyarrow as pa
 
-    return array.cast(pa.timestamp(array.type.unit, "UTC")) if array.type.tz != "UTC" else array
+    if pa.types.is_timestamp(kind) and kind.tz:
+        return pa.timestamp(kind.unit, "UTC")
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_type_in_utc(field.type)) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(_type_in_utc(kind.key_type), _type_in_utc(kind.item_type))
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_type_in_utc(kind.value_type)))
+    return kind
 
 
 _OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])([0-9]{1,2})(?::?([0-5][0-9]))?(?::?([0-5][0-9]))?")
@@ -309,7 +323,7 @@ def _plain(value: Any, kind: Any) -> Any:
             raise CodecError(
                 f"a map with keys of type {kind.key_type}; keys are text, bytes, numbers, true/false and dates"
             )
-        found = {key: _plain(item, kind.item_type) for key, item in value}
+        found = {_plain(key, kind.key_type): _plain(item, kind.item_type) for key, item in value}
         if len(found) != len(value):
             raise CodecError("a map with one key twice")
         return found

@@ -135,23 +135,28 @@ def is_readable(column: Any) -> bool:
     """
     import pyarrow as pa
 
-    kind = column.type
-    if pa.types.is_dictionary(kind):
-        return is_readable(column.dictionary)
-    if pa.types.is_struct(kind):
-        names = [kind.field(n).name for n in range(kind.num_fields)]
-        return len({*names}) == len(names) and all(map(is_readable, column.flatten()))
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        return is_readable(column.values)
-    if pa.types.is_nested(kind):
-        return False
     try:
-        if pa.types.is_timestamp(kind) and kind.tz:
-            zone_of(kind.tz)
         column.validate(full=True)
+        return _has_values(column)
     except (CodecError, pa.ArrowInvalid):
         return False
-    return _is_in_calendar(column)
+
+
+def _has_values(column: Any) -> bool:
+    """Return the same of a valid column; CodecError for times of an unknown zone."""
+    import pyarrow as pa
+
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        return _has_values(column.dictionary)
+    if pa.types.is_struct(kind):
+        names = [field.name for field in kind]
+        return len({*names}) == len(names) and all(map(_has_values, column.flatten()))
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        return _has_values(column.values)
+    if pa.types.is_timestamp(kind) and kind.tz:
+        zone_of(kind.tz)
+    return not pa.types.is_nested(kind) and _is_in_calendar(column)
 
 
 def pack_columns(batch: Any) -> list[list[Any]]:
