@@ -30,7 +30,13 @@ from sparkstorm.errors import (
     SparkStormError,
     StoreInconsistentError,
 )
-from sparkstorm.executor.state import MISSING, MemoryState, as_key, keys_of
+from sparkstorm.executor.state import (
+    MISSING,
+    MemoryState,
+    as_key,
+    form_in,
+    keys_of,
+)
 from sparkstorm.grouping.hashing import normalized, whole_of
 from sparkstorm.model.values.codec import Codec
 
@@ -121,9 +127,8 @@ class LazyState(MemoryState):
 
     def load(self, pairs: Iterable[Any], deleted: Iterable[Any] = ()) -> None:
         """Apply changes of a journal, none of which need be in the base."""
-        for key, value in pairs:
-            self._pinned[as_key(key)] = value
-        self._pinned |= dict.fromkeys(map(as_key, deleted), MISSING)
+        self._load_into(self._pinned, pairs)
+        self._load_into(self._pinned, ((key, MISSING) for key in deleted))
 
     def resume(self, marks: list[Any] | None) -> None:
         """Go on from the marks of the last commit; from none when a memory backend or a checkpoint
@@ -143,6 +148,9 @@ class LazyState(MemoryState):
         self._size = len(self)
         self.coming = None
         pairs, deleted = super().take_changes()
+        if self._has_forms:
+            for key, _ in pairs:  # where a key was deleted and put again, its form is new
+                self._pinned.pop(key, None)
         self._pinned.update(pairs)
         self._pinned |= dict.fromkeys(deleted, MISSING)
         self.serial += 1
@@ -245,7 +253,7 @@ class LazyState(MemoryState):
         ]
         for at in range(0, len(wanted), _AT_ONCE):
             some = wanted[at : at + _AT_ONCE]
-            for key, value in zip(some, self._read(some), strict=True):
+            for key, value in self._read(some):
                 self._keep(key, value)
 
     def items(self) -> Iterator[tuple[Any, Any]]:
@@ -255,7 +263,14 @@ class LazyState(MemoryState):
         """Every key with its value as of now, read from the store while it is gone through; not
         beyond the call of the bolt.
         """
-        changed = self._pinned | dict(zip(self.undo[::3], self.undo[2::3], strict=True))
+        keys = self.undo[::3]
+        changes = dict(zip(keys, self.undo[2::3], strict=True))
+        self._note_forms(keys)
+        if not self._has_forms:
+            return self._merged(self._pinned | changes)
+        changed = {key: value for key, value in self._pinned.items() if key not in changes}
+        for key, value in changes.items():
+            changed[form_in(self._data, key)] = value
         return self._merged(changed)
 
     def __iter__(self) -> Iterator[Any]:
@@ -267,7 +282,10 @@ class LazyState(MemoryState):
     def pairs(self, keys: Iterable[Any]) -> list[list[Any]]:
         keys = list(keys)
         self.expect(keys)
-        return [[key, self._data[key]] for key in keys if key in self]
+        found = [[key, self._data[key]] for key in keys if key in self]
+        if self._has_forms:
+            found = [[form_in(self._data, key), value] for key, value in found]
+        return found
 
     def snapshot(self) -> list[list[Any]]:
         return [[key, value] for key, value in self.every_pair()]
@@ -308,16 +326,20 @@ class LazyState(MemoryState):
             with suppress(CodecError):
                 self.expect((key, *coming()))
         if key not in self._data and key not in self._absent:
-            self._keep(key, self._read([key])[0])
+            self._keep(*self._read([key])[0])
 
     def _recall(self, key: Any) -> bool:
         """Take a key from memory; whether it was there."""
-        value = self._former.get(key, _UNKNOWN)
+        if type(key) not in _PLAIN:
+            self._note_forms((key,))
+        layer = self._former
+        value = layer.get(key, _UNKNOWN)
         if value is _UNKNOWN:
-            value = self._pinned.get(key, _UNKNOWN)
+            layer = self._pinned
+            value = layer.get(key, _UNKNOWN)
         if value is _UNKNOWN:
             return False
-        self._keep(key, value)
+        self._keep(form_in(layer, key) if self._has_forms else key, value)
         return True
 
     def _keep(self, key: Any, value: Any) -> None:
@@ -337,8 +359,12 @@ class LazyState(MemoryState):
             return
         data = self._data
         changed = dict.fromkeys(self.undo[::3])
-        self._former, self._data = data, {key: data[key] for key in changed if key in data}
         self._absent = {key for key in changed if key not in data}
+        self._note_forms(changed)
+        kept = [key for key in changed if key in data]
+        if self._has_forms:
+            kept = [form_in(data, key) for key in kept]
+        self._former, self._data = data, {key: data[key] for key in kept}
 
     def _set_aside(self, changed: list[tuple[Any, Any]]) -> None:
         """Move all other keys from those used lately to those used before; nothing may be
@@ -348,21 +374,30 @@ class LazyState(MemoryState):
         if len(self._former) + len(self._data) > self._most:
             self._former = self._data
         else:
-            for key in self._absent:
+            for key in (*self._absent, *(self._data if self._has_forms else ())):
                 self._former.pop(key, None)
             self._former |= self._data
         self._data = dict(changed)
         self._changes = 0
 
-    def _read(self, keys: list[Any]) -> list[Any]:
+    def _read(self, keys: list[Any]) -> list[tuple[Any, Any]]:
+        """Return (key, value) from the base, each key in its form there, MISSING for no value."""
         packed = [self._packed_key(key) for key in keys]
         with self._reading():
             found = self._base.read(packed)
-            pairs = zip(packed, found, strict=True)
-            return [
-                MISSING if stored is None else unpacked_pair(self._codec, key, stored)[1]
-                for key, stored in pairs
-            ]
+            return [self._pair(*asked) for asked in zip(keys, packed, found, strict=True)]
+
+    def _pair(self, key: Any, packed: bytes, stored: bytes | None) -> tuple[Any, Any]:
+        if stored is None:
+            return key, MISSING
+        if stored[:1] == _WITH_KEY:
+            self._has_forms = True
+        elif type(key) in _PLAIN:
+            return key, self._codec.unpack(stored)
+        pair = unpacked_pair(self._codec, packed, stored)
+        if pair[0] != key:
+            raise MalformedFrameError(f"the value of {key!r:.60} was written for {pair[0]!r:.60}")
+        return pair
 
     @contextmanager
     def _reading(self) -> Iterator[None]:

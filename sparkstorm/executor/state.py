@@ -29,11 +29,13 @@ MISSING: Any = object()
 """In place of a value: there is none under the key."""
 # a datetime is a date too
 _KINDS: tuple[Any, ...] = (bool | int | float | Decimal, str, bytes, datetime, date, UUID)
-_KEYS_AND_TUPLES = KEYS | {tuple}
+_KEYS_AND_TUPLES: frozenset[Any] = KEYS | {tuple}
 # Items of the log, three a change, from which on it is worth a call at the end of a turn. From
 # 90 to 3,000 the cost of a word was the same within 3 %.
 _LEAST_TO_KEEP = 100
 _NUMBERS = frozenset({int, float, bool, Decimal})
+_ONE_FORM: frozenset[Any] = frozenset({str, int, bytes, date, UUID, type(None), tuple})
+"""Keys of these types, and tuples of them, equal none of another form. True, say, equals 1."""
 
 
 class Cells(NamedTuple):
@@ -57,6 +59,7 @@ class MemoryState:
         "_codec",
         "_data",
         "_has_deleted",
+        "_has_forms",
         "_kept",
         "_unchecked",
         "scanned",
@@ -75,6 +78,8 @@ class MemoryState:
         # keys each look-up misses the processor's caches.
         self.undo: list[Any] = []
         self._has_deleted = False  # since the last take_changes()
+        # whether a key has been used that may equal one of another form, as True does 1
+        self._has_forms = False
         # newest values of changes since then that are not in `undo` any more
         self._kept: dict[Any, Any] = {}
         self.scanned = 0  # keys that calls of `scan` have read
@@ -198,6 +203,8 @@ class MemoryState:
     def delete(self, key: Any) -> None:
         """Forget a key."""
         if key in self._data:
+            if type(key) is not str:
+                key = form_in(self._data, key)  # roll_back puts it back as it was
             self.undo += key, self._data.pop(key), MISSING
             self._has_deleted = True
 
@@ -284,7 +291,11 @@ class MemoryState:
         for key in deleted:
             del value_by_key[key]
         self._has_deleted = False
-        return list(value_by_key.items()), deleted
+        if not self._has_forms:
+            return list(value_by_key.items()), deleted
+        # A call may have used another form of the key than the one that stays, as in a dict: the
+        # journal and the base say the latter.
+        return [(form_in(self._data, key), v) for key, v in value_by_key.items()], deleted
 
     def _take_last_values(self) -> dict[Any, Any]:
         """Return the newest value of each changed key, MISSING for one that was deleted."""
@@ -296,10 +307,14 @@ class MemoryState:
     def _put_last_values(self, found: dict[Any, Any]) -> None:
         # One pass in the core: these lists and the mapping were a third of what closing a commit of
         # a word count costs.
-        if core is not None and core.last_values(self.undo, _KEYS_AND_TUPLES, found) is not None:
+        usual = _KEYS_AND_TUPLES if self._has_forms else _ONE_FORM
+        if core is not None and core.last_values(self.undo, usual, found) is not None:
             return
         keys = self.undo[::3]
-        if not _are_plain(keys):
+        kinds = _kinds_of(keys)
+        self._has_forms = self._has_forms or not kinds <= _ONE_FORM
+        # a scalar of numpy's is found under the plain key that it equals
+        if not kinds <= _KEYS_AND_TUPLES:
             keys = list(map(_plain_key, keys))
         found.update(zip(keys, self.undo[2::3], strict=True))  # the last one of a key wins
         self.undo.clear()
@@ -315,6 +330,8 @@ class MemoryState:
     def pairs(self, keys: Iterable[Any]) -> list[list[Any]]:
         """[key, value] of those keys that there are."""
         data = self._data
+        if self._has_forms:
+            keys = [form_in(data, key) for key in keys]
         return [[k, data[k]] for k in keys if k in data]
 
     def every_pair(self) -> Iterator[tuple[Any, Any]]:
@@ -346,11 +363,21 @@ class MemoryState:
 
     def load(self, pairs: Iterable[Any], deleted: Iterable[Any] = ()) -> None:
         """Apply stored changes; keys that were tuples come back as tuples."""
-        for key, value in pairs:
-            # Unchecked: it was checked when it was put, and a frame's values come from the codec.
-            self._data[as_key(key)] = value
+        self._load_into(self._data, pairs)
         for key in deleted:
             self._data.pop(as_key(key), None)
+
+    def _load_into(self, data: dict[Any, Any], pairs: Iterable[Any]) -> None:
+        # Unchecked: they were checked when they were put, and a frame's values come from the codec.
+        loaded = [(as_key(key), value) for key, value in pairs]
+        self._note_forms(key for key, _ in loaded)
+        if self._has_forms:
+            for key, _ in loaded:
+                data.pop(key, None)  # a dict would keep the form of before
+        data.update(loaded)
+
+    def _note_forms(self, keys: Iterable[Any]) -> None:
+        self._has_forms = self._has_forms or not _kinds_of(keys) <= _ONE_FORM
 
     def is_key(self, key: Any) -> bool:
         """Return whether the state could hold a value under this key."""
@@ -467,14 +494,13 @@ def keys_of(keys: Any) -> Any:
     return keys.to_pylist() if hasattr(keys, "to_pylist") else keys
 
 
-def _are_plain(keys: Sequence[Any]) -> bool:
-    """Return whether no key holds a scalar of numpy's, which is found under the plain key that it
-    equals.
-    """
+def _kinds_of(keys: Iterable[Any]) -> set[type]:
+    """Return the types of some keys, and those of the elements of tuples."""
+    keys = list(keys)
     kinds = set(map(type, keys))
     if tuple in kinds:
         kinds.update(map(type, chain.from_iterable(key for key in keys if type(key) is tuple)))
-    return kinds <= _KEYS_AND_TUPLES
+    return kinds
 
 
 def _plain_key(key: Any) -> Any:
@@ -500,3 +526,34 @@ def _begins(key: Any, prefix: Any) -> bool:
 
 def as_key(key: Any) -> Any:
     return tuple(key) if isinstance(key, list) else key
+
+
+class _Probe:
+    """Look-up of a key that keeps the equal one which a dict holds: a dict compares that one with
+    the key that it is asked for.
+    """
+
+    __slots__ = ("_hash", "_key", "found")
+
+    def __init__(self, key: Any) -> None:
+        self._key = key
+        self._hash = hash(key)
+        self.found = key
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        if self._key != other:
+            return False
+        self.found = other
+        return True
+
+
+def form_in(mapping: dict[Any, Any], key: Any) -> Any:
+    """Return the key of a dict that equals `key`, which may be of another type; `key` where there
+    is none.
+    """
+    probe = _Probe(key)
+    mapping.get(probe)
+    return probe.found
