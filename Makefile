@@ -1,5 +1,5 @@
 # make run    the word count over real files, on Spark slots, with embedded Redis and ZooKeeper
-# make test   the whole test suite       make lint, make types, make bench: what they say
+# make test   the whole test suite; SLOW=1200: of the slow files those whose turn it is (tests/budget.py)       make lint, make types, make bench: what they say
 # make chaos SECONDS=600   harm four topologies, simulated and in processes, and report (docs/testing.md)
 # make browser   a walk through the page in headless Chromium, by keyboard, with axe-core (docs/testing.md)
 # make fuzz   Schemathesis against the web server of a simulated cluster, ARGS=--cluster of a real one (docs/testing.md)
@@ -20,6 +20,7 @@ PYTHON ?= python3
 CONF ?= conf/wordcount.yaml
 ARGS ?=
 TESTS ?=
+SLOW ?=
 SECONDS ?= 60
 # Files are dealt out whole (their fixtures are started once), in the order of tests/schedule.py. One process more than cores: tests
 # of servers wait more than they compute (with one a core, two cores were 45 % busy)
@@ -43,7 +44,7 @@ run: $(VENV)/installed
 	@$(WITH_JAVA) && exec spark-submit jobs/run_topology.py $(CONF) $(ARGS)
 
 test: ready
-	@$(WITH_JAVA) && exec python -m pytest $(if $(TESTS),,$(PARALLEL)) $(TESTS)
+	@$(WITH_JAVA) && exec python -m pytest $(if $(TESTS),,$(PARALLEL)) $(if $(SLOW),--slow-budget $(SLOW)) $(TESTS)
 
 ready: $(VENV)/spark-classes/classes.jsa $(VENV)/compiled
 

@@ -19,6 +19,8 @@ from tests.spark_classes import QUICK, use_spark_classes
 
 __all__ = ["pytest_xdist_make_scheduler"]
 
+pytest_plugins = ("tests.budget",)
+
 start_reaper()
 
 for _name in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS", "SPARK_DAEMON_JAVA_OPTS"):
