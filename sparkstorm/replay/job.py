@@ -21,12 +21,12 @@ from sparkstorm.errors import InvalidTopologyError
 from sparkstorm.executor.watermark_routes import TimePlan
 from sparkstorm.grouping.routes import is_single
 from sparkstorm.model.topology import Topology
-from sparkstorm.model.values.value_types import top_module
+from sparkstorm.model.values.value_types import check_serializers, top_module
 from sparkstorm.replay.inputs import EventTime
 from sparkstorm.replay.options import ReplayOptions
 from sparkstorm.replay.plan import Feed, Plan, Stage
 from sparkstorm.replay.tasks.chunks import KEPT
-from sparkstorm.settings import FileSettings
+from sparkstorm.settings import FileSettings, SubmissionSettings
 
 STATE_MARK = "!state"
 NewestTimes = Mapping[tuple[int, str, str], int]
@@ -269,6 +269,7 @@ def pack_with_modules(
     imports, and its files.
     """
     modules = sorted({*by_value, *modules_of(topology)})
+    check_serializers(SubmissionSettings.of(conf).serializers, modules)
     named = {
         *named_in(pack_topology(topology, modules)),
         *map(top_module, classes_in(topology, conf)),

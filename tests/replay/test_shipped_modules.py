@@ -17,6 +17,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sparkstorm.api import BasicBolt, BasicOutputCollector, TopologyBuilder, Tuple
+from sparkstorm.errors import InvalidConfigError
 from sparkstorm.model.topology import Topology
 from sparkstorm.replay import replay
 from sparkstorm.replay.job import pack_with_modules
@@ -33,10 +34,27 @@ class Marks(BasicBolt):
         import shipped_late
         collector.emit((shipped_helper.mark(tup["text"]) + shipped_late.END,))
 
+class Wraps(BasicBolt):
+    outputs = ("text",)
+    def execute(self, tup, collector):
+        from shipped_values import Text
+        collector.emit((tup["text"] if isinstance(tup["text"], Text) else Text(tup["text"]),))
+
+class Unwraps(Wraps):
+    def execute(self, tup, collector):
+        collector.emit((tup["text"].text,))
+
 def build():
     builder = TopologyBuilder()
     builder.set_spout("source", Source("text"))
     builder.set_bolt("marks", Marks(), 2).fields_grouping("source", "text")
+    return builder.build()
+
+def build_wrapped():
+    builder = TopologyBuilder()
+    builder.set_spout("source", Source("text"))
+    builder.set_bolt("wraps", Wraps(), 2).fields_grouping("source", "text")
+    builder.set_bolt("unwraps", Unwraps(), 2).fields_grouping("wraps", "text")
     return builder.build()
 """
 SOURCES = {
@@ -44,7 +62,9 @@ SOURCES = {
     "shipped_helper/__init__.py": "from shipped_helper.inner import mark\n",
     "shipped_helper/inner.py": "def mark(text):\n    return text + '?'\n",
     "shipped_late.py": "END = '.'\n",
+    "shipped_values.py": "import dataclasses\n\n@dataclasses.dataclass\nclass Text:\n    text: str\n",
 }
+REGISTERED = {"topology.serializers": ["shipped_values:Text"]}
 
 
 @pytest.fixture
@@ -107,6 +127,17 @@ def test_the_module_of_a_function_in_an_attribute_travels(project: Path) -> None
 
 
 @pytest.mark.system
+def test_executors_find_a_registered_class_in_the_modules_of_the_driver(
+    spark: SparkSession, project: Path
+) -> None:
+    """Before the test below: its modules, which a Python worker keeps, hold the class too."""
+    frame = spark.createDataFrame([("a",), ("b",)], ["text"])
+    topology = importlib.import_module("shipped_topology").build_wrapped()
+    results = replay(topology, {"source": frame}, outputs=["unwraps"], conf=REGISTERED)
+    assert sorted(row.text for row in results["unwraps"].collect()) == ["a", "b"]
+
+
+@pytest.mark.system
 def test_executors_run_the_modules_of_the_driver_and_later_those_that_it_has_then(
     spark: SparkSession, project: Path
 ) -> None:
@@ -121,3 +152,8 @@ def test_executors_run_the_modules_of_the_driver_and_later_those_that_it_has_the
         "a!!.",
         "b!!.",
     ]
+
+
+def test_a_registered_class_is_of_no_module_that_travels_by_value(project: Path) -> None:
+    with pytest.raises(InvalidConfigError, match="module 'shipped_values' .* travels by value"):
+        pack_with_modules(built(), ["shipped_values"], REGISTERED)

@@ -119,11 +119,11 @@ class _Partition:
         self._stage = stage
         self._settings = job.settings
         self._partition = partition
-        # In every partition: Spark's Python workers are
-        # forked, and may have run another job before.
+        self._topology, self._make_instance = job.open()
+        # Behind it, since the classes may be of modules that come with the topology. In every
+        # partition: Spark's Python workers are forked, and may have run another job before.
         register(SubmissionSettings.of(job.plan.conf).serializers)
         self._codec = Codec()
-        self._topology, self._make_instance = job.open()
         self._parts = replace(job.plan, topology=self._topology).parts(self._codec, REPLAY_STREAMS)
         self._tasks = self._parts.tasks
         self.source = self._parts.source
