@@ -5,6 +5,7 @@ the same.
 from __future__ import annotations
 
 from collections import Counter
+from datetime import datetime
 from random import Random
 from typing import Any
 
@@ -151,6 +152,54 @@ def test_a_failing_record_is_named_as_without_combining() -> None:
         ReplayFailedError, match=r"component 'sum' .*failed 4 times.*value=49.*no sevens"
     ):
         replay_locally(builder.build(), {"source": [*ROWS, ("k", 49, 0)]}, outputs=["sum!state"])
+
+
+class Given(Sum):
+    """Key and value as they are in a table."""
+
+    def pair(self, tup: Tuple) -> tuple[Any, Any]:
+        found: tuple[Any, Any] = GIVEN[tup["value"]]
+        return found
+
+    def combine(self, one: Any, other: Any) -> Any:
+        if type(one) is not type(other):
+            raise TypeError(f"{one} and {other}")
+        return one + other
+
+
+class GivenByBatch(Given):
+    """The same of whole batches."""
+
+    def pairs_of(self, batch: pa.RecordBatch) -> Any:
+        return list(map(GIVEN.__getitem__, batch["value"].to_pylist()))
+
+
+NAIVE = datetime(2026, 1, 1)
+GIVEN: list[tuple[Any, Any]] = [
+    *(("a", 1), ("a", 2), ("a", "x"), ("a", "y"), ("a", 1 << 9000), ("a", 4)),
+    *(("b", "\ud800"), ("b", NAIVE), ("b", 1 << 63), ("b", {1, 2}), ("c", 1 << 8191)),
+    *(("c", 1 << 8191), ("\ud800", 1), (NAIVE, 1), (1 << 9000, 1), (("d", NAIVE), 1), ([], 1)),
+]
+
+
+@pytest.mark.parametrize("bolt", [Given, GivenByBatch])
+def test_tuples_that_cannot_be_combined_fail_alone_as_live(bolt: type[CombiningBolt]) -> None:
+    builder = TopologyBuilder()
+    builder.set_spout("source", Source(*FIELDS))
+    builder.set_bolt("sum", bolt()).global_grouping("source")
+    rows = {"source": [("", at, 0) for at in range(len(GIVEN))]}
+    conf = {"topology.max.retries": 0}
+    found: list[Any] = [
+        replay_locally(builder.build(), rows, skip_bad=True, shortcuts=shortcuts, conf=conf)
+        for shortcuts in (True, False)
+    ]
+    live = complete_topology(builder.build(), rows, conf=conf)
+    states = {"a": 7, "b": 1 << 63, "c": 1 << 8191}
+    assert [each.states for each in found] == [{"sum": states}] * 2
+    assert dict(live.state("sum")) == states
+    bad = [2, 3, 4, 6, 7, 9, 11, 12, 13, 14, 15, 16]
+    for each in (*found, live):
+        assert sorted(letter.values[1] for letter in each.dead_letters) == bad
 
 
 @pytest.mark.system

@@ -24,6 +24,8 @@ from sparkstorm.model.values.codec import KEYS, SCALARS, Codec
 # Half sends earlier what might still be combined, twice as many doubles the memory of each edge.
 MOST_KEYS = 1 << 16
 _MISSING: Any = object()
+# Whole numbers that any codec takes; wider ones are looked at.
+_LEAST, _MOST = -(1 << 63), (1 << 63) - 1
 
 
 def may_combine(bolt: Any, grouping: Grouping) -> bool:
@@ -72,7 +74,7 @@ class Combiner:
         source = self._source
         pair = self._bolt.pair
         combine = self._bolt.combine
-        scalars = SCALARS
+        checked = self._checked
         tup = Tuple((), 0, source)
         # One object for all rows, unless user code keeps it: 90 ns a row against 350 for a new one
         # each (decision 52). The compiled core has no loop for `pair`.
@@ -89,10 +91,13 @@ class Combiner:
                     key, value = pair(tup)
                     former = known.get(key, _MISSING)
                     if former is _MISSING:
-                        _check_key(key)
+                        self._check_key(key)
                     else:
                         value = combine(former, value)
-                    known[key] = value if type(value) in scalars else self._codec.normalise(value)
+                    # the usual one first: a call costs as much as the rest
+                    if type(value) is not int or not _LEAST <= value <= _MOST:
+                        value = checked(value)
+                    known[key] = value
                 return left
             except (Exception, SystemExit):  # user code
                 left.append(row)
@@ -108,18 +113,26 @@ class Combiner:
             for key, value in pairs.items() if isinstance(pairs, Mapping) else pairs:
                 former = changed.get(key, _MISSING)
                 former = self._value_by_key.get(key, _MISSING) if former is _MISSING else former
-                changed[key] = value if former is _MISSING else self._bolt.combine(former, value)
-                if type(changed[key]) not in SCALARS:
-                    changed[key] = self._codec.normalise(changed[key])
-                _check_key(key)
+                if former is _MISSING:
+                    self._check_key(key)
+                else:
+                    value = self._bolt.combine(former, value)
+                changed[key] = self._checked(value)
         except (Exception, SystemExit):  # user code
             return False
         self._value_by_key.update(changed)
         return True
 
+    def _checked(self, value: Any) -> Any:
+        """Return a value as the state would keep it; CodecError for what it would refuse."""
+        kind = type(value)
+        if kind in SCALARS and not (kind is int or (kind is str and not value.isascii())):
+            return value
+        return self._codec.normalise(value)
 
-def _check_key(key: Any) -> None:
-    if not all(
-        type(part) in KEYS and part == part for part in (key if type(key) is tuple else (key,))
-    ):
-        raise TypeError("no key of a state: the bolt's own task will say so")
+    def _check_key(self, key: Any) -> None:
+        """Raise an error for what is no key of a state: the bolt's own task says so by name."""
+        for part in key if type(key) is tuple else (key,):
+            if type(part) not in KEYS or part != part:
+                raise TypeError("no key of a state")
+            self._checked(part)

@@ -477,14 +477,15 @@ class _Partition:
                     )
 
     def _chunks_of(self, edge: OutEdge) -> Iterator[Chunk]:
-        try:
-            yield from self._writer.edge(edge)
-        except CodecError as error:
-            raise edge.unpackable(self._codec, error) from error
+        # Before the rows that could not be combined: these have met what is combined, as live.
         if edge.combiner is not None:
             yield from self._writer.rows(
                 edge.target, edge.source.task, COMBINED_STREAM, edge.combiner.take()
             )
+        try:
+            yield from self._writer.edge(edge)
+        except CodecError as error:
+            raise edge.unpackable(self._codec, error) from error
 
     def _end(self) -> Iterator[Chunk]:
         """End every task, flush all output and the final states, and report."""
