@@ -73,9 +73,16 @@ class RowCollector:
         self.report_error = collector.report_error
 
     def emit_batch(self, batch: RecordBatch, stream: str = "default") -> None:
-        """Send every row of a batch."""
+        """Send every row of a batch; CodecError names a column whose values no tuple carries."""
         check_batch(batch)
-        for values in rows_of(batch):
+        columns = []
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            try:
+                columns.append(plain_values(column))
+            except CodecError as error:
+                raise CodecError(f"stream '{stream}', field '{name}': {error}") from error
+        rows = zip(*columns, strict=True) if columns else repeat((), batch.num_rows)
+        for values in rows:
             self.emit(values, stream)
 
 

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from decimal import Decimal
 from functools import cache
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from sparkstorm.errors import CodecError
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 _NAME = "sparkstorm-value"
 _NATURAL = frozenset({datetime.date, datetime.datetime, Decimal, list, dict})
 _PLAIN_KINDS = frozenset({bool, float, str, bytes})
+_OF_EXTENSIONS = {"arrow.json": frozenset({str}), "arrow.uuid": frozenset({UUID})}
 
 
 @cache
@@ -164,9 +166,9 @@ def declared_array(column: Sequence[Any], kind: DataType) -> Any:
         raise pa.ArrowInvalid(f"a value of type {other.pop().__name__} in a column of {kind}")
     try:
         made = pa.array(column, kind)
-        if not (
-            pa.types.is_nested(kind) or pa.types.is_decimal(kind) or pa.types.is_timestamp(kind)
-        ):
+        coded = pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind)
+        inner = kind.value_type if coded else kind
+        if fitting and not (pa.types.is_decimal(inner) or pa.types.is_timestamp(inner)):
             return made
         found = plain_values(made)
     except (TypeError, ValueError, OverflowError, CodecError) as error:
@@ -205,15 +207,22 @@ def fitting_types(kind: DataType) -> frozenset[type] | None:
     """
     import pyarrow as pa
 
+    if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
+        return fitting_types(kind.value_type)
+    if isinstance(kind, pa.BaseExtensionType):
+        return _OF_EXTENSIONS.get(kind.extension_name)
     families: list[tuple[Any, frozenset[type]]] = [
         (pa.types.is_boolean, frozenset({bool})),
         (pa.types.is_integer, frozenset({int})),
         (pa.types.is_floating, frozenset({float, int})),
         (pa.types.is_string, frozenset({str})),
         (pa.types.is_large_string, frozenset({str})),
+        (pa.types.is_string_view, frozenset({str})),
         (pa.types.is_binary, frozenset({bytes})),
         (pa.types.is_large_binary, frozenset({bytes})),
-        (pa.types.is_date32, frozenset({datetime.date})),
+        (pa.types.is_fixed_size_binary, frozenset({bytes})),
+        (pa.types.is_binary_view, frozenset({bytes})),
+        (pa.types.is_date, frozenset({datetime.date})),
         (pa.types.is_timestamp, frozenset({datetime.datetime})),
         (pa.types.is_decimal, frozenset({Decimal})),
     ]
@@ -329,4 +338,8 @@ def _plain(value: Any, kind: Any) -> Any:
         return found
     if pa.types.is_struct(kind):
         return {field.name: _plain(value[field.name], field.type) for field in kind}
+    if pa.types.is_run_end_encoded(kind):
+        return _plain(value, kind.value_type)
+    if pa.types.is_union(kind):
+        raise CodecError(f"a column of {kind}: its values are of one of several types; cast it")
     return [_plain(item, kind.value_type) for item in value]

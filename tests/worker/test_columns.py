@@ -12,6 +12,7 @@ from decimal import Decimal
 from itertools import product
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 from zoneinfo import ZoneInfo
 
 import pyarrow as pa
@@ -38,7 +39,15 @@ from sparkstorm.executor.emitter import build_routes
 from sparkstorm.grouping.routes import Target
 from sparkstorm.model.topology import Topology
 from sparkstorm.model.values.codec import Codec
-from sparkstorm.testing import FeederSpout, LocalCluster, Shared, Subject, die, simulate
+from sparkstorm.testing import (
+    FeederSpout,
+    LocalCluster,
+    Shared,
+    Subject,
+    complete_topology,
+    die,
+    simulate,
+)
 from sparkstorm.transport import frames
 from sparkstorm.transport.base import Entry
 from sparkstorm.transport.batch_columns import (
@@ -472,6 +481,67 @@ def test_values_that_python_has_none_for_are_refused_and_seen_by_the_ends(column
     assert is_readable(column) == (column.type == pa.timestamp("ns", BERLIN))
     with pytest.raises(CodecError, match=r"cannot carry|unknown zone"):
         plain_values(column)
+
+
+def test_columns_that_are_coded_by_runs_or_by_a_dictionary_have_their_values() -> None:
+    texts = pa.array(["ab", "cd"])
+    runs = pa.RunEndEncodedArray.from_arrays(pa.array([1, 3], pa.int32()), texts)
+    assert plain_values(runs) == ["ab", "cd", "cd"]
+    lists = pa.ListArray.from_arrays(pa.array([0, 3], pa.int32()), runs)
+    assert plain_values(lists) == [["ab", "cd", "cd"]]
+    either = pa.UnionArray.from_sparse(pa.array([0], pa.int8()), [pa.array([1])])
+    with pytest.raises(CodecError, match=r"a column of sparse_union.*cast it"):
+        plain_values(either)
+
+
+AT = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("kind", "fit", "unfit"),
+    [
+        (pa.date64(), [date(2026, 1, 1)], [1, True, 1.0, Decimal(1), AT]),
+        (pa.date32(), [date(2026, 1, 1)], [1, AT]),
+        (pa.string_view(), ["ab"], [b"ab", 1]),
+        (pa.binary_view(), [b"ab"], ["ab"]),
+        (pa.binary(2), [b"ab"], ["ab", b"a"]),
+        (pa.dictionary(pa.int32(), pa.string()), ["ab"], [b"ab", 1]),
+        (pa.dictionary(pa.int32(), pa.int64()), [1], [True, 1.0, Decimal(1)]),
+        (pa.dictionary(pa.int32(), pa.float64()), [1.5, 1], [True, Decimal("0.5")]),
+        (pa.list_(pa.date64()), [[date(2026, 1, 1)]], [[1], [AT]]),
+        (pa.list_(pa.binary(2)), [[b"ab"]], [["ab"]]),
+        (pa.bool8(), [], [1]),
+        (pa.uuid(), [UUID(int=1)], [b"a" * 16]),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_declared_type_takes_no_value_that_it_would_change(
+    kind: pa.DataType, fit: list[Any], unfit: list[Any]
+) -> None:
+    assert plain_values(value_columns.declared_array(fit, kind)) == fit
+    for value in unfit:
+        with pytest.raises(pa.ArrowInvalid):
+            value_columns.declared_array([value], kind)
+
+
+class Undecodable(ColumnBolt):
+    outputs = ("text",)
+
+    def execute_batch(
+        self, batch: pa.RecordBatch, source: Source, collector: BatchCollector
+    ) -> None:
+        collector.emit_batch(pa.RecordBatch.from_arrays([BAD_TEXT], ["text"]))
+
+
+def test_an_emitted_column_that_no_tuple_carries_is_named() -> None:
+    builder = TopologyBuilder()
+    builder.set_spout("spout", FeederSpout(("n",)))
+    builder.set_bolt("bolt", Undecodable()).shuffle_grouping("spout")
+    rows = {"spout": [(n,) for n in range(20)]}
+    found = complete_topology(builder.build(), rows, conf={"topology.max.retries": 0})
+    texts = {letter.failure.text for letter in found.dead_letters}
+    assert len(found.dead_letters) == 20
+    assert all("stream 'default', field 'text': a column of string holds" in text for text in texts)
 
 
 def test_times_of_other_units_travel_as_microseconds() -> None:
