@@ -56,7 +56,7 @@ class _OfFunction:
     ) -> None:
         vars(self).update(options)
         self.outputs = outputs
-        self._function = function
+        self.function = function
         self._yields = inspect.isgeneratorfunction(function)
 
 
@@ -65,7 +65,7 @@ class FunctionBolt(_OfFunction, BasicBolt):
 
     def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
         """Emit what the function yields for a tuple."""
-        rows = self._function(tup)
+        rows = self.function(tup)
         if self._yields:
             emit_rows(rows, collector.emit, raise_inside)
 
@@ -75,7 +75,7 @@ class StatefulFunctionBolt(_OfFunction, StatefulBolt):
 
     def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
         """Emit what the function yields for a tuple."""
-        rows = self._function(tup, self.state)
+        rows = self.function(tup, self.state)
         if self._yields:
             emit_rows(rows, collector.emit, raise_inside)
 
@@ -85,7 +85,7 @@ class WindowFunctionBolt(_OfFunction, WindowedBolt):
 
     def execute(self, window: Window, collector: BasicOutputCollector) -> None:
         """Emit what the function yields for a window."""
-        rows = self._function(window)
+        rows = self.function(window)
         if self._yields:
             emit_rows(rows, collector.emit, raise_inside)
 

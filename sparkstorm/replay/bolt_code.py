@@ -16,6 +16,7 @@ from types import CodeType, FunctionType
 from typing import Any
 
 from sparkstorm.api.components import Stateful
+from sparkstorm.api.function_components import StatefulFunctionBolt
 
 _CLOCKS = {
     ("time", "time"),
@@ -48,14 +49,15 @@ _REFLECTION = {
     "__dict__",
     "__getattribute__",
     "__class__",
+    "locals",
 }
 
 
 def names_in(bolt: Any) -> set[str]:
-    """Return the names that the functions of a bolt's class use."""
+    """Return the names that the functions of a bolt's class, and those in its attributes, use."""
     return {
         name
-        for function in vars(type(bolt)).values()
+        for function in (*vars(type(bolt)).values(), *getattr(bolt, "__dict__", {}).values())
         for name in _names(getattr(function, "__code__", None))
     }
 
@@ -70,13 +72,16 @@ def chances_in(names: set[str]) -> list[str]:
     return sorted(_CHANCES & names)
 
 
-def only_adds(kind: type[Stateful]) -> bool:
-    """Return whether the classes of a bolt use its state for nothing but `self.state.add(...)` or
-    `add_batch`, sums unused.
+def only_adds(bolt: Stateful) -> bool:
+    """Return whether the classes of a bolt, or its function, use the state for nothing but
+    `state.add(...)` or `add_batch`, sums unused.
 
     Then neither its state nor what it emits for a tuple depends on former tuples' order. False
     where the source cannot be read, or where `self` or the state could be used elsewhere.
     """
+    kind = type(bolt)
+    if isinstance(bolt, StatefulFunctionBolt):
+        return vars(bolt).get("migrate_state") is None and _function_only_adds(bolt.function)
     # Code that takes the state over can do with it what no look at the methods shows.
     if (
         kind.init_state is not Stateful.init_state
@@ -162,20 +167,45 @@ def _methods(kind: type) -> Iterator[ast.FunctionDef | None]:
             yield None
 
 
-def _method_only_adds(method: ast.FunctionDef) -> bool:
-    if not method.args.args:
+def _function_only_adds(function: Any) -> bool:
+    """Return whether a function of a tuple and the state only adds to the state."""
+    # What a decorator has wrapped is shown in place of the wrapper, which may do anything.
+    if hasattr(function, "__wrapped__"):
         return False
-    own = method.args.args[0].arg
+    try:
+        written = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
+    except (OSError, TypeError, SyntaxError):
+        return False
+    if not isinstance(written, ast.FunctionDef) or len(written.args.args) != 2:
+        return False
+    state = written.args.args[1].arg
+    added = _added_to(written)
+    return not any(
+        isinstance(node, ast.Name)
+        and (node.id in _REFLECTION or (node.id == state and id(node) not in added))
+        for node in ast.walk(written)
+    )
+
+
+def _added_to(written: ast.FunctionDef) -> set[int]:
+    """Return the nodes to which something is added by a statement of its own."""
     # An expression statement: its value is dropped. A sum that is used depends on what came before.
-    discarded = {id(node.value) for node in ast.walk(method) if isinstance(node, ast.Expr)}
-    added = {
+    discarded = {id(node.value) for node in ast.walk(written) if isinstance(node, ast.Expr)}
+    return {
         id(node.func.value)
-        for node in ast.walk(method)
+        for node in ast.walk(written)
         if isinstance(node, ast.Call)
         and id(node) in discarded
         and isinstance(node.func, ast.Attribute)
         and node.func.attr in _ADDING
     }
+
+
+def _method_only_adds(method: ast.FunctionDef) -> bool:
+    if not method.args.args:
+        return False
+    own = method.args.args[0].arg
+    added = _added_to(method)
     followed = {id(node.value) for node in ast.walk(method) if isinstance(node, ast.Attribute)}
     for node in ast.walk(method):
         if isinstance(node, ast.Attribute) and (

@@ -97,14 +97,13 @@ def depends_on_order(topology: Topology, conf: Mapping[str, Any]) -> bool:
 
 
 def _may_depend_on_order(bolt: Component, conf: Mapping[str, Any]) -> bool:
-    settings = settings_of(bolt, conf)
-    if settings is not None and settings.is_event_time:
-        # which rows are late follows from the order, for any treatment of the others
+    # Which rows are late, or in which window by count, follows from the order.
+    if settings_of(bolt, conf) is not None:
         return True
     if getattr(bolt.instance, "order_insensitive", False):
         return False
     if isinstance(bolt.instance, Stateful):
-        return not only_adds(type(bolt.instance))
+        return not only_adds(bolt.instance)
     return may_keep_attributes(type(bolt.instance))
 
 
@@ -193,7 +192,7 @@ def _is_free_of_order(bolt: Component, seen: RowOrder) -> bool:
     return (
         not seen.count(bolt.id, "held")
         and not seen.count(bolt.id, "changed")
-        and only_adds(type(bolt.instance))
+        and only_adds(bolt.instance)
     )
 
 

@@ -384,7 +384,7 @@ def test_functions_travel_by_value_and_by_import(
             ("word", "n"),
         ]
         assert make("count").key_fields == ("word",)
-        assert list(make("split")._function({"line": "x,y"})) == ["x", "y"]
+        assert list(make("split").function({"line": "x,y"})) == ["x", "y"]
     finally:
         sys.modules.pop("made_of_functions", None)
 

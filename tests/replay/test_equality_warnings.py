@@ -4,8 +4,10 @@ does not warn.
 
 from __future__ import annotations
 
+import functools
 import random
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -21,12 +23,14 @@ from sparkstorm.api import (
     TopologyContext,
     Tuple,
 )
+from sparkstorm.api import bolt as as_bolt
 from sparkstorm.api.windows import Count as Number
 from sparkstorm.api.windows import Duration, FoldingBolt, TimedBolt, Window, WindowedBolt
 from sparkstorm.model.topology import Grouping, Topology
 from sparkstorm.replay import EventTime, replay_locally
 from sparkstorm.replay.bolt_code import only_adds
 from sparkstorm.replay.equality_warnings import depends_on_order
+from sparkstorm.streams import stream
 from sparkstorm.testing import complete_topology
 from sparkstorm.windowing.settings import IDLE_MS
 from tests.replay.bolts import Count, Source, Timed
@@ -304,6 +308,7 @@ def test_scans_of_a_whole_state_for_each_tuple_are_named() -> None:
         (Again(), False),
         (Forgetful(), True),
         (window(Orderless()), True),
+        (Orderless().with_tumbling_window(Number(2)), True),
         (Halves(), False),
     ],
 )
@@ -526,7 +531,7 @@ class Wrapped(Adding):
     ],
 )  # fmt: skip
 def test_only_a_bolt_that_adds_and_does_no_more_is_free_of_order(bolt: Any, is_free: bool) -> None:
-    assert only_adds(bolt) is is_free
+    assert only_adds(bolt()) is is_free
     rows = [("a", n, n) for n in range(20)]
     builder = TopologyBuilder()
     for name in ("one", "other"):
@@ -534,6 +539,98 @@ def test_only_a_bolt_that_adds_and_does_no_more_is_free_of_order(bolt: Any, is_f
     builder.set_bolt("bolt", bolt()).global_grouping("one").global_grouping("other")
     found = replay_locally(builder.build(), {"one": rows, "other": rows})
     assert [w.cause for w in found.warnings] == ([] if is_free else ["order of senders"])
+
+
+@as_bolt(key="key")
+def adding(tup: Tuple, state: Any) -> None:
+    for part in (tup["key"], ("all", tup["ts"] % 2)):
+        state.add(part, 2)
+
+
+@as_bolt(key="key")
+def last(tup: Tuple, state: Any) -> None:
+    state.put(tup["key"], tup["ts"])
+
+
+@as_bolt(key="key")
+def handed_on(tup: Tuple, state: Any) -> None:
+    state.add(tup["key"])
+    _put(state, tup)
+
+
+def _put(state: Any, tup: Tuple) -> None:
+    state.put("last", tup["ts"])
+
+
+@as_bolt("n", key="key")
+def counted(tup: Tuple, state: Any) -> Iterator[Any]:
+    yield (state.add(tup["key"]),)
+
+
+def _wrapped(function: Any) -> Any:
+    @functools.wraps(function)
+    def wrapper(tup: Tuple, state: Any) -> None:
+        state.put("last", tup["ts"])
+        function(tup, state)
+
+    return wrapper
+
+
+@as_bolt(key="key")
+@_wrapped
+def wrapped(tup: Tuple, state: Any) -> None:
+    state.add(tup["key"])
+
+
+UNREAD: dict[str, Any] = {}
+exec("def unwritten(tup, state):\n    state.put('last', tup['ts'])", UNREAD)
+
+
+@pytest.mark.parametrize(
+    ("function", "is_free"),
+    [
+        (adding, True), (last, False), (handed_on, False), (counted, False), (wrapped, False),
+        (as_bolt(key="key")(UNREAD["unwritten"]), False),
+    ],
+)  # fmt: skip
+def test_a_function_with_state_is_free_of_order_if_it_only_adds(
+    function: Any, is_free: bool
+) -> None:
+    rows = [("a", n, n) for n in range(20)]
+    builder = TopologyBuilder()
+    for name in ("one", "other"):
+        builder.set_spout(name, Source("key", "ts", "value"))
+    builder.set_bolt("bolt", function).global_grouping("one").global_grouping("other")
+    made = builder.build()
+    assert depends_on_order(made, {}) is not is_free
+    found = replay_locally(made, {"one": rows, "other": rows})
+    assert [w.cause for w in found.warnings] == ([] if is_free else ["order of senders"])
+
+
+@as_bolt("key")
+def by_chance(tup: Tuple) -> Iterator[Any]:
+    yield (random.choice((tup["key"], "x")),)
+
+
+@as_bolt("key")
+def by_wall_clock(tup: Tuple) -> Iterator[Any]:
+    yield (time.time_ns(),)
+
+
+def _random_value(tup: Tuple) -> Any:
+    return random.random()
+
+
+def test_functions_that_use_chance_or_the_clock_are_named() -> None:
+    for function, cause in ((by_chance, "chance"), (by_wall_clock, "wall clock")):
+        builder = TopologyBuilder()
+        builder.set_spout("source", Source("key", "ts"))
+        builder.set_bolt("bolt", function).shuffle_grouping("source")
+        found = replay_locally(builder.build(), {"source": ROWS})
+        assert [w.cause for w in found.warnings] == [cause]
+    mapped = stream(Source("key", "ts"), name="source").map(_random_value, "key")
+    found = replay_locally(mapped.build(), {"source": ROWS})
+    assert [w.cause for w in found.warnings] == ["chance"]
 
 
 class Chooser(BasicBolt):
