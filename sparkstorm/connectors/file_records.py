@@ -340,6 +340,23 @@ _CASTS = {
 }  # fmt: skip
 
 
+DECLARED = {name: cast.accepts[-1] for name, cast in _CASTS.items()}
+"""Python's type of the values of a declared type, the widest of those that are taken."""
+
+
+def cell_parser(fields: Mapping[str, str]) -> Callable[[Sequence[str]], tuple[Any, ...]]:
+    """Return the parser of the cells of the fields alone, by the types of `csv_parser`."""
+    casts = [(name, _CASTS.get(kind)) for name, kind in fields.items()]
+
+    def parse(cells: Sequence[str]) -> tuple[Any, ...]:
+        return tuple(
+            cell if cast is None else _cast(cell, name, cast)
+            for cell, (name, cast) in zip(cells, casts, strict=True)
+        )
+
+    return parse
+
+
 def _cast(cell: str, name: str, cast: _Cast) -> Any:
     if cell == "" and cast.accepts != (str,):
         return None

@@ -134,19 +134,19 @@ class Files(ReplayableSpout):
             )
         if fields is not None and not isinstance(fields, Mapping):
             fields = dict.fromkeys(fields, "any")
-        self._fields = {"line": "string"} if fields is None else dict(fields)
-        self.outputs = {"default": self._fields, "bad": ["path", "place", "text", "reason"]}
+        self.fields = {"line": "string"} if fields is None else dict(fields)
+        self.outputs = {"default": self.fields, "bad": ["path", "place", "text", "reason"]}
         self.blocking = folders.is_remote  # type: ignore[misc]
-        self._format = format
+        self.format = format
         self._follow = follow or tail
         self._tail = tail
         self._poll_ms = round(poll_secs * 1000)
-        self._delimiter = delimiter
-        self._most_bytes = max_record_bytes
+        self.delimiter = delimiter
+        self.most_bytes = max_record_bytes
         self._read = {key: list(at) for key, at in (read or {}).items()}
         self._order = order
         self._time = (
-            None if time is None else RecordTime("Files", time, tuple(self._fields), fields or ())
+            None if time is None else RecordTime("Files", time, tuple(self.fields), fields or ())
         )
 
     def open(self, conf: Conf, context: TopologyContext, collector: SpoutOutputCollector) -> None:
@@ -206,7 +206,7 @@ class Files(ReplayableSpout):
         read now.
         """
         begun = 0
-        if self._time is not None and self._format != "parquet":
+        if self._time is not None and self.format != "parquet":
             begun = sum(min(each.at, each.size) for each in self._files.values() if each.at > 0)
         return self._total, self._done + begun
 
@@ -470,40 +470,40 @@ class Files(ReplayableSpout):
     def _begin(self, each: _File) -> RecordReader | ParquetReader | None:
         """Open a file at its position; a header is read first, wherever that is."""
         where = f"component '{self._component}', file {shown(each.path)}"
-        if self._format == "parquet":
+        if self.format == "parquet":
             raw = self._folders.open_raw(each.path)
             each.reader = reader = _opened(
-                where, raw, partial(ParquetReader, raw, each.at, self._fields, where)
+                where, raw, partial(ParquetReader, raw, each.at, self.fields, where)
             )
             if each.at > reader.rows:
                 self._tell_loss(each, "has become shorter")
             return each.reader
-        parse = {"lines": line_parser, "json": json_parser}.get(self._format, line_parser)(
-            self._fields
+        parse = {"lines": line_parser, "json": json_parser}.get(self.format, line_parser)(
+            self.fields
         )
-        if self._format == "csv":
+        if self.format == "csv":
             with self._folders.open(each.path, 0) as first:
-                line = first.readline(self._most_bytes)
-                while csv_is_open(line, self._delimiter) and (
-                    more := first.readline(self._most_bytes - len(line))
+                line = first.readline(self.most_bytes)
+                while csv_is_open(line, self.delimiter) and (
+                    more := first.readline(self.most_bytes - len(line))
                 ):
                     line += more
-            if self._tail and (not line.endswith(b"\n") or csv_is_open(line, self._delimiter)):
+            if self._tail and (not line.endswith(b"\n") or csv_is_open(line, self.delimiter)):
                 return None
             if not line:
                 self._finish(each)
                 return None
             try:
                 header = csv_cells(
-                    line.rstrip(b"\r\n").removeprefix(b"\xef\xbb\xbf"), self._delimiter
+                    line.rstrip(b"\r\n").removeprefix(b"\xef\xbb\xbf"), self.delimiter
                 )
             except ValueError as error:
                 raise InvalidConfigError(f"{where}: its header cannot be read: {error}") from error
-            if missing := [name for name in self._fields if name not in header]:
+            if missing := [name for name in self.fields if name not in header]:
                 raise InvalidConfigError(
                     f"{where}: its header has no column '{missing[0]}', only {', '.join(header)}"
                 )
-            parse = csv_parser(self._fields, header, self._delimiter)
+            parse = csv_parser(self.fields, header, self.delimiter)
             each.at = max(each.at, len(line))
         each.stream = self._folders.open(each.path, each.at)
         if self._tail and each.printed and fingerprint(each.stream, each.printed) != each.checksum:
@@ -518,8 +518,8 @@ class Files(ReplayableSpout):
             each.stream,
             each.at,
             parse,
-            self._delimiter if self._format == "csv" else "",
-            self._most_bytes,
+            self.delimiter if self.format == "csv" else "",
+            self.most_bytes,
         )
         return each.reader
 

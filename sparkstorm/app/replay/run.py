@@ -21,15 +21,16 @@ from sparkstorm.app.exit_status import OK, PARKED
 from sparkstorm.app.job_file import JobFile
 from sparkstorm.app.replay.compare import DIFFERS, compare, text_of
 from sparkstorm.app.replay.file import ReplayFile
+from sparkstorm.app.replay.file_inputs import FilesInput, reads_as_live
 from sparkstorm.app.replay.job_results import named, place_of, write_result
 from sparkstorm.checkpoint.restore import FROM_CHECKPOINT
 from sparkstorm.errors import InvalidConfigError
 from sparkstorm.hosting.spark_security import remove_at_exit, secured, with_private_scratch
 from sparkstorm.hosting.spark_versions import has_context, start_java, unfit_here
 from sparkstorm.model.names import counted, file_name
-from sparkstorm.model.topology import Topology
+from sparkstorm.model.topology import DEFAULT_STREAM, Topology
 from sparkstorm.replay import EventTime, Replay, back_fill, replay
-from sparkstorm.replay.equality_warnings import ReplayWarning
+from sparkstorm.replay.equality_warnings import ReplayWarning, depends_on_order
 from sparkstorm.replay.failures import SPARK_ERRORS, told_shortly, unwrapped
 from sparkstorm.replay.inputs import parse_name
 from sparkstorm.replay.job import STATE_MARK
@@ -58,6 +59,7 @@ class ReplayRun:
         self._topology = topology
         self._by_value = by_value
         self._file = file
+        self._parsed: list[FilesInput] = []
         # results of the job file, in its own formats
         self._own = [] if file.outputs else named(job.results)
 
@@ -99,6 +101,8 @@ class ReplayRun:
                     f"{self._job.name}-{uuid4().hex}",
                 )
         _tell(results, told)
+        for note in (note for each in self._parsed if (note := each.note())):
+            print(f"note: {note}", flush=True)
         executed, parked = (
             sum(counts[word] for counts in results.counts.values())
             for word in ("executed", "parked")
@@ -214,6 +218,13 @@ class ReplayRun:
         columns = self._file.columns.get(name)
         fields = self._topology.components[feed.spout].streams[feed.stream].fields
         kind = self._file.format or _format_of(path)
+        spout = self._topology.components[feed.spout].instance
+        if columns is None and feed.stream == DEFAULT_STREAM and reads_as_live(spout, kind):
+            _check_not_empty(name, path, kind)
+            with _readable(name, path, kind):
+                in_order = depends_on_order(self._topology, self._conf())
+                self._parsed.append(FilesInput(spark, spout, name, path, in_order=in_order))
+            return self._parsed[-1].frame
         frame = _load(spark, name, path, kind, columns)
         is_guessed = self._file.format is None and columns is None
         if is_guessed and kind in _OF_LINES and len(fields) == 1 and fields[0] not in frame.columns:
@@ -320,7 +331,7 @@ def _load(
     spark: SparkSession, name: str, path: str, kind: str, columns: str | None = None
 ) -> DataFrame:
     _check_not_empty(name, path, kind)
-    try:
+    with _readable(name, path, kind):
         if kind == "table":
             return spark.table(path)
         reader = spark.read.format(kind).option("recursiveFileLookup", "true")
@@ -329,7 +340,13 @@ def _load(
         if kind == "csv":
             reader = reader.option("header", "true").option("inferSchema", str(not columns).lower())
         return reader.load(path)
-    except (AnalysisException, Py4JJavaError) as error:
+
+
+@contextmanager
+def _readable(name: str, path: str, kind: str) -> Iterator[None]:
+    try:
+        yield
+    except (AnalysisException, Py4JJavaError, ValueError) as error:
         # the latter of a file that is none of its kind
         said = (
             str(error.java_exception.getMessage())
