@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from datetime import UTC, date, datetime, timedelta, timezone
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -103,6 +105,20 @@ def test_any_column_reads_back_as_it_was(column: list[Any]) -> None:
     assert same(through(normal)[1], normal)
 
 
+FAR = datetime(9999, 12, 31, 23, tzinfo=timezone(timedelta(hours=-5)))
+
+
+def test_mappings_whose_keys_are_no_text_have_a_declared_type() -> None:
+    for key, kind in (
+        (date(2026, 1, 1), pa.date32()),
+        (Decimal("1.5"), pa.decimal128(5, 1)),
+        (datetime(2026, 1, 1, tzinfo=UTC), pa.timestamp("us", "UTC")),
+    ):
+        column = Codec().normalise([{key: "x"}, None])
+        made = typed_array(column, pa.map_(kind, pa.string()), "field")
+        assert made.to_pylist(maps_as_pydicts="strict") == [{key: "x"}, None]
+
+
 @pytest.mark.parametrize(
     ("column", "kind", "said"),
     [
@@ -125,6 +141,10 @@ def test_any_column_reads_back_as_it_was(column: list[Any]) -> None:
         ([{"a": 1.5}], pa.map_(pa.string(), pa.int64()), "1.5"),
         ([{None: 1}], pa.map_(pa.string(), pa.int64()), "a key that is none"),
         ([[["a", 1]]], pa.map_(pa.string(), pa.int64()), "list"),
+        ([Decimal("-0.0")], pa.decimal128(10, 2), "-0 would lose its sign"),
+        ([[Decimal("-0")]], pa.list_(pa.decimal128(10, 2)), "-0 would lose its sign"),
+        ([FAR], pa.timestamp("us", "UTC"), "in no year from 1 to 9999 in UTC"),
+        ([[FAR]], pa.list_(pa.timestamp("us", "UTC")), "in no year"),
     ],
     ids=repr,
 )

@@ -358,6 +358,25 @@ def _check_scalars(values: Sequence[Any], kind: pa.DataType) -> None:
         )
         if wrong is not None:
             raise _Misfit(f"{wrong!r} is no float of 32 bits")
+    elif pa.types.is_decimal(kind):
+        if any(value is not None and value.is_signed() and not value for value in values):
+            raise _Misfit("-0 would lose its sign")
+    elif pa.types.is_timestamp(kind):
+        wrong = next(
+            (value for value in values if value is not None and not _is_in_utc(value)), None
+        )
+        if wrong is not None:
+            raise _Misfit(f"{wrong} is in no year from 1 to 9999 in UTC")
+
+
+def _is_in_utc(value: datetime.datetime) -> bool:
+    if 1 < value.year < 9999:
+        return True
+    try:
+        value.astimezone(datetime.UTC)
+    except OverflowError:
+        return False
+    return True
 
 
 def _is_single(value: float) -> bool:
@@ -374,7 +393,7 @@ def _fitted(value: Any, kind: pa.DataType, by_place: bool) -> Any:
         return None
     if pa.types.is_list(kind) and type(value) in (list, tuple):
         return _items(value, kind.value_type, by_place)
-    if pa.types.is_map(kind) and type(value) is dict:
+    if pa.types.is_map(kind) and isinstance(value, dict):
         if None in value:
             raise _Misfit(f"{value!r:.80} has a key that is none")
         keys = _items(list(value), kind.key_type, by_place)
