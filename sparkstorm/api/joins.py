@@ -14,6 +14,7 @@ from sparkstorm.errors import InvalidTopologyError
 from sparkstorm.grouping.hashing import canonical_bytes
 from sparkstorm.model.topology import DEFAULT_STREAM
 from sparkstorm.model.tuples import Tuple
+from sparkstorm.model.values.codec import KEYS
 
 Fields = str | Sequence[str]
 _MOST_ROWS = 1_000_000
@@ -213,14 +214,14 @@ def _names(source: str, key: Fields) -> tuple[str, ...]:
 
 
 def _hashable(value: Any) -> Any:
-    """Return a value, or the bytes that fields grouping makes of one without a hash: equal values
-    have equal bytes.
+    """Return a value, or the bytes that fields grouping makes of it where its own `==` may differ
+    from them: of lists, sets, mappings, registered classes, and NaN.
+
+    Else tuples would be joined, or not, by the number of tasks.
     """
-    try:
-        hash(value)
-    except TypeError:
-        return _NO_HASH, canonical_bytes(value)
-    return value
+    if type(value) in KEYS and value == value:
+        return value
+    return _NO_HASH, canonical_bytes(value)
 
 
 def _value(row: Sequence[Tuple | None], column: _Column, sides: Sequence[_Side]) -> Any:

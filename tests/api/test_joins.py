@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta, timezone
+from decimal import Decimal
 from itertools import product
 from typing import Any
 
@@ -17,6 +19,7 @@ from sparkstorm.errors import InvalidTopologyError
 from sparkstorm.model.topology import Topology
 from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster, complete_topology
 
+CET = timezone(timedelta(hours=1))
 ROWS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9)), max_size=6)
 
 
@@ -150,6 +153,49 @@ def test_keys_without_a_hash_and_none_join_by_their_values(key: Any) -> None:
         builder.build(), {"a": [[key]], "b": [[key, 1], [copy.deepcopy(key), 2]]}, conf=conf
     )
     assert (done["join"], done.dead_letters) == ([(1,), (2,)], [])
+
+
+@dataclass(frozen=True)
+class Part:
+    """Compares without one of its fields."""
+
+    number: int
+    note: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True, eq=False)
+class Ident:
+    """Equals itself alone."""
+
+    number: int
+
+
+@pytest.mark.parametrize("tasks", [1, 4])
+@pytest.mark.parametrize(
+    ("key", "other", "is_joined"),
+    [
+        (frozenset({1}), {1}, True),
+        (Ident(1), Ident(1), True),
+        (Part(1, "a"), Part(1, "b"), False),
+        (float("nan"), float("nan"), True),
+        ([float("nan")], [float("nan")], True),
+        (datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 1, 1, tzinfo=CET), True),
+        (1, Decimal("1.0"), True),
+        ("1", 1, False),
+    ],
+    ids=repr,
+)
+def test_keys_join_where_fields_grouping_makes_the_same_of_them(
+    key: Any, other: Any, is_joined: bool, tasks: int
+) -> None:
+    builder = TopologyBuilder()
+    builder.set_spout("a", FeederSpout(["k"]))
+    builder.set_spout("b", FeederSpout(["k", "v"]))
+    join = JoinBolt("a", "k").join("b", "k").select("v").with_tumbling_window(Count(2))
+    builder.set_bolt("join", join, tasks, inputs=["a", "b"])
+    conf = {"topology.serializers": [f"{__name__}:Part", f"{__name__}:Ident"]}
+    done = complete_topology(builder.build(), {"a": [[key]], "b": [[other, 1]]}, conf=conf)
+    assert done["join"] == [(1,)] * is_joined
 
 
 def window(join: JoinBolt) -> JoinBolt:
