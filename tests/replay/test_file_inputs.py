@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sparkstorm.api import TopologyBuilder
-from sparkstorm.app.replay.file_inputs import FilesInput, reads_as_live
+from sparkstorm.app.replay.file_inputs import FilesInput, read_lines, reads_as_live
 from sparkstorm.connectors import Files
 from sparkstorm.replay.failures import SPARK_ERRORS
 from sparkstorm.testing import complete_topology
@@ -18,7 +18,7 @@ from sparkstorm.testing import complete_topology
 FIELDS = {"name": "string", "count": "bigint", "share": "double", "is_new": "boolean"}
 JSON = (
     b'{"name": "a", "count": 1, "share": 0.5, "is_new": true}\n'
-    b'{"share": 2, "more": [1], "count": null, "name": "\\u00fc"}\r\n'
+    b'{"share": 2, "more": [1], "count": null,\r"name": "\\u00fc"}\r\n'
     b' {"name": "c"} \n'
     b"{not json\n"
     b"[1]\n"
@@ -66,6 +66,15 @@ def test_files_are_read_as_their_spout_reads_them(
     assert Counter(tuple(row) for row in read.frame.collect()) == rows
     read.frame.count()  # a second result: what was left out is not counted twice
     assert f"input 'source': {bad} of its records were left out" in read.note()
+
+
+@pytest.mark.system
+def test_lines_end_where_they_do_live(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes("a\rb\r\n\nü \r\r\n\f\v\x85c".encode())
+    builder = TopologyBuilder()
+    builder.set_spout("source", Files(str(tmp_path / "*")))
+    live = complete_topology(builder.build(), {})["source"]
+    assert [tuple(row) for row in read_lines(spark, str(tmp_path)).collect()] == live
 
 
 @pytest.mark.system

@@ -56,17 +56,19 @@ class FilesInput:
         self._found: Accumulator[Found] = spark.sparkContext.accumulator({}, _FoundParam())
         types = {field: DECLARED[kind] for field, kind in spout.fields.items()}
         self._schema = pa.schema([(field, _ARROW[kind]) for field, kind in types.items()])
-        reader = spark.read.option("recursiveFileLookup", "true")
         if spout.format == "json":
-            lines = reader.format("text").load(path)
             # as bytes: text would have U+FFFD for what is no UTF-8
-            lines = lines.selectExpr("CAST(value AS BINARY) AS value")
+            lines = read_lines(spark, path).selectExpr("CAST(value AS BINARY) AS value")
             # before they are parsed: behind it Spark knows no files
             lines = in_file_order(lines, 0) if in_order else lines
             self.frame = self._parsed(lines, partial(_line_parser, spout.fields, spout.most_bytes))
             return
-        reader = reader.format("csv").options(
-            header="true", sep=spout.delimiter, escape='"', enforceSchema="false"
+        reader = spark.read.format("csv").options(
+            recursiveFileLookup="true",
+            header="true",
+            sep=spout.delimiter,
+            escape='"',
+            enforceSchema="false",
         )
         # An empty cell of a text is empty live, not null.
         reader = reader.options(nullValue="\0", emptyValue="", columnNameOfCorruptRecord=_DAMAGED)
@@ -117,6 +119,14 @@ class FilesInput:
                 found.add({context.partitionId(): (count, problem)})
 
         return map_in_arrow(frame, parsed, spark_schema(schema))
+
+
+def read_lines(spark: SparkSession, path: str) -> DataFrame:
+    """Return a frame of the lines of files as the spouts cut them: at newlines alone, where Spark
+    also cuts at carriage returns, and without those before a newline.
+    """
+    reader = spark.read.format("text").options(recursiveFileLookup="true", lineSep="\n")
+    return reader.load(path).selectExpr("TRIM(TRAILING CHAR(13) FROM value) AS value")
 
 
 def reads_as_live(spout: object, kind: str) -> TypeGuard[Files]:

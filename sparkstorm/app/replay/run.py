@@ -21,7 +21,7 @@ from sparkstorm.app.exit_status import OK, PARKED
 from sparkstorm.app.job_file import JobFile
 from sparkstorm.app.replay.compare import DIFFERS, compare, text_of
 from sparkstorm.app.replay.file import ReplayFile
-from sparkstorm.app.replay.file_inputs import FilesInput, reads_as_live
+from sparkstorm.app.replay.file_inputs import FilesInput, read_lines, reads_as_live
 from sparkstorm.app.replay.job_results import named, place_of, write_result
 from sparkstorm.checkpoint.restore import FROM_CHECKPOINT
 from sparkstorm.errors import InvalidConfigError
@@ -334,6 +334,8 @@ def _load(
     with _readable(name, path, kind):
         if kind == "table":
             return spark.table(path)
+        if kind == "text":
+            return read_lines(spark, path)
         reader = spark.read.format(kind).option("recursiveFileLookup", "true")
         if columns:
             reader = reader.schema(columns)
