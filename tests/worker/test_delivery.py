@@ -18,7 +18,7 @@ from sparkstorm.api import (
     TopologyBuilder,
     Tuple,
 )
-from sparkstorm.errors import WorkerFailedError
+from sparkstorm.errors import InvalidConfigError, WorkerFailedError
 from sparkstorm.testing import CaptureBolt, FeederSpout, FlakyBolt, LocalCluster, Shared
 from tests.topologies import Count
 from tests.worker.building import Collecting, Pass, chain
@@ -336,6 +336,30 @@ def test_a_spout_that_raises_now_and_then_goes_on_and_leaves_no_half_emission() 
         assert cluster.errors[0].text.startswith(
             "OSError: source went away (test_delivery.py, line "
         )
+
+
+def test_a_mistake_of_the_job_ends_a_spouts_worker_behind_the_rows_before_it() -> None:
+    class Mistaken(FeederSpout):
+        def next_tuple(self) -> None:
+            if self._next < len(self._feed.value):
+                super().next_tuple()
+            else:
+                raise InvalidConfigError("component 'spout': no file matches x*.txt")
+
+        def is_exhausted(self) -> bool:
+            return False
+
+    spout, capture = Mistaken(), CaptureBolt()
+    with LocalCluster() as cluster:
+        cluster.submit(chain(spout, Pass(), capture))
+        spout.feed([1])
+        spout.feed([2])
+        with pytest.raises(
+            WorkerFailedError,
+            match=r"^spout 'spout' \(task \d+\): InvalidConfigError: .*'spout': no file matches x",
+        ):
+            cluster.advance(seconds=60)
+        assert (1,) in capture.values
 
 
 def test_a_spout_that_always_raises_ends_its_worker_with_its_name() -> None:

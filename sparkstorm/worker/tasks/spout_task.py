@@ -14,7 +14,7 @@ from typing import Any
 from sparkstorm.acking.new_trees import NewTrees
 from sparkstorm.acking.pending import Outcome, Pending
 from sparkstorm.api.components import ReplayableSpout, Spout
-from sparkstorm.errors import CodecError, SparkStormError, WorkerFailedError
+from sparkstorm.errors import CodecError, InvalidConfigError, SparkStormError, WorkerFailedError
 from sparkstorm.executor.column_runner import BatchEmitter
 from sparkstorm.executor.emitter import Emitter, fast_emit
 from sparkstorm.executor.event_time import TaskEventTime
@@ -487,6 +487,12 @@ class SpoutTask:
     def _note_failure(self, error: BaseException, now_ms: int) -> None:
         self._failures += 1
         self.collector.report_error(failure_of(error))
+        # A mistake of the job, which a further call would only find again. Not at the first: what
+        # calls before it have emitted is committed in between.
+        if isinstance(error, InvalidConfigError) and self._failures > 1:
+            raise WorkerFailedError(
+                f"spout '{self.component}' (task {self.task}): {describe_error(error)}"
+            ) from error
         if self._failures >= _FAILURES_IN_A_ROW:
             raise WorkerFailedError(
                 f"spout '{self.component}' (task {self.task}) raised {self._failures} times in a row: {describe_error(error)}"
