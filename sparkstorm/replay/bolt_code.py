@@ -12,6 +12,7 @@ import ast
 import inspect
 import textwrap
 from collections.abc import Iterator
+from itertools import chain
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -54,10 +55,11 @@ _REFLECTION = {
 
 
 def names_in(bolt: Any) -> set[str]:
-    """Return the names that the functions of a bolt's class, and those in its attributes, use."""
+    """Return the names that the functions of a bolt's classes, and those in its attributes, use."""
+    places = [*map(vars, _own_classes(type(bolt))), getattr(bolt, "__dict__", {})]
     return {
         name
-        for function in (*vars(type(bolt)).values(), *getattr(bolt, "__dict__", {}).values())
+        for function in chain.from_iterable(place.values() for place in places)
         for name in _names(getattr(function, "__code__", None))
     }
 

@@ -628,6 +628,9 @@ def test_functions_that_use_chance_or_the_clock_are_named() -> None:
         builder.set_bolt("bolt", function).shuffle_grouping("source")
         found = replay_locally(builder.build(), {"source": ROWS})
         assert [w.cause for w in found.warnings] == [cause]
+    for kind, cause in ((ByChance, "chance"), (ByWallClock, "wall clock")):
+        made = topology(type("Inheriting", (kind,), {})(), Grouping("shuffle"))
+        assert cause in [w.cause for w in replay_locally(made, {"source": ROWS}).warnings]
     mapped = stream(Source("key", "ts"), name="source").map(_random_value, "key")
     found = replay_locally(mapped.build(), {"source": ROWS})
     assert [w.cause for w in found.warnings] == ["chance"]
