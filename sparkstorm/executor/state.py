@@ -115,11 +115,14 @@ class MemoryState:
         else:
             try:
                 total = former + amount
-            except TypeError:
+            except (TypeError, OverflowError, RuntimeWarning):  # the latter two: numpy's
                 total = None
         kind = type(total)
         # the usual one first: a look into the set costs more
         if kind is not int and kind not in _NUMBERS:
+            plain = plain_scalar(amount)
+            if plain is not amount:
+                return self.add(key, plain)
             raise CodecError(
                 f"state key {key!r}: {amount!r} cannot be added to {former!r:.60}"
                 if former is not MISSING
@@ -141,11 +144,19 @@ class MemoryState:
         none when one raises.
         """
         keys = keys_of(keys)
-        amounts = amounts.to_pylist() if hasattr(amounts, "to_pylist") else amounts
+        if hasattr(amounts, "to_pylist"):
+            amounts = amounts.to_pylist()
+        elif hasattr(amounts, "dtype") and hasattr(amounts, "tolist"):  # numpy, pandas
+            amounts = amounts.tolist()
+        is_one = isinstance(amounts, int | float | Decimal)
+        if not is_one and not isinstance(amounts, Iterable):
+            raise CodecError(
+                f"add_batch: the amounts are {amounts!r:.60}; give a number, or a list of one number for each key"
+            )
         mark = len(self.undo)
         add = self.add
         try:
-            if isinstance(amounts, int | float):
+            if is_one:
                 for key in keys:
                     add(key, amounts)
             else:

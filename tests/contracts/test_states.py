@@ -12,6 +12,7 @@ from typing import Any
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -202,6 +203,30 @@ def test_a_batch_of_several_columns_adds_under_tuples(bench: Bench, backend: str
     owner.state.add_batch(keys.to_batches()[0])
     owner.commit()
     look(owner.state, {(1, "a"): 6, (2, "b"): 3})
+
+
+@pytest.mark.parametrize("backend", ["memory", "lazy"])
+def test_amounts_of_numpy_are_plain_numbers_and_others_are_refused_by_name(
+    bench: Bench, backend: str
+) -> None:
+    state: Any = Owner(bench, backend).state
+    assert state.add("a", np.int64(2**62)) == 2**62
+    assert state.add("a", np.int64(2**62)) == 2**63  # numpy's own sum wraps around
+    assert state.add("b", np.float32(0.5)) == state.add("b", np.array(0)) == 0.5
+    state.add_batch(["c", "d"], np.array([1, 2]))
+    state.add_batch(["c", "d"], np.int64(1))
+    state.add_batch(["e", "f"], Decimal("1.5"))
+    found = {"a": 2**63, "b": 0.5, "c": 2, "d": 3, "e": Decimal("1.5"), "f": Decimal("1.5")}
+    look(state, found)
+    assert all(type(state.get(key)) is type(value) for key, value in found.items())
+    for amounts, said in (
+        (None, "add_batch: the amounts are None; give a number, or a list of one number for each"),
+        (np.array([[1]]), r"state key 'x': \[1\] is no number"),
+        (np.array(["y"]), "state key 'x': 'y' is no number"),
+    ):
+        with pytest.raises(CodecError, match=said):
+            state.add_batch(["x"], amounts)
+    look(state, found)
 
 
 def test_keys_that_compare_equal_are_one(bench: Bench, small_sweeps: None) -> None:
