@@ -23,7 +23,7 @@ from uuid import UUID
 from sparkstorm.errors import CodecError
 from sparkstorm.model.compiled import core
 from sparkstorm.model.tuples import Tuple
-from sparkstorm.model.values.codec import KEYS, SCALARS, Codec, plain_scalar
+from sparkstorm.model.values.codec import KEY_TYPES, KEYS, SCALARS, Codec, no_key, plain_scalar
 
 MISSING: Any = object()
 """In place of a value: there is none under the key."""
@@ -411,12 +411,10 @@ class MemoryState:
         if type(key) in SCALARS and self._unchecked and key == key:
             return
         for part in key if type(key) is tuple else (key,):
-            if type(part) not in KEYS:
+            if what := no_key(part):
                 raise CodecError(
-                    f"a state key holds a {type(part).__name__}; keys are text, numbers, bytes, dates, UUIDs or tuples of them"
+                    f"a state key holds {what}; keys are {KEY_TYPES}, and tuples of them"
                 )
-            if part != part:
-                raise CodecError("a state key is not a number (NaN), which equals no key")
             if not self._unchecked:
                 self._codec.normalise(part)
 

@@ -17,6 +17,7 @@ from sparkstorm.executor.state import MemoryState
 from sparkstorm.executor.user_traceback import failure_of
 from sparkstorm.model.failure import Failure, FailureKind
 from sparkstorm.model.tuples import Source, Tuple
+from sparkstorm.model.values.codec import KEY_TYPES, no_key
 from sparkstorm.windowing.counts import CountWindows
 from sparkstorm.windowing.sessions import Sessions
 from sparkstorm.windowing.settings import TimeSettings
@@ -72,9 +73,11 @@ class TimedInputs:
         """Return the failure of a tuple; it names a key field whose value cannot be a key."""
         if isinstance(error, TypeError | CodecError):
             for field in self._key_fields:
-                if field in tup.fields and isinstance(tup[field], list | dict):
-                    kind = type(tup[field]).__name__
-                    text = f"key field '{field}' holds a {kind}: keys are text, numbers, bytes, true/false or none"
+                if field in tup.fields and (what := no_key(tup[field])):
+                    text = (
+                        f"component '{tup.component}', stream '{tup.stream}', key field '{field}': holds {what}; "
+                        f"keys are {KEY_TYPES}: convert it, or name other key fields"
+                    )
                     return Failure(FailureKind.RAISED, text)
         return failure_of(error)
 

@@ -271,11 +271,7 @@ class TimedRunner(Runner):
                 self._call(due)
         except USER_ERRORS as error:
             self._roll_back(*marks)
-            return (
-                self._inputs.failure(due.tuple, error)
-                if isinstance(due, Row)
-                else failure_of(error)
-            )
+            return self._failure(due, error)
         return None
 
     @property
@@ -325,9 +321,12 @@ class TimedRunner(Runner):
             return True
         except USER_ERRORS as error:
             self._roll_back(*marks)
-            return self._put_off(due, failure_of(error), now_ms)
+            return self._put_off(due, self._failure(due, error), now_ms)
         finally:
             self._timer_is_firing = False
+
+    def _failure(self, due: Due, error: BaseException) -> Failure:
+        return self._inputs.failure(due.tuple, error) if isinstance(due, Row) else failure_of(error)
 
     def _may_set_event_timer(self) -> bool:
         """Return whether a timer may be set: after the end of all input, timers that set timers

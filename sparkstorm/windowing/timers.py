@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from sparkstorm.errors import CodecError
+from sparkstorm.model.values.codec import KEY_TYPES, no_key
 from sparkstorm.windowing.due_queue import DueQueue
 from sparkstorm.windowing.store import Key, Store
 
@@ -37,12 +39,20 @@ class TimerTable:
                 f"timer {name!r}: the time must be a whole number of milliseconds from 0 on, not {at_ms!r}"
             )
         key = _key(name)
-        self._store.put(("timer", axis, *key), at_ms)
+        try:
+            self._store.put(("timer", axis, *key), at_ms)
+        except (TypeError, CodecError):
+            _check_name(name)
+            raise
         self._queue[axis].add(at_ms, key)
 
     def cancel(self, axis: Axis, name: Any) -> None:
         """Cancel a timer; one that is not set is no error."""
-        self._store.delete(("timer", axis, *_key(name)))
+        try:
+            self._store.delete(("timer", axis, *_key(name)))
+        except TypeError:
+            _check_name(name)
+            raise
 
     def next_at(self, axis: Axis) -> int | None:
         """Return when the next timer is due, or was due before it was moved."""
@@ -67,3 +77,11 @@ class TimerTable:
 
 def _key(name: Any) -> Key:
     return tuple(name) if isinstance(name, tuple | list) else (name,)
+
+
+def _check_name(name: Any) -> None:
+    """Raise CodecError for a name that cannot be a key of the store."""
+    for what in filter(None, map(no_key, _key(name))):
+        raise CodecError(
+            f"timer {name!r:.60}: its name holds {what}; names are {KEY_TYPES}, and tuples of them"
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -147,19 +148,24 @@ def test_such_a_tuple_is_parked_and_moves_no_clock(at: Any) -> None:
         assert cluster.counts("windows").late == 0
 
 
-@pytest.mark.parametrize("key", [[1], {"a": 1}, [[]]])
+@pytest.mark.parametrize("key", [[1], {"a": 1}, [[]], {1}, frozenset(), float("nan")])
 @pytest.mark.parametrize(
     "bolt",
     [
         timed(Listing().with_window(Duration(10)).with_key("key")),
         timed(Adding().with_window(Duration(10)).with_key("key")),
         Listing().with_window(Count(2)).with_key("key"),
+        timed(Listing().with_window(Count(2)).with_key("key")),
+        Listing().with_session_window(Duration(10)).with_key("key"),
     ],
 )
 def test_a_key_that_cannot_be_one_is_named(bolt: WindowedBolt, key: Any) -> None:
     driver = Driver(bolt)
-    ((_, failure),) = driver.rows([("a", 1, 1), (key, 1, 2), ("a", 1, 3)])
-    assert failure.text.startswith(f"key field 'key' holds a {type(key).__name__}")
+    failures = [f.text for _, f in driver.rows([("a", 1, 1), (key, 1, 2), ("a", 1, 3)])]
+    driver.end()
+    (text,) = failures or driver.errors
+    held = "NaN, which equals no key" if key != key else f"a {type(key).__name__}"
+    assert f"component 'spout', stream 'default', key field 'key': holds {held}; keys are" in text
 
 
 def test_keys_of_any_kind_have_windows_side_by_side() -> None:
@@ -351,6 +357,26 @@ def test_a_timer_needs_a_time(at: Any) -> None:
     driver.rows([("a", 1, 1)])
     driver.end()
     assert "timer 'x': the time must be a whole number" in driver.errors[0]
+
+
+@pytest.mark.parametrize("name", [{1}, [[1]], ("a", {}), float("nan"), frozenset()])
+def test_a_timer_needs_a_name(name: Any) -> None:
+    class Setting(Ordered):
+        def execute(self, tup: Any, collector: Any) -> None:
+            self.timers.set_event_timer(name, 1)
+
+    class Cancelling(Ordered):
+        def execute(self, tup: Any, collector: Any) -> None:
+            self.timers.cancel_processing_timer(name)
+
+    for bolt in (Setting(), Cancelling()) if name == [[1]] else (Setting(),):
+        driver = Driver(timed(bolt))
+        driver.rows([("a", 1, 1)])
+        driver.end()
+        assert re.search(
+            r"CodecError: timer .+: its name holds (a |NaN).*; names are text, numbers",
+            driver.errors[0],
+        )
 
 
 def test_a_window_in_no_window_is_no_harm() -> None:

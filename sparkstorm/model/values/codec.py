@@ -28,6 +28,8 @@ from sparkstorm.model.values.value_types import IMMUTABLE, RegisteredValue, Wide
 SCALARS = frozenset({str, int, float, bool, bytes, type(None)})
 KEYS = SCALARS | IMMUTABLE
 """Types of keys of states and groups."""
+KEY_TYPES = "text, numbers, true/false, none, bytes, dates, datetimes, UUIDs and Decimals"
+"""The same in words, for errors."""
 if core is not None:
     core.set_value_types(Decimal, UUID, SafeUUID.unknown, ZoneInfo)
 INT_MIN = -(2**63)
@@ -264,6 +266,14 @@ def plain_scalar(value: Any) -> Any:
     if type(value) in KEYS or not hasattr(value, "dtype") or getattr(value, "shape", None) != ():
         return value
     return value.item()
+
+
+def no_key(value: Any) -> str:
+    """Return what a value is that cannot be a key of a state or a part of one; empty for a key."""
+    value = plain_scalar(value)
+    if type(value) not in KEYS:
+        return f"a {type(value).__name__}"
+    return "NaN, which equals no key" if value != value else ""
 
 
 def _checked_text(value: str) -> str:
