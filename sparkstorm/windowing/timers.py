@@ -9,6 +9,7 @@ from sparkstorm.errors import CodecError
 from sparkstorm.model.values.codec import KEY_TYPES, no_key
 from sparkstorm.windowing.due_queue import DueQueue
 from sparkstorm.windowing.store import Key, Store
+from sparkstorm.windowing.watermarks import END
 
 Axis = Literal["event", "processing"]
 
@@ -34,9 +35,11 @@ class TimerTable:
 
     def set(self, axis: Axis, name: Any, at_ms: int) -> None:
         """Set or move the timer of a name."""
-        if isinstance(at_ms, bool) or not isinstance(at_ms, int) or at_ms < 0:
+        # The watermark ends at END: a later timer would never fire, without a word.
+        if isinstance(at_ms, bool) or not isinstance(at_ms, int) or not 0 <= at_ms <= END:
             raise ValueError(
-                f"timer {name!r}: the time must be a whole number of milliseconds from 0 on, not {at_ms!r}"
+                f"timer {name!r:.60}: the time must be a whole number of milliseconds from 0 to 2**63 - 1, which is the "
+                f"end of all input, not {at_ms!r:.60}"
             )
         key = _key(name)
         try:

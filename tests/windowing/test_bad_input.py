@@ -347,7 +347,7 @@ def test_windows_of_another_shape_are_not_put_into_what_is_stored() -> None:
             Driver(timed(bolt), driver.stored())
 
 
-@pytest.mark.parametrize("at", [-1, 1.5, None, "1", True])
+@pytest.mark.parametrize("at", [-1, 1.5, None, "1", True, 2**63])
 def test_a_timer_needs_a_time(at: Any) -> None:
     class Setting(Ordered):
         def execute(self, tup: Any, collector: Any) -> None:
@@ -357,6 +357,13 @@ def test_a_timer_needs_a_time(at: Any) -> None:
     driver.rows([("a", 1, 1)])
     driver.end()
     assert "timer 'x': the time must be a whole number" in driver.errors[0]
+
+
+def test_a_timer_of_the_last_time_fires_at_the_end_of_all_input() -> None:
+    driver = Driver(timed(Ordered()))
+    driver.rows([("a", 1, 2**63 - 2)])
+    driver.end()
+    assert driver.emitted()[-1] == ["timer", 2**63 - 1, "a"]
 
 
 @pytest.mark.parametrize("name", [{1}, [[1]], ("a", {}), float("nan"), frozenset()])
