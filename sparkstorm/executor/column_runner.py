@@ -202,11 +202,11 @@ def dividers_of(route: Route) -> list[Divide] | None:
     """Return the dividers of batches for the subscribers of a route; None when one of them has to
     see every row.
     """
-    found = [_divider(subscription) for subscription in route.subscriptions]
+    found = [_divider(subscription, route.where) for subscription in route.subscriptions]
     return None if None in found else found  # type: ignore[return-value]
 
 
-def _divider(to: Subscription) -> Divide | None:
+def _divider(to: Subscription, where: str) -> Divide | None:
     lists = [target.rows for target in to.targets]
     if to.has_clock:
         return None
@@ -218,7 +218,7 @@ def _divider(to: Subscription) -> Divide | None:
         case "fields" if len(lists) == 1:
             return lambda batch: [(lists[0], batch)]
         case "fields" | "key_range":
-            return _ByKey(to.positions, lists, to.grouping)
+            return _ByKey(to.positions, lists, to.grouping, where)
         case "load_aware_shuffle" if to.ring is not None:
             by_load = to.ring.turns
             return lambda batch: [(next(by_load), batch)]
@@ -238,11 +238,13 @@ class _ByKey:
     task keep their order.
     """
 
-    def __init__(self, positions: Sequence[int], lists: Sequence[Rows], grouping: Grouping) -> None:
+    def __init__(
+        self, positions: Sequence[int], lists: Sequence[Rows], grouping: Grouping, where: str
+    ) -> None:
         self._positions = positions
         self._lists = lists
         self._is_hashed = grouping.kind == "fields" and core is not None
-        self._place = place_of(grouping, len(lists))
+        self._place = place_of(grouping, len(lists), where)
         # short numbers are sorted in one pass
         self._kind = np.int16 if len(lists) < 1 << 15 else np.int32
 

@@ -93,6 +93,11 @@ class Route:
         """Return the check of values that are neither scalars nor plain containers."""
         return self._codec.rest
 
+    @property
+    def where(self) -> str:
+        """Component and stream, for errors."""
+        return f"component '{self.source.component}', stream '{self.source.stream}'"
+
     def subscribe(
         self,
         grouping: Grouping,
@@ -111,7 +116,7 @@ class Route:
             self.direct_rows.update((t.task, t.rows) for t in targets)
             self.direct_outputs.update((t.task, output) for t in targets if output is not None)
         elif is_single(grouping):
-            picker = pick_one(grouping, positions, targets, seed, ring)
+            picker = pick_one(grouping, positions, targets, seed, ring, self.where)
             self.singles.append(picker if output is None else output.one(picker))
         elif grouping.kind == "all" and output is None and len(targets) <= _MOST_PICKS:
             # A picker for each task: the core takes no picker of several.
@@ -139,7 +144,7 @@ class Route:
         """Values as a tuple of the right width and of the codec's closed set; errors name
         component, stream and field.
         """
-        where = f"component '{self.source.component}', stream '{self.source.stream}'"
+        where = self.where
         if isinstance(values, str | bytes) or not isinstance(values, Sequence):
             raise InvalidTopologyError(f"{where}: emit needs a list of values, not {values!r:.80}")
         if len(values) != self.width:

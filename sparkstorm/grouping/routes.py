@@ -73,13 +73,21 @@ def ring_of(grouping: Grouping, targets: Sequence[Target], seed: int) -> LoadRin
     )
 
 
-def place_of(grouping: Grouping, count: int) -> Callable[[Any], int]:
+def place_of(grouping: Grouping, count: int, where: str = "") -> Callable[[Any], int]:
     """Return the function from a key to the place of its task among so many; `grouping` is by
-    fields or by key ranges.
+    fields or by key ranges, `where` the sender's component and stream, for errors.
     """
-    if grouping.kind == "key_range":
-        return lambda key: int(grouping.custom.place(key, count))
-    return lambda key: stable_hash(key) % count
+    if grouping.kind != "key_range":
+        return lambda key: stable_hash(key) % count
+    prefix = f"{where}, field '{grouping.fields[0]}': " if where else ""
+
+    def place(key: Any) -> int:
+        try:
+            return int(grouping.custom.place(key, count))
+        except InvalidTopologyError as error:
+            raise InvalidTopologyError(f"{prefix}{error}") from error
+
+    return place
 
 
 def pick_one(
@@ -88,9 +96,10 @@ def pick_one(
     targets: Sequence[Target],
     seed: int,
     ring: LoadRing | None = None,
+    where: str = "",
 ) -> PickOne:
     """Return the picker of a grouping that chooses one task; targets are sorted by task id, `ring`
-    is that of `ring_of`.
+    is that of `ring_of`, `where` the sender's component and stream, for errors.
     """
     rows = [t.rows for t in targets]
     if ring is not None:
@@ -108,7 +117,7 @@ def pick_one(
                 else core.Pick(_BY_HASH, 0, tuple(rows), by_key, tuple(positions))
             )
         case "key_range":
-            return _by_key(positions, rows, place_of(grouping, len(rows)))
+            return _by_key(positions, rows, place_of(grouping, len(rows), where))
         case "partial_key":
             return _by_least_used(positions, rows)
         case "local_or_shuffle":

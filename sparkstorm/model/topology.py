@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -130,11 +131,17 @@ class KeyRanges:
         """
         try:
             return 0 if key is None else bisect_right(self.bounds, key) * tasks // self.count
-        except (TypeError, ArithmeticError):  # a Decimal that is NaN signals
+        except (TypeError, ArithmeticError):  # NaN signals when a Decimal is compared with it
+            if _is_quiet_nan(key) and isinstance(self.bounds[0], int | float | Decimal):
+                return len(self.bounds) * tasks // self.count
             bounds = show(list(self.bounds))
             raise InvalidTopologyError(
                 f"key_range grouping has no place for the key {show(key)} among its bounds {bounds}; give bounds of its type"
             ) from None
+
+
+def _is_quiet_nan(key: Any) -> bool:
+    return key.is_qnan() if isinstance(key, Decimal) else isinstance(key, float) and key != key
 
 
 def _is_less(low: Any, high: Any, or_equal: bool = False) -> bool:

@@ -37,7 +37,13 @@ TABLE: dict[str, tuple[list[Any], list[Any], int, list[int]]] = {
         3,
         [0, 1, 1, 2, 0],
     ),
-    "infinity and NaN": ([10], [float("-inf"), float("inf"), NAN], 2, [0, 1, 1]),
+    "infinity and NaN": (
+        [10],
+        [float("-inf"), float("inf"), NAN, Decimal("inf"), Decimal("nan")],
+        2,
+        [0, 1, 1, 1, 1],
+    ),
+    "NaN among Decimals": ([Decimal(1), 2.0], [NAN, Decimal("nan"), 1.5], 3, [2, 2, 1]),
     "None is below": ([10], [None, 9, 10], 2, [0, 0, 1]),
     "text": (["h", "p"], ["", "golf", "h", "oz", "zulu"], 3, [0, 0, 1, 1, 2]),
     "bytes": ([b"\x80"], [b"\x7f\xff", b"\x80"], 2, [0, 1]),
@@ -56,12 +62,14 @@ def test_a_key_goes_to_the_task_of_its_range(case: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "key", ["text", b"b", [1], {"a": 1}, NOON, date(2026, 1, 1), Decimal("nan")], ids=repr
+    "key", ["text", b"b", [1], {"a": 1}, NOON, date(2026, 1, 1), Decimal("snan")], ids=repr
 )
 def test_a_key_without_an_order_with_the_bounds_is_refused(key: Any) -> None:
     with pytest.raises(InvalidTopologyError) as refused:
         places([10, 100], [key], 2)
     assert str(refused.value).endswith("among its bounds [10, 100]; give bounds of its type")
+    with pytest.raises(InvalidTopologyError, match="no place for the key nan among its bounds"):
+        places(["a"], [NAN], 2)
 
 
 REFUSED: dict[str, tuple[Any, str]] = {

@@ -243,6 +243,6 @@ def test_a_tuple_whose_key_has_no_place_fails_where_it_was_sent_and_the_others_g
     letter = done.dead_letters[0]
     assert (letter.component, letter.values) == ("keyed", ("text",))
     assert (
-        "key_range grouping has no place for the key 'text' among its bounds [10]; give bounds of its type"
-        in str(letter)
+        "component 'keyed', stream 'default', field 'key': key_range grouping has no place for the key 'text' among its "
+        "bounds [10]; give bounds of its type" in str(letter)
     )
