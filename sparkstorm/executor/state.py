@@ -411,7 +411,7 @@ class MemoryState:
         if type(key) in SCALARS and self._unchecked and key == key:
             return
         for part in key if type(key) is tuple else (key,):
-            if what := no_key(part):
+            if (type(part) not in KEYS or part != part) and (what := no_key(part)):
                 raise CodecError(
                     f"a state key holds {what}; keys are {KEY_TYPES}, and tuples of them"
                 )

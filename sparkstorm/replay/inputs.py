@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
-from typing import TypeVar
+from itertools import accumulate, chain
+from typing import Any, TypeVar
 
-from sparkstorm.errors import InvalidTopologyError
+from sparkstorm.errors import CodecError, InvalidTopologyError, ReplayFailedError
 from sparkstorm.model.topology import DEFAULT_STREAM, Topology
+from sparkstorm.model.values.codec import KEY_TYPES, Codec, no_key
 from sparkstorm.replay.plan import Feed
 
 FrameT = TypeVar("FrameT")
@@ -94,6 +95,98 @@ def parse_states(topology: Topology, states: Mapping[str, FrameT]) -> dict[str, 
                 f"initial state of '{component}': there is no such bolt, only {', '.join(sorted(bolts))}"
             )
     return from_name
+
+
+def plain_rows(name: str, fields: Sequence[str], rows: Sequence[Any]) -> list[tuple[Any, ...]]:
+    """Return the rows of an input given as lists, with values as receivers read them;
+    ReplayFailedError names input, row (from 0) and column of what no spout could emit.
+    """
+    # The usual rows by C alone: large inputs are looked at once, for their values.
+    if not set(map(type, rows)) <= {list, tuple} or not set(map(len, rows)) <= {len(fields)}:
+        _check_shapes(name, fields, rows)
+    normalise = Codec().normalise
+    try:
+        return [tuple(map(normalise, row)) for row in rows]
+    except CodecError:
+        _refuse_value(name, fields, rows)
+        raise
+
+
+def _check_shapes(name: str, fields: Sequence[str], rows: Sequence[Any]) -> None:
+    listed = ", ".join(fields) or "none"
+    for number, row in enumerate(rows):
+        where = f"input '{name}', row {number}"
+        if isinstance(row, str | bytes) or not isinstance(row, Sequence):
+            raise ReplayFailedError(
+                f"{where}: needs a list of values, not {row!r:.80}; give those of {listed} in this order"
+            )
+        if len(row) != len(fields):
+            raise ReplayFailedError(
+                f"{where}: {len(row)} values for {len(fields)} fields ({listed}); give one for each field, "
+                "None where there is none"
+            )
+
+
+def _refuse_value(name: str, fields: Sequence[str], rows: Sequence[Any]) -> None:
+    normalise = Codec().normalise
+    for number, row in enumerate(rows):
+        for field, value in zip(fields, row, strict=True):
+            try:
+                normalise(value)
+            except CodecError as error:
+                raise ReplayFailedError(
+                    f"input '{name}', row {number}, column '{field}': {error}"
+                ) from error
+
+
+def check_times(
+    name: str, column: str, place: int, parts: Sequence[Sequence[Sequence[Any]]]
+) -> None:
+    """Raise ReplayFailedError for the first row whose event time is none: a number with a fraction,
+    true, a text.
+    """
+    if {type(row[place]) for row in chain(*parts)} <= {int, type(None)}:
+        return
+    for number, row in enumerate(chain(*parts)):
+        if type(row[place]) not in (int, type(None)):
+            raise ReplayFailedError(
+                f"input '{name}', row {number}, column '{column}': an event time is whole milliseconds, not "
+                f"{row[place]!r:.60} ({type(row[place]).__name__}); convert it, as with int(...)"
+            )
+
+
+def plain_state(component: str, state: Any) -> dict[Any, Any]:
+    """Return an initial state given as a mapping, as `state.put` would keep it; ReplayFailedError
+    names the component and the key of what it would refuse.
+    """
+    if not isinstance(state, Mapping):
+        raise ReplayFailedError(
+            f"initial state of '{component}' is of type {type(state).__name__}, not a mapping from keys to values; "
+            "replay(...) takes DataFrames"
+        )
+    normalise = Codec().normalise
+    found = {}
+    key = None
+    try:
+        for key, value in state.items():
+            if type(key) is tuple:
+                _check_key(key)
+                plain: Any = tuple(map(normalise, key))
+            else:
+                if type(key) is not str and type(key) is not int:
+                    _check_key((key,))
+                plain = normalise(key)
+            found[plain] = normalise(value)
+    except CodecError as error:
+        raise ReplayFailedError(
+            f"initial state of '{component}', key {key!r:.60}: {error}"
+        ) from error
+    return found
+
+
+def _check_key(parts: tuple[Any, ...]) -> None:
+    for what in filter(None, map(no_key, parts)):
+        raise CodecError(f"it holds {what}; keys are {KEY_TYPES}, and tuples of them")
 
 
 def running_times(times: Iterable[int | None], start_ms: int) -> list[int | None]:

@@ -12,7 +12,7 @@ from functools import partial
 from itertools import chain, pairwise
 from typing import Any, Unpack
 
-from sparkstorm.errors import InvalidTopologyError
+from sparkstorm.errors import InvalidTopologyError, ReplayFailedError
 from sparkstorm.executor.state import merged_states
 from sparkstorm.grouping.routes import place_of
 from sparkstorm.model.dead_letter import DeadLetter
@@ -23,13 +23,16 @@ from sparkstorm.replay.equality_warnings import ReplayWarning, warnings_of
 from sparkstorm.replay.evidence import Evidence
 from sparkstorm.replay.inputs import (
     LONG_AGO,
+    check_times,
     parse_inputs,
     parse_name,
     parse_states,
+    plain_rows,
+    plain_state,
     running_times,
     starts_of,
 )
-from sparkstorm.replay.job import Job, RunSettings, make_job, result_names, targets_of
+from sparkstorm.replay.job import Job, RunSettings, make_job, result_name, result_names, targets_of
 from sparkstorm.replay.options import OptionArguments, ReplayOptions, options_of
 from sparkstorm.replay.plan import Feed, Plan
 from sparkstorm.replay.tasks.batches import TimedRows
@@ -138,7 +141,15 @@ def replay_locally(
             raise InvalidTopologyError(
                 f"input '{input_name}' is a {type(rows).__name__}, not a list of rows; replay(...) takes DataFrames"
             )
-    feeds = parse_inputs(topology, inputs)
+    components = topology.components
+    feeds = {
+        feed: plain_rows(
+            result_name(feed.spout, feed.stream),
+            components[feed.spout].streams[feed.stream].fields,
+            rows,
+        )
+        for feed, rows in parse_inputs(topology, inputs).items()
+    }
     names = {parse_name(topology, name): name for name in inputs}
     job = make_job(plan, RunSettings.of(options, names, time, shortcuts=shortcuts), is_local=True)
     results = LocalResults(states_by_task={component: {} for component in job.kept_states})
@@ -167,7 +178,10 @@ def run_stages(
     states: Mapping[str, Mapping[Any, Any]],
     results: LocalResults,
 ) -> list[Chunk]:
-    """Run every stage over partitions of data, fill in the results and return all chunks."""
+    """Run every stage over partitions of data, fill in the results and return all chunks; rows are
+    those of `plain_rows`.
+    """
+    states = {component: plain_state(component, state) for component, state in states.items()}
     chunks_by_stage: dict[int, list[Chunk]] = {}
     for stage in plan.stages:
         run = StageRun(job, stage, results.evidence.merge)
@@ -207,24 +221,19 @@ def _timed(run: StageRun, parts: Sequence[Sequence[Values]]) -> list[TimedRows]:
     job = run.job
     feed = run.stage.feed
     assert feed is not None
-    codec = Codec()
-    values = [[tuple(map(codec.normalise, row)) for row in part] for part in parts]
+    values = [list(map(tuple, part)) for part in parts]
     # A stream without rows need not have the column.
     if feed not in job.settings.time_fields or not any(values):
         return [(part, [0] * len(part)) for part in values]
     fields = job.plan.topology.components[feed.spout].streams[feed.stream].fields
     column = job.settings.time_fields[feed]
+    name = result_name(feed.spout, feed.stream)
     if column not in fields:
-        raise InvalidTopologyError(
-            f"input '{feed.spout}' has no column '{column}' for the event time; it has {', '.join(fields)}"
+        raise ReplayFailedError(
+            f"input '{name}' has no column '{column}' for the event time; it has {', '.join(fields)}"
         )
     place = fields.index(column)
-    for row in chain(*values):
-        if row[place] is not None and not isinstance(row[place], int | float):
-            kind = type(row[place]).__name__
-            raise InvalidTopologyError(
-                f"input '{feed.spout}', column '{column}': an event time is whole milliseconds, not {kind}"
-            )
+    check_times(name, column, place, values)
     if feed in job.to_sort:
         whole = sorted(chain(*values), key=partial(_at, place))
         values = [whole[start:end] for start, end in pairwise(_cuts(len(whole), len(values)))]
@@ -249,21 +258,22 @@ def _at(place: int, row: tuple[Any, ...]) -> int:
 def _over_chunks(
     run: StageRun, arrived: Iterable[Chunk], initial: Mapping[Any, Any], by: Grouping
 ) -> list[Chunk]:
-    tasks = run.job.plan.tasks(run.stage.bolts[0])
+    bolt = run.stage.bolts[0]
+    tasks = run.job.plan.tasks(bolt)
     chunks = [Chunk(START, task, 0, 0, 0, task, "", 0, b"") for task in tasks]
-    chunks += state_chunks(tasks, ((key, value, None) for key, value in initial.items()), by)
+    chunks += state_chunks(bolt, tasks, ((key, value, None) for key, value in initial.items()), by)
     chunks += [c for c in arrived if c.kind in (CLOCK, ROWS) and c.target in tasks]
     return list(run.over_chunks(sorted(chunks, key=order_of)))
 
 
 def state_chunks(
-    tasks: Sequence[int], rows: Iterable[tuple[Any, Any, int | None]], by: Grouping
+    component: str, tasks: Sequence[int], rows: Iterable[tuple[Any, Any, int | None]], by: Grouping
 ) -> list[Chunk]:
-    """Return chunks of an initial state; a row without a task goes to that of its key under the
-    grouping `by`.
+    """Return chunks of a component's initial state; a row without a task goes to that of its key
+    under the grouping `by`.
     """
     pairs: dict[int, list[Any]] = {}
-    place = place_of(by, len(tasks))
+    place = place_of(by, len(tasks), f"initial state of '{component}'")
     for key, value, task in rows:
         # As tuples of this key come. A state that a bolt
         # keeps under other keys needs the task beside it.

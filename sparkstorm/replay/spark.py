@@ -457,7 +457,7 @@ def packing(component: str, tasks: Sequence[int], by: Grouping) -> MapBatches:
                     f"initial state: task {wrong} is none of {tasks[0]} to {tasks[-1]}; was the "
                     "state taken under another parallelism?"
                 )
-            yield from batches_of(state_chunks(tasks, pairs, by))
+            yield from batches_of(state_chunks(component, tasks, pairs, by))
 
     return pack
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+from typing import Any
+
+import numpy as np
 import pytest
 
+from sparkstorm.errors import ReplayFailedError
 from sparkstorm.replay import replay_locally
 from tests.replay.bolts import LINES, WORDS, many_streams, word_count
 
@@ -40,3 +45,53 @@ def test_a_result_or_state_that_there_is_not_is_named() -> None:
         results.states["splt"]
     with pytest.raises(KeyError, match=r"there is no result 'splt', only .*count"):
         results["splt"]
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ((), r"0 values for 1 fields \(line\); give one for each field, None where there is none"),
+        (("a", 1), r"2 values for 1 fields \(line\)"),
+        (
+            {"line": "a"},
+            "needs a list of values, not {'line': 'a'}; give those of line in this order",
+        ),
+        ("a", "needs a list of values, not 'a'"),
+        ({"a"}, "needs a list of values, not {'a'}"),
+        (None, "needs a list of values, not None"),
+        (5, "needs a list of values, not 5"),
+        ((datetime(2026, 1, 1),), "column 'line': a datetime without a zone"),
+        (("\ud800",), "column 'line': text that is not valid UTF-8"),
+        ((object(),), "column 'line': a value of type object"),
+    ],
+)
+def test_a_row_that_no_spout_could_emit_is_named(row: Any, said: str) -> None:
+    with pytest.raises(ReplayFailedError, match=f"^input 'lines', row 1(: |, ){said}"):
+        replay_locally(word_count(), {"lines": [("a b",), row]}, skip_bad=True)
+
+
+def test_scalars_of_numpy_are_plain_values_in_rows_and_states() -> None:
+    results = replay_locally(
+        word_count(), {"lines": [[np.str_("a b")]]}, states={"count": {np.str_("a"): np.int64(2)}}
+    )
+    assert results.states["count"] == {"a": 3, "b": 1}
+    assert {type(each) for pair in results.states["count"].items() for each in pair} == {str, int}
+    assert type(results["lines"][0][0]) is str
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        ([("a", 1)], " is of type list, not a mapping from keys to values"),
+        (None, " is of type NoneType, not a mapping"),
+        ({float("nan"): 1}, ", key nan: it holds NaN, which equals no key; keys are text, numbers"),
+        ({frozenset(): 1}, r", key frozenset\(\): it holds a frozenset"),
+        ({("a", ("b",)): 1}, r", key \('a', \('b',\)\): it holds a tuple"),
+        ({"a": object()}, ", key 'a': a value of type object"),
+        ({"a": "\ud800"}, ", key 'a': text that is not valid UTF-8"),
+        ({2**9000: 1}, ", key .*: a whole number of 9001 bits"),
+    ],
+)
+def test_an_initial_state_that_no_bolt_could_keep_is_named(state: Any, said: str) -> None:
+    with pytest.raises(ReplayFailedError, match=f"^initial state of 'count'{said}"):
+        replay_locally(word_count(), {"lines": [("a",)]}, states={"count": state})

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sparkstorm.api import BasicBolt, Bolt, TopologyBuilder
-from sparkstorm.errors import InvalidTopologyError
+from sparkstorm.errors import InvalidTopologyError, ReplayFailedError
 from sparkstorm.model.topology import Topology
 from sparkstorm.replay import EventTime, LocalResults, replay_locally
 from tests.replay.bolts import Source, Split, Timed, TimedByHand
@@ -117,9 +117,12 @@ def test_an_input_without_a_time_among_timed_ones_is_refused() -> None:
     ("time", "ts", "said"),
     [
         ("when", 1, "input 'left' has no column 'when' .* value, ts"),
-        ("ts", "noon", "input 'left', column 'ts': .* not str"),
+        ("ts", "noon", r"input 'left', row 0, column 'ts': .* not 'noon' \(str\)"),
+        ("ts", float("nan"), "row 0, column 'ts': an event time is whole milliseconds, not nan"),
+        ("ts", 1.5, "row 0, column 'ts': an event time is whole milliseconds, not 1.5"),
+        ("ts", True, "row 0, column 'ts': an event time is whole milliseconds, not True"),
     ],
 )
 def test_a_column_that_is_no_event_time_is_refused_by_name(time: str, ts: Any, said: str) -> None:
-    with pytest.raises(InvalidTopologyError, match=said):
+    with pytest.raises(ReplayFailedError, match=said):
         run(two_sources(Timed()), [("a", ts), ("b", 2)], [], EventTime(time))
