@@ -186,6 +186,41 @@ def test_a_registered_value_has_the_fields_that_were_sent_whatever_its_construct
         CODEC.normalise(meter)
 
 
+@dataclass
+class Basket(dict[str, int]):
+    """A mapping with a field beside its items."""
+
+    owner: str = ""
+
+
+@dataclass
+class Noon(datetime.date):
+    """A date with a field beside it."""
+
+    place: str = ""
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+
+
+class Word(enum.StrEnum):
+    YES = "y"
+
+
+@pytest.mark.parametrize(("name", "base"), [("Basket", "dict"), ("Noon", "date")])
+def test_a_dataclass_that_is_more_than_its_fields_is_refused(name: str, base: str) -> None:
+    said = f"{HERE}:{name}: the class derives from {base}, whose content would be lost"
+    with pytest.raises(InvalidConfigError, match=said):
+        register([f"{HERE}:{name}"])
+
+
+def test_an_enum_of_numbers_or_texts_is_registered() -> None:
+    register([f"{HERE}:Level", f"{HERE}:Word"])
+    found = CODEC.unpack(CODEC.pack(CODEC.normalise([Level.LOW, Word.YES])))
+    assert found == [Level.LOW, Word.YES] and list(map(type, found)) == [Level, Word]
+
+
 class Unregistered(enum.Enum):
     ONE = 1
 

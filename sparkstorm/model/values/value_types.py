@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from decimal import Decimal
@@ -25,6 +26,11 @@ DATE, DATETIME, DECIMAL, UNIQUE_ID, SET, FROZEN_SET, WIDE_INT, MAPPING = range(2
 MOST_INT_BITS = 8192
 IMMUTABLE = frozenset({datetime.date, datetime.datetime, Decimal, UUID})
 """Further types of keys: they hash and are immutable."""
+# Of what a dataclass that derives from one of them is, its fields say nothing.
+_WITH_CONTENT: tuple[type, ...] = (
+    *(dict, list, tuple, set, frozenset, deque, str, bytes, bytearray, int, float, complex),
+    *(datetime.datetime, datetime.date, datetime.time, datetime.timedelta, Decimal, UUID),
+)
 
 _classes: dict[str, type] = {}  # registered in this process, by name
 _names: dict[type, str] = {}
@@ -46,7 +52,7 @@ class WideMapping(dict[Any, Any]):
 
 def register(names: Iterable[str]) -> None:
     """Register dataclasses and enums by "module:Class" for this process; InvalidConfigError names
-    what is neither.
+    what is neither, and a dataclass that is more than its fields.
     """
     for name in names:
         module, colon, path = str(name).partition(":")
@@ -64,6 +70,12 @@ def register(names: Iterable[str]) -> None:
         if not is_fit:
             raise InvalidConfigError(
                 f"topology.serializers: {name!r:.80} is no dataclass or enum; write module:Class"
+            )
+        base = next((each for each in _WITH_CONTENT if issubclass(found, each)), None)
+        if base is not None and not issubclass(found, Enum):
+            raise InvalidConfigError(
+                f"topology.serializers: {name}: the class derives from {base.__name__}, whose content would be lost, "
+                f"since a dataclass travels as its fields; make the {base.__name__} one of its fields"
             )
         _classes[name], _names[found] = found, name
 
