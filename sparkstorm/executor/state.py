@@ -24,6 +24,7 @@ from sparkstorm.errors import CodecError
 from sparkstorm.model.compiled import core
 from sparkstorm.model.tuples import Tuple
 from sparkstorm.model.values.codec import KEY_TYPES, KEYS, SCALARS, Codec, no_key, plain_scalar
+from sparkstorm.model.values.value_types import ONE_FORM
 
 MISSING: Any = object()
 """In place of a value: there is none under the key."""
@@ -34,8 +35,7 @@ _KEYS_AND_TUPLES: frozenset[Any] = KEYS | {tuple}
 # 90 to 3,000 the cost of a word was the same within 3 %.
 _LEAST_TO_KEEP = 100
 _NUMBERS = frozenset({int, float, bool, Decimal})
-_ONE_FORM: frozenset[Any] = frozenset({str, int, bytes, date, UUID, type(None), tuple})
-"""Keys of these types, and tuples of them, equal none of another form. True, say, equals 1."""
+_ONE_FORM: frozenset[Any] = ONE_FORM | {tuple}
 
 
 class Cells(NamedTuple):
@@ -389,6 +389,12 @@ class MemoryState:
 
     def _note_forms(self, keys: Iterable[Any]) -> None:
         self._has_forms = self._has_forms or not _kinds_of(keys) <= _ONE_FORM
+
+    def form_of(self, key: Any) -> Any:
+        """Return a key that was just read or put as the state holds it: of two that are equal, the
+        first one.
+        """
+        return form_in(self._data, key)
 
     def is_key(self, key: Any) -> bool:
         """Return whether the state could hold a value under this key."""

@@ -27,6 +27,11 @@ class Store(Protocol):
     def delete(self, key: Any) -> None:
         """Delete a key; a missing one is no error."""
 
+    def form_of(self, key: Any) -> Any:
+        """Return a key that was just read or put as it is stored: of two that are equal, the first
+        one.
+        """
+
     def items(self) -> Iterator[tuple[Any, Any]]:
         """Return every key with its value."""
 

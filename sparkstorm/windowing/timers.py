@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from sparkstorm.errors import CodecError
 from sparkstorm.model.values.codec import KEY_TYPES, no_key
+from sparkstorm.model.values.value_types import ONE_FORM
 from sparkstorm.windowing.due_queue import DueQueue
 from sparkstorm.windowing.store import Key, Store
 from sparkstorm.windowing.watermarks import END
@@ -29,8 +30,11 @@ class TimerTable:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._queue: dict[Axis, DueQueue] = {"event": DueQueue(), "processing": DueQueue()}
+        # whether a name was set that may equal one of another form, as True does 1
+        self._has_forms = False
         for place, at_ms in store.items():
             if place[0] == "timer":
+                self._has_forms = self._has_forms or not ONE_FORM.issuperset(map(type, place))
                 self._queue[place[1]].add(at_ms, place[2:])
 
     def set(self, axis: Axis, name: Any, at_ms: int) -> None:
@@ -47,6 +51,11 @@ class TimerTable:
         except (TypeError, CodecError):
             _check_name(name)
             raise
+        for part in key:
+            if type(part) not in ONE_FORM:
+                self._has_forms = True
+        if self._has_forms:
+            key = self._stored(axis, key)
         self._queue[axis].add(at_ms, key)
 
     def cancel(self, axis: Axis, name: Any) -> None:
@@ -67,9 +76,16 @@ class TimerTable:
         while (at_ms := queue.first_at()) is not None and at_ms <= until_ms:
             key = queue.first_key()
             if self._store.get(("timer", axis, *key)) == at_ms:
+                if self._has_forms:  # it may have been cancelled and set again in another form
+                    key = self._stored(axis, key)
                 return Timer(key[0] if len(key) == 1 else key, at_ms, axis)
             queue.drop_first()
         return None
+
+    def _stored(self, axis: Axis, key: Key) -> Key:
+        """Return the name as the store has it, from which it is read after a restart."""
+        stored: Key = self._store.form_of(("timer", axis, *key))
+        return stored[2:]
 
     def done(self, timer: Timer) -> None:
         """Remove a timer that has fired, unless it was set again meanwhile."""

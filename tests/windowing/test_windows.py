@@ -5,6 +5,7 @@ and restarts.
 from __future__ import annotations
 
 import copy
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -341,6 +342,28 @@ def test_a_row_as_old_as_the_watermark_waits_for_others_of_its_time() -> None:
     driver.rows([("a", 5, 9)], task=1)
     driver.advance(6)
     assert [row[2] for row in driver.emitted()] == ["a", "b"]
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_timer_has_the_first_of_equal_names_also_after_a_restart(
+    is_cancelled: bool, is_restarted: bool
+) -> None:
+    class Again(Ordered):
+        def execute(self, tup: Any, collector: Any) -> None:
+            if is_cancelled:
+                self.timers.cancel_event_timer(tup["key"])
+            super().execute(tup, collector)
+
+    driver = Driver(timed(Again()))
+    same = Decimal.from_float(0.1)
+    driver.rows([(0.1, 1, 9), (same, 2, 8)])
+    driver.advance(5)
+    if is_restarted:
+        driver = Driver(timed(Again()), driver.stored())
+    driver.end()
+    names = [row[2] for row in driver.emitted() if row[0] == "timer"]
+    assert list(map(repr, names)) == [repr(same if is_cancelled else 0.1)]
 
 
 def test_a_timer_that_sets_itself_again_comes_to_an_end_with_the_input() -> None:

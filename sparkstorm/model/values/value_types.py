@@ -26,6 +26,8 @@ DATE, DATETIME, DECIMAL, UNIQUE_ID, SET, FROZEN_SET, WIDE_INT, MAPPING = range(2
 MOST_INT_BITS = 8192
 IMMUTABLE = frozenset({datetime.date, datetime.datetime, Decimal, UUID})
 """Further types of keys: they hash and are immutable."""
+ONE_FORM = frozenset({str, int, bytes, datetime.date, UUID, type(None)})
+"""Types of keys that equal none of another form. True, say, equals 1."""
 # Of what a dataclass that derives from one of them is, its fields say nothing.
 _WITH_CONTENT: tuple[type, ...] = (
     *(dict, list, tuple, set, frozenset, deque, str, bytes, bytearray, int, float, complex),

@@ -200,6 +200,7 @@ _READS = (
     "snapshot",
     "take_changes",
     "marks",
+    "form_of",
 )
 _WRITES = ("put", "add", "fold", "fold_cells", "delete", "load")
 _DUNDERS = ("__len__", "__contains__", "__iter__", "__getitem__", "__setitem__", "__delitem__")
