@@ -249,7 +249,7 @@ def counts_by_component(view: TopologyView) -> dict[str, dict[str, int]]:
     for name, each in view.components.items():
         if not name.startswith("__"):
             counts = {key: getattr(each.counts, key) for key in _COUNTS}
-            counts["parked"] -= each.counts.replayed
+            counts["parked"] = max(0, counts["parked"] - each.counts.replayed)
             found[name] = {"tasks": len(each.tasks), **counts, "pending": each.pending}
     return found
 

@@ -137,7 +137,7 @@ class TopologyHandle:
             sum(c.pending for c in spouts),
             sum(c.acked for c in spouts),
             sum(c.failed for c in spouts),
-            sum(c.parked - c.replayed for c in counts),
+            max(0, sum(c.parked - c.replayed for c in counts)),
             percentile_ms(merged.latency_buckets, 0.50),
             percentile_ms(merged.latency_buckets, 0.99),
             is_settled,

@@ -265,7 +265,7 @@ def _running(health: Health, trees: int, before: Look, after: Look) -> str:
     if is_still and health.life.starting:
         of = counted(health.given_workers, "worker")
         return f"{name} starts: {health.life.starting} of {of} {'does' if health.life.starting == 1 else 'do'} not run yet"
-    if is_still and not after.progress:
+    if is_still and not after.merged.now_ms:  # what is inherited has no time
         return f"{name} starts: no worker has committed anything yet"
     waits = counted(sum(after.backlog_by_task.values()), "byte waits", "bytes wait")
     if trees:

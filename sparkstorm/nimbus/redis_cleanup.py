@@ -8,15 +8,20 @@ and changes nothing. Left out: copying data to the heir's names, which would nee
 a second time and could be cut in the middle.
 """
 
+import logging
 from collections import Counter
 from collections.abc import Collection
 from contextlib import closing
 
+from sparkstorm.errors import StoreInconsistentError
 from sparkstorm.model.worker_spec import RedisAddress
 from sparkstorm.transport.base import TOMBSTONE_MS
 from sparkstorm.transport.connection import Link, Script, links_to_all
 from sparkstorm.transport.keys import Keys, topology_of
+from sparkstorm.transport.progress import INHERITED, Progress, under_way
 from sparkstorm.transport.reader import RedisReader, end, names_of
+
+_LOG = logging.getLogger(__name__)
 
 # A turn of Nimbus waits for it, so less than the 30 s after which workers are taken for dead. A
 # Redis that is away longer ends the turn, and the next one tries again.
@@ -83,13 +88,26 @@ class RedisRetirement:
             # on late finds another name, or none.
             if end(link, old, new_id) != new_id:
                 return
-            names = sorted(set(names_of(link, f"{old.prefix}:")) - {old("ended")})
+            left = _left(link, old)
+            own = {old("ended"), old("progress")}
+            names = sorted(set(names_of(link, f"{old.prefix}:")) - own)
             # of workers that are gone
             logs = [name for name in names if name.startswith(old.log(""))]
             moved = [name.removeprefix(old.prefix) for name in names if name not in logs]
-            words = [new_id, Keys(new_id).prefix, TOMBSTONE_MS, *moved]
+            words = [new_id, Keys(new_id).prefix, TOMBSTONE_MS, INHERITED, left, *moved]
             Script("hand_over.lua", link).call(old.prefix, lambda: words)
             if logs:
                 link.ask(("UNLINK", *logs))
         finally:
             link.close()
+
+
+def _left(link: Link, old: Keys) -> bytes:
+    """Return the record with which the counts of an heir begin."""
+    stored = link.ask(("HGETALL", old("progress")))[0]
+    try:
+        return under_way(map(Progress.decode, stored[1::2])).encode()
+    except StoreInconsistentError as error:
+        # Counts are worth a warning, not a topology that ends without one in its place.
+        _LOG.warning("%s: the counts after it begin at zero: %s", old("progress"), error)
+        return Progress().encode()

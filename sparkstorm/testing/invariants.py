@@ -122,8 +122,7 @@ class Invariants:
     4. When a tree is acked, no row of it waits: neither in a stream behind its task's cursor nor as
        a held input.
     5. On each edge, rows sent = rows consumed + rows that wait in Redis, in any state after a crash
-       or a claim. (Not where frames could not be decoded, nor after a hot deploy: the counts of the
-       heir begin afresh.)
+       or a claim, and after a hot deploy. (Not where frames could not be decoded.)
     """
 
     def __init__(self, cluster: LocalCluster) -> None:
@@ -182,8 +181,7 @@ class Invariants:
         waiting = unconsumed([each.store for each in parts], cells)
         for store in waiting:
             self._rows.require_done(store, parts[0].codec, acked)
-        if not any(each.has_inherited for each in parts):
-            self._check_edges(parts, waiting)
+        self._check_edges(parts, waiting)
         for process in live:
             assert process.worker is not None
             for task, spout in process.worker.task_set.spouts.items():

@@ -17,6 +17,7 @@ from sparkstorm.settings import SubmissionSettings
 from sparkstorm.testing.sim_transport import Arrivals
 from sparkstorm.transport.local import LocalStore
 from sparkstorm.transport.local_reader import LocalReader
+from sparkstorm.transport.progress import INHERITED, Progress, under_way
 
 Opened = tuple[Topology, Callable[[str], Any]]
 
@@ -197,5 +198,7 @@ class DataPlane:
         new.errors[:0] = old.errors
         new.arrivals.follow(old.arrivals)
         new.has_inherited = True
+        left = under_way(map(Progress.decode, old.store.progress_by_owner.values()))
+        new.store.progress_by_owner[INHERITED] = left.encode()
         old.store.dead_letters, old.store.letters_so_far = [], 0
         old.store.end()

@@ -5,9 +5,12 @@
 -- is handed over once, whoever asks again, and however late.
 local p = KEYS[1]
 local said = redis.call('GET', p .. ':ended')
-redis.call('DEL', p .. ':fence', p .. ':owner', p .. ':seq', p .. ':low', p .. ':progress')  -- a full Redis allows it
+redis.call('DEL', p .. ':fence', p .. ':owner', p .. ':seq', p .. ':low')  -- a full Redis allows it
 if not said or ARGV[2] == '' then
   said = ARGV[2]
+end
+if said == '' then
+  redis.call('DEL', p .. ':progress')  -- an heir's counts begin with what is under way by these
 end
 redis.call('SET', p .. ':ended', said, 'PX', ARGV[1])
 return {said}

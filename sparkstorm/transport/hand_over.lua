@@ -1,15 +1,18 @@
 -- The end of a topology id, second half, when it has an heir: the data moves there, all of it or nothing.
--- Keys it writes: {p}:ended, and those that are named, which are renamed.
--- ARGV: the heir, the prefix of its keys, milliseconds for which the tombstone is kept, then names of keys behind the prefix.
+-- Keys it writes: {p}:ended, {p}:progress, the heir's progress, and those that are named, which are renamed.
+-- ARGV: the heir, the prefix of its keys, milliseconds for which the tombstone is kept, the owner and the record with which the
+-- heir's counts begin, then names of keys behind the prefix.
 -- Answers {'OK'}, also when the data has moved before or was dropped since: then nothing is done.
 local p, heir, heirs = KEYS[1], ARGV[1], ARGV[2]
 if redis.call('GET', p .. ':ended') ~= heir then
   return {'OK'}
 end
-for i = 4, #ARGV do
+redis.call('DEL', p .. ':progress')
+for i = 6, #ARGV do
   if redis.call('EXISTS', p .. ARGV[i]) == 1 then
     redis.call('RENAME', p .. ARGV[i], heirs .. ARGV[i])
   end
 end
+redis.call('HSET', heirs .. ':progress', ARGV[4], ARGV[5])
 redis.call('SET', p .. ':ended', '', 'PX', ARGV[3])
 return {'OK'}

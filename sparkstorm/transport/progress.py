@@ -40,6 +40,10 @@ PAUSES = STATES[PENDING:]
 # own. Each commit writes all of them: 64 are some kB, and more than can be read.
 MOST_CAUSES = 64
 OTHER_CAUSES = Cause("(other components)", "other causes", "")
+INHERITED = "inherited"
+"""Owner of the record with which the counts of a hot deploy's new topology begin; no worker
+("node:port") has this name.
+"""
 # In the record of one task: older versions have not written the last ones.
 _FEWEST_COUNTS = 16
 # Sixteen would double what a commit writes and merging adds up, four would make a bucket 19 % wide:
@@ -301,6 +305,29 @@ def merge(records: Iterable[Progress]) -> Progress:
         several.sort(key=lambda each: each[0])
         merged.metrics_by_task[task] = added_metrics(values for _, values in several)
     return merged
+
+
+def under_way(records: Iterable[Progress]) -> Progress:
+    """Return what a successor inherits, as counts of its own to begin with: rows that wait are
+    sent, open trees are emitted, held inputs are executed, dead letters are parked.
+
+    From zero a successor would consume more than was sent to it, ack more than it has emitted, and
+    replay more than it has parked.
+    """
+    merged = merge(records)
+    left = Progress(quarantined=merged.quarantined)
+    for task, counts in merged.counts_by_task.items():
+        left.counts_by_task[task] = TaskCounts(
+            counts.component,
+            emitted=counts.pending,
+            executed=counts.held,
+            parked=max(0, counts.parked - counts.replayed),
+        )
+    for edge, flow in merged.edges.items():
+        waiting = flow.sent - flow.consumed
+        # Of several stores each has its own part: here a row may be sent that is consumed there.
+        left.edges[edge] = EdgeCounts(sent=max(0, waiting), consumed=max(0, -waiting))
+    return left
 
 
 def _added(one: TaskCounts, other: TaskCounts) -> TaskCounts:

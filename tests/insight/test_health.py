@@ -26,7 +26,14 @@ from sparkstorm.insight.sampler import Sampler
 from sparkstorm.model.status import TopologyStatus
 from sparkstorm.testing import FeederSpout, LocalCluster
 from sparkstorm.transport.local_reader import LocalReader
-from sparkstorm.transport.progress import EdgeCounts, Progress, TaskCounts, latency_bucket
+from sparkstorm.transport.progress import (
+    EdgeCounts,
+    Progress,
+    TaskCounts,
+    latency_bucket,
+    merge,
+    under_way,
+)
 from tests.worker.building import Pass
 
 EDGE = ("lines", "default", "count")
@@ -236,6 +243,19 @@ def test_rows_that_are_nowhere_are_a_fault_of_their_edge(
     assert found == (EdgeAudit(*EDGE, flow.sent, flow.consumed, fault),)
     assert found[0].waiting == flow.sent - flow.consumed
     assert [each.component for each in culprits((), found)] == (["count"] if fault else [])
+
+
+@pytest.mark.parametrize(
+    ("consumed", "fault"), [(3, ""), (5, ""), (6, "1 row more was consumed than sent")]
+)
+def test_rows_that_waited_for_the_topology_before_are_no_surplus(consumed: int, fault: str) -> None:
+    before = record(1)
+    before.edges[EDGE] = EdgeCounts(10, 7)
+    inherited = under_way([before])
+    assert audit(inherited, {3: 100})[0].fault == ""
+    now = record(2)
+    now.edges[EDGE] = EdgeCounts(2, consumed)
+    assert audit(merge([inherited, now]), {3: 100})[0].fault == fault
 
 
 def look(now_ms: int, flow: EdgeCounts | None = None, **more: Any) -> Look:

@@ -11,6 +11,7 @@ from sparkstorm.model.worker_spec import RedisAddress
 from sparkstorm.nimbus.redis_cleanup import RedisRetirement
 from sparkstorm.transport.base import TOMBSTONE_MS
 from sparkstorm.transport.keys import Keys
+from sparkstorm.transport.progress import INHERITED, EdgeCounts, Progress, TaskCounts, merge
 
 pytestmark = pytest.mark.system
 
@@ -51,6 +52,50 @@ def test_a_successor_gets_the_data_without_the_fences_of_the_dead(
     retirement.hand_over("a-1-1", "a-2-5")
     assert names(client) - {name for name in names(client) if name.startswith("{a}-1-10")} == {
         "{a}-1-1:ended", "{a}-2-5:task:1", "{a}-2-5:snapshot:1", "{a}-2-5:journal:2",
+        "{a}-2-5:progress",
     }  # fmt: skip
     assert client.get("{a}-2-5:task:1") == b"task:1 of a-1-1"
     assert client.hget("{a}-1-10:fence", "1") == b"7"
+
+
+EDGE = ("lines", "default", "work")
+
+
+def test_a_successors_counts_begin_with_what_is_under_way(
+    client: Any, retirement: RedisRetirement
+) -> None:
+    workers = {
+        "n:1": Progress({1: TaskCounts("lines", 7, 90, pending=3)}, edges={EDGE: EdgeCounts(90)}),
+        "n:2": Progress(
+            {2: TaskCounts("work", 7, executed=80, parked=5, replayed=1, held=2)},
+            quarantined=1,
+            edges={EDGE: EdgeCounts(0, 80)},
+        ),
+    }
+    for owner, each in workers.items():
+        client.hset(Keys("a-1-1")("progress"), owner, each.encode())
+
+    def begins(topology_id: str) -> Progress:
+        stored = client.hgetall(Keys(topology_id)("progress"))
+        assert INHERITED.encode() in stored
+        return merge(map(Progress.decode, stored.values()))
+
+    retirement.hand_over("a-1-1", "a-2-5")
+    expected = Progress(
+        {1: TaskCounts("lines", emitted=3), 2: TaskCounts("work", executed=2, parked=4)},
+        quarantined=1,
+        edges={EDGE: EdgeCounts(10)},
+    )
+    assert begins("a-2-5") == expected
+    own = Progress(edges={EDGE: EdgeCounts(5, 12)}, quarantined=1)
+    client.hset(Keys("a-2-5")("progress"), "n:1", own.encode())
+    retirement.hand_over("a-2-5", "a-3-9")
+    assert begins("a-3-9").edges == {EDGE: EdgeCounts(3)} and begins("a-3-9").quarantined == 2
+
+
+def test_damaged_counts_do_not_keep_a_successor_from_the_data(
+    client: Any, retirement: RedisRetirement
+) -> None:
+    client.hset(Keys("a-1-1")("progress"), "n:1", b"\xc1")
+    retirement.hand_over("a-1-1", "a-2-5")
+    assert client.get("{a}-2-5:task:1") == b"task:1 of a-1-1"
