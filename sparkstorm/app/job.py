@@ -21,10 +21,10 @@ from sparkstorm.stores.passwords import exposed
 EXITS = "exit status: 0 all done, 1 failed, 3 done but tuples were parked, 4 done but Redis had lost data, 130 stopped from outside"
 
 
-def main(arguments: Sequence[str], prog: str = "run_topology.py") -> int:
+def main(arguments: Sequence[str]) -> int:
     """Run a job; the result is the process's exit status, as `--help` explains it."""
     parser = argparse.ArgumentParser(
-        prog=prog,
+        prog="run_topology.py",
         description="Run a topology: on a standing cluster, or on one of its own on Spark.",
         epilog=EXITS,
     )
@@ -35,12 +35,40 @@ def main(arguments: Sequence[str], prog: str = "run_topology.py") -> int:
         help=f"submit to the cluster of this connection file (or of {VARIABLE})",
     )
     options = parser.parse_args(list(arguments))
-    return guarded(lambda: perform(options))
+    named = "" if options.cluster else os.environ.get(VARIABLE, "")
+    options.cluster = options.cluster or named
+    note = f"{VARIABLE} is set: the job goes to the cluster of {named}" if named else ""
+    return guarded(lambda: perform(options, note))
 
 
-def perform(options: argparse.Namespace) -> int:
-    """Run the job of parsed options, on the cluster that they or the environment name, else on one
-    of its own.
+def main_of_run(arguments: Sequence[str]) -> int:
+    """Run a job on a cluster of its own, as the verb `run` promises, whatever the environment names
+    for other verbs.
+    """
+    parser = argparse.ArgumentParser(prog="sparkstorm run", epilog=EXITS)
+    add_options(parser)
+    options = parser.parse_args(list(arguments))
+    options.cluster = ""
+    if options.detach:
+        words = f"sparkstorm submit {options.conf} --detach"
+        text = f"--detach needs a standing cluster, and `run` has one of its own: {words}"
+        return guarded(lambda: _refuse(text))
+    note = (
+        f"{VARIABLE} does not matter to `run`, which has a cluster of its own; `sparkstorm submit` "
+        "goes to the one that it names"
+        if os.environ.get(VARIABLE)
+        else ""
+    )
+    return guarded(lambda: perform(options, note))
+
+
+def _refuse(text: str) -> int:
+    raise InvalidConfigError(text)
+
+
+def perform(options: argparse.Namespace, note: str = "") -> int:
+    """Run the job of parsed options, on the cluster that they name, else on one of its own; `note`
+    is its first line.
     """
     job = read_job(options)
     from sparkstorm.app.console import Console
@@ -51,14 +79,17 @@ def perform(options: argparse.Namespace) -> int:
     from sparkstorm.client.submission import prepare
 
     prepare(job.name, job.name, topology, topology_conf(job), job.conf.as_dict())
-    cluster = options.cluster or os.environ.get(VARIABLE)
+    cluster = options.cluster
     is_json = getattr(options, "output", "") == "json"
+    console = Console(sys.stderr if is_json else None)
+    if note:
+        console.say(note)
     run = Run(
         job,
         topology,
         by_value,
         options.fresh,
-        Console(sys.stderr if is_json else None),
+        console,
         is_shared=bool(cluster),
     )
     if cluster:
@@ -104,4 +135,4 @@ def say_warnings(overrides: Mapping[str, Any], own_conf: Mapping[str, Any], path
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:], "sparkstorm run"))
+    sys.exit(main_of_run(sys.argv[1:]))

@@ -5,11 +5,12 @@ started.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sparkstorm.app.exit_status import FAILED
-from sparkstorm.app.job import main
+from sparkstorm.app.job import main, main_of_run
 
 MODULE = """
 from sparkstorm.api import BasicBolt, Spout, TopologyBuilder
@@ -74,3 +75,34 @@ def test_a_mistake_is_told_before_anything_is_started(
     assert main([str(job), *arguments]) == FAILED
     said = capsys.readouterr()
     assert words in said.err and "starting Spark" not in said.out
+
+
+def test_run_has_a_cluster_of_its_own_whatever_the_environment_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mistaken_job.py").write_text(MODULE)
+    job = str(tmp_path / "job.yaml")
+    Path(job).write_text("name: shout\ntopology: mistaken_job:build\ntopology.workers: 1\n")
+    monkeypatch.setenv("SPARKSTORM_CLUSTER", "standing.json")
+    went: list[str] = []
+
+    def run_in_own_cluster(*_: Any) -> int:
+        went.append("own")
+        return 0
+
+    def run_remotely(_run: Any, _job: Any, cluster: str, *_: Any) -> int:
+        went.append(cluster)
+        return 0
+
+    monkeypatch.setattr("sparkstorm.app.own_cluster.run_in_own_cluster", run_in_own_cluster)
+    monkeypatch.setattr("sparkstorm.app.remote_run.run_remotely", run_remotely)
+    assert main_of_run([job]) == 0 and went == ["own"]
+    assert "SPARKSTORM_CLUSTER does not matter to `run`" in capsys.readouterr().out
+    assert main_of_run([job, "--detach"]) == FAILED and went == ["own"]
+    assert f"sparkstorm submit {job} --detach" in capsys.readouterr().err
+    assert main([job]) == 0 and went == ["own", "standing.json"]
+    assert "SPARKSTORM_CLUSTER is set: the job goes to the cluster of standing.json" in (
+        capsys.readouterr().out
+    )
+    assert main([job, "--cluster", "other.json"]) == 0 and went[2:] == ["other.json"]
+    assert not capsys.readouterr().out
