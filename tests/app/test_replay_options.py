@@ -10,9 +10,9 @@ import pytest
 from sparkstorm.api import Effects
 from sparkstorm.app.exit_status import FAILED
 from sparkstorm.app.replay import job as replay_job
-from sparkstorm.app.replay.file import read_replay
-from sparkstorm.app.replay.run import passed_over, result_folders
-from sparkstorm.errors import InvalidConfigError
+from sparkstorm.app.replay.file import NOTE, read_replay
+from sparkstorm.app.replay.run import ReplayRun, passed_over, result_folders
+from sparkstorm.errors import InvalidConfigError, ReplayFailedError
 
 JOB = Path(__file__).parents[2] / "conf" / "wordcount.yaml"
 
@@ -153,3 +153,22 @@ def test_effects_are_words_in_a_job_file_and_members_of_effects_from_there_on() 
         match=r"replay: effects\.alert: expected one of run, idempotent, .*got 'muted'",
     ):
         read_replay("job.yaml", {"effects": {"alert": "muted"}})
+
+
+def test_a_failed_replay_names_the_option_and_leaves_a_folder_that_is_taken_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def write(_run: ReplayRun, folder: Path, *_: Any) -> int:
+        result_folders(folder, ["count"])
+        raise ReplayFailedError("it failed on skip_bad; skip_bad puts such records aside")
+
+    monkeypatch.setattr(ReplayRun, "write", write)
+    arguments = [str(JOB), "--input", str(JOB), "--output", str(tmp_path / "out")]
+    for _ in range(2):
+        assert replay_job.main(arguments) == FAILED
+        said = capsys.readouterr().err
+        assert said.endswith("it failed on skip_bad; --skip-bad puts such records aside\n"), said
+    assert (tmp_path / "out" / NOTE).exists()
+    (tmp_path / "out" / "count").mkdir()
+    assert replay_job.main(arguments) == FAILED
+    assert "there is something already" in capsys.readouterr().err

@@ -20,6 +20,8 @@ from sparkstorm.model.strict import (
 )
 from sparkstorm.replay.inputs import EventTime
 
+NOTE = ".sparkstorm-results"
+"""File with the names of the folders beside it that replays wrote, one a line."""
 _EFFECTS = one_of([each.value for each in Effects])
 
 

@@ -5,6 +5,7 @@ job file of the live run.
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,11 +14,13 @@ from pathlib import Path
 from sparkstorm.app.exit_status import guarded
 from sparkstorm.app.job import say_warnings
 from sparkstorm.app.job_file import make_topology, read_job_file
-from sparkstorm.app.replay.file import read_replay, with_inputs
+from sparkstorm.app.replay.file import NOTE, read_replay, with_inputs
 from sparkstorm.app.replay.options import EXITS, add_options
 from sparkstorm.config import parse_override
-from sparkstorm.errors import InvalidConfigError
+from sparkstorm.errors import InvalidConfigError, ReplayFailedError
 from sparkstorm.model.topology import DEFAULT_STREAM, Topology
+
+_ADVICE = re.compile(r"; skip_bad (?=(?:puts such|names the) [^;]*\Z)")
 
 
 def main(arguments: Sequence[str], prog: str = "replay_history.py") -> int:
@@ -49,7 +52,18 @@ def _perform(options: argparse.Namespace) -> int:
         )
     from sparkstorm.app.replay.run import ReplayRun
 
-    return ReplayRun(job, topology, by_value, file).write(folder, options.output_format, against)
+    try:
+        run = ReplayRun(job, topology, by_value, file)
+        return run.write(folder, options.output_format, against)
+    except ReplayFailedError as error:
+        raise ReplayFailedError(_in_words_of_options(str(error))) from error
+
+
+def _in_words_of_options(text: str) -> str:
+    """Return the text of an error, whose advice names an argument of `replay()`, with the option of
+    the command line.
+    """
+    return _ADVICE.sub("; --skip-bad ", text)
 
 
 def _given(options: argparse.Namespace) -> dict[str, object]:
@@ -77,7 +91,9 @@ def _folder(options: argparse.Namespace) -> Path:
     folder = Path(options.output)
     if folder.exists() and not folder.is_dir():
         raise InvalidConfigError(f"--output {folder} is no folder; name another one")
-    if folder.exists() and any(folder.iterdir()) and not options.overwrite:
+    # The note is written before the results: alone it is left by a replay that failed.
+    has_results = folder.exists() and any(each.name != NOTE for each in folder.iterdir())
+    if has_results and not options.overwrite:
         raise InvalidConfigError(
             f"--output {folder}: there is something already; name another folder, or add --overwrite"
         )

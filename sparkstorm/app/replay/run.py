@@ -20,7 +20,7 @@ from sparkstorm.api.windows import TimedBolt, WindowedBolt
 from sparkstorm.app.exit_status import OK, PARKED
 from sparkstorm.app.job_file import JobFile
 from sparkstorm.app.replay.compare import DIFFERS, compare, text_of
-from sparkstorm.app.replay.file import ReplayFile
+from sparkstorm.app.replay.file import NOTE, ReplayFile
 from sparkstorm.app.replay.file_inputs import FilesInput, read_lines, reads_as_live
 from sparkstorm.app.replay.job_results import named, place_of, write_result
 from sparkstorm.checkpoint.restore import FROM_CHECKPOINT
@@ -43,7 +43,6 @@ _LINE_EVERY_S = 5.0
 _WRITING = {"json": {"ignoreNullFields": "false"}, "csv": {"header": "true"}}
 # what other jobs leave beside their data
 _MARKERS = "_SUCCESS", "_metadata", "_common_metadata", "_started_", "_committed_"
-_NOTE = ".sparkstorm-results"  # the folders beside it that replays wrote, one a line
 _DEAD_LETTERS = "dead-letters"
 _OF_LINES = "csv", "json"
 _PACKAGE_ROOT = str(Path(__file__).parents[3])
@@ -410,7 +409,7 @@ def result_folders(folder: Path, results: Sequence[str]) -> dict[str, Path]:
             )
         by_name[name] = result
     try:
-        note = folder / _NOTE
+        note = folder / NOTE
         written = set(note.read_text(encoding="utf-8").splitlines()) if note.is_file() else set()
         for name in names.values():
             if (folder / name).is_symlink() or (name not in written and (folder / name).exists()):
