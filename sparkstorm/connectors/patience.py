@@ -135,6 +135,18 @@ def without_password(url: str, what: str) -> str:
     return url
 
 
+def database_url(url: str, what: str) -> str:
+    """Return a database's URL without a password that means the same in another working directory:
+    a relative path of SQLite is made absolute.
+    """
+    scheme, _, place = without_password(url, what).partition(":///")
+    path, mark, query = place.partition("?")
+    is_file = path.strip() and not path.startswith(("/", ":memory:", "file:"))
+    if scheme.partition("+")[0] != "sqlite" or not is_file:
+        return url
+    return f"{scheme}:///{os.path.abspath(os.path.expanduser(path))}{mark}{query}"
+
+
 def plain_name(name: str, what: str) -> str:
     """Return a name of a table or folder; InvalidConfigError for one with characters that no system
     takes.

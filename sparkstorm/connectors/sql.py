@@ -13,9 +13,9 @@ from sparkstorm.api.context import TopologyContext
 from sparkstorm.connectors.patience import (
     Patience,
     Secret,
+    database_url,
     make_engine,
     require_lasting_sql,
-    without_password,
 )
 from sparkstorm.errors import CodecError, InvalidConfigError, InvalidTopologyError
 from sparkstorm.model.values.column_types import parse_columns
@@ -61,7 +61,7 @@ class SqlSource(ReplayableSpout):
             raise InvalidConfigError("SqlSource: give a table or a query, one of them")
         if not fields:
             raise InvalidConfigError("SqlSource: fields names the columns to emit")
-        self._url = without_password(url, "SqlSource")
+        self._url = database_url(url, "SqlSource")
         self._secret = Secret("SqlSource", password_file, password_env)
         self._table = table
         self._query = query

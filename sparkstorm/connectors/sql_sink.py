@@ -13,12 +13,12 @@ from sparkstorm.api.context import TopologyContext
 from sparkstorm.api.sinks import RefusedRows, TransactionalSink
 from sparkstorm.connectors.patience import (
     Secret,
+    database_url,
     is_of_values,
     make_engine,
     plain_name,
     require_lasting_sql,
     sql_reason,
-    without_password,
 )
 from sparkstorm.errors import InvalidConfigError, StoreUnavailableError
 from sparkstorm.model.tuples import Tuple
@@ -50,7 +50,7 @@ class SqlSink(TransactionalSink):
         password_file: str | None = None,
         password_env: str | None = None,
     ) -> None:
-        self._url = without_password(url, "SqlSink")
+        self._url = database_url(url, "SqlSink")
         self._secret = Secret("SqlSink", password_file, password_env)
         self._name = plain_name(table, "SqlSink")
         self._schema = schema

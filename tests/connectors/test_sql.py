@@ -17,6 +17,7 @@ import pytest
 from sparkstorm.api import TransactionalSink
 from sparkstorm.api.columns import rows_of
 from sparkstorm.connectors import SqlSink, SqlSource
+from sparkstorm.connectors.patience import database_url
 from sparkstorm.errors import InvalidConfigError, InvalidTopologyError, WorkerFailedError
 from tests.connectors.crashing_sink import die_everywhere, feed
 
@@ -99,6 +100,28 @@ def test_rows_that_the_driver_or_a_column_has_no_form_for_are_parked_and_times_a
     ):
         assert sign in reasons
     assert len(letters) == 5
+
+
+@pytest.mark.parametrize(
+    ("url", "meant"),
+    [
+        ("sqlite:///a/out.db", "sqlite:///{}/a/out.db"),
+        ("sqlite+pysqlite:///./out.db?timeout=9", "sqlite+pysqlite:///{}/out.db?timeout=9"),
+        ("sqlite:////srv/out.db", None),
+        ("sqlite:///:memory:", None),
+        ("sqlite:///file:out.db?uri=true", None),
+        ("sqlite://", None),
+        ("postgresql:///shop", None),
+    ],
+)
+def test_a_relative_path_of_sqlite_means_the_same_in_a_worker(
+    url: str, meant: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    expected = (meant or url).format(tmp_path)
+    assert database_url(url, "SqlSink") == expected
+    assert vars(SqlSink(url, "rows"))["_url"] == expected
+    assert vars(SqlSource(url, "rows", ["n"], key="n"))["_url"] == expected
 
 
 def test_mistakes_of_a_sink_are_one_sentence(database: Path) -> None:
