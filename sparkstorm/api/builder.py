@@ -135,6 +135,7 @@ class TopologyBuilder:
         check_regions(((each.id, each.conf) for each in topology), "")
         check_times(topology)
         _check_batch_types(topology)
+        _check_sink_fields(topology)
         return topology
 
     def _add(self, component: Component) -> Declarer:
@@ -353,6 +354,20 @@ def _check_batch_types(topology: Topology) -> None:
                 f"component '{bolt.id}': types names '{stray[0]}', which no input has; they have "
                 f"{', '.join(sorted(known)) or 'none'}"
             )
+
+
+def _check_sink_fields(topology: Topology) -> None:
+    """Refuse an input of a sink without a field that it writes: each of its rows would fail."""
+    for bolt in topology.bolts:
+        if not isinstance(bolt.instance, TransactionalSink):
+            continue
+        for each in bolt.inputs:
+            fields = topology.components[each.component].streams[each.stream].fields
+            if missing := [name for name in bolt.instance.input_fields if name not in fields]:
+                raise InvalidTopologyError(
+                    f"component '{bolt.id}' writes the field '{missing[0]}', which stream '{each.stream}' of "
+                    f"'{each.component}' does not have: it declares {', '.join(fields) or 'none'}"
+                )
 
 
 def _shown(thing: Any) -> str:

@@ -48,6 +48,9 @@ class TransactionalSink:
     make a file per commit otherwise. Its tuples are acked as ever, and kept in the store until the
     epoch ends; after a crash they are written again to the new instance, before any other.
 
+    A topology in which an input of the sink lacks a field of `input_fields` is refused when it is
+    built.
+
     In a batch replay a sink is redirected (its input is a result) or muted.
     """
 
@@ -55,6 +58,7 @@ class TransactionalSink:
     blocking: ClassVar[bool] = False
     effects: Effects | None = None
     order_insensitive: bool = False
+    input_fields: Sequence[str] = ()
     flush_secs: float = 0
     flush_rows: int = 100_000
 

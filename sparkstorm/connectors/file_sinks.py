@@ -74,6 +74,7 @@ class FileSink(TransactionalSink):
         self._path = absolute(plain_name(os.fspath(path), type(self).__name__)).rstrip("/")
         self._format = format
         self._schema = None if schema is None else read_arrow_schema(schema)
+        self.input_fields = () if self._schema is None else tuple(self._schema.names)
         self.flush_secs = flush_secs
         self.flush_rows = flush_rows
         self._target_bytes = target_bytes

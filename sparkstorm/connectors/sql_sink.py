@@ -55,6 +55,7 @@ class SqlSink(TransactionalSink):
         self._name = plain_name(table, "SqlSink")
         self._schema = schema
         self._fields = None if fields is None else list(fields)
+        self.input_fields = tuple(self._fields or ())
 
     def open(self, conf: Conf, context: TopologyContext) -> None:
         """Connect to nothing yet."""

@@ -26,7 +26,7 @@ from sparkstorm.connectors import (
     RedisSource,
     SqlSink,
 )
-from sparkstorm.errors import InvalidConfigError, WorkerFailedError
+from sparkstorm.errors import InvalidConfigError, InvalidTopologyError, WorkerFailedError
 from sparkstorm.model.topology import Topology
 from sparkstorm.testing import FeederSpout, LocalCluster, Shared, die
 from tests.connectors.crashing_sink import feed
@@ -38,7 +38,7 @@ CONF = {
 }
 
 
-def build(sink: FileSink, fields: Any = ("n", "text")) -> tuple[Topology, FeederSpout]:
+def build(sink: FileSink | SqlSink, fields: Any = ("n", "text")) -> tuple[Topology, FeederSpout]:
     feed, builder = FeederSpout(list(fields)), TopologyBuilder()
     builder.set_spout("feed", feed)
     builder.set_bolt("files", sink, inputs="feed")
@@ -240,3 +240,21 @@ def test_a_full_disk_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     write(FileSink(tmp_path, schema="n bigint, text string", flush_secs=0))
     assert read(tmp_path) == WANTED
     shutil.rmtree(tmp_path / "_staging")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda folder: FileSink(folder, schema="n bigint, valu bigint"),
+        lambda _: SqlSink("sqlite://", "rows", ["n", "valu"]),
+    ],
+)
+def test_a_sink_of_a_field_that_an_input_lacks_is_refused_at_build(
+    make: Any, tmp_path: Path
+) -> None:
+    with pytest.raises(
+        InvalidTopologyError,
+        match="'files' writes the field 'valu', which stream 'default' of 'feed' does not have: "
+        "it declares n, time_ms",
+    ):
+        build(make(tmp_path), ("n", "time_ms"))
