@@ -7,7 +7,9 @@ from __future__ import annotations
 import enum
 import gc
 import math
+import re
 import sys
+from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
 from fractions import Fraction
@@ -361,3 +363,25 @@ def test_a_type_registered_there_and_not_here_is_named() -> None:
 def test_bytes_that_are_not_ours_are_malformed(data: bytes) -> None:
     with pytest.raises(MalformedFrameError):
         REGISTERED.unpack(data)
+
+
+@dataclass(frozen=True)
+class _Unregistered:
+    n: int
+
+
+def test_the_advice_for_a_class_is_one_that_is_taken() -> None:
+    @dataclass(frozen=True)
+    class Inside:
+        n: int
+
+    script = type("Point", (_Unregistered,), {"__module__": "__main__"})
+    own = f"register it: topology.serializers: [{__name__}:_Unregistered]"
+    moved = "move {0} to the top level of a module of its own and register it: topology.serializers: [MODULE:{0}]"
+    for kind, mend in (
+        (_Unregistered, own),
+        (Inside, moved.format("Inside")),
+        (script, moved.format("Point")),
+    ):
+        with pytest.raises(CodecError, match=f"; {re.escape(mend)}$"):
+            CODEC.normalise(kind(1))

@@ -294,13 +294,24 @@ def _is_plain_key(key: Any) -> bool:
 def _unknown(value: Any) -> str:
     mend = "convert it"
     if dataclasses.is_dataclass(value) or isinstance(value, Enum):
-        mend = f"register it: topology.serializers: [{type(value).__module__}:{type(value).__qualname__}]"
+        mend = _registration(type(value))
     if hasattr(value, "dtype") and hasattr(value, "item"):  # numpy
         mend = "use .tolist()" if getattr(value, "shape", ()) else "use .item()"
     return (
         f"a value of type {_name(value)}, which is not one of none, true/false, numbers, text, bytes, dates, datetimes with a "
         f"zone, Decimal, UUID, lists, sets, mappings and registered classes; {mend}"
     )
+
+
+def _registration(kind: type) -> str:
+    # Another process finds neither the class of a script nor one inside of a function.
+    if kind.__module__ == "__main__" or "<locals>" in kind.__qualname__:
+        name = kind.__name__
+        return (
+            f"move {name} to the top level of a module of its own and register it: "
+            f"topology.serializers: [MODULE:{name}]"
+        )
+    return f"register it: topology.serializers: [{kind.__module__}:{kind.__qualname__}]"
 
 
 def _name(value: Any) -> str:
