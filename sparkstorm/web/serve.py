@@ -4,7 +4,9 @@ it.
 
 from __future__ import annotations
 
+import errno
 import os
+import socket
 import threading
 from collections.abc import Callable
 from contextlib import contextmanager
@@ -47,7 +49,11 @@ class Place:
     is_behind_proxy: bool = False
 
     def check(self) -> None:
-        """Refuse a place where the token would cross a network in the clear."""
+        """Refuse a port that there is not, and a place where the token would cross a network in the
+        clear.
+        """
+        if not 0 <= self.port < 1 << 16:
+            raise InvalidConfigError(f"--port {self.port} is no port: there are 0 to 65535")
         if bool(self.certificate) != bool(self.key):
             raise InvalidConfigError("TLS needs both files: --certificate and --key")
         if self.address not in _LOOPBACK and not self.certificate and not self.is_behind_proxy:
@@ -58,6 +64,21 @@ class Place:
             raise InvalidConfigError(
                 "another address than loopback needs --name HOST[:PORT], as browsers will ask for it"
             )
+
+    def listen(self) -> socket.socket:
+        """Return a socket that listens at the place; InvalidConfigError when it cannot be had."""
+        family = socket.AF_INET6 if ":" in self.address else socket.AF_INET
+        try:
+            return socket.create_server((self.address, self.port), family=family)
+        except OSError as error:
+            place = f"port {self.port} of {self.address}"
+            if error.errno == errno.EADDRINUSE:
+                raise InvalidConfigError(
+                    f"{place} is in use: give another with --port, or end the process that has it"
+                ) from error
+            raise InvalidConfigError(
+                f"the page cannot listen on {place} ({error}): give others with --port and --address"
+            ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +136,8 @@ def serve(
 ) -> None:
     """Serve the page of a cluster until SIGINT or SIGTERM, and push to a collector meanwhile."""
     place.check()
-    with connect(cluster) as client:
+    # Before anything is said or read: an address is printed where something listens.
+    with place.listen() as listener, connect(cluster) as client:
         sampler = Sampler(client.source())
         hosts = local_hosts(place.port) | {name.lower() for name in place.names}
         is_tls = bool(place.certificate) or place.is_behind_proxy
@@ -147,7 +169,7 @@ def serve(
         )
         try:
             with _quiet_interrupt():
-                server.run()
+                server.run(sockets=[listener])
         finally:
             for push in pushes:
                 push.stop()

@@ -16,7 +16,7 @@ from starlette.testclient import TestClient
 from sparkstorm.errors import InvalidConfigError
 from sparkstorm.web.app import make_app
 from sparkstorm.web.security import BODY_BYTES, CSRF_HEADER, Access, Guard, local_hosts
-from sparkstorm.web.serve import Place
+from sparkstorm.web.serve import Place, serve
 
 HOME = "http://127.0.0.1:8080"
 
@@ -197,3 +197,20 @@ def test_another_address_needs_tls_and_a_name(place: Place, words: str) -> None:
         place.check()
     Place().check()
     Place(str(Path("::1"))).check()
+
+
+def test_a_port_that_cannot_be_had_is_one_sentence_before_an_address() -> None:
+    said: list[str] = []
+    with Place(port=0).listen() as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(
+            InvalidConfigError,
+            match=f"^port {port} of 127.0.0.1 is in use: give another with --port",
+        ):
+            serve("no such connection file", Place(port=port), said.append)
+    elsewhere = Place("192.0.2.1", names=("x",), is_behind_proxy=True)
+    with pytest.raises(InvalidConfigError, match=r"the page cannot listen on port 8080 of 192\.0"):
+        serve("no such connection file", elsewhere, said.append)
+    with pytest.raises(InvalidConfigError, match="--port 99999 is no port"):
+        serve("no such connection file", Place(port=99_999), said.append)
+    assert not said
