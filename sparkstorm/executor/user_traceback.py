@@ -144,7 +144,9 @@ def preparing(component: str, task: int, report: Callable[[Failure], None]) -> I
     except SparkStormError as error:
         # of a migration, or a connector
         if isinstance(error, WorkerFailedError | InvalidTopologyError | InvalidConfigError):
-            cause = error.__cause__ or error
+            # A connector's own sentence needs no frames of the libraries below it.
+            is_said = isinstance(error, InvalidTopologyError | InvalidConfigError)
+            cause = error if is_said else error.__cause__ or error
             report(
                 Failure(
                     FailureKind.RAISED,

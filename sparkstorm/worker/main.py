@@ -37,7 +37,12 @@ from sparkstorm.errors import (
     StoreUnavailableError,
     WorkerFailedError,
 )
-from sparkstorm.executor.user_traceback import busy_in, describe_error, stacks_of_threads
+from sparkstorm.executor.user_traceback import (
+    busy_in,
+    describe_error,
+    stacks_of_threads,
+    traceback_of,
+)
 from sparkstorm.hosting.base import WorkerControl
 from sparkstorm.model.failure import Failure, FailureKind
 from sparkstorm.model.worker_messages import (
@@ -357,6 +362,8 @@ def _run(
         ):
             # it names module, or component and mend: the stack would only add calls of ours
             print(fault, flush=True)
+        elif isinstance(fault, WorkerFailedError):
+            _print_cause(fault)
         else:
             _print_trace()
         return exit_code_of(fault), str(fault)
@@ -365,6 +372,15 @@ def _run(
         # Of unknown cause: the slot will suspect the row at hand, and the next process go row by
         # row.
         return ExitCode.CRASHED, describe_error(fault)
+
+
+def _print_cause(fault: WorkerFailedError) -> None:
+    """Print a sentence of ours with the frames of user code behind it: those of the engine would
+    push the sentence out of the last lines, which are all that a follower of the run reads.
+    """
+    cause = fault.__cause__
+    frames = traceback_of(cause).splitlines() if cause is not None else []
+    print("\n".join([str(fault), *(f"  {line}" for line in frames)]), flush=True)
 
 
 def _print_trace() -> None:

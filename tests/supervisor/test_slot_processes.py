@@ -378,7 +378,7 @@ def test_a_worker_that_cannot_start_is_reported_with_its_last_words(
     beat = bench.wait_beat("words-1", FIRST, lambda beat: beat.state == "FAILED")
     assert (
         beat.message.startswith("bolt 'count': prepare raised ZeroDivisionError")
-        and "Traceback" in beat.message
+        and "in prepare_of_user_code" in beat.message
     )
 
 

@@ -78,7 +78,16 @@ def fails_to_start(spec: WorkerSpec, control: WorkerControl) -> int:
     """A component's prepare raises, at the end of a long log."""
     for _ in range(20):
         print("x" * 1000, flush=True)
-    raise WorkerFailedError("bolt 'count': prepare raised ZeroDivisionError: division by zero")
+    try:
+        return prepare_of_user_code()
+    except ZeroDivisionError as error:
+        raise WorkerFailedError(
+            "bolt 'count': prepare raised ZeroDivisionError: division by zero"
+        ) from error
+
+
+def prepare_of_user_code() -> int:
+    return 1 // 0
 
 
 def is_configured_wrongly(spec: WorkerSpec, control: WorkerControl) -> int:

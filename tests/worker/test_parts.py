@@ -11,11 +11,12 @@ import pytest
 
 from sparkstorm.acking.new_trees import NewTrees
 from sparkstorm.api import TopologyBuilder
-from sparkstorm.errors import CodecError
+from sparkstorm.connectors.patience import without_password
+from sparkstorm.errors import CodecError, InvalidConfigError
 from sparkstorm.executor.emitter import Emitter
 from sparkstorm.executor.runner import BasicCollector, BasicRunner
 from sparkstorm.executor.state import MemoryState
-from sparkstorm.executor.user_traceback import describe_error, failure_of
+from sparkstorm.executor.user_traceback import describe_error, failure_of, preparing
 from sparkstorm.model.failure import Failure, FailureKind
 from sparkstorm.model.roots import is_batch, place_of
 from sparkstorm.model.tasks import number_tasks
@@ -372,6 +373,14 @@ def test_an_error_of_ours_alone_is_shown_without_a_line() -> None:
         raised.value.__traceback__ and raised.value.__traceback__.tb_next
     )
     assert describe_error(ours) == "KeyError: 'k'"
+
+
+def test_a_sentence_of_a_connector_is_reported_without_frames_of_the_libraries_below_it() -> None:
+    reports: list[Failure] = []
+    with pytest.raises(InvalidConfigError), preparing("sink", 3, reports.append):
+        without_password("http://[", "SqlSink")
+    (found,) = reports
+    assert found.text.startswith("SqlSink: this is no URL") and "urlsplit" not in found.traceback
 
 
 def test_state_may_be_used_like_a_dict_and_is_undone_all_the_same() -> None:

@@ -265,14 +265,17 @@ def test_a_kill_shows_as_its_signal(spawn: Spawn) -> None:
     assert watched.wait_exit() == -signal.SIGKILL
 
 
-def test_a_failed_prepare_says_so_and_leaves_its_trace_in_the_log(spawn: Spawn) -> None:
+def test_a_failed_prepare_says_so_and_leaves_the_users_frames_in_the_log(spawn: Spawn) -> None:
     watched = spawn("fails_to_start").start()
     assert watched.wait_exit() == ExitCode.FAILED_START
     assert (
         isinstance(watched.reports[-1], Exiting)
         and "division by zero" in watched.reports[-1].reason
     )
-    assert any("Traceback" in line for line in last_lines(watched.log))
+    sentence, *frames = [line for line in last_lines(watched.log) if "xxx" not in line]
+    assert sentence.endswith("bolt 'count': prepare raised ZeroDivisionError: division by zero")
+    assert any("in prepare_of_user_code" in line for line in frames)
+    assert not any("Traceback" in line or "/sparkstorm/" in line for line in frames)
 
 
 def test_a_wrong_configuration_is_one_sentence_in_the_log(spawn: Spawn) -> None:
