@@ -38,7 +38,7 @@ from sparkstorm.executor.state import (
     keys_of,
 )
 from sparkstorm.grouping.hashing import normalized, whole_of
-from sparkstorm.model.values.codec import Codec
+from sparkstorm.model.values.codec import Codec, plain_scalar
 
 _UNKNOWN: Any = object()
 _PLAIN = frozenset({str, int, bytes})
@@ -128,7 +128,9 @@ class LazyState(MemoryState):
     def load(self, pairs: Iterable[Any], deleted: Iterable[Any] = ()) -> None:
         """Apply changes of a journal, none of which need be in the base."""
         self._load_into(self._pinned, pairs)
-        self._load_into(self._pinned, ((key, MISSING) for key in deleted))
+        # Of a key that is gone the form does not matter: the canonical one can be compared with all.
+        gone = map(_canonical_key, map(as_key, deleted))
+        self._load_into(self._pinned, ((key, MISSING) for key in gone))
 
     def resume(self, marks: list[Any] | None) -> None:
         """Go on from the marks of the last commit; from none when a memory backend or a checkpoint
@@ -149,10 +151,10 @@ class LazyState(MemoryState):
         self.coming = None
         pairs, deleted = super().take_changes()
         if self._has_forms:
-            for key, _ in pairs:  # where a key was deleted and put again, its form is new
-                self._pinned.pop(key, None)
+            for key in (*(key for key, _ in pairs), *deleted):
+                self._pinned.pop(key, None)  # the form of before, if it was deleted since
         self._pinned.update(pairs)
-        self._pinned |= dict.fromkeys(deleted, MISSING)
+        self._pinned |= dict.fromkeys(map(_canonical_key, deleted), MISSING)
         self.serial += 1
         self._changes += len(pairs)
         if self._changes > _IDLE_AFTER * len(self._data) > 2 * _IDLE_AFTER * len(pairs):
@@ -215,7 +217,7 @@ class LazyState(MemoryState):
         if key not in self._data:
             self._find(key)
         MemoryState.delete(self, key)
-        self._absent.add(key)
+        self._absent.add(_canonical_key(key))
 
     def __contains__(self, key: Any) -> bool:
         if key not in self._data:
@@ -241,7 +243,7 @@ class LazyState(MemoryState):
     def roll_back(self, mark: int) -> None:
         keys = self.undo[mark::3]
         super().roll_back(mark)
-        self._absent.update(key for key in keys if key not in self._data)
+        self._absent.update(_canonical_key(key) for key in keys if key not in self._data)
 
     def expect(self, keys: Iterable[Any]) -> None:
         """Read all these keys that are not in memory at once, because they will be used."""
@@ -344,7 +346,7 @@ class LazyState(MemoryState):
 
     def _keep(self, key: Any, value: Any) -> None:
         if value is MISSING:
-            self._absent.add(key)
+            self._absent.add(_canonical_key(key))
         else:
             self._data[key] = value
 
@@ -359,7 +361,7 @@ class LazyState(MemoryState):
             return
         data = self._data
         changed = dict.fromkeys(self.undo[::3])
-        self._absent = {key for key in changed if key not in data}
+        self._absent = {_canonical_key(key) for key in changed if key not in data}
         self._note_forms(changed)
         kept = [key for key in changed if key in data]
         if self._has_forms:
@@ -413,10 +415,7 @@ class LazyState(MemoryState):
             raise UnreadableStateError(error) from error
 
     def _packed_key(self, key: Any) -> bytes:
-        if type(key) not in _PLAIN:
-            key = self._new_key(key)
-            key = tuple(map(_canonical, key)) if type(key) is tuple else _canonical(key)
-        return self._codec.pack(key)
+        return self._codec.pack(key if type(key) in _PLAIN else _canonical_key(self._new_key(key)))
 
     def _packed_value(self, key: Any, value: Any) -> bytes:
         parts = key if type(key) is tuple else (key,)
@@ -436,8 +435,15 @@ def unpacked_pair(codec: Codec, packed: bytes, stored: bytes) -> tuple[Any, Any]
     return as_key(pair[0]), pair[1]
 
 
+def _canonical_key(key: Any) -> Any:
+    if type(key) in _PLAIN:
+        return key
+    return tuple(map(_canonical, key)) if type(key) is tuple else _canonical(key)
+
+
 def _canonical(key: Any) -> Any:
     """Return the one form of all keys that compare equal: 1 for 1.0 and True, as in a dict."""
+    key = plain_scalar(key)
     if isinstance(key, bool):
         return int(key)
     if isinstance(key, float):

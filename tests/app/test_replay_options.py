@@ -162,6 +162,7 @@ def test_a_failed_replay_names_the_option_and_leaves_a_folder_that_is_taken_agai
         result_folders(folder, ["count"])
         raise ReplayFailedError("it failed on skip_bad; skip_bad puts such records aside")
 
+    monkeypatch.syspath_prepend(str(JOB.parents[1] / "jobs"))
     monkeypatch.setattr(ReplayRun, "write", write)
     arguments = [str(JOB), "--input", str(JOB), "--output", str(tmp_path / "out")]
     for _ in range(2):

@@ -11,6 +11,7 @@ import pytest
 
 from sparkstorm.errors import FencedError, NotAliveError
 from sparkstorm.transport.base import Commit, Reader, Transport
+from sparkstorm.transport.progress import Progress
 from tests.contracts.benches import Bench, LocalBench, RedisBench
 
 _numbers = count(1)
@@ -40,7 +41,7 @@ def running(bench: Bench, name: str) -> tuple[str, Transport, Reader]:
 def work(seq: int) -> Commit:
     return Commit(
         "worker", {TASK: 5}, 0, seq, frames=[(TASK, b"frame", 5)], journal=[(TASK, b"state")],
-        held=[(TASK, "1-0", b"held")], parked=[b"letter"], progress=b"counts", low_ms=7,
+        held=[(TASK, "1-0", b"held")], parked=[b"letter"], progress=Progress().encode(), low_ms=7,
     )  # fmt: skip
 
 
