@@ -7,6 +7,7 @@ null of what it cannot read, where the spout sends the record to its stream `bad
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeGuard
@@ -27,9 +28,9 @@ from sparkstorm.replay.history_order import in_file_order
 _DAMAGED = "sparkstorm: damaged"
 _ARROW = {int: pa.int64(), float: pa.float64(), bool: pa.bool_(), str: pa.string()}
 Parse = Callable[[Any], tuple[Any, ...]]
-Found = dict[int, tuple[int, str]]
-"""Number of records left out, and one problem, by partition: tasks run again, results are made of
-the same partitions again.
+Found = dict[tuple[int, int], tuple[int, str]]
+"""Number of records left out, and one problem, by stage and partition: a task that runs again
+replaces its record.
 """
 
 
@@ -84,10 +85,14 @@ class FilesInput:
 
     def note(self) -> str:
         """Return how many records were left out, after the frame was read; empty for none."""
-        found = self._found.value
-        if not (count := sum(number for number, _ in found.values())):
+        # Each result reads the input in a stage of its own, some of them only the first rows.
+        by_stage: Counter[int] = Counter()
+        for (stage, _), (number, _) in self._found.value.items():
+            by_stage[stage] += number
+        if not by_stage:
             return ""
-        problem = next(problem for number, problem in found.values() if number)
+        count = max(by_stage.values())
+        problem = next(problem for _, problem in self._found.value.values())
         return (
             f"input '{self._name}': {count:,} of its records were left out, which the spout sends to its stream 'bad' live: "
             f"{problem}"
@@ -116,7 +121,7 @@ class FilesInput:
                 yield made
             context = TaskContext.get()
             if count and context is not None:
-                found.add({context.partitionId(): (count, problem)})
+                found.add({(context.stageId(), context.partitionId()): (count, problem)})
 
         return map_in_arrow(frame, parsed, spark_schema(schema))
 
