@@ -129,7 +129,7 @@ class LazyState(MemoryState):
         """Apply changes of a journal, none of which need be in the base."""
         self._load_into(self._pinned, pairs)
         # Of a key that is gone the form does not matter: the canonical one can be compared with all.
-        gone = map(_canonical_key, map(as_key, deleted))
+        gone = map(_canonical, map(as_key, deleted))
         self._load_into(self._pinned, ((key, MISSING) for key in gone))
 
     def resume(self, marks: list[Any] | None) -> None:
@@ -154,7 +154,7 @@ class LazyState(MemoryState):
             for key in (*(key for key, _ in pairs), *deleted):
                 self._pinned.pop(key, None)  # the form of before, if it was deleted since
         self._pinned.update(pairs)
-        self._pinned |= dict.fromkeys(map(_canonical_key, deleted), MISSING)
+        self._pinned |= dict.fromkeys(map(self._gone, deleted), MISSING)
         self.serial += 1
         self._changes += len(pairs)
         if self._changes > _IDLE_AFTER * len(self._data) > 2 * _IDLE_AFTER * len(pairs):
@@ -217,7 +217,7 @@ class LazyState(MemoryState):
         if key not in self._data:
             self._find(key)
         MemoryState.delete(self, key)
-        self._absent.add(_canonical_key(key))
+        self._absent.add(self._gone(key))
 
     def __contains__(self, key: Any) -> bool:
         if key not in self._data:
@@ -243,7 +243,7 @@ class LazyState(MemoryState):
     def roll_back(self, mark: int) -> None:
         keys = self.undo[mark::3]
         super().roll_back(mark)
-        self._absent.update(_canonical_key(key) for key in keys if key not in self._data)
+        self._absent.update(self._gone(key) for key in keys if key not in self._data)
 
     def expect(self, keys: Iterable[Any]) -> None:
         """Read all these keys that are not in memory at once, because they will be used."""
@@ -346,9 +346,15 @@ class LazyState(MemoryState):
 
     def _keep(self, key: Any, value: Any) -> None:
         if value is MISSING:
-            self._absent.add(_canonical_key(key))
+            self._absent.add(self._gone(key))
         else:
             self._data[key] = value
+
+    def _gone(self, key: Any) -> Any:
+        """Return a key under which there is nothing as it is kept: of several forms the canonical
+        one, since Python cannot compare a Decimal with a whole number of numpy.
+        """
+        return _canonical(key) if self._has_forms else key
 
     def _make_room(self) -> None:
         """Forget the keys that were used least lately; changes that are not committed stay."""
@@ -361,8 +367,8 @@ class LazyState(MemoryState):
             return
         data = self._data
         changed = dict.fromkeys(self.undo[::3])
-        self._absent = {_canonical_key(key) for key in changed if key not in data}
         self._note_forms(changed)
+        self._absent = {self._gone(key) for key in changed if key not in data}
         kept = [key for key in changed if key in data]
         if self._has_forms:
             kept = [form_in(data, key) for key in kept]
@@ -415,7 +421,7 @@ class LazyState(MemoryState):
             raise UnreadableStateError(error) from error
 
     def _packed_key(self, key: Any) -> bytes:
-        return self._codec.pack(key if type(key) in _PLAIN else _canonical_key(self._new_key(key)))
+        return self._codec.pack(key if type(key) in _PLAIN else _canonical(self._new_key(key)))
 
     def _packed_value(self, key: Any, value: Any) -> bytes:
         parts = key if type(key) is tuple else (key,)
@@ -435,14 +441,12 @@ def unpacked_pair(codec: Codec, packed: bytes, stored: bytes) -> tuple[Any, Any]
     return as_key(pair[0]), pair[1]
 
 
-def _canonical_key(key: Any) -> Any:
-    if type(key) in _PLAIN:
-        return key
-    return tuple(map(_canonical, key)) if type(key) is tuple else _canonical(key)
-
-
 def _canonical(key: Any) -> Any:
     """Return the one form of all keys that compare equal: 1 for 1.0 and True, as in a dict."""
+    if type(key) in _PLAIN:
+        return key
+    if type(key) is tuple:
+        return tuple(map(_canonical, key))
     key = plain_scalar(key)
     if isinstance(key, bool):
         return int(key)
