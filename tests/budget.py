@@ -32,11 +32,11 @@ ALWAYS = (
     "tests/contracts/test_transport.py",
     "tests/system/test_main_job.py",
 )
-# What a session of work lands. Of 60 commits most packages are among those changed, which says
-# nothing; of 5 a change that was mended in small steps is forgotten.
+# Of 60 commits most packages are among those changed, which says nothing; of 5 a change that was
+# made in small steps is forgotten.
 _COMMITS = 20
 # Of a budget, for files near what has changed. With half of it every file runs once in 14 turns; with
-# none, a landing's own tests would wait for their turn.
+# none, the tests of a change would wait for their turn.
 _NEAR = 1 / 3
 _TURN_S = 3 * 3600
 # Shorter files run always: to leave them out saves less than their place in the list is worth.
@@ -79,7 +79,7 @@ def _place(name: str) -> bytes:
 
 def _package(file: str) -> str:
     """Folder below `sparkstorm` or `tests`, which have the same ones."""
-    return "/".join(file.split("/")[1:2]) if file.count("/") > 1 else ""
+    return file.split("/")[1] if file.count("/") > 1 else ""
 
 
 def _git(*words: str) -> str:
@@ -126,13 +126,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if (found := _taken(config)) is None:
         return
     out = found[1] - found[0]
-    gone = [
-        item
-        for item in items
-        if item.location[0].replace("\\", "/") in out
-        and (item.get_closest_marker("system") or item.get_closest_marker("slow"))
-    ]
-    items[:] = [item for item in items if item not in set(gone)]
+    kept: list[pytest.Item] = []
+    gone: list[pytest.Item] = []
+    for item in items:
+        is_slow = item.get_closest_marker("system") or item.get_closest_marker("slow")
+        is_out = is_slow and item.location[0] in out
+        (gone if is_out else kept).append(item)
+    items[:] = kept
     config.hook.pytest_deselected(items=gone)
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from tests.budget import ALWAYS, ROOT, SECONDS, main, take
+from tests.budget import ALWAYS, ROOT, SECONDS, main, pytest_collection_modifyitems, take
 
 FILES = {f"tests/{folder}/test_{n}.py": 10.0 for folder in ("replay", "nimbus") for n in range(20)}
 TURNS = range(1000, 1040)
@@ -48,6 +50,26 @@ def test_some_files_run_always() -> None:
     for budget in (0, 50):
         assert take(seconds, budget, 1, set()) == set(ALWAYS)
     assert set(ALWAYS) < take(seconds, 100 * len(ALWAYS) + 60, 1, set())
+
+
+def test_slow_tests_alone_of_a_file_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def item(file: str, marker: str) -> Any:
+        marked = {marker: True}
+        return SimpleNamespace(location=(file, 1, "test"), get_closest_marker=marked.get)
+
+    taken, out, fast, unknown = items = [
+        item("tests/a.py", "slow"),
+        item("tests/b.py", "system"),
+        item("tests/b.py", ""),
+        item("tests/new.py", "slow"),
+    ]
+    seen: list[Any] = []
+    hook = SimpleNamespace(pytest_deselected=lambda items: seen.extend(items))
+    found = {"tests/a.py"}, {"tests/a.py", "tests/b.py"}
+    for budget in (found, None):
+        monkeypatch.setattr("tests.budget._taken", lambda config, budget=budget: budget)
+        pytest_collection_modifyitems(cast(Any, SimpleNamespace(hook=hook)), items)
+        assert items == [taken, fast, unknown] and seen == [out]
 
 
 def test_files_with_known_seconds_are_there() -> None:
