@@ -25,7 +25,7 @@ from sparkstorm.model.strict import expected, named_errors, one_of, read_as
 from sparkstorm.model.topology import validate_name
 from sparkstorm.model.values.codec import KEYS, Codec
 
-FORMAT = 3  # 1 kept all session windows of a key in one entry, 2 no version of states
+FORMAT = 4  # 1: all session windows of a key in one entry, 2: states without a version, 3: another hash of keys
 KIND = "sparkstorm checkpoint"
 STATE = "state"
 TIME = "time"

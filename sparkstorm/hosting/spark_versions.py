@@ -24,6 +24,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema, to_arrow_type
 from pyspark.sql.types import DataType, StructType
 
+from sparkstorm.grouping.hashing import stable_hash
 from sparkstorm.hosting.spread import Executor
 
 if TYPE_CHECKING:
@@ -39,7 +40,6 @@ def version_of(text: str) -> tuple[int, ...]:
 VERSION: Final = version_of(pyspark.__version__)
 # the converters to Arrow; older ones take UTC for times with a zone
 _NAMES_TIMEZONE: Final = VERSION >= (4, 2)
-_BITS: Final = 0xFFFFFFFF
 _PORT: Final = re.compile(r":\d+$")
 # RDDs in one union: a task's closure names each of them. 8 would need half as many levels more.
 _MOST_JOINED: Final = 16
@@ -362,7 +362,7 @@ def dealt_by_id(frame: DataFrame, width: int, place: Column) -> DataFrame:
         return dealt
     # Without that operator a number is given whose hash, by which Spark deals rows, is that place
     key = sf.element_at(
-        sf.array(*(sf.lit(each) for each in keys_by_place(width))), place + sf.lit(1)
+        sf.array(*(sf.lit(each).cast("bigint") for each in keys_by_place(width))), place + sf.lit(1)
     )
     return frame.repartition(width, key)
 
@@ -370,28 +370,14 @@ def dealt_by_id(frame: DataFrame, width: int, place: Column) -> DataFrame:
 @functools.cache
 def keys_by_place(width: int) -> tuple[int, ...]:
     """Return the least whole number that Spark's hash partitioning brings to each of `width`
-    partitions.
+    partitions, as BIGINT.
     """
     found: dict[int, int] = {}
     number = 0
     while len(found) < width:
-        found.setdefault(spark_hash(number) % width, number)
+        found.setdefault(stable_hash(number) % width, number)
         number += 1
     return tuple(found[place] for place in range(width))
-
-
-def spark_hash(number: int) -> int:
-    """Return Spark's hash of an INT of 0 or more: Murmur3 of 32 bits with the seed 42, signed."""
-    mixed = _rotated(number * 0xCC9E2D51 & _BITS, 15) * 0x1B873593 & _BITS
-    state = (_rotated(42 ^ mixed, 13) * 5 + 0xE6546B64 & _BITS) ^ 4
-    state = (state ^ state >> 16) * 0x85EBCA6B & _BITS
-    state = (state ^ state >> 13) * 0xC2B2AE35 & _BITS
-    state ^= state >> 16
-    return state - (1 << 32) if state >> 31 else state
-
-
-def _rotated(value: int, by: int) -> int:
-    return (value << by | value >> 32 - by) & _BITS
 
 
 # -- executors -------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@
 #include <stdint.h>
 #include <structmember.h>
 
-#define CORE_VERSION 24 /* VERSION of compiled.py */
+#define CORE_VERSION 25 /* VERSION of compiled.py */
 #if PY_VERSION_HEX >= 0x030D0000 /* they have left the public headers */
 #define _PyDict_GetItem_KnownHash(dict, key, hash) PyDict_GetItemWithError(dict, key)
 #define _PyDict_SetItem_KnownHash(dict, key, value, hash) PyDict_SetItem(dict, key, value)
@@ -77,10 +77,10 @@ cut_list(PyObject *list, Py_ssize_t at)
 
 enum { ONE, IN_TURN, BY_KEY, IN_RUNS, BY_HASH, BY_TWO };
 
-extern int hash_of_value(PyObject *value, uint32_t *hash); /* _hash.c */
-extern int hash_of_positions(PyObject *values, const Py_ssize_t *positions, Py_ssize_t count, uint32_t *hash);
-extern int hashes_of_positions(PyObject *values, const Py_ssize_t *positions, Py_ssize_t count, uint32_t *first, uint32_t *second);
-extern void hash_fill_table(void);
+extern int hash_of_value(PyObject *value, int32_t *hash); /* _hash.c */
+extern int hash_of_positions(PyObject *values, const Py_ssize_t *positions, Py_ssize_t count, int32_t *hash);
+extern int hashes_of_positions(PyObject *values, const Py_ssize_t *positions, Py_ssize_t count, int32_t *first, int32_t *second);
+extern Py_ssize_t place_of_hash(int32_t hash, Py_ssize_t count);
 
 typedef struct {
     PyObject_HEAD
@@ -133,10 +133,10 @@ static PyObject *
 pick_less_used(Pick *self, PyObject *values)
 {
     Py_ssize_t count = PyTuple_GET_SIZE(self->source), first, second, *used = self->numbers + self->most;
-    uint32_t one_hash, other_hash;
+    int32_t one_hash, other_hash;
     if (hashes_of_positions(values, self->numbers, self->most, &one_hash, &other_hash)) {
-        first = one_hash % count;
-        second = other_hash % count;
+        first = place_of_hash(one_hash, count);
+        second = place_of_hash(other_hash, count);
         second = second != first ? second : (first + 1) % count;
     } else {
         PyObject *places = PyObject_CallOneArg(self->choose, values);
@@ -161,7 +161,7 @@ static PyObject *
 pick_rows(Pick *self, PyObject *values)
 {
     PyObject *key, *found;
-    uint32_t hash;
+    int32_t hash;
     switch (self->kind) {
     case ONE:
         Py_INCREF(self->source);
@@ -181,7 +181,7 @@ pick_rows(Pick *self, PyObject *values)
             return NULL;
         if (self->most == 1 ? hash_of_value(PyTuple_GET_ITEM(values, self->numbers[0]), &hash)
                             : hash_of_positions(values, self->numbers, self->most, &hash))
-            return Py_NewRef(PyTuple_GET_ITEM(self->source, hash % PyTuple_GET_SIZE(self->source)));
+            return Py_NewRef(PyTuple_GET_ITEM(self->source, place_of_hash(hash, PyTuple_GET_SIZE(self->source))));
         return PyObject_CallOneArg(self->choose, values);
     case BY_TWO:
         return has_key(self, values) ? pick_less_used(self, values) : NULL;
@@ -2116,7 +2116,6 @@ PyInit__core(void)
 {
     PyObject *module = PyModule_Create(&definition);
     one = PyLong_FromLong(1);
-    hash_fill_table();
     if (module == NULL || one == NULL || PyModule_AddType(module, &PickType) < 0 || PyModule_AddType(module, &TimedPickType) < 0 ||
         PyModule_AddType(module, &EmitType) < 0 || PyModule_AddType(module, &SpoutEmitType) < 0 || PyModule_AddType(module, &ReaderType) < 0 ||
         PyModule_AddType(module, &AnchoredEmitType) < 0 || PyModule_AddType(module, &AckType) < 0 ||

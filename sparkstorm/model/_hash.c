@@ -1,4 +1,4 @@
-/* Hash of fields grouping; the twin is _stable_hash in grouping/hashing.py. */
+/* Hash of fields grouping: Murmur3 of 32 bits as Spark computes it; the twin is _stable_hash in grouping/hashing.py. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -6,195 +6,148 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Longer keys are left to the twin, whose CRC32 (zlib's) takes several bytes at once: a text of 64 bytes takes 193 ns here and 430
-   there, one of 128 bytes 359 and 454, one of 256 bytes 758 and 619. */
-enum { MOST_BYTES = 128 };
-#define GOLDEN 0x9E3779B97F4A7C15u /* _GOLDEN of hashing.py */
+#define SEED 42u            /* _SEED of hashing.py */
+enum { MOST_DEPTH = 16 };   /* lists in lists; deeper ones are left to the twin, which has Python's limit */
+static PyObject *plain;     /* the twin, for values that are left to it */
 
-static uint32_t crc_by_byte[256]; /* CRC-32 of ISO 3309, as zlib has it */
-static PyObject *plain;           /* the twin, for values that are left to it */
-
-/* What comes of a value behind its kind, one letter. */
-typedef struct {
-    char kind;
-    const char *data;
-    Py_ssize_t size;
-    char buffer[24];
-} Spelt;
-
-/* Called by PyInit__core. */
-void
-hash_fill_table(void)
+static inline uint32_t
+rotated(uint32_t value, int by)
 {
-    for (uint32_t byte = 0; byte < 256; byte++) {
-        uint32_t crc = byte;
-        for (int bit = 0; bit < 8; bit++)
-            crc = crc & 1 ? crc >> 1 ^ 0xEDB88320u : crc >> 1;
-        crc_by_byte[byte] = crc;
-    }
+    return value << by | value >> (32 - by);
 }
 
 static inline uint32_t
-add_bytes(uint32_t crc, const char *data, Py_ssize_t size)
+mixed(uint32_t state, uint32_t word)
 {
-    for (Py_ssize_t at = 0; at < size; at++)
-        crc = crc_by_byte[(crc ^ (unsigned char)data[at]) & 0xFF] ^ crc >> 8;
-    return crc;
+    return rotated(state ^ rotated(word * 0xCC9E2D51u, 15) * 0x1B873593u, 13) * 5 + 0xE6546B64u;
 }
 
-static void
-spell_number(long long number, Spelt *spelt)
+static inline uint32_t
+finished(uint32_t state, uint32_t size)
 {
-    char *end = spelt->buffer + sizeof spelt->buffer, *at = end;
-    unsigned long long rest = number < 0 ? 0ULL - (unsigned long long)number : (unsigned long long)number;
-    do
-        *--at = (char)('0' + rest % 10);
-    while (rest /= 10);
-    if (number < 0)
-        *--at = '-';
-    spelt->kind = 'i';
-    spelt->data = at;
-    spelt->size = end - at;
+    state ^= size;
+    state = (state ^ state >> 16) * 0x85EBCA6Bu;
+    state = (state ^ state >> 13) * 0xC2B2AE35u;
+    return state ^ state >> 16;
 }
 
-static void
-spell_fraction(double number, Spelt *spelt)
+static inline uint32_t
+hash_long(uint64_t number, uint32_t seed)
 {
-    uint64_t bits;
-    memcpy(&bits, &number, sizeof bits);
-    for (int byte = 0; byte < 8; byte++)
-        spelt->buffer[byte] = (char)(bits >> (56 - 8 * byte));
-    spelt->kind = 'f';
-    spelt->data = spelt->buffer;
-    spelt->size = 8;
+    return finished(mixed(mixed(seed, (uint32_t)number), (uint32_t)(number >> 32)), 8);
 }
 
-/* Whether a value has a short spelling here; no error is set. */
+static uint32_t
+hash_bytes(const char *data, Py_ssize_t size, uint32_t seed)
+{
+    const unsigned char *at = (const unsigned char *)data, *end = at + size;
+    for (; end - at >= 4; at += 4) /* little-endian on every machine; compilers make one load of it */
+        seed = mixed(seed, (uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24);
+    for (; at < end; at++)
+        seed = mixed(seed, (uint32_t)(int32_t)(signed char)*at);
+    return finished(seed, (uint32_t)size);
+}
+
+/* Take a text into the hash; 0 for one that is no UTF-8. */
 static int
-spell(PyObject *value, Spelt *spelt)
+add_text(PyObject *text, uint32_t *hash)
+{
+    if (PyUnicode_IS_COMPACT_ASCII(text)) {
+        *hash = hash_bytes((const char *)PyUnicode_1BYTE_DATA(text), PyUnicode_GET_LENGTH(text), *hash);
+        return 1;
+    }
+    /* Not AsUTF8AndSize, which keeps the bytes with the text for as long as that lives. */
+    PyObject *bytes = PyUnicode_AsUTF8String(text);
+    if (bytes == NULL) {
+        PyErr_Clear(); /* a half of a pair of surrogates */
+        return 0;
+    }
+    *hash = hash_bytes(PyBytes_AS_STRING(bytes), PyBytes_GET_SIZE(bytes), *hash);
+    Py_DECREF(bytes);
+    return 1;
+}
+
+/* Take a value into the hash. Whether it was taken: else it is left to the twin, and no error is set. */
+static int
+add(PyObject *value, uint32_t *hash, int depth)
 {
     PyTypeObject *type = Py_TYPE(value);
-    if (type == &PyUnicode_Type) {
-        spelt->kind = 's';
-        if (PyUnicode_IS_COMPACT_ASCII(value)) {
-            spelt->data = (const char *)PyUnicode_1BYTE_DATA(value);
-            spelt->size = PyUnicode_GET_LENGTH(value);
-        } else if (PyUnicode_GET_LENGTH(value) > MOST_BYTES || (spelt->data = PyUnicode_AsUTF8AndSize(value, &spelt->size)) == NULL) {
-            PyErr_Clear(); /* a half of a pair of surrogates */
-            return 0;
-        }
-        return spelt->size <= MOST_BYTES;
-    }
+    if (type == &PyUnicode_Type)
+        return add_text(value, hash);
     if (type == &PyLong_Type || type == &PyBool_Type) {
         int overflow;
         long long number = PyLong_AsLongLongAndOverflow(value, &overflow);
         if (!overflow)
-            spell_number(number, spelt);
+            *hash = hash_long((uint64_t)number, *hash);
         return !overflow;
     }
     if (type == &PyFloat_Type) {
         double number = PyFloat_AS_DOUBLE(value);
+        uint64_t bits;
         if (isnan(number) || (fabs(number) >= 0x1p63 && !isinf(number)))
             return 0; /* every NaN hashes alike; a whole number of more digits */
-        if (!isinf(number) && number == floor(number))
-            spell_number((long long)number, spelt);
-        else
-            spell_fraction(number, spelt);
+        memcpy(&bits, &number, sizeof bits);
+        *hash = hash_long(!isinf(number) && number == floor(number) ? (uint64_t)(long long)number : bits, *hash);
         return 1;
     }
     if (type == &PyBytes_Type) {
-        spelt->kind = 'b';
-        spelt->data = PyBytes_AS_STRING(value);
-        spelt->size = PyBytes_GET_SIZE(value);
-        return spelt->size <= MOST_BYTES;
+        *hash = hash_bytes(PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value), *hash);
+        return 1;
     }
-    spelt->kind = 'n';
-    spelt->data = spelt->buffer;
-    spelt->size = 0;
+    if ((type == &PyTuple_Type || type == &PyList_Type) && depth < MOST_DEPTH) {
+        for (Py_ssize_t at = 0; at < PySequence_Fast_GET_SIZE(value); at++)
+            if (!add(PySequence_Fast_GET_ITEM(value, at), hash, depth + 1))
+                return 0;
+        return 1;
+    }
     return value == Py_None;
-}
-
-static inline uint32_t
-spread(uint32_t crc)
-{
-    return (uint32_t)((~crc * (uint64_t)GOLDEN) >> 32);
-}
-
-/* Take an element of a list into its CRC32: length, colon, spelling. */
-static int
-add_element(PyObject *value, uint32_t *crc)
-{
-    Spelt spelt, length;
-    if (!spell(value, &spelt))
-        return 0;
-    spell_number(spelt.size + 1, &length);
-    *crc = add_bytes(*crc, length.data, length.size);
-    *crc = add_bytes(*crc, ":", 1);
-    *crc = add_bytes(*crc, &spelt.kind, 1);
-    *crc = add_bytes(*crc, spelt.data, spelt.size);
-    return 1;
 }
 
 /* Whether a value's hash was found; no error is set. Also called by _core.c. */
 int
-hash_of_value(PyObject *value, uint32_t *hash)
+hash_of_value(PyObject *value, int32_t *hash)
 {
-    uint32_t crc = ~(uint32_t)0;
-    if (PyTuple_CheckExact(value) || PyList_CheckExact(value)) {
-        Py_ssize_t size = PySequence_Fast_GET_SIZE(value);
-        crc = add_bytes(crc, "l", 1);
-        for (Py_ssize_t at = 0; at < size; at++)
-            if (!add_element(PySequence_Fast_GET_ITEM(value, at), &crc))
-                return 0;
-    } else {
-        Spelt spelt;
-        if (!spell(value, &spelt))
-            return 0;
-        crc = add_bytes(add_bytes(crc, &spelt.kind, 1), spelt.data, spelt.size);
-    }
-    *hash = spread(crc);
+    uint32_t found = SEED;
+    if (!add(value, &found, 0))
+        return 0;
+    *hash = (int32_t)found;
     return 1;
 }
 
 /* The same of the tuple of those of the values at some positions, all of which there are. Also called by _core.c. */
 int
-hash_of_positions(PyObject *values, const Py_ssize_t *positions, Py_ssize_t count, uint32_t *hash)
+hash_of_positions(PyObject *values, const Py_ssize_t *positions, Py_ssize_t count, int32_t *hash)
 {
-    uint32_t crc = add_bytes(~(uint32_t)0, "l", 1);
+    uint32_t found = SEED;
     for (Py_ssize_t n = 0; n < count; n++)
-        if (!add_element(PyTuple_GET_ITEM(values, positions[n]), &crc))
+        if (!add(PyTuple_GET_ITEM(values, positions[n]), &found, 1))
             return 0;
-    *hash = spread(crc);
+    *hash = (int32_t)found;
     return 1;
 }
 
 /* The two hashes of partial key grouping: of the list of those values, and of that list and "second" in a list. Also called by
    _core.c. */
 int
-hashes_of_positions(PyObject *values, const Py_ssize_t *positions, Py_ssize_t count, uint32_t *first, uint32_t *second)
+hashes_of_positions(PyObject *values, const Py_ssize_t *positions, Py_ssize_t count, int32_t *first, int32_t *second)
 {
-    Spelt spelt, length;
-    Py_ssize_t size = 1; /* of the inner list */
-    for (Py_ssize_t n = 0; n < count; n++) {
-        if (!spell(PyTuple_GET_ITEM(values, positions[n]), &spelt))
-            return 0;
-        spell_number(spelt.size + 1, &length);
-        size += length.size + 1 + 1 + spelt.size;
-    }
-    spell_number(size, &length);
-    uint32_t inner = add_bytes(~(uint32_t)0, "l", 1), outer = add_bytes(inner, length.data, length.size);
-    outer = add_bytes(outer, ":l", 2);
-    for (Py_ssize_t n = 0; n < count; n++)
-        if (!add_element(PyTuple_GET_ITEM(values, positions[n]), &inner) || !add_element(PyTuple_GET_ITEM(values, positions[n]), &outer))
-            return 0;
-    *first = spread(inner);
-    *second = spread(add_bytes(outer, "7:ssecond", 9));
+    if (!hash_of_positions(values, positions, count, first))
+        return 0;
+    *second = (int32_t)hash_bytes("second", 6, (uint32_t)*first);
     return 1;
+}
+
+/* A hash modulo a positive count, as Python and Spark's pmod have it. Also called by _core.c. */
+Py_ssize_t
+place_of_hash(int32_t hash, Py_ssize_t count)
+{
+    Py_ssize_t place = hash % count;
+    return place < 0 ? place + count : place;
 }
 
 /* The hash of any value; -1 with an error. */
 static int
-find_hash(PyObject *value, uint32_t *hash)
+find_hash(PyObject *value, int32_t *hash)
 {
     if (hash_of_value(value, hash))
         return 0;
@@ -203,19 +156,33 @@ find_hash(PyObject *value, uint32_t *hash)
         return -1;
     }
     PyObject *found = PyObject_CallOneArg(plain, value);
-    unsigned long number = found == NULL ? 0 : PyLong_AsUnsignedLongMask(found);
+    long number = found == NULL ? 0 : PyLong_AsLong(found);
     Py_XDECREF(found);
-    *hash = (uint32_t)number;
+    *hash = (int32_t)number;
     return PyErr_Occurred() ? -1 : 0;
 }
 
-PyDoc_STRVAR(stable_hash_doc, "stable_hash(value): a 32-bit hash of a value; numbers that compare equal (1, 1.0, True) hash alike, as in a dict.");
+PyDoc_STRVAR(stable_hash_doc, "stable_hash(value): the signed 32-bit hash of a value; numbers that compare equal (1, 1.0, True) hash alike,\n"
+                              "as in a dict.");
 
 static PyObject *
 stable_hash(PyObject *module, PyObject *value)
 {
-    uint32_t hash;
-    return find_hash(value, &hash) < 0 ? NULL : PyLong_FromUnsignedLong(hash);
+    int32_t hash;
+    return find_hash(value, &hash) < 0 ? NULL : PyLong_FromLong(hash);
+}
+
+PyDoc_STRVAR(hash_of_bytes_doc, "hash_of_bytes(data, seed): the signed 32-bit hash of bytes; twin: _plain_hash_of_bytes of grouping/hashing.py.");
+
+static PyObject *
+hash_of_bytes(PyObject *module, PyObject *args)
+{
+    const char *data;
+    Py_ssize_t size;
+    int seed;
+    if (!PyArg_ParseTuple(args, "y#i", &data, &size, &seed))
+        return NULL;
+    return PyLong_FromLong((int32_t)hash_bytes(data, size, (uint32_t)seed));
 }
 
 PyDoc_STRVAR(places_doc, "places(keys, count): bytes of an int32 for each key of a list, its hash modulo `count`.\n\n"
@@ -237,13 +204,13 @@ places(PyObject *module, PyObject *args)
     for (Py_ssize_t at = 0; found != NULL && at < size; at++) {
         /* the twin runs code of values, which may change the list */
         PyObject *key = at < PyList_GET_SIZE(keys) ? Py_NewRef(PyList_GET_ITEM(keys, at)) : NULL;
-        uint32_t hash = 0;
+        int32_t hash = 0;
         if (key == NULL)
             PyErr_SetString(PyExc_RuntimeError, "keys changed while their places were looked for");
         if (key == NULL || find_hash(key, &hash) < 0)
             Py_CLEAR(found);
         else {
-            int32_t place = (int32_t)(hash % count);
+            int32_t place = (int32_t)place_of_hash(hash, (Py_ssize_t)count);
             memcpy(PyBytes_AS_STRING(found) + at * (Py_ssize_t)sizeof place, &place, sizeof place);
         }
         Py_XDECREF(key);
@@ -262,6 +229,7 @@ set_hashing(PyObject *module, PyObject *twin)
 
 PyMethodDef hash_functions[] = {
     {"stable_hash", stable_hash, METH_O, stable_hash_doc},
+    {"hash_of_bytes", hash_of_bytes, METH_VARARGS, hash_of_bytes_doc},
     {"places", places, METH_VARARGS, places_doc},
     {"set_hashing", set_hashing, METH_O, set_hashing_doc},
     {NULL, NULL, 0, NULL},

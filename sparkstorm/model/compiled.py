@@ -15,7 +15,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-VERSION = 24
+VERSION = 25
 """Version of the core that these sources work with: CORE_VERSION of `_core.c`."""
 
 

@@ -151,11 +151,12 @@ def sorted_within(frame: DataFrame, at: str) -> DataFrame:
     return _placed(frame).sortWithinPartitions(*_order(at)).drop(_PLACE)
 
 
-def sorted_by_task(frame: DataFrame, at: str, width: int, place: Column) -> DataFrame:
-    """Return the rows brought to the partitions that an expression gives, each sorted by time, then
-    by former position.
+def sorted_by_task(frame: DataFrame, at: str, width: int, by: Sequence[Column]) -> DataFrame:
+    """Return the rows brought to the partitions that Spark's hash of some values gives, each sorted
+    by time, then by former position.
     """
-    return dealt_by_id(_placed(frame), width, place).sortWithinPartitions(*_order(at)).drop(_PLACE)
+    dealt = _placed(frame).repartition(width, *by)
+    return dealt.sortWithinPartitions(*_order(at)).drop(_PLACE)
 
 
 def sorted_over_all(frame: DataFrame, at: str, width: int) -> DataFrame:

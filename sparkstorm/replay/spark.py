@@ -51,10 +51,9 @@ from sparkstorm.replay.results.types import problem_with, state_values
 from sparkstorm.replay.sql_shuffle import (
     Key,
     checked_places,
+    hashed_values,
     head_keys,
-    is_known_empty,
     place_and_rows,
-    place_of,
     sql_shuffled_input,
     with_heads,
 )
@@ -212,28 +211,23 @@ class SparkStages:
             return self._over_data(stage, write, schema)
         only = sql_shuffled_input(self._plan, self.job, stage)
         feed = Feed(only.component, only.stream) if only is not None else None
-        if (
-            only is None
-            or feed not in self._feeds
-            or stage.bolts[0] in self._states
-            or is_known_empty(self._feeds[feed])
-        ):
+        if only is None or feed not in self._feeds or stage.bolts[0] in self._states:
             return self._over_chunks(stage, write, schema)
         # Rows may be late by the clocks of the checkpoint, which only the exchange decides.
         if self._plan.begin:
             return self._over_chunks(stage, write, schema)
         frame = self._feeds[feed]
         fields = only.grouping.fields
-        place = place_of(fields, frame.schema, stage.width)
-        keys = None if place is None else head_keys(fields, frame.schema, stage.width)
-        if place is None or keys is None:
+        hashed = hashed_values(fields, frame.schema, stage.width)
+        keys = None if hashed is None else head_keys(fields, frame.schema, stage.width)
+        if hashed is None or keys is None:
             return self._over_chunks(stage, write, schema)
         headed = with_heads(frame, fields, keys)
-        to = sf.expr(place)
+        by = [sf.expr(value) for value in hashed]
         if self.job.settings.is_timed:
-            dealt = sorted_by_task(headed, _at(self.job, feed, frame.columns), stage.width, to)
+            dealt = sorted_by_task(headed, _at(self.job, feed, frame.columns), stage.width, by)
         else:
-            dealt = dealt_by_id(headed, stage.width, to)
+            dealt = headed.repartition(stage.width, *by)
         run = self._run(stage, write)
         return map_in_arrow(dealt, _over_divided(run, only, keys, write), schema)
 

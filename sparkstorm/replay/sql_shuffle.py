@@ -1,5 +1,5 @@
-"""Partitioning of data by Spark's own shuffle, with the live hash as a SQL expression: rows skip
-one Python stage.
+"""Partitioning of data by Spark's own shuffle, whose hash is the live one: rows skip one Python
+stage.
 
 It applies to data that goes by key to one bolt: without an event time to an order-insensitive one;
 with rows in the order of their event time to any whose lateness that order decides, as then none is
@@ -35,7 +35,6 @@ from sparkstorm.api.components import Stateful
 from sparkstorm.api.windows import TimedBolt, WindowedBolt
 from sparkstorm.errors import ReplayFailedError
 from sparkstorm.grouping.hashing import stable_hash
-from sparkstorm.hosting.spark_versions import optimized_plan
 from sparkstorm.model.topology import Component, Subscription
 from sparkstorm.replay.arrow_map import quoted
 from sparkstorm.replay.job import Job
@@ -43,10 +42,6 @@ from sparkstorm.replay.plan import Feed, Plan, Stage
 from sparkstorm.windowing.settings import settings_of
 
 _WHOLE = (ByteType, ShortType, IntegerType, LongType)
-# Halves of the factor of stable_hash, equal modulo 2**32. A negative high half keeps both
-# products within a long; with unsigned halves SQL needed four products and divisions.
-_GOLDEN_HIGH = 0x9E3779B9 - (1 << 32)
-_GOLDEN_LOW = 0x7F4A7C15
 # Values of a key per task that are tried for a head. A task without any of 64 has a chance of e^-64;
 # with 8 one in 3,000.
 _TRIES = 64
@@ -119,32 +114,16 @@ def _minds_order(plan: Plan, bolt: Component) -> bool:
     return False
 
 
-def place_of(fields: Sequence[str], schema: StructType, width: int) -> str | None:
-    """Return stable_hash of these fields modulo the number of tasks as a SQL expression; None for
-    unsupported types.
-
-    Only bits 32 to 63 of the product modulo 2**64 are used. They come from products with the halves
-    of the factor, which fit a long: SQL refuses one that overflows.
+def hashed_values(fields: Sequence[str], schema: StructType, width: int) -> list[str] | None:
+    """Return the SQL of the values by whose hash Spark partitions rows as `stable_hash` does; none
+    for a single task, None for unsupported types.
     """
     if width == 1:
-        return "0"
-    # Floats, dates and decimals take the way through Python: the live hash takes 1.0 for
-    # 1 and bytes of other floats, by rules that SQL could only repeat at length.
-    spelt = [_spelt(field, schema[field].dataType) for field in fields]
-    if None in spelt:
-        return None
-    crc = f"crc32({_listed([s for s in spelt if s is not None])})"
-    bits = f"{crc} * {_GOLDEN_HIGH}L + shiftright({crc} * {_GOLDEN_LOW}L, 32)"
-    return f"CAST((({bits}) & 4294967295L) % {width} AS INT)"
-
-
-def is_known_empty(frame: DataFrame) -> bool:
-    """Return whether Spark's optimizer knows that there are no rows: it would not start the tasks
-    then.
-    """
-    # Without tasks, nothing would be prepared and cleaned up, and no state would be written.
-    most = optimized_plan(frame).maxRows()
-    return bool(most.isDefined() and most.get() == 0)
+        return []
+    # Floats, dates and decimals take the way through Python: the live hash takes 1.0 for 1, by
+    # rules that SQL could only repeat at length.
+    found = [_hashed(field, schema[field].dataType) for field in fields]
+    return None if None in found else [each for each in found if each is not None]
 
 
 Key = tuple[Any, ...]
@@ -291,32 +270,14 @@ def _literal(value: object) -> str:
     return f"'{value}'" if isinstance(value, str) else str(value)
 
 
-def _spelt(field: str, kind: DataType) -> str | None:
-    """Return the SQL of a value's `canonical_bytes`; None for an unsupported type. Bytes cost Spark
-    half as much as text.
+def _hashed(field: str, kind: DataType) -> str | None:
+    """Return the SQL of a value that Spark hashes as `stable_hash` does; None for an unsupported
+    type.
     """
-    if isinstance(kind, _WHOLE):
-        return _marked("i", f"CAST({quoted(field)} AS STRING)")
-    if isinstance(kind, BooleanType):
-        return _marked("i", f"CAST(CAST({quoted(field)} AS INT) AS STRING)")
+    if isinstance(kind, ByteType | ShortType | IntegerType | BooleanType):
+        return f"CAST({quoted(field)} AS BIGINT)"
     # No text with a collation of its own: Spark takes some different texts for equal, Python none.
-    if type(kind) is StringType and kind == StringType():
-        return _marked("s", quoted(field))
-    return _marked("b", quoted(field)) if isinstance(kind, BinaryType) else None
-
-
-def _marked(mark: str, text: str) -> str:
-    return f"coalesce(concat({_bytes(mark)}, CAST({text} AS BINARY)), {_bytes('n')})"
-
-
-def _listed(spelt: Sequence[str]) -> str:
-    if len(spelt) == 1:
-        return spelt[0]
-    sized = ", ".join(
-        f"CAST(CAST(octet_length({s}) AS STRING) AS BINARY), {_bytes(':')}, {s}" for s in spelt
+    is_as_it_is = isinstance(kind, LongType | BinaryType) or (
+        type(kind) is StringType and kind == StringType()
     )
-    return f"concat({_bytes('l')}, {sized})"
-
-
-def _bytes(text: str) -> str:
-    return f"X'{text.encode().hex()}'"
+    return quoted(field) if is_as_it_is else None

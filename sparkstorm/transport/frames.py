@@ -49,7 +49,7 @@ DrawEdge = Callable[[Collection[int]], int]
 # A greater number refuses what older workers have written, at the claim and in one sentence. Frames
 # of two versions side by side would need both readers for ever; a run is finished with the version
 # that began it.
-VERSION = 3
+VERSION = 4
 # REPLAYED: one row of a dead letter, put back by a client
 ROWS = 1
 MESSAGES = 2

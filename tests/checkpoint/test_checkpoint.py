@@ -98,7 +98,7 @@ def test_a_writer_that_fails_leaves_nothing_and_one_that_replaces_leaves_one(fol
 Spoil = Callable[[dict[str, Any]], Any]
 LIES: dict[str, tuple[Spoil, str]] = {
     "kind": (lambda m: m.update(kind="other"), "kind: expected one of sparkstorm checkpoint, got 'other'"),
-    "format": (lambda m: m.update(format=9), "format is 9; this version reads format 3: make the checkpoint again"),
+    "format": (lambda m: m.update(format=9), "format is 9; this version reads format 4: make the checkpoint again"),
     "name": (lambda m: m.pop("name"), "name: missing"),
     "task": (lambda m: m["component_by_task"].update({"-1": "x"}), "component_by_task: expected an object keyed by whole numbers"),
     "component": (lambda m: m["component_by_task"].update({"1": 5}), r"component_by_task\.1: expected a text, got 5"),

@@ -13,11 +13,11 @@ from pyspark.sql.types import LongType, StructType
 
 from sparkstorm.connectors.spark import SparkSource
 from sparkstorm.errors import InvalidConfigError, InvalidTopologyError
+from sparkstorm.grouping.hashing import stable_hash
 from sparkstorm.hosting import spark
 from sparkstorm.hosting.spark_versions import (
     arrow_schema,
     keys_by_place,
-    spark_hash,
     spark_schema,
     unfit,
     unfit_here,
@@ -39,19 +39,9 @@ def test_a_version_is_its_leading_numbers(text: str, numbers: tuple[int, ...]) -
     assert version_of(text) == numbers
 
 
-def test_the_hash_is_that_of_sparks_sql() -> None:
-    """Spark 4.3: SELECT hash(0), hash(1), hash(7), hash(2147483647)."""
-    assert [spark_hash(number) for number in (0, 1, 7, 2147483647)] == [
-        933211791,
-        -559580957,
-        1079293707,
-        133916647,
-    ]
-
-
 @pytest.mark.parametrize("width", [1, 2, 3, 7, 200])
 def test_each_place_has_a_number_that_is_dealt_to_it(width: int) -> None:
-    assert [spark_hash(key) % width for key in keys_by_place(width)] == list(range(width))
+    assert [stable_hash(key) % width for key in keys_by_place(width)] == list(range(width))
 
 
 @pytest.mark.parametrize(

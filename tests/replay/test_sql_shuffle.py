@@ -47,9 +47,9 @@ from sparkstorm.replay.plan import Feed, make_plan
 from sparkstorm.replay.sql_shuffle import (
     _heads,
     checked_places,
+    hashed_values,
     head_keys,
     place_and_rows,
-    place_of,
     sql_shuffled_input,
     with_heads,
 )
@@ -164,9 +164,10 @@ def is_divided(topology: Topology, **settings: Any) -> bool:
 def test_spark_finds_the_task_that_live_would_find(spark: SparkSession, name: str) -> None:
     kind, keys = KEYS[name]
     frame = spark.createDataFrame([(k,) for k in keys], f"key {kind}")
-    places = [place_of(["key"], frame.schema, width) for width in range(1, 8)]
+    (value,) = hashed_values(["key"], frame.schema, 2) or [""]
     found = frame.select(
-        "key", *[sf.expr(p or "").alias(f"_{i}") for i, p in enumerate(places)]
+        "key",
+        *[sf.expr(f"pmod(hash({value}), {width})").alias(f"_{width}") for width in range(1, 8)],
     ).collect()
     of_live = [
         [
@@ -186,8 +187,9 @@ def test_keys_of_several_fields_too(spark: SparkSession) -> None:
         for flag in (True, None)
     ]
     frame = spark.createDataFrame(rows, "text string, whole bigint, flag boolean")
-    place = place_of(["flag", "text", "whole"], frame.schema, 1000)
-    found = frame.select("*", sf.expr(place or "").alias("place")).collect()
+    values = hashed_values(["flag", "text", "whole"], frame.schema, 1000) or []
+    place = sf.expr(f"pmod(hash({', '.join(values)}), 1000)")
+    found = frame.select("*", place.alias("place")).collect()
     assert [row.place for row in found] == [
         stable_hash((row.flag, row.text, row.whole)) % 1000 for row in found
     ]
@@ -204,10 +206,10 @@ def test_heads_that_replays_of_one_input_share_are_rows_of_each(spark: SparkSess
     assert with_heads(renamed, ["key"], [(0,), (4,)]).columns == ["key", "other"]
 
 
-def test_keys_without_words_in_sql_are_left_to_python(spark: SparkSession) -> None:
+def test_keys_that_spark_hashes_otherwise_are_left_to_python(spark: SparkSession) -> None:
     schema = spark.createDataFrame([], "key double, list array<int>, other string").schema
-    assert place_of(["key"], schema, 2) is place_of(["other", "list"], schema, 2) is None
-    assert place_of(["key"], schema, 1) == "0"
+    assert hashed_values(["key"], schema, 2) is hashed_values(["other", "list"], schema, 2) is None
+    assert hashed_values(["key"], schema, 1) == []
 
 
 def test_what_may_be_divided_by_spark_and_what_not() -> None:
@@ -386,11 +388,10 @@ def test_heads_change_no_type_and_reach_their_tasks(spark: SparkSession) -> None
         assert keys is not None
         headed = with_heads(frame, fields, keys)
         assert [f.dataType for f in headed.schema] == [f.dataType for f in SCHEMA]
-        place = place_of(fields, SCHEMA, 5)
-        assert place is not None
-        assert [row.place for row in headed.select(sf.expr(place).alias("place")).collect()] == [
-            *range(5)
-        ]
+        by = [sf.expr(value) for value in hashed_values(fields, SCHEMA, 5) or []]
+        dealt = headed.repartition(5, *by).select(sf.spark_partition_id().alias("at"), "*")
+        found = {row["at"]: tuple(row[field] for field in fields) for row in dealt.collect()}
+        assert found == dict(enumerate(keys))
 
 
 def test_rows_that_equal_a_head_are_counted(spark: SparkSession) -> None:

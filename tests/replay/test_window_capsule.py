@@ -39,12 +39,13 @@ from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster
 from tests.replay.test_capsule import run_pytest
 
 ROW = ("key", "ts", "value")
+# "a" and "c" have one task of two.
 ROWS = [
     ("a", 1000, 1),
-    ("b", 2000, 2),
+    ("c", 2000, 2),
     ("a", 3000, 3),
     ("a", 12_000, 4),
-    ("b", 13_000, 5),
+    ("c", 13_000, 5),
     ("a", 25_000, 6),
 ]
 
@@ -141,7 +142,7 @@ def test_a_failed_window_has_its_tuples_its_state_and_its_watermark(tmp_path: Pa
     assert (letter.stream, letter.values) == ("__window", (["a"], 10_000, 20_000))
     assert dict(letter.state or ()) == {
         ("a",): 4,
-        ("b",): 2,
+        ("c",): 2,
     }
     step = stepped(tmp_path, letter, seconds(Total(fails_at=8)))
     assert (

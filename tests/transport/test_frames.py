@@ -138,7 +138,7 @@ def test_the_birth_of_a_frame_shows_without_decoding_it() -> None:
     assert frames.birth_of(a_frame()) == 99
     assert frames.birth_of(frames.encode_messages(CODEC, AckerMessages(oldest_ms=2**50))) == 2**50
     assert frames.birth_of(frames.encode_settled(CODEC, SettledRoots([], {}, 7))) == 7
-    assert [frames.birth_of(data) for data in (b"", b"SF\x03\x01", bytes(20))] == [None] * 3
+    assert [frames.birth_of(data) for data in (b"", b"SF\x04\x01", bytes(20))] == [None] * 3
 
 
 # -- hostile bytes
@@ -208,10 +208,10 @@ def test_the_crafted_bodies_are_sound_before_they_are_spoilt() -> None:
         (b"", "begins with b''"),
         (b"SF", "not a frame"),
         (b"PK\x03\x04rest", "begins with b'PK"),
-        (b"SF\x01\x01" + bytes(8) + b"\x90", "not a frame of version 3"),
-        (b"SF\x03\x05" + bytes(8) + b"\x90", "not a frame"),
-        (b"SF\x03\x01" + bytes(7), "not a frame"),
-        (b"SF\x03\x01" + bytes(8), "not a packed value"),
+        (b"SF\x01\x01" + bytes(8) + b"\x90", "not a frame of version 4"),
+        (b"SF\x04\x05" + bytes(8) + b"\x90", "not a frame"),
+        (b"SF\x04\x01" + bytes(7), "not a frame"),
+        (b"SF\x04\x01" + bytes(8), "not a packed value"),
         (framed(frames.ROWS, {"a": 1}), "not a list"),
         (framed(frames.ROWS, [1, 2]), "not enough values"),
         (framed(frames.ROWS, list(range(20))), "too many values"),
@@ -301,7 +301,7 @@ def test_the_crafted_bodies_are_sound_before_they_are_spoilt() -> None:
         (rows_body(several={0: TOO_LARGE}), "an anchor is not between 1"),
         (
             frames.encode_rows(Codec(), "s", 0, [((1,), 0, SENDER)] * 2).replace(
-                b"SF\x03\x01", b"SF\x03\x04"
+                b"SF\x04\x01", b"SF\x04\x04"
             ),
             "one row",
         ),
@@ -357,7 +357,7 @@ def spoilt(chance: random.Random, data: bytes) -> bytes:
     ids=["array", "map", "text", "bytes", "ext"],
 )
 def test_a_length_that_is_claimed_is_not_allocated(header: bytes) -> None:
-    data = b"SF\x03\x01" + bytes(8) + b"\x98" + header + b"\xff\xff\xff\xff" + b"\x01"
+    data = b"SF\x04\x01" + bytes(8) + b"\x98" + header + b"\xff\xff\xff\xff" + b"\x01"
     tracemalloc.start()
     with pytest.raises(MalformedFrameError):
         frames.decode(CODEC, data)
@@ -384,13 +384,13 @@ def nested_in_extensions(levels: int) -> bytes:
 )
 def test_endless_nesting_is_refused(body: bytes) -> None:
     with pytest.raises(MalformedFrameError):
-        frames.decode(CODEC, b"SF\x03\x01" + body)
+        frames.decode(CODEC, b"SF\x04\x01" + body)
 
 
 def test_a_frame_that_would_fill_the_memory_is_refused_before_it_is_unpacked() -> None:
     count = 5 << 20
     data = (
-        b"SF\x03\x01"
+        b"SF\x04\x01"
         + bytes(8)
         + b"\x97\x01\xa1s\x01\x91\x91\xdd"
         + count.to_bytes(4, "big")
