@@ -17,17 +17,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparkstorm.api import BasicOutputCollector, StatefulBolt, TopologyBuilder, Tuple
-from sparkstorm.errors import InvalidTopologyError, ReplayFailedError
+from sparkstorm.api.value_columns import plain_values
+from sparkstorm.errors import CodecError, InvalidTopologyError, ReplayFailedError
 from sparkstorm.model.topology import Grouping
 from sparkstorm.model.values.codec import Codec
 from sparkstorm.model.values.tagged import MARK, read_value
 from sparkstorm.replay.arrow_map import batches_of, chunks_in
 from sparkstorm.replay.plan import make_plan
+from sparkstorm.replay.results import types
 from sparkstorm.replay.results.columns import declared_columns
 from sparkstorm.replay.results.frames import found_columns, seeing, writing
 from sparkstorm.replay.results.types import definite_type, result_type, typed_array
 from sparkstorm.replay.spark import packing
 from sparkstorm.replay.tasks.chunks import KEPT_STATE, ChunkWriter
+from tests.api.test_column_values import arrow_columns
 from tests.model.test_codec import same
 from tests.replay.bolts import Count, Source, Split, word_count
 from tests.transport.values import scalars, values
@@ -362,3 +365,64 @@ def test_a_wrong_type_of_a_state_is_named_when_it_is_declared(
     bolt = type("Typed", (Count,), {attribute: kind})()
     with pytest.raises(InvalidTopologyError, match=said):
         TopologyBuilder().set_bolt("count", bolt)
+
+
+def as_rows(value: Any, kind: pa.DataType) -> Any:
+    """A value with the mappings of structs as tuples."""
+    if value is None or not pa.types.is_nested(kind):
+        return value
+    if pa.types.is_struct(kind):
+        return tuple(as_rows(value[field.name], field.type) for field in kind)
+    if pa.types.is_map(kind):
+        return {key: as_rows(item, kind.item_type) for key, item in value.items()}
+    return [as_rows(item, kind.value_type) for item in value]
+
+
+def made(make: Any, *arguments: Any) -> Any:
+    """A column, or the type of the error."""
+    try:
+        array = make(*arguments)
+        array.validate(full=True)
+    except (types._Misfit, pa.ArrowException, ValueError, TypeError, OverflowError):
+        return "refused"
+    return array.type, repr(plain_values(array))
+
+
+ODD: list[Any] = [1, "a", {}, [None], {"f0": 1}, (1, 2), {None: 1}]
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    arrow_columns(),
+    st.booleans(),
+    st.booleans(),
+    st.none() | st.tuples(st.integers(0, 5), st.sampled_from(ODD)),
+)
+def test_nested_columns_are_made_as_row_by_row(
+    column: pa.Array, has_rows: bool, by_place: bool, odd: tuple[int, Any] | None
+) -> None:
+    try:
+        values = plain_values(column)
+    except CodecError:
+        return
+    if has_rows:
+        values = [as_rows(value, column.type) for value in values]
+    if values and odd is not None:
+        at, value = odd
+        values[at % len(values)] = value
+    kind = types._without_widths(column.type)  # as of every result
+    expected = made(types._row_by_row, values, kind, by_place)
+    if pa.types.is_nested(kind):
+        assert made(types._array, values, kind, by_place) == expected
+
+
+def test_usual_nested_columns_are_made_by_their_children() -> None:
+    inside = pa.struct({"sku": pa.string(), "n": pa.int64()})
+    for kind, column in (
+        (inside, [("a", 1), None, ["b", 2]]),
+        (inside, [{"sku": "a", "n": None}, None]),
+        (pa.list_(inside), [[{"sku": "a", "n": 1}], None, []]),
+        (pa.map_(pa.string(), pa.list_(pa.int64())), [{"a": [1]}, None, {}]),
+        (pa.list_(pa.int64()), []),
+    ):
+        assert types._by_column(column, kind, True).equals(types._row_by_row(column, kind, True))

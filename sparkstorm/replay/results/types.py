@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import datetime
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from decimal import Decimal
-from itertools import chain
+from itertools import accumulate, chain
+from types import NoneType
 from typing import Any
 
 import pyarrow as pa
@@ -324,25 +325,90 @@ def typed_array(values: Any, kind: pa.DataType, name: str, by_place: bool = True
 
 def _array(values: Sequence[Any], kind: pa.DataType, by_place: bool) -> pa.Array:
     if not pa.types.is_nested(kind):
-        _check_scalars(values, kind)
-        return pa.array(values, kind)
-    # Row by row is many times slower: a mapping and a call for each.
-    if _is_by_column(values, kind, by_place):
-        columns = [
-            _array(column, field.type, by_place)
-            for column, field in zip(zip(*values, strict=True), kind, strict=True)
-        ]
-        return pa.StructArray.from_arrays(columns, fields=list(kind))
+        return _by_column(values, kind, by_place)
+    try:
+        return _by_column(values, kind, by_place)
+    # Anything unusual, which the twin knows or names by its row
+    except (_Misfit, ValueError, TypeError, OverflowError, pa.ArrowException):
+        return _row_by_row(values, kind, by_place)
+
+
+def _row_by_row(values: Sequence[Any], kind: pa.DataType, by_place: bool) -> pa.Array:
+    """Return the column of a nested type, each value by itself; twin: `_by_column`."""
     return pa.array([_fitted(value, kind, by_place) for value in values], kind)
 
 
-def _is_by_column(values: Sequence[Any], kind: pa.DataType, by_place: bool) -> bool:
-    """Return whether values are rows, without a missing one, of a struct of plain types."""
-    if not (pa.types.is_struct(kind) and values and by_place) or any(
-        pa.types.is_nested(field.type) for field in kind
-    ):
-        return False
-    return set(map(type, values)) <= {list, tuple} and set(map(len, values)) == {kind.num_fields}
+def _by_column(values: Sequence[Any], kind: pa.DataType, by_place: bool) -> pa.Array:
+    """Return the same with the children as columns: a mapping and several calls for each value are
+    ten times slower. _Misfit names the first value of a child, not of a row.
+    """
+    if not pa.types.is_nested(kind):
+        _check_scalars(values, kind)
+        return pa.array(values, kind)
+    types = set(map(type, values))
+    present = [value for value in values if value is not None] if NoneType in types else values
+    types.discard(NoneType)
+    if pa.types.is_struct(kind):
+        fields = _fields_of(present, types, kind, by_place)
+        mask = None
+        if len(present) < len(values):
+            is_missing = [value is None for value in values]
+            fields = [_spread(column, is_missing) for column in fields]
+            mask = pa.array(is_missing)
+        columns = [
+            _by_column(column, field.type, by_place)
+            for column, field in zip(fields, kind, strict=True)
+        ]
+        return pa.StructArray.from_arrays(columns, fields=list(kind), mask=mask)
+    if pa.types.is_map(kind) and types <= {dict}:
+        keys = list(chain.from_iterable(present))
+        items = [item for value in present for item in value.values()]
+        if NoneType in set(map(type, keys)):
+            raise _Misfit("a key that is none")
+        return pa.MapArray.from_arrays(
+            _offsets(values),
+            _by_column(keys, kind.key_type, by_place),
+            _by_column(items, kind.item_type, by_place),
+            type=kind,
+        )
+    if pa.types.is_list(kind) and types <= {list, tuple}:
+        items = list(chain.from_iterable(present))
+        return pa.ListArray.from_arrays(
+            _offsets(values), _by_column(items, kind.value_type, by_place), type=kind
+        )
+    raise _Misfit(f"a value of another type than {kind}")
+
+
+def _offsets(values: Sequence[Any]) -> pa.Array:
+    """Return the offsets of lists or mappings; that of a missing one is missing."""
+    ends = list(accumulate((0 if value is None else len(value) for value in values), initial=0))
+    starts = [None if value is None else end for value, end in zip(values, ends[:-1], strict=True)]
+    return pa.array([*starts, ends[-1]], pa.int32())
+
+
+def _spread(column: Iterable[Any], is_missing: Iterable[bool]) -> list[Any]:
+    """Return the values with None in the places that are missing."""
+    found = iter(column)
+    return [None if missing else next(found) for missing in is_missing]
+
+
+def _fields_of(
+    values: Sequence[Any], types: set[type], kind: pa.StructType, by_place: bool
+) -> list[Sequence[Any]]:
+    """Return a column of values for each field of a struct; _Misfit unless all are rows or all are
+    mappings of exactly its fields.
+    """
+    names = [field.name for field in kind]
+    if not names or len(set(names)) < len(names) or not set(map(len, values)) <= {len(names)}:
+        raise _Misfit("another number of fields")
+    is_by_place = _is_by_place(kind)
+    if types <= {list, tuple} and (by_place or is_by_place):
+        return list(zip(*values, strict=True)) or [()] * len(names)
+    if types <= {dict} and not is_by_place:
+        if not all(name in value for value in values for name in names):
+            raise _Misfit("other fields")
+        return [[value[name] for value in values] for name in names]
+    raise _Misfit("neither rows nor mappings")
 
 
 def _check_scalars(values: Sequence[Any], kind: pa.DataType) -> None:
