@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -114,3 +115,10 @@ def test_usual_columns_are_read_as_a_whole() -> None:
         pa.array(["a", "b", None]).dictionary_encode(),
     ):
         assert repr(value_columns._by_column(column)) == repr(value_columns._one_by_one(column))
+
+
+def test_a_time_in_utc_that_is_folded_has_no_natural_column() -> None:
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    found = value_columns.natural_array([at, None])
+    assert found.type == pa.timestamp("us", "UTC") and plain_values(found) == [at, None]
+    assert value_columns.natural_array([at, at.replace(fold=1)]) is None
