@@ -1,8 +1,8 @@
-"""Benchmark of batch replay: word count, and a keyed tumbling sum of 10 s, beside hand-written
-PySpark and live.
+"""Benchmark of batch replay: word count, a keyed tumbling sum of 10 s, and orders of times, decimals
+and lists of structs, beside hand-written PySpark and live.
 
-Run: python -m benchmarks.bench_replay [--sentences N] [--events N] [--runs 5] [--cold 1] [--only words|sums] [--pairs]
-[--skip-live].
+Run: python -m benchmarks.bench_replay [--sentences N] [--events N] [--orders N] [--runs 5] [--cold 1]
+[--only words|sums|orders] [--pairs] [--skip-live].
 All variants read the same Parquet and run in turns in one session; every result is checked against the exact answer. Times
 are from the first call to the last row of the result on the driver. "By hand" is mapInArrow as sparkstorm/replay/arrow_map.py calls
 it (the public method asks for pandas; the operator is the same), with the same work of the same kind in the same two steps. Cold is
@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +31,7 @@ from pyspark.sql import SparkSession
 from benchmarks.replay_variants import (
     COLUMNS,
     EVENTS_PER_S,
+    ORDERS,
     ROWS,
     SUMS,
     USERS,
@@ -78,6 +80,42 @@ def write_events(folder: Path, count: int) -> tuple[int, dict[object, int]]:
     sums = np.bincount(places, amount).astype(int)
     return count, {
         (int(k) >> 32, int(k) & 0xFFFFFFFF): int(v) for k, v in zip(keys, sums, strict=True)
+    }
+
+
+def write_orders(folder: Path, count: int) -> tuple[int, dict[object, int]]:
+    """Parquet of orders with a time, a price and three items; (orders, exact sums)."""
+    random = np.random.default_rng(42)
+    seconds = 1_790_000_000 + np.arange(count)
+    cents = random.integers(100, 10_000, count)
+    pieces = random.integers(1, 5, 3 * count)
+    items = pa.StructArray.from_arrays(
+        [
+            pa.array([f"sku-{n}" for n in range(1000)]).take(random.integers(0, 1000, 3 * count)),
+            pa.array(pieces),
+            pa.array(random.integers(100, 10_000, 3 * count) / 100),
+        ],
+        ["sku", "n", "price"],
+    )
+    table = pa.table(
+        {
+            "id": np.arange(count),
+            "at": pa.array(seconds * 1_000_000, pa.timestamp("us", "UTC")),
+            "price": pa.array([Decimal(int(c)).scaleb(-2) for c in cents], pa.decimal128(10, 2)),
+            "items": pa.ListArray.from_arrays(
+                pa.array(np.arange(0, 3 * count + 1, 3), pa.int32()), items
+            ),
+        }
+    )
+    _write(folder, table)
+    bought = pieces.reshape(count, 3).sum(axis=1)
+    hours = seconds - seconds % 3600
+    totals = int((cents * bought).sum()) // 100
+    return count, {
+        0: int(np.arange(count).sum()),
+        1: int(hours.sum()),
+        2: totals,
+        3: int(bought.sum()),
     }
 
 
@@ -189,7 +227,7 @@ def first_run(which: str, path: str) -> None:
     spark = session()
     spark.range(10).count()  # the session stands
     began = time.perf_counter()
-    (WORDS if only == "words" else SUMS)[name](spark, path)
+    {"words": WORDS, "sums": SUMS, "orders": ORDERS}[only][name](spark, path)
     print(json.dumps(time.perf_counter() - began))
     spark.stop()
 
@@ -249,7 +287,8 @@ def main() -> None:
     parser.add_argument("--events", type=int, default=2_000_000)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--cold", type=int, default=1)
-    parser.add_argument("--only", choices=("words", "sums"))
+    parser.add_argument("--orders", type=int, default=200_000)
+    parser.add_argument("--only", choices=("words", "sums", "orders"))
     parser.add_argument(
         "--pairs",
         action="store_true",
@@ -266,9 +305,12 @@ def main() -> None:
         jobs = [
             ("words", "word count, words", WORDS, write_sentences, options.sentences),
             ("sums", "keyed 10 s sums, events", SUMS, write_events, options.events),
+            ("orders", "totals of orders", ORDERS, write_orders, options.orders),
         ]
         for only, title, every, write, count in jobs:
-            variants = {name: every[name] for name in _PAIRS} if options.pairs else every
+            variants = (
+                {name: every[name] for name in _PAIRS if name in every} if options.pairs else every
+            )
             if options.only in (None, only):
                 path = Path(folder, only)
                 size, exact = write(path, count)

@@ -5,6 +5,8 @@ DataFrame API.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from datetime import datetime
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -157,6 +159,21 @@ class RealWindows(FoldingBolt):
 
     def execute(self, window: Window, collector: BasicOutputCollector) -> None:
         collector.emit((*window.key, window.start // WINDOW_MS, window.value))
+
+
+class Totals(BasicBolt):
+    """An order with its hour and total; what comes in are a time, a decimal and a list of structs."""
+
+    outputs = ("id", "hour", "total", "items")
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        id, at, price, items = tup.values
+        collector.emit((id, *total_of(at, price, items), items))
+
+
+def total_of(at: datetime, price: Decimal, items: list[Any]) -> tuple[datetime, Decimal]:
+    """The hour and the total of an order."""
+    return at.replace(minute=0, second=0, microsecond=0), price * sum(item["n"] for item in items)
 
 
 def word_topology(split: BasicBolt, count: BasicBolt) -> Topology:
@@ -387,6 +404,61 @@ def frame_sums(spark: SparkSession, path: str) -> dict[object, int]:
     )
 
 
+# -- orders ----------------------------------------------------------------------------------------
+
+ITEMS = "array<struct<sku:string,n:bigint,price:double>>"
+_TOTALS = f"id bigint, hour timestamp, total decimal(20,2), items {ITEMS}"
+
+
+def order_topology() -> Topology:
+    builder = TopologyBuilder()
+    builder.set_spout("orders", Data("id", "at", "price", "items"))
+    builder.set_bolt("totals", Totals(), TASKS).shuffle_grouping("orders")
+    return builder.build()
+
+
+def replayed_orders(spark: SparkSession, path: str) -> dict[object, int]:
+    results = replay(
+        order_topology(),
+        {"orders": spark.read.parquet(path)},
+        outputs=["totals"],
+        types={"totals": _TOTALS},
+    )
+    found = _summary(results["totals"])
+    results.close()
+    return found
+
+
+def totals_by_hand(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    item = pa.struct({"sku": pa.string(), "n": pa.int64(), "price": pa.float64()})
+    kinds = (pa.int64(), pa.timestamp("us", "UTC"), pa.decimal128(20, 2), pa.list_(item))
+    for batch in batches:
+        rows = [
+            (id, *total_of(at, price, items), items)
+            for id, at, price, items in zip(
+                *(column.to_pylist() for column in batch.columns), strict=True
+            )
+        ]
+        columns = zip(*rows, strict=True)
+        arrays = [pa.array(column, kind) for column, kind in zip(columns, kinds, strict=True)]
+        yield pa.RecordBatch.from_arrays(arrays, ["id", "hour", "total", "items"])
+
+
+def same_work_orders(spark: SparkSession, path: str) -> dict[object, int]:
+    """The same loop between pyarrow's `to_pylist` and `array`."""
+    return _summary(map_in_arrow(spark.read.parquet(path), totals_by_hand, _TOTALS))
+
+
+def _summary(frame: DataFrame) -> dict[object, int]:
+    found = frame.select(
+        sf.sum("id"),
+        sf.sum(sf.unix_seconds("hour")),
+        sf.sum("total").cast("bigint"),
+        sf.sum(sf.aggregate("items", sf.lit(0).cast("bigint"), lambda done, each: done + each.n)),
+    ).first()
+    return dict(enumerate(found or ()))
+
+
 def _pairs(frame: DataFrame) -> dict[object, int]:
     table = frame.toArrow()
     return dict(zip(table.column(0).to_pylist(), table.column(1).to_pylist(), strict=True))
@@ -422,3 +494,4 @@ SUMS: dict[str, Variant] = {
     "replay, windows of the API": replayed_windows,
     "DataFrame API": frame_sums,
 }
+ORDERS: dict[str, Variant] = {"replay, rows": replayed_orders, ROWS: same_work_orders}

@@ -39,6 +39,7 @@ from sparkstorm.api.windows import Duration, Window, WindowedBolt
 from sparkstorm.config import merge
 from sparkstorm.errors import ReplayFailedError
 from sparkstorm.grouping.hashing import stable_hash
+from sparkstorm.hosting import spark_versions
 from sparkstorm.model.topology import Topology
 from sparkstorm.model.tuples import Source as Sender
 from sparkstorm.replay import replay
@@ -177,6 +178,16 @@ def test_spark_finds_the_task_that_live_would_find(spark: SparkSession, name: st
         for row in found
     ]
     assert [list(row)[1:] for row in found] == of_live
+
+
+def test_an_older_spark_deals_by_a_number_of_that_hash(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spark_versions, "_DEALS_BY_ID", False)
+    frame = spark.range(40).selectExpr("CAST(id % 7 AS INT) AS place")
+    dealt = spark_versions.dealt_by_id(frame, 7, sf.col("place"))
+    found = dealt.select(sf.spark_partition_id().alias("at"), "place").collect()
+    assert len(found) == 40 and all(row["at"] == row["place"] for row in found)
 
 
 def test_keys_of_several_fields_too(spark: SparkSession) -> None:
