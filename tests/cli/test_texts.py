@@ -250,7 +250,7 @@ def test_a_status_without_counts_says_so_and_shows_none(words: TopologyView) -> 
 
 RENDERED_STATUS = """\
 words-1-1767225600 is ACTIVE, up 0 s, of eve
-words keeps up: 38.3 k tuples/s, p99 4 ms; slowest part count, 0% busy on node1:6700 (last 3 s)
+words keeps up: 46.1 k tuples/s, p99 3 ms; slowest part count, 0% busy on node1:6700 (last 3 s)
 
 component  tasks  emitted  executed   acked  failed  parked  pending
 count          2        0    40,018  40,006       3       3        0

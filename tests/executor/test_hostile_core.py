@@ -585,7 +585,7 @@ def test_an_error_of_a_sender_is_raised() -> None:
 )
 def test_a_frame_is_refused_without_the_memory_of_its_values(unit: bytes) -> None:
     count = (60 << 20) // len(unit)
-    data = b"SF\x03\x01" + bytes(8) + b"\xdd" + count.to_bytes(4, "big") + unit * count
+    data = b"SF\x04\x01" + bytes(8) + b"\xdd" + count.to_bytes(4, "big") + unit * count
     tracemalloc.start()
     with pytest.raises(
         MalformedFrameError,

@@ -558,13 +558,14 @@ def test_data_of_an_older_version_are_refused_with_a_sentence(shared: RedisBench
     before = shared.dump()
     with pytest.raises(
         StoreInconsistentError,
-        match=r"another version of SparkStorm .frames of version 1, here 3.*--fresh",
+        match=r"another version of SparkStorm .frames of version 1, here 4.*--fresh",
     ):
         owner.claim()
     assert shared.dump() == before
-    assert (
-        f"FRAMES = '{frames.VERSION}'" in Path(frames.__file__).with_name("claim.lua").read_text()
-    )
+    scripts = Path(frames.__file__).parent
+    assert f"FRAMES = '{frames.VERSION}'" in (scripts / "claim.lua").read_text()
+    for name in ("oldest.lua", "pass.lua"):
+        assert f"== 'SF\\{frames.VERSION}'" in (scripts / name).read_text(), name
 
 
 @pytest.mark.parametrize("is_new", [False, True], ids=["reconnects", "claims"])
