@@ -256,7 +256,7 @@ component  tasks  emitted  executed   acked  failed  parked  pending
 count          2        0    40,018  40,006       3       3        0
 lines          1   20,003         0  20,000       3       0        0
 split          2   40,009    20,003  20,003       0       0        0
-complete latency: p50 4 ms, p99 4 ms
+complete latency: p50 3 ms, p99 3 ms
 
 worker      state    pid  up   last beat  MiB  CPU %
 node1:6700  RUNNING  7    0 s  0 s ago     61     97
@@ -268,9 +268,9 @@ task       worker      up   emitted  executed  failed  queued  execute us
                                                                p50/p95/p99
 __acker#1  node1:6700  2 s        0         0       0       0  -
 __acker#2  node2:6700  2 s        0         0       0       0  -
-count#3    node1:6700  2 s        0    40,015      12       0  0/0/0
+count#3    node1:6700  2 s        0    20,015      12       0  0/0/0
   last error: ValueError: a bad word in a long sentence that goes on an...
-count#4    node2:6700  2 s        0         3       0       0  0/0/0
+count#4    node2:6700  2 s        0    20,003       0       0  0/0/0
   last error: ValueError: a bad word in a long sentence that goes on an...
 lines#5    node1:6700  2 s   20,003         0       3       0  -
 split#6    node2:6700  2 s   20,006    10,002       0       0  0/0/0
@@ -279,9 +279,9 @@ split#7    node1:6700  2 s   20,003    10,001       0       0  0/0/0""",
 task       worker      up   emitted  executed  failed  queued  execute us p50/p95/p99  last error
 __acker#1  node1:6700  2 s        0         0       0       0  -                       -
 __acker#2  node2:6700  2 s        0         0       0       0  -                       -
-count#3    node1:6700  2 s        0    40,015      12       0  0/0/0                   ValueError: a bad word in a long
+count#3    node1:6700  2 s        0    20,015      12       0  0/0/0                   ValueError: a bad word in a long
                                                                                        sentence that goes on an...
-count#4    node2:6700  2 s        0         3       0       0  0/0/0                   ValueError: a bad word in a long
+count#4    node2:6700  2 s        0    20,003       0       0  0/0/0                   ValueError: a bad word in a long
                                                                                        sentence that goes on an...
 lines#5    node1:6700  2 s   20,003         0       3       0  -                       -
 split#6    node2:6700  2 s   20,006    10,002       0       0  0/0/0                   -
