@@ -277,7 +277,8 @@ def _by_column(array: Any) -> list[Any]:
         return _with_nulls(array, _dates)
     if types.is_decimal(kind):
         return _with_nulls(array, _decimals)
-    return list(array.to_pylist())
+    values: list[Any] = array.to_pylist()
+    return values
 
 
 def _with_nulls(array: Any, values_of: Callable[[Any], list[Any]]) -> list[Any]:

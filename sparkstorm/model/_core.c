@@ -73,6 +73,17 @@ cut_list(PyObject *list, Py_ssize_t at)
     }
 }
 
+/* Call user code's `execute` with a tuple and a collector. The call of a bound method looks at its result twice, and moves arguments. */
+static inline PyObject *
+call_execute(PyObject *execute, PyObject *tuple, PyObject *collector)
+{
+    PyObject *call[4] = {NULL, NULL, tuple, collector};
+    if (!Py_IS_TYPE(execute, &PyMethod_Type))
+        return PyObject_Vectorcall(execute, call + 2, 2 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
+    call[1] = PyMethod_GET_SELF(execute);
+    return PyObject_Vectorcall(PyMethod_GET_FUNCTION(execute), call + 1, 3 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
+}
+
 /* ---- Pick: the picker of a grouping that chooses one task; twins in grouping/routes.py ---- */
 
 enum { ONE, IN_TURN, BY_KEY, IN_RUNS, BY_HASH, BY_TWO };
@@ -1455,8 +1466,7 @@ run_rows(PyObject *module, PyObject *const *args, Py_ssize_t count)
         set_slot(emitter, emitter_roots, PyTuple_GET_ITEM(row, 1));
         mark = PyList_GET_SIZE(log);
         undo_mark = PyList_GET_SIZE(undo);
-        PyObject *call[3] = {NULL, tuple, collector};
-        result = PyObject_Vectorcall(execute, call + 1, 2 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
+        result = call_execute(execute, tuple, collector);
         if (result == NULL)
             break;
         Py_DECREF(result);
@@ -1635,8 +1645,7 @@ run_values(PyObject *module, PyObject *const *args, Py_ssize_t count)
         }
         set_slot(tuple, of.values, values);
         mark = PyList_GET_SIZE(log);
-        PyObject *call[3] = {NULL, tuple, collector};
-        result = PyObject_Vectorcall(execute, call + 1, 2 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
+        result = call_execute(execute, tuple, collector);
         if (result == NULL) {
             PyObject *error, *value, *trace, *places[2] = {PyLong_FromSsize_t(mark), PyLong_FromSsize_t(undo_mark)};
             PyErr_Fetch(&error, &value, &trace);

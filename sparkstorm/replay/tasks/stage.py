@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain, groupby, repeat
+from itertools import chain, groupby, islice, repeat
 from operator import attrgetter, itemgetter
 from typing import Any
 
@@ -395,7 +395,8 @@ class _Partition:
     ) -> Iterator[int]:
         rest = iter(values)
         for count in map(len, self._sizer.parts(range(rows))):
-            run.run_values(rest, count, source)
+            # The usual part is all of a batch: an iterator around it would be a call for each row.
+            run.run_values(rest if count == rows else islice(rest, count), count, source)
             yield count
 
     def _run_local(self, taken: int = 0) -> None:
