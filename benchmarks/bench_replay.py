@@ -29,6 +29,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from benchmarks.replay_variants import (
+    CALLED,
     COLUMNS,
     EVENTS_PER_S,
     ORDERS,
@@ -52,7 +53,7 @@ SENTENCES = (
     "i am at two with nature",
 )
 LIVE_SENTENCES = 500_000
-_PAIRS = ("replay, rows", ROWS, "replay, columns", COLUMNS)
+_PAIRS = ("replay, rows", ROWS, CALLED, "replay, columns", COLUMNS)
 _WARMING = 4  # rounds: the JVM is still compiling what Spark has generated for each variant
 
 

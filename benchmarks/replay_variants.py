@@ -354,9 +354,34 @@ def sum_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         ):
             key = (user, at_ms // WINDOW_MS)
             sums[key] = sums.get(key, 0) + amount
+    yield _batch_of(sums)
+
+
+class _Called:
+    """The body of `sum_rows` as a method that is called for each row, as any host calls a bolt."""
+
+    def __init__(self) -> None:
+        self.sums: dict[tuple[int, int], int] = {}
+
+    def execute(self, row: tuple[int, int, int]) -> None:
+        user, amount, at_ms = row
+        key = (user, at_ms // WINDOW_MS)
+        self.sums[key] = self.sums.get(key, 0) + amount
+
+
+def sum_called(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    called = _Called()
+    execute = called.execute
+    for batch in batches:
+        for row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+            execute(row)
+    yield _batch_of(called.sums)
+
+
+def _batch_of(sums: dict[tuple[int, int], int]) -> pa.RecordBatch:
     users, windows = zip(*sums, strict=True) if sums else ((), ())
     arrays = [pa.array(column, pa.int64()) for column in (users, windows, list(sums.values()))]
-    yield pa.RecordBatch.from_arrays(arrays, ["user", "window", "value"])
+    return pa.RecordBatch.from_arrays(arrays, ["user", "window", "value"])
 
 
 def sum_columns(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -375,6 +400,12 @@ _SUMS = "user long, window long, value long"
 def same_work_sums(spark: SparkSession, path: str) -> dict[object, int]:
     """The same Python loop behind Spark's shuffle by user."""
     return _sums(map_in_arrow(spark.read.parquet(path).repartition(TASKS, "user"), sum_rows, _SUMS))
+
+
+def called_sums(spark: SparkSession, path: str) -> dict[object, int]:
+    """The same with the loop's body in a method: no host that calls a bolt by rows does less."""
+    events = spark.read.parquet(path).repartition(TASKS, "user")
+    return _sums(map_in_arrow(events, sum_called, _SUMS))
 
 
 def arrow_sums(spark: SparkSession, path: str) -> dict[object, int]:
@@ -470,6 +501,7 @@ def _sums(frame: DataFrame) -> dict[object, int]:
 
 
 ROWS = "by hand, rows"
+CALLED = "by hand, rows, called"
 COLUMNS = "by hand, columns"
 WORDS: dict[str, Variant] = {
     "replay, rows": replayed_words,
@@ -485,6 +517,7 @@ WORDS: dict[str, Variant] = {
 SUMS: dict[str, Variant] = {
     "replay, rows": replayed_sums,
     ROWS: same_work_sums,
+    CALLED: called_sums,
     "replay, columns": replayed_sum_columns,
     COLUMNS: arrow_sums,
     "replay, rows, combined": combined_sums,
