@@ -14,7 +14,12 @@ from typing import Any
 from sparkstorm.api.builder import TopologyBuilder
 from sparkstorm.blobs.topology_code import pack_topology
 from sparkstorm.client.request_client import PendingRequest
-from sparkstorm.errors import SparkStormError, StoreInconsistentError, StoreUnavailableError
+from sparkstorm.errors import (
+    NimbusUnavailableError,
+    SparkStormError,
+    StoreInconsistentError,
+    StoreUnavailableError,
+)
 from sparkstorm.model.requests import LogLevel, Request, RequestKind, is_id_of
 from sparkstorm.model.status import RebalanceOptions, TopologyStatus
 from sparkstorm.model.topology import Topology
@@ -149,6 +154,9 @@ class Client:
         try:
             pending.wait()
             self._cluster.say(f"{what}: done")
+        # It expired while no Nimbus could take it up; it is an error of the stores by its class.
+        except NimbusUnavailableError as refusal:
+            self._cluster.say(f"{what}: {refusal}")
         except StoreUnavailableError:
             raise
         except SparkStormError as refusal:

@@ -16,12 +16,14 @@ import pytest
 
 from sparkstorm.api import BasicOutputCollector, StatefulBolt, TopologyBuilder, Tuple
 from sparkstorm.executor import state
+from sparkstorm.model.requests import Outcome, OutcomeState, Request, RequestKind
 from sparkstorm.model.topology import Topology
 from sparkstorm.nimbus.cleanup import TopologyCleanup
 from sparkstorm.testing import CaptureBolt, FeederSpout, SimulationError, simulate
 from sparkstorm.testing.__main__ import main
 from sparkstorm.testing.faults import KIND_BY_NAME, KINDS, Fault, Kind, Scale, draw_faults
-from sparkstorm.testing.trial import Trial
+from sparkstorm.testing.faulty_cluster import FaultyCluster
+from sparkstorm.testing.trial import Client, Trial
 from sparkstorm.testing.trials import Trials
 from tests.sim.topologies import small_to_target, subject
 from tests.topologies import Count, Split
@@ -282,3 +284,16 @@ def test_an_emptied_redis_is_no_excuse_for_data_that_nimbus_has_deleted(
     ]
     problem = trials.problem(0, faults)
     assert ("rows too many" not in problem) == is_excused, problem
+
+
+def test_a_request_that_expired_before_any_nimbus_could_take_it_up_has_ended() -> None:
+    cluster = FaultyCluster(1, (), {})
+    client = Client(cluster, random.Random(1))
+    now_ms = cluster.now_ms
+    request = Request("1" * 32, RequestKind.ACTIVATE, "main", now_ms, now_ms)
+    client.ask(lambda: request, "an activation")
+    [(pending, _)] = client._open.values()
+    expired = Outcome(pending.id, OutcomeState.EXPIRED, now_ms, error="it expired")
+    assert cluster.storm_state.create_outcome(expired)
+    assert client._step(now_ms) is None
+    assert client.unfinished() == [] and cluster.log == ["0 ms: an activation: it expired"]
