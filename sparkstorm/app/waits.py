@@ -12,11 +12,15 @@ from sparkstorm.app.console import held_lines
 from sparkstorm.client.handle import TopologyProgress
 from sparkstorm.errors import StoreFullError, StoreUnavailableError
 from sparkstorm.model.assignment import WorkerBeat, WorkerSlot
+from sparkstorm.model.failure import Failure
 from sparkstorm.model.names import counted
 from sparkstorm.model.status import TopologyStatus
 
 IDLE_S = 3.0  # shorter pauses are part of normal work
 REPEAT_S = 30.0
+# An older error may be over. A source that is away reports every tenth of its tries, some 50 s
+# apart at the most (connectors/patience.py): half would miss it between two reports.
+REPORTED_MS = 60_000
 _SILENT_MS = 3_000
 _PHASES = {
     "EMPTY": "has not been started yet",
@@ -34,6 +38,7 @@ class Watched(Protocol):
     def status(self) -> TopologyStatus | None: ...
     def slots(self) -> frozenset[WorkerSlot]: ...
     def problems(self) -> list[str]: ...
+    def errors(self) -> list[Failure]: ...
 
 
 class Waits:
@@ -46,10 +51,13 @@ class Waits:
         handle: Watched,
         say: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
+        now_s: Callable[[], float] = time.time,
     ) -> None:
+        """`now_s` is the clock of errors."""
         self._handle = handle
         self._say = say
         self._clock = clock
+        self._now_s = now_s
         self._done: object = None
         self._moved_at = self._free_at = clock()
         self._said_at: dict[str, float] = {}
@@ -103,7 +111,14 @@ class Waits:
         elif silent := [*_silent(beats)]:
             yield from silent
         else:
-            yield from _told(beats, "held_back") or [_open_work(progress)]
+            yield from _told(beats, "held_back") or [_open_work(progress) + self._last_error()]
+
+    def _last_error(self) -> str:
+        """Return the newest error of the last minute, which may be why there is nothing to do."""
+        errors = self._handle.errors()
+        if not errors or 1000 * self._now_s() - errors[-1].time_ms > REPORTED_MS:
+            return ""
+        return f"; component '{errors[-1].component}' has reported: {errors[-1].text}"
 
     def _missing(
         self, wanted: frozenset[WorkerSlot], beats: Sequence[WorkerBeat], now: float

@@ -10,6 +10,7 @@ import pytest
 from sparkstorm.app.waits import IDLE_S, REPEAT_S, Waits
 from sparkstorm.client.handle import TopologyProgress
 from sparkstorm.model.assignment import WorkerBeat, WorkerSlot
+from sparkstorm.model.failure import Failure, FailureKind
 from sparkstorm.model.status import TopologyStatus
 
 STILL = TopologyProgress(
@@ -27,8 +28,10 @@ class Topology:
         slots: frozenset[WorkerSlot] = frozenset({SLOT}),
         status: TopologyStatus = TopologyStatus.ACTIVE,
         problems: list[str] | None = None,
+        errors: list[Failure] | None = None,
     ) -> None:
         self._slots, self._status, self._problems = slots, status, problems or []
+        self._errors = errors or []
 
     def status(self) -> TopologyStatus:
         return self._status
@@ -39,6 +42,9 @@ class Topology:
     def problems(self) -> list[str]:
         return self._problems
 
+    def errors(self) -> list[Failure]:
+        return self._errors
+
 
 class Bench:
     """Waits under a clock of its own; beats come with every look unless they are stopped."""
@@ -46,7 +52,9 @@ class Bench:
     def __init__(self, topology: Topology | None = None) -> None:
         self.now = 1000.0
         self.said: list[str] = []
-        self.waits = Waits(topology or Topology(), self.said.append, lambda: self.now)
+        self.waits = Waits(
+            topology or Topology(), self.said.append, lambda: self.now, lambda: self.now
+        )
 
     def look(
         self,
@@ -83,6 +91,23 @@ def test_work_and_short_pauses_are_no_waits() -> None:
             bench.look(IDLE_S, replace(STILL, executed=executed), held_back=["spout 'a' pauses"])
             == []
         )
+
+
+@pytest.mark.parametrize("age_s", [5, 500])
+def test_an_error_of_the_last_minute_is_told_where_nothing_moves(age_s: int) -> None:
+    away = Failure(
+        FailureKind.REPORTED,
+        "Kafka kafka.example:9092 cannot be reached: all brokers are down",
+        "orders",
+        time_ms=1_000_000 - 1000 * age_s,
+    )
+    said = Bench(Topology(errors=[away])).look(
+        IDLE_S + 1, replace(STILL, pending=0, is_settled=True)
+    )
+    nothing = "waiting: the spouts have nothing to emit"
+    assert said == [
+        f"{nothing}; component 'orders' has reported: {away.text}" if age_s == 5 else nothing
+    ]
 
 
 def test_a_full_redis_is_told_though_bolts_still_work() -> None:
