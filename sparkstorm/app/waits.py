@@ -118,7 +118,9 @@ class Waits:
         errors = self._handle.errors()
         if not errors or 1000 * self._now_s() - errors[-1].time_ms > REPORTED_MS:
             return ""
-        return f"; component '{errors[-1].component}' has reported: {errors[-1].text}"
+        component, text = errors[-1].component, errors[-1].text
+        # Connectors name their component themselves.
+        return f"; {text}" if component in text else f"; component '{component}': {text}"
 
     def _missing(
         self, wanted: frozenset[WorkerSlot], beats: Sequence[WorkerBeat], now: float

@@ -105,9 +105,7 @@ def test_an_error_of_the_last_minute_is_told_where_nothing_moves(age_s: int) -> 
         IDLE_S + 1, replace(STILL, pending=0, is_settled=True)
     )
     nothing = "waiting: the spouts have nothing to emit"
-    assert said == [
-        f"{nothing}; component 'orders' has reported: {away.text}" if age_s == 5 else nothing
-    ]
+    assert said == [f"{nothing}; component 'orders': {away.text}" if age_s == 5 else nothing]
 
 
 def test_a_full_redis_is_told_though_bolts_still_work() -> None:
