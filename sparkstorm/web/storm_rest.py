@@ -68,6 +68,26 @@ def storm_routes(
     return found + log_routes(model, commands, BASE)
 
 
+def named_worker(where: str, name: str, host_by_slot: Mapping[str, str]) -> str:
+    """Return the slot of a worker that is named as node:port or host:port; InvalidConfigError for a
+    name of several.
+    """
+    host, _, port = name.rpartition(":")
+    slots = [
+        slot
+        for slot, of in host_by_slot.items()
+        if slot.endswith(f":{port}") and host in (of, slot.rpartition(":")[0])
+    ]
+    if not slots:
+        raise NotAliveError(f"{where} has no worker {name!r:.80}, only {', '.join(host_by_slot)}")
+    if name in slots:
+        return name
+    # Nodes of one host may have the same port, as on a machine of its own.
+    if len(slots) > 1:
+        raise InvalidConfigError(f"{where}: {name} is {' and '.join(slots)}: name one of them")
+    return slots[0]
+
+
 class _Storm:
     """Answers that need parameters."""
 
@@ -158,17 +178,9 @@ class _Storm:
     def restart(self, request: Request, _: Any) -> Any:
         view = self.view(request)
         worker = path_name(request, "worker")
-        host, _sep, port = worker.rpartition(":")
-        slots = [
-            each.slot
-            for each in view.workers.values()
-            if each.slot.endswith(f":{port}") and host in (each.host, each.slot.rpartition(":")[0])
-        ]
-        if not slots:
-            raise NotAliveError(
-                f"topology {view.name} has no worker {worker!r:.80}, only {', '.join(view.workers)}"
-            )
-        self.commands.restart(view.name, view.id, WorkerSlot.parse(slots[0]))
+        hosts = {each.slot: each.host or "" for each in view.workers.values()}
+        slot = named_worker(f"topology {view.name}", worker, hosts)
+        self.commands.restart(view.name, view.id, WorkerSlot.parse(slot))
         return {"status": "ok", "id": worker}
 
     def log_config(self, request: Request, body: Any) -> Any:

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from sparkstorm.errors import InvalidConfigError, NotAliveError
 from sparkstorm.insight.records import UserMetricView
 from sparkstorm.web.storm_answers import pretty
 from sparkstorm.web.storm_components import lag, sanitised
+from sparkstorm.web.storm_rest import named_worker
 from tests.insight.watched import watched
 from tests.web.served import served
 
@@ -374,3 +376,13 @@ def test_lag_is_of_spouts_whose_source_tells_its_head() -> None:
                 "spoutLagResult": {"clicks": {"0": place}},
             }
         }
+
+
+def test_a_worker_is_named_by_its_node_or_by_a_host_that_has_its_port_once() -> None:
+    hosts = {"node-1:6700": "vm", "node-1:6701": "vm", "node-2:6701": "vm"}
+    assert named_worker("t", "vm:6700", hosts) == "node-1:6700"
+    assert named_worker("t", "node-2:6701", hosts) == "node-2:6701"
+    with pytest.raises(InvalidConfigError, match="node-1:6701 and node-2:6701: name one of them"):
+        named_worker("t", "vm:6701", hosts)
+    with pytest.raises(NotAliveError, match="t has no worker 'vm:6702', only node-1:6700"):
+        named_worker("t", "vm:6702", hosts)
