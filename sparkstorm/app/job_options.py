@@ -1,10 +1,12 @@
-"""Command-line options of a job, and the one that overrides keys; imports nothing, since every
+"""Command-line options of a job, and the one that overrides keys; imports little, since every
 `sparkstorm --help` builds its parser from them.
 """
 
 from __future__ import annotations
 
 import argparse
+
+from sparkstorm.model.names import filled
 
 
 def add_overrides(
@@ -29,7 +31,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="files or folders, the factory's `input`",
     )
     add_overrides(parser)
-    parser.add_argument("--name", help="name of the topology")
+    parser.add_argument("--name", type=filled, help="name of the topology")
     parser.add_argument(
         "--from",
         dest="from_checkpoint",

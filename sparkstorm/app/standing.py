@@ -7,6 +7,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import re
+import shlex
 import sys
 import threading
 import time
@@ -165,7 +166,7 @@ def up_lines(conf: Conf, slots: int, logs: str) -> list[str]:
         f"the cluster is up: {counted(slots, 'slot')}; logs are in {logs}",
         f"connection file: {path} (whoever has it commands the cluster)",
         f"for those who only look: {viewer if viewer.exists() else 'none (see sparkstorm.redis.viewer.user)'}",
-        f"submit from any process:  export {VARIABLE}={path}",
+        f"submit from any process:  export {VARIABLE}={shlex.quote(str(path))}",
         "                          sparkstorm submit JOB.yaml    sparkstorm list    sparkstorm --help",
         "Ctrl-C stops the cluster; topologies go on with the next start",
     ]

@@ -16,8 +16,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     gc.disable()
     try:
         from sparkstorm.cli.__main__ import main as run
+
+        if is_collecting:
+            gc.enable()
+        return run(argv)
     except KeyboardInterrupt:
         sys.exit(130)
-    if is_collecting:
-        gc.enable()
-    return run(argv)

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 from sparkstorm import __version__
 from sparkstorm.cli.common import FAILED, Verb
-from sparkstorm.cli.terminal import show
+from sparkstorm.cli.terminal import escape_unknown, show
 from sparkstorm.errors import SparkStormError
 from sparkstorm.model.names import shown
 
@@ -125,7 +125,7 @@ class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
         from sparkstorm.model import compiled
 
-        print(f"sparkstorm {__version__}, row path: {compiled.description}")
+        print(f"sparkstorm {__version__}, row path: {compiled.description}", flush=True)
         parser.exit()
 
 
@@ -159,20 +159,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     # take its number.
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 - until the process ends
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115 - until the process ends
+    escape_unknown(sys.stdout)
     words = sys.argv[1:] if argv is None else [*argv]
-    words[:1] = [STORM_VERBS.get(each, each) for each in words[:1]]
-    if words[:1] == ["__complete"]:
-        from sparkstorm.cli.completion import complete
-
-        return complete(words[1:], parser(words[1] if len(words) > 2 else ""))
-    arguments = parser(words[0] if words else "").parse_args(words)
-    run: Verb = arguments.run
     try:
-        if getattr(arguments, "context", None):
-            from sparkstorm.stores.contexts import file_of_context
-
-            arguments.cluster = file_of_context(arguments.context)
-        return run(arguments)
+        try:
+            status = _run(words)
+        finally:  # also of --help, which exits: what cannot be written is reported here
+            sys.stdout.flush()
+        return status
     except SparkStormError as error:
         sys.stdout.flush()
         show("\n".join(map(shown, str(error).split("\n"))), sys.stderr)
@@ -184,6 +178,28 @@ def main(argv: Sequence[str] | None = None) -> int:
         # or the interpreter complains at its end
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
+    except OSError as error:
+        file = None if error.filename is None else shown(str(error.filename))
+        what = f"{file} cannot be read or written" if file else "the output cannot be written"
+        show(f"{what}: {error.strerror or error}", sys.stderr)
+        if error.filename is None:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+
+
+def _run(words: list[str]) -> int:
+    words[:1] = [STORM_VERBS.get(each, each) for each in words[:1]]
+    if words[:1] == ["__complete"]:
+        from sparkstorm.cli.completion import complete
+
+        return complete(words[1:], parser(words[1] if len(words) > 2 else ""))
+    arguments = parser(words[0] if words else "").parse_args(words)
+    if getattr(arguments, "context", None):
+        from sparkstorm.stores.contexts import file_of_context
+
+        arguments.cluster = file_of_context(arguments.context)
+    run: Verb = arguments.run
+    return run(arguments)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparkstorm.app.job_options import add_overrides
 from sparkstorm.cli import terminal
-from sparkstorm.model.names import shown
+from sparkstorm.model.names import filled, shown
 from sparkstorm.stores.redis_parts import import_connection
 
 if TYPE_CHECKING:
@@ -55,10 +55,14 @@ def add_cluster(verb: argparse.ArgumentParser) -> None:
     named.add_argument(
         "--cluster",
         metavar="FILE",
+        type=filled,
         help="connection file of the cluster; else SPARKSTORM_CLUSTER names it",
     )
     named.add_argument(
-        "--context", metavar="CONTEXT", help="the cluster of that name (`sparkstorm context list`)"
+        "--context",
+        metavar="CONTEXT",
+        type=filled,
+        help="the cluster of that name (`sparkstorm context list`)",
     )
 
 
@@ -137,7 +141,7 @@ def add_job_options(verb: argparse.ArgumentParser) -> None:
         help="files or folders, the factory's `input`",
     )
     add_overrides(verb)
-    verb.add_argument("--name", help="name of the topology")
+    verb.add_argument("--name", type=filled, help="name of the topology")
 
 
 def connect(file: str | None) -> ClusterClient:
@@ -278,13 +282,21 @@ def lasted(ms: float) -> str:
     return f"{seconds} s"
 
 
+# Seconds of a longer wait end in no clock of the system's.
+_YEAR_SECS = 366 * 86_400
+
+
 def at_least(least: float, kind: Callable[[str], float] = int) -> Callable[[str], float]:
-    """Return an argument's type: a number from `least` on."""
+    """Return an argument's type: a number from `least` on; one that is not whole is of seconds, up
+    to a year.
+    """
 
     def number(text: str) -> float:
         value = kind(text)
         if not value >= least:  # NaN as well
             raise argparse.ArgumentTypeError(f"must be at least {least:g}, got {text}")
+        if kind is float and value > _YEAR_SECS:
+            raise argparse.ArgumentTypeError(f"must be at most a year, got {text} seconds")
         return value
 
     return number

@@ -282,6 +282,9 @@ def stacks(arguments: argparse.Namespace) -> int:
     """Sample the stacks of a worker's threads fifty times a second, and show where they are, by CPU
     time and by samples.
     """
+    # Before the sample, which a file that cannot be written would lose.
+    if arguments.svg:
+        Path(arguments.svg).touch()
     with opened(arguments, writes=True) as cluster:
         found = cluster.topology(arguments.name).stacks(arguments.worker, arguments.seconds)
     if arguments.svg:

@@ -8,6 +8,7 @@ import argparse
 import json
 import keyword
 import re
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -162,7 +163,9 @@ def init(arguments: argparse.Namespace) -> int:
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
-    print(f"{folder}: {', '.join(sorted(files))}\ngo on with: cd {folder} && make test")
+    print(
+        f"{folder}: {', '.join(sorted(files))}\ngo on with: cd {shlex.quote(str(folder))} && make test"
+    )
     return OK
 
 

@@ -8,7 +8,9 @@ and `TERM=dumb` leave the colours out.
 
 from __future__ import annotations
 
+import codecs
 import io
+import json
 import os
 import re
 import shutil
@@ -46,6 +48,21 @@ _COLOURED = re.compile(rf"(?<![\w-])(?:{'|'.join(_COLOURS)})(?![\w-])")
 def columns() -> int | None:
     """Return the width of the terminal that stdout is; None when it is none."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def escape_unknown(stream: Any) -> None:
+    """Have a stream write characters that its encoding lacks as JSON does, \\uXXXX: names, logs and
+    tuples of users may have any.
+    """
+    # Not backslashreplace: \xe9 would make the output of --json none.
+    codecs.register_error("sparkstorm.json", _as_json)
+    if isinstance(stream, io.TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):
+        stream.reconfigure(errors="sparkstorm.json")
+
+
+def _as_json(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeEncodeError)
+    return json.dumps(error.object[error.start : error.end])[1:-1], error.end
 
 
 def show(text: str, stream: TextIO | None = None) -> None:

@@ -4,6 +4,7 @@ text to a readable line.
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import re
 from functools import lru_cache
@@ -21,6 +22,15 @@ def counted(count: int, one: str, many: str = "") -> str:
     not make.
     """
     return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
+def filled(text: str) -> str:
+    """Return the value of an option; ArgumentTypeError for an empty one, as an unset variable of the
+    shell leaves it: it would mean another cluster or topology.
+    """
+    if not text:
+        raise argparse.ArgumentTypeError("the value is empty: give one, or leave the option out")
+    return text
 
 
 def shown(line: str) -> str:

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+import sparkstorm.cli.__main__ as cli
+
 _HEAVY = ("numpy", "pyarrow", "pandas", "pyspark", "starlette", "uvicorn", "cloudpickle", "textual")
 _STORES = ("redis", "kazoo")
 # of redis-py, which are three quarters of its time
@@ -142,6 +144,9 @@ def test_a_refused_import_is_seen() -> None:
         ("explain no.such.key 2>&-", 1),
         ("explain no.such.key >&- 2>&-", 1),
         ("list --cluster /nowhere >&-", 1),
+        ("--version | true", 0),
+        ("completion bash >/dev/full", 1),
+        ("init /proc/new", 1),
     ],
 )
 def test_a_stream_that_nobody_reads_ends_a_verb_without_a_traceback(
@@ -153,3 +158,27 @@ def test_a_stream_that_nobody_reads_ends_a_verb_without_a_traceback(
     )
     assert done.returncode == status and "Traceback" not in done.stderr, done.stderr
     assert len(done.stderr.splitlines()) <= 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("list --watch inf", "must be at most a year, got inf seconds"),
+        ("list --cluster=", "the value is empty"),
+        ("submit job.yaml --name=", "the value is empty"),
+    ],
+)
+def test_an_argument_that_means_nothing_is_refused(words: str, said: str) -> None:
+    command = [sys.executable, "-m", "sparkstorm.cli", *words.split()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 2 and said in done.stderr
+
+
+def test_ctrl_c_while_arguments_are_read_ends_a_verb_without_a_traceback(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "parser", interrupted)
+    assert cli.main(["list"]) == 130

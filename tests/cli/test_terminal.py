@@ -5,6 +5,7 @@ rates.
 from __future__ import annotations
 
 import io
+import json
 import sys
 
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from sparkstorm.cli.__main__ import main, parser
 from sparkstorm.cli.monitor import Look, look, rates, rates_text, titles_text
-from sparkstorm.cli.terminal import coloured, page, show, table
+from sparkstorm.cli.terminal import coloured, escape_unknown, page, show, table
 from tests.insight.watched import watched
 
 
@@ -236,3 +237,12 @@ def test_a_look_has_the_counts_of_the_read_model() -> None:
     ), "acked are trees"
     assert (count.counts["executed"], count.counts["acked"]) == (20, 20)
     assert sum(whole.buckets.values()) == sum(count.buckets.values()) == 10
+
+
+def test_characters_that_the_terminal_lacks_are_escaped_as_in_json() -> None:
+    words = "größe → 🌩 \ud800"
+    bytes_ = io.BytesIO()
+    stream = io.TextIOWrapper(bytes_, encoding="ascii")
+    escape_unknown(stream)
+    print(json.dumps(words, ensure_ascii=False), file=stream, flush=True)
+    assert bytes_.getvalue().isascii() and json.loads(bytes_.getvalue()) == words
