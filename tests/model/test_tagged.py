@@ -133,6 +133,10 @@ def test_a_cell_that_is_not_tagged_is_its_own_value(cell: Any) -> None:
         "[" * 70 + "]" * 70 + "}",
         "[" * 100_000 + "}",
         '"\\ud800"}',
+        '{"$datetime":["2024-01-01T00:00:00","Europe/Nowhere",0]}}',
+        '{"$datetime":["2024-01-01T00:00:00",1e300,0]}}',
+        '{"$decimal":"abc"}}',
+        '{"$uuid":5}}',
     ],
     ids=lambda text: text[:20],
 )
