@@ -170,11 +170,11 @@ def plain_state(component: str, state: Any) -> dict[Any, Any]:
     try:
         for key, value in state.items():
             if type(key) is tuple:
-                _check_key(key)
+                check_key(key)
                 plain: Any = tuple(map(normalise, key))
             else:
                 if type(key) is not str and type(key) is not int:
-                    _check_key((key,))
+                    check_key(key)
                 plain = normalise(key)
             found[plain] = normalise(value)
     except CodecError as error:
@@ -184,8 +184,9 @@ def plain_state(component: str, state: Any) -> dict[Any, Any]:
     return found
 
 
-def _check_key(parts: tuple[Any, ...]) -> None:
-    for what in filter(None, map(no_key, parts)):
+def check_key(key: Any) -> None:
+    """Refuse what no state could hold a value under; CodecError names its part."""
+    for what in filter(None, map(no_key, key if type(key) is tuple else (key,))):
         raise CodecError(f"it holds {what}; keys are {KEY_TYPES}, and tuples of them")
 
 

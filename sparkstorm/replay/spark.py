@@ -44,6 +44,7 @@ from sparkstorm.replay.history_order import (
     sorted_within,
     without_head,
 )
+from sparkstorm.replay.inputs import check_key
 from sparkstorm.replay.job import STATE_MARK, Job, result_name, result_names
 from sparkstorm.replay.local import state_chunks
 from sparkstorm.replay.plan import Feed, Plan, Stage
@@ -444,6 +445,13 @@ def packing(component: str, tasks: Sequence[int], by: Grouping) -> MapBatches:
                 values = state_values(batch.column("value"), False)
             except CodecError as error:
                 raise ReplayFailedError(f"initial state of '{component}': {error}") from error
+            for key in keys:
+                try:
+                    check_key(key)
+                except CodecError as error:
+                    raise ReplayFailedError(
+                        f"initial state of '{component}', key {key!r:.60}: {error}"
+                    ) from error
             pairs = list(zip(keys, values, homes, strict=True))
             wrong = next((h for _, _, h in pairs if h is not None and h not in tasks), None)
             if wrong is not None:

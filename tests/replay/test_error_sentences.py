@@ -332,3 +332,22 @@ def test_windows_that_keep_nothing_leave_no_folder_of_states(
     run = ReplayRun(JOB, builder.build(), (), ReplayFile(inputs={"source": str(tmp_path / "in")}))
     assert run.write(tmp_path / "out", "json") == 0
     assert [path.name for path in (tmp_path / "out").glob("[!.]*")] == ["windows"]
+
+
+@pytest.mark.system
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ("VALUES ('a', 1), ('a', 2) AS t(key, value)", "1 row with the key of another one"),
+        ("VALUES (map('x', 1), 1) AS t(key, value)", "key .'x': 1.: it holds a dict"),
+        ("VALUES (array(array(1)), 1) AS t(key, value)", "it holds a list"),
+        ("VALUES (double('NaN'), 1) AS t(key, value)", "it holds NaN, which equals no key"),
+    ],
+)
+def test_initial_states_that_no_bolt_could_keep_are_refused_by_key(
+    spark: SparkSession, values: DataFrame, keys: str, said: str
+) -> None:
+    state = spark.sql(f"SELECT * FROM {keys}")
+    results = replay(one_bolt(Count()), {"source": values}, states={"bolt": state})
+    with pytest.raises(ReplayFailedError, match=f"^initial state of 'bolt'.*{said}"):
+        results.run()

@@ -17,6 +17,7 @@ import pytest
 from sparkstorm.api import BasicBolt, BasicOutputCollector, StatefulBolt, TopologyBuilder, Tuple
 from sparkstorm.model.topology import Topology
 from sparkstorm.model.values.column_types import parse_type
+from sparkstorm.model.values.tagged import tag_text
 from sparkstorm.replay import replay_locally
 from sparkstorm.replay.results.types import TAGGED, arrow_type, seen_type, state_values, typed_array
 from sparkstorm.testing import FeederSpout, LocalCluster
@@ -112,6 +113,21 @@ def test_a_result_has_a_type_where_it_holds_every_value_exactly_and_else_is_tagg
     assert seen_type(values) == kind
     array = typed_array(values, kind, "c")
     assert list(map(repr, state_values(array, False))) == list(map(repr, values))
+
+
+def test_a_states_times_are_those_of_utc_in_any_zone_of_the_session() -> None:
+    at = datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC)
+    zone = pa.timestamp("us", "America/New_York")
+    kind = pa.struct([("_1", zone), ("_2", pa.list_(zone)), ("_3", pa.map_(zone, zone))])
+    array = pa.array([{"_1": at, "_2": [at], "_3": [(at, at)]}], kind)
+    assert repr(state_values(array, False)) == repr([[at, [at], {at: at}]])
+
+
+def test_a_mapping_that_is_no_struct_stays_one_among_keys() -> None:
+    mapping = pa.array([[("x", 1)]], pa.map_(pa.string(), pa.int64()))
+    tagged = pa.array([tag_text({"a": 1}), tag_text([1, 2])])
+    assert state_values(mapping, True) == [{"x": 1}]
+    assert state_values(tagged, True) == [{"a": 1}, (1, 2)]
 
 
 @pytest.mark.parametrize(("declared", "kind"), [

@@ -28,7 +28,7 @@ from sparkstorm.errors import InvalidConfigError
 from sparkstorm.model.values.tagged import is_tagged, tag_text
 from sparkstorm.replay.arrow_map import map_in_arrow
 from sparkstorm.replay.job import STATE_MARK
-from sparkstorm.replay.results.types import state_values
+from sparkstorm.replay.results.types import in_utc, state_values
 
 # JSON itself distinguishes these, so a state of them comes back as it was.
 _NAMED_BY_JSON = (StringType, LongType, BooleanType)
@@ -111,6 +111,6 @@ def _texts(name: str, array: pa.Array, is_state: bool) -> pa.Array:
     else:
         cells = [
             cell if cell is None or is_tagged(cell) else tag_text(cell)
-            for cell in plain_values(array)
+            for cell in plain_values(in_utc(array))
         ]
     return pa.array(cells, pa.string())

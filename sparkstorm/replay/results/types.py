@@ -505,13 +505,41 @@ def state_values(array: pa.Array, is_key: bool) -> list[Any]:
     Tagged text is read; a STRUCT is a tuple among keys, and a list among values if its names are
     _1, _2, ...; CodecError for tagged text that cannot be read.
     """
-    values = [_placed(read_value(cell), array.type) for cell in plain_values(array)]
+    values = [_placed(read_value(cell), array.type) for cell in plain_values(in_utc(array))]
     if not is_key:
         return values
+    # Only of a STRUCT: another mapping is no key, and its values alone would be another one.
+    is_struct = pa.types.is_struct(array.type)
     return [
-        tuple(v.values()) if isinstance(v, dict) else tuple(v) if isinstance(v, list) else v
+        tuple(v.values())
+        if is_struct and isinstance(v, dict)
+        else tuple(v)
+        if isinstance(v, list)
+        else v
         for v in values
     ]
+
+
+def in_utc(array: pa.Array) -> pa.Array:
+    """Return a column of results with its times in UTC, at every depth.
+
+    Times of other zones are tagged text. But Spark hands all in `spark.sql.session.timeZone`, and a
+    bolt that buckets by day would see other days than live.
+    """
+    kind = _kind_in_utc(array.type)
+    return array if kind == array.type else array.cast(kind)
+
+
+def _kind_in_utc(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_timestamp(kind) and kind.tz:
+        return pa.timestamp(kind.unit, "UTC")
+    if pa.types.is_map(kind):
+        return pa.map_(_kind_in_utc(kind.key_type), _kind_in_utc(kind.item_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_kind_in_utc(field.type)) for field in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_kind_in_utc(kind.value_type)))
+    return kind
 
 
 def _placed(value: Any, kind: pa.DataType) -> Any:

@@ -33,6 +33,7 @@ from sparkstorm.executor.state import MemoryState
 from sparkstorm.executor.user_traceback import USER_ERRORS, describe_error, failure_of
 from sparkstorm.model.dead_letter import DeadLetter
 from sparkstorm.model.failure import Failure
+from sparkstorm.model.names import counted
 from sparkstorm.model.tuples import Source, Tuple, tuples_of
 from sparkstorm.model.values.codec import Codec
 from sparkstorm.replay.savepoints import Begun
@@ -155,7 +156,13 @@ class ReplayTask(Task):
         these tasks of the host.
         """
         if self.state is not None:
-            self.state.load(begun.state)
+            pairs = [*begun.state]
+            self.state.load(pairs)
+            if more := len(pairs) - len(self.state):
+                raise ReplayFailedError(
+                    f"initial state of '{self.component}' (task {self.task}): {counted(more, 'row')} with the key of another "
+                    "one: keep the column task of a state that was taken, or put the values of each key together"
+                )
         self.stored_version = begun.version
         for output in self.emitter.timed_outputs:
             output.restore(begun.clocks.get((output.stream, output.subscriber), NEVER))
