@@ -13,7 +13,7 @@ from sparkstorm.client.handle import TopologyProgress
 from sparkstorm.errors import StoreFullError, StoreUnavailableError
 from sparkstorm.model.assignment import WorkerBeat, WorkerSlot
 from sparkstorm.model.failure import Failure
-from sparkstorm.model.names import counted
+from sparkstorm.model.names import counted, shown
 from sparkstorm.model.status import TopologyStatus
 
 IDLE_S = 3.0  # shorter pauses are part of normal work
@@ -118,7 +118,8 @@ class Waits:
         errors = self._handle.errors()
         if not errors or 1000 * self._now_s() - errors[-1].time_ms > REPORTED_MS:
             return ""
-        component, text = errors[-1].component, errors[-1].text
+        component = errors[-1].component
+        text = shown(errors[-1].text)  # of user code, which may write anything
         # Connectors name their component themselves.
         return f"; {text}" if component in text else f"; component '{component}': {text}"
 

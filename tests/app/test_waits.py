@@ -11,6 +11,7 @@ from sparkstorm.app.waits import IDLE_S, REPEAT_S, Waits
 from sparkstorm.client.handle import TopologyProgress
 from sparkstorm.model.assignment import WorkerBeat, WorkerSlot
 from sparkstorm.model.failure import Failure, FailureKind
+from sparkstorm.model.names import shown
 from sparkstorm.model.status import TopologyStatus
 
 STILL = TopologyProgress(
@@ -97,7 +98,7 @@ def test_work_and_short_pauses_are_no_waits() -> None:
 def test_an_error_of_the_last_minute_is_told_where_nothing_moves(age_s: int) -> None:
     away = Failure(
         FailureKind.REPORTED,
-        "Kafka kafka.example:9092 cannot be reached: all brokers are down",
+        "Kafka kafka.example:9092 cannot be reached: \x1ball brokers are down",
         "orders",
         time_ms=1_000_000 - 1000 * age_s,
     )
@@ -105,7 +106,7 @@ def test_an_error_of_the_last_minute_is_told_where_nothing_moves(age_s: int) -> 
         IDLE_S + 1, replace(STILL, pending=0, is_settled=True)
     )
     nothing = "waiting: the spouts have nothing to emit"
-    assert said == [f"{nothing}; component 'orders': {away.text}" if age_s == 5 else nothing]
+    assert said == [f"{nothing}; component 'orders': {shown(away.text)}" if age_s == 5 else nothing]
 
 
 def test_a_full_redis_is_told_though_bolts_still_work() -> None:
