@@ -25,8 +25,9 @@ class CombiningBolt(StatefulBolt):
 
     Live, every tuple is combined with the state. A replay without event time combines tuples where
     they are emitted and sends one value per key and task, unless the tuples themselves are a
-    requested result. `combine` must therefore be associative and commutative, and neither method
-    may use what `prepare` made.
+    requested result. `combine` must therefore be associative and commutative. A bolt with its own
+    `prepare`, `init_state`, `execute` or `add`, or whose `pair` or `combine` uses attributes that
+    may change, gets every tuple.
 
     >>> class Count(CombiningBolt):
     ...     def pair(self, tup): return tup["word"], 1

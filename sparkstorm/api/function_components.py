@@ -8,6 +8,7 @@ import copy
 import dis
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import FunctionType, MethodType
 from typing import Any
@@ -98,12 +99,12 @@ class FoldFunctionBolt(FoldingBolt):
     ) -> None:
         self.outputs = outputs
         self._function = function
-        self._initial = initial
+        self._initial = initial if callable(initial) else partial(copy.deepcopy, initial)
         self._has_time = has_time
 
     def initial(self) -> Any:
         """Return the accumulator of an empty window."""
-        return self._initial() if callable(self._initial) else copy.deepcopy(self._initial)
+        return self._initial()
 
     def fold(self, accumulator: Any, tup: Tuple) -> Any:
         """Return the accumulator with one more tuple."""

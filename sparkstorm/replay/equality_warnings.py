@@ -49,6 +49,11 @@ _FOLDED = (
     "folds tuples in the order of their arrival, which is chance in a live run with several senders, or one that has: two of "
     "them gave another result when exchanged; if results do not depend on that order, declare order_insensitive = True"
 )
+_UNTRIED = (
+    "folds tuples in the order of their arrival, which is chance in a live run with several senders, or one that has; whether "
+    "its results depend on it was not tried, because its code uses more than its arguments (attributes or globals, say); if "
+    "they do not, declare order_insensitive = True"
+)
 _COLLECTED = (
     "has tuples of the same time in one window, and which of them comes first is chance in a live run; if its results do not "
     "depend on that order, declare order_insensitive = True"
@@ -160,11 +165,9 @@ def _of_order(bolt: Component, seen: RowOrder) -> Iterator[ReplayWarning]:
             )
             text = _SENDERS.format(kept) if is_exposed else ""
         elif isinstance(bolt.instance, FoldingBolt):
-            text = (
-                _FOLDED
-                if seen.count(bolt.id, "order_matters") and not seen.has_one_order(bolt.id)
-                else ""
-            )
+            text = _FOLDED if seen.count(bolt.id, "order_matters") else ""
+            text = text or (_UNTRIED if seen.count(bolt.id, "untried") else "")
+            text = "" if seen.has_one_order(bolt.id) else text
         else:
             text = (
                 _COLLECTED

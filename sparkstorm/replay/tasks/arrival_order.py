@@ -4,7 +4,6 @@ folds that do not commute.
 
 from __future__ import annotations
 
-import copy
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import starmap
@@ -16,6 +15,7 @@ from sparkstorm.executor.output_clock import OutputClock
 from sparkstorm.executor.runner import FailedInput
 from sparkstorm.model.tuples import Tuple
 from sparkstorm.model.values.codec import Codec
+from sparkstorm.replay.code_uses import uses_of
 from sparkstorm.replay.tasks.folding_runner import FoldingRunner
 from sparkstorm.windowing.reorder import Row
 from sparkstorm.windowing.settings import TimeSettings
@@ -123,14 +123,15 @@ class FoldProbe:
     """Probe that folds neighbouring tuples of a key in both orders, on a sample, and compares the
     accumulators.
 
-    It calls `fold` of a copy of the bolt, with accumulators of its own.
+    It calls a fold that uses nothing but its arguments, which are copies. `untried` is the name of
+    what another one uses.
     """
 
     def __init__(self, bolt: FoldingBolt, codec: Codec) -> None:
         self.order_matters = False
+        self.untried = ""
         self.floats = 0  # floating-point results in the sample
         self._bolt = bolt
-        self._copy: FoldingBolt | None = None
         self._codec = codec
         self._former: dict[Any, Tuple] = {}
         self._rows = 0
@@ -140,7 +141,7 @@ class FoldProbe:
         """Add the next rows of the task."""
         first = self._rows
         self._rows = self._rows + len(rows)
-        if self.order_matters:
+        if self.order_matters or self.untried:
             return
         if first < _SAMPLE:
             self._look(rows[: _SAMPLE - first])
@@ -149,8 +150,10 @@ class FoldProbe:
             self._look(rows[:_SAMPLE_LATER])
 
     def _look(self, rows: Sequence[Any]) -> None:
-        if self._copy is None:
-            self._copy = copy.copy(self._bolt)
+        # Each time: an attribute may have become one that can change.
+        self.untried = next((use.name for use in uses_of(self._bolt, "initial", "fold")), "")
+        if self.untried:
+            return
         for tup in starmap(Tuple, rows):
             if tup.source.is_late:
                 continue
@@ -159,23 +162,23 @@ class FoldProbe:
             if former is not None or len(self._former) < _MOST_KEYS:
                 self._former[key] = tup
             if former is not None:
-                self._compare(self._copy, former, tup)
+                self._compare(former, tup)
 
-    def _compare(self, bolt: FoldingBolt, one: Tuple, other: Tuple) -> None:
+    def _compare(self, one: Tuple, other: Tuple) -> None:
         try:
             # From nothing, and behind a tuple: a fold may begin in
             # its own way and show the order only later.
             for begun in ((), (one,), (other,)):
-                results = [
-                    self._folded(bolt, (*begun, *order)) for order in ((one, other), (other, one))
-                ]
+                results = [self._folded((*begun, *order)) for order in ((one, other), (other, one))]
                 self.order_matters |= results[0] != results[1]
                 self.floats += isinstance(results[0], float)
         except (Exception, SystemExit):  # user code: the runner meets the same rows and reports it
             return
 
-    def _folded(self, bolt: FoldingBolt, tuples: Sequence[Tuple]) -> Any:
-        accumulator = bolt.initial()
+    def _folded(self, tuples: Sequence[Tuple]) -> Any:
+        normalise = self._codec.normalise
+        accumulator = self._bolt.initial()
         for tup in tuples:
-            accumulator = self._codec.normalise(bolt.fold(accumulator, tup))
+            copied = Tuple(tuple(map(normalise, tup.values)), tup.roots, tup.source)
+            accumulator = normalise(self._bolt.fold(accumulator, copied))
         return accumulator

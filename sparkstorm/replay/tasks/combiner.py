@@ -19,6 +19,7 @@ from sparkstorm.executor.pieces import is_piece, unfold
 from sparkstorm.model.topology import Grouping
 from sparkstorm.model.tuples import Source, Tuple
 from sparkstorm.model.values.codec import KEYS, SCALARS, Codec
+from sparkstorm.replay.code_uses import uses_of
 
 # Beyond it what is combined is sent: memory stays bounded, for any number of keys.
 # Half sends earlier what might still be combined, twice as many doubles the memory of each edge.
@@ -26,16 +27,22 @@ MOST_KEYS = 1 << 16
 _MISSING: Any = object()
 # Whole numbers that any codec takes; wider ones are looked at.
 _LEAST, _MOST = -(1 << 63), (1 << 63) - 1
+# Methods that a combined row does not meet as its tuples would, or that may
+# set what `pair` uses: a class with its own gets each tuple.
+_INHERITED = "prepare", "init_state", "migrate_state", "execute", "add"
+_CALLED = "pair", "combine", "pairs_of"
 
 
 def may_combine(bolt: Any, grouping: Grouping) -> bool:
-    """Return whether a subscriber's rows can be combined: its class is a CombiningBolt, and all
-    rows of a key go to one task.
+    """Return whether a subscriber's rows can be combined: its class is a CombiningBolt whose code
+    does the same in any task, and all rows of a key go to one task.
     """
     return (
         isinstance(bolt, CombiningBolt)
         and not bolt.outputs
         and grouping.kind in ("fields", "key_range", "global")
+        and all(getattr(type(bolt), n) is getattr(CombiningBolt, n) for n in _INHERITED)
+        and not any(use.is_own for use in uses_of(bolt, *_CALLED))
     )
 
 

@@ -14,11 +14,12 @@ from typing import Any, cast
 from sparkstorm.api.windows import FoldingBolt, TimedBolt, Window, WindowedBolt
 from sparkstorm.executor.emitter import Emitter
 from sparkstorm.executor.runner import FailedInput
-from sparkstorm.executor.state import Cells
+from sparkstorm.executor.state import MISSING, Cells
 from sparkstorm.executor.user_traceback import USER_ERRORS, failure_of, raise_out_of_memory
 from sparkstorm.executor.windowed_runner import TimedRunner
 from sparkstorm.model.topology import TICK_STREAM
-from sparkstorm.model.tuples import tuples_of
+from sparkstorm.model.tuples import Tuple, tuples_of
+from sparkstorm.replay.code_uses import uses_of
 from sparkstorm.windowing.settings import TimeSettings
 from sparkstorm.windowing.watermarks import LAST_MS
 from sparkstorm.windowing.window_contents import Content
@@ -32,6 +33,7 @@ class FoldingRunner(TimedRunner):
         self, bolt: WindowedBolt | TimedBolt, settings: TimeSettings, emitter: Emitter, *others: Any
     ) -> None:
         super().__init__(bolt, settings, emitter, *others)
+        self._uses_bolt: bool | None = None  # unknown until `prepare` was called
         self._fires_cells = (
             isinstance(bolt, FoldingBolt)
             and isinstance(self._windows, TimeWindows)
@@ -43,13 +45,21 @@ class FoldingRunner(TimedRunner):
 
     def run_rows(self, rows: Sequence[Any]) -> list[FailedInput]:
         """Take in rows (values, roots, source) as `execute_tuples` does tuples."""
-        return (
-            [] if self._fires_cells and self._fold(rows) else self.execute_tuples(tuples_of(rows))
-        )
+        failures: list[FailedInput] = []
+        while self._fires_cells and rows:
+            done, error = self._fold(rows)
+            if error is not None:
+                tup = Tuple(*rows[done])
+                failures.append((tup, self._inputs.failure(tup, error)))
+                done += 1
+            elif not done:
+                break
+            rows = rows[done:]
+        return failures + self.execute_tuples(tuples_of(rows)) if rows else failures
 
-    def _fold(self, rows: Sequence[Any]) -> bool:
-        """Fold rows of one source into accumulators; False, with nothing changed, where one of them
-        needs a closer look.
+    def _fold(self, rows: Sequence[Any]) -> tuple[int, BaseException | None]:
+        """Fold rows of one source into accumulators; return how many were folded, and the error of
+        the next one. 0 without an error where one of them needs a closer look.
         """
         source = rows[0][2]
         bolt = self.bolt
@@ -58,24 +68,31 @@ class FoldingRunner(TimedRunner):
         # Late rows go to another stream, ticks belong to no window, and
         # the loop of the core takes its key from one field.
         if source.is_late or source.stream == TICK_STREAM or len(bolt.key_fields) != 1:
-            return False
+            return 0, None
+        # What a fold does to its bolt is undone row by row: the loop of the core does not.
+        if self._uses_bolt is None:
+            self._uses_bolt = any(use.is_own for use in uses_of(bolt, "initial", "fold"))
+        if self._uses_bolt:
+            return 0, None
         time_at, key_at = (
             source.position(field)
             for field in (self._settings.timestamp_field or "", bolt.key_fields[0])
         )
         cells = Cells(time_at, key_at, windows.length, max(windows.floor, 0), LAST_MS)
-        marks = len(self._emitter.log), len(self._state.undo), len(self._times.undo)
+        undo = self._times.undo
+        mark = len(undo)
         try:
             begun = self._times.fold_cells(
                 rows if type(rows) is list else list(rows), cells, bolt.initial, bolt.fold
             )
-        # The tuples are then taken in one by one, and only the faulty one fails.
         except USER_ERRORS as error:
             raise_out_of_memory(error)
-            self._roll_back(*marks)
-            return False
+            # Those before it stay: their fold is not called again.
+            formers = zip(undo[mark::3], undo[mark + 1 :: 3], strict=True)
+            windows.begin(cell for cell, former in formers if former is MISSING)
+            return (len(undo) - mark) // 3, error
         windows.begin(begun or ())
-        return begun is not None
+        return (0 if begun is None else len(rows)), None
 
     def _fire_cells(self, now_ms: int, most: int) -> int:
         """Fire due windows of one accumulator each; return how many have fired."""

@@ -78,10 +78,9 @@ class OutEdges:
             source.component, source.stream
         ):
             bolt = self._make_instance(subscriber)
-            for edge in (
-                edges[task] for task in self._parts.tasks[subscriber] if may_combine(bolt, grouping)
-            ):
-                edge.combiner = Combiner(bolt, source)
+            if may_combine(bolt, grouping):
+                for task in self._parts.tasks[subscriber]:
+                    edges[task].combiner = Combiner(bolt, source)
 
     def _add_edges(self, edges: Iterable[OutEdge]) -> None:
         for edge in edges:

@@ -103,6 +103,7 @@ class WindowTask(ReplayTask):
         self.counts.ties = int(self._timed.has_ties)
         if self._probe is not None:
             self.counts.order_matters = int(self._probe.order_matters)
+            self.counts.untried = int(bool(self._probe.untried))
             self.counts.floats += self._probe.floats
 
     def release(self) -> None:
