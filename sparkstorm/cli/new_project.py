@@ -10,6 +10,7 @@ import keyword
 import re
 import shlex
 from collections.abc import Mapping
+from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
 
@@ -95,16 +96,18 @@ _CELLS = (
 )
 
 _MAKEFILE = """.PHONY: run test
-VENV := .venv
+# The active environment if it has what is needed, else one made here from requirements.txt
+ACTIVE := $(shell python3 -c 'import pytest, sparkstorm' 2>/dev/null && echo yes)
+PYTHON := $(if $(ACTIVE),python3,.venv/bin/python)
 
-run: $(VENV)/installed
-	@$(VENV)/bin/sparkstorm run job.yaml $(ARGS)
+run: $(if $(ACTIVE),,.venv/installed)
+	@$(PYTHON) -m sparkstorm.cli run job.yaml $(ARGS)
 
-test: $(VENV)/installed
-	@$(VENV)/bin/python -m pytest -q
+test: $(if $(ACTIVE),,.venv/installed)
+	@$(PYTHON) -m pytest -q
 
-$(VENV)/installed: requirements.txt
-	@python3 -m venv $(VENV) && $(VENV)/bin/python -m pip install --quiet -r requirements.txt
+.venv/installed: requirements.txt
+	@python3 -m venv .venv && .venv/bin/python -m pip install --quiet -r requirements.txt
 	@touch $@
 """
 
@@ -122,7 +125,7 @@ jobs:
 
 _README = """# NAME
 
-A topology of [SparkStorm](https://pypi.org/project/sparkstorm/). `MODULE.py` has its bolts, `job.yaml` its settings.
+A topology of SparkStorm. `MODULE.py` has its bolts, `job.yaml` its settings.
 
 ```console
 $ make test                             # without servers and Spark, in simulated time
@@ -192,11 +195,25 @@ def project_files(name: str) -> Mapping[str, str]:
         f"test_{module}.py": filled(_TEST),
         f"{module}.ipynb": filled(_notebook()),
         "Makefile": _MAKEFILE,
-        "requirements.txt": f"sparkstorm=={__version__}\npytest\n",
+        # without it pytest takes the settings of a project in a folder above
+        "pytest.ini": "[pytest]\n",
+        "requirements.txt": f"{_requirement()}\npytest\n",
         "README.md": filled(_README),
         ".gitignore": ".venv/\n__pycache__/\n.pytest_cache/\nresults/\nstorm-local/\n",
         ".github/workflows/test.yml": _CI,
     }
+
+
+def _requirement() -> str:
+    """Return the line by which pip finds this SparkStorm again: the checkout or the wheel that it
+    was installed from (PEP 610), else its version.
+    """
+    origin = distribution("sparkstorm").read_text("direct_url.json")
+    if origin is None:
+        return f"sparkstorm=={__version__}"
+    fields = json.loads(origin)
+    is_editable = fields.get("dir_info", {}).get("editable", False)
+    return f"-e {fields['url']}" if is_editable else f"sparkstorm @ {fields['url']}"
 
 
 def _notebook() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,8 +11,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from sparkstorm import __version__
 from sparkstorm.app.job_file import make_topology, read_job_file
 from sparkstorm.cli import main
+from sparkstorm.cli.new_project import project_files
 
 
 @pytest.fixture
@@ -24,9 +27,19 @@ def project(
     return tmp_path / "word-count"
 
 
-def test_its_tests_pass(project: Path) -> None:
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-    done = subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=300)
+def test_its_tests_pass_in_an_active_environment_without_an_index(project: Path) -> None:
+    # of a project in a folder above, whose settings are not this one's
+    (project.parent / "setup.cfg").write_text("[tool:pytest]\naddopts = --import-mode=importlib\n")
+    environment = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PIP_NO_INDEX": "1",
+    }
+    command = ["make", "test"]
+    done = subprocess.run(
+        command, cwd=project, env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert not (project / ".venv").exists()
     assert done.returncode == 0 and "2 passed" in done.stdout, done.stdout + done.stderr
 
 
@@ -49,6 +62,29 @@ def test_its_job_file_is_one(project: Path, monkeypatch: pytest.MonkeyPatch) -> 
     topology, _ = make_topology(job)
     assert set(topology.components) == {"lines", "split", "count"}
     sys.modules.pop("word_count")
+
+
+@pytest.mark.parametrize(
+    ("origin", "line"),
+    [
+        (None, f"sparkstorm=={__version__}"),
+        (
+            {"url": "file:///src/storm", "dir_info": {"editable": True}},
+            "-e file:///src/storm",
+        ),
+        ({"url": "file:///dist/s.whl", "archive_info": {}}, "sparkstorm @ file:///dist/s.whl"),
+    ],
+)
+def test_its_requirements_name_the_sparkstorm_that_made_it(
+    origin: object, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / f"sparkstorm-{__version__}.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text(f"Name: sparkstorm\nVersion: {__version__}\n")
+    if origin is not None:
+        (folder / "direct_url.json").write_text(json.dumps(origin))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert project_files("words")["requirements.txt"] == f"{line}\npytest\n"
 
 
 def test_its_ci_file_runs_the_tests(project: Path) -> None:
