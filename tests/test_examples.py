@@ -23,7 +23,8 @@ from sparkstorm.notebook.topology_graph import graph_of, picture
 from sparkstorm.testing import complete_topology
 
 FOLDER = Path(__file__).parents[1] / "examples"
-CHECKED = {"access_logs", "changes", "clicks", "fraud", "iot", "iot_stats"}
+MAKES_DATA = {"access_logs", "changes", "clicks", "fraud", "iot", "iot_stats"}
+CHECKED = MAKES_DATA | {"orders", "shout"}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -44,7 +45,8 @@ def example(name: str, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_every_example_has_a_test_here() -> None:
-    assert {path.stem for path in FOLDER.glob("*.py")} == CHECKED
+    names = {path.stem for path in FOLDER.glob("*.py")}
+    assert names == CHECKED | {"test_shout"}
 
 
 @pytest.mark.parametrize("name", sorted(CHECKED))
@@ -62,7 +64,7 @@ def test_the_picture_of_an_example_shows_it(
     )
 
 
-@pytest.mark.parametrize("name", sorted(CHECKED))
+@pytest.mark.parametrize("name", sorted(MAKES_DATA))
 def test_the_job_of_an_example_reads_what_its_file_has_made(
     name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -78,6 +80,20 @@ def test_the_job_of_an_example_reads_what_its_file_has_made(
     done = complete_topology(topology)
     assert made >= 3000 and done.dead_letters == []
     assert made == sum(len(done[each.id]) for each in topology.spouts)
+
+
+def test_orders(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = example("orders", monkeypatch)
+    done = complete_topology(module.build(rows_per_second=1000, rows=2500))
+    wanted: Counter[str] = Counter()
+    alerts: Counter[str] = Counter()
+    for number in range(2500):
+        customer, amount = module.text_of(number).split(":")
+        if amount:
+            wanted[customer] += int(amount)
+            alerts[customer] += int(amount) >= module.LARGE
+    assert done.state("sum") == wanted and done.state("alerts") == +alerts
+    assert len(done.dead_letters) == 2
 
 
 def test_access_logs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
