@@ -1,5 +1,5 @@
-"""Examples of the documents: the Python blocks of a page, run in order in one module, beside the
-README's first bolt.
+"""Examples of the documents: the Python blocks of a page, run in order in one module, in a folder
+with README's example.
 """
 
 from __future__ import annotations
@@ -30,20 +30,14 @@ def blocks(document: Path) -> list[tuple[int, str]]:
 
 
 def first_bolt() -> dict[str, str]:
-    """Return the files of the README's first bolt by name."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8").partition("### Your first bolt")[2]
-    return dict(
-        re.findall(
-            r"(shout\.py|shout\.yaml|test_shout\.py)`?[^`]*```\w+\n(.*?)```", text, re.DOTALL
-        )
-    )
+    """Return the files of README's example by name."""
+    names = ("shout.py", "shout.yaml", "test_shout.py")
+    return {name: (ROOT / "examples" / name).read_text(encoding="utf-8") for name in names}
 
 
 @contextmanager
 def folder_of_examples(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Make a folder with the README's first bolt the working one, from which its module is
-    imported.
-    """
+    """Make a folder with README's example the working one, from which its module is imported."""
     for name, block in first_bolt().items():
         (folder / name).write_text(block, encoding="utf-8")
     monkeypatch.chdir(folder)
@@ -63,7 +57,7 @@ def write_flux_document(path: Path) -> None:
 
 
 def write_capsule_of_count(path: Path) -> None:
-    """Write the capsule of an input of the first bolt's `count`."""
+    """Write the capsule of an input of the example's `count`."""
     failure = Failure(
         FailureKind.RAISED, "KeyError: 'x' (shout.py, line 14)", "count", 3, traceback="in count"
     )
@@ -74,7 +68,7 @@ def write_capsule_of_count(path: Path) -> None:
 
 
 def record_count(path: Path) -> None:
-    """Write a recording of the first bolt's `count`, over its own file, to a folder."""
+    """Write a recording of the example's `count`, over its own file, to a folder."""
     shout = import_module("shout")
     conf = {
         "topology.record.components": ["count"],

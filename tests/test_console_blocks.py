@@ -24,9 +24,9 @@ from tests import pages
 ROOT = pages.ROOT
 DOCUMENTS = sorted(
     {*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "benchmarks").rglob("*.md")}
-    - {ROOT / "docs" / "tutorial.md"}
+    - {ROOT / "README.md", ROOT / "docs" / "tutorial.md"}
 )
-"""tests/test_wheel.py runs that one, in two terminals."""
+"""tests/system/test_readme.py runs README, tests/test_wheel.py the tutorial, in two terminals."""
 _RUN = {"init", "show", "explain", "schedule", "recorded", "dead-letters", "capsule"}
 """Verbs of `sparkstorm` that run; so do `python -m sparkstorm.testing` and scripts of jobs/ that
 start nothing.
@@ -47,7 +47,6 @@ _NOT_RUN = {
     "sparkstorm blob": "of a cluster; tests/cli/test_verbs.py runs it",
     "sparkstorm list": "of a cluster",
     "sparkstorm status": "of a cluster",
-    "sparkstorm logs": "of a cluster",
     "sparkstorm tasks": "of a cluster",
     "sparkstorm rebalance": "of a cluster",
     "sparkstorm kill": "of a cluster",

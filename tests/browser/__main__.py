@@ -1,5 +1,5 @@
 """Walk through every screen of the page in headless Chromium, by keyboard alone, and compare
-pictures of it: `python -m tests.browser [FOLDER] [--only STATE ... | --cluster]`.
+pictures of it: `python -m tests.browser [FOLDER] [--only STATE ... | --cluster | --readme]`.
 
 It needs Chromium (Debian's will do) and two packages that the suite does without: playwright, and
 axe-playwright-python for axe-core. The page is served over a simulated cluster at a real port,
@@ -36,7 +36,7 @@ from sparkstorm.web.page import Page
 from sparkstorm.web.rest import rest_routes
 from sparkstorm.web.security import Access, local_hosts
 from tests.browser.pictures import compare_pictures
-from tests.browser.real import walk_real
+from tests.browser.real import photograph_example, walk_real
 from tests.browser.states import STATES
 from tests.browser.walk import FORMS, LIGHT, Walk, walk
 from tests.browser.world import CONF, idle, order, sums_of
@@ -164,7 +164,10 @@ def main() -> int:
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--only", nargs="*", choices=STATES, help="these states, without the walk")
     what.add_argument("--cluster", action="store_true", help="the walk over a real cluster alone")
+    what.add_argument("--readme", action="store_true", help="only README's pictures, into FOLDER")
     options = parser.parse_args()
+    if options.readme and options.folder is None:
+        parser.error("--readme needs a FOLDER: docs/pictures")
     sync_playwright = importlib.import_module("playwright.sync_api").sync_playwright
     axe = (files("axe_playwright_python") / "axe.min.js").read_text(encoding="utf-8")
     if options.folder is not None:
@@ -173,6 +176,9 @@ def main() -> int:
     with sync_playwright() as play:
         found = next(filter(None, map(which, BROWSERS)))
         with play.chromium.launch(executable_path=found, args=_FLAGS) as browser:
+            if options.readme:
+                photograph_example(browser, options.folder)
+                return 0
             if options.cluster:
                 complaints += walk_real(browser, axe, options.folder)
                 print("\n".join(complaints) or "axe-core finds nothing, and every action did it")

@@ -18,10 +18,11 @@ from typing import Any
 
 from benchmarks.listening import running
 from sparkstorm.client import ClusterClient, connect
-from tests.browser.walk import LIGHT, Walk
+from tests.browser.walk import FORMS, LIGHT, Walk
 from tests.client.bare import ended, sparkstorm
 from tests.system.test_spare_driver import Drivers
 
+EXAMPLES = Path(__file__).parents[2] / "examples"
 # Of a cluster's start, of a dead leader's session, of a browser on a busy machine.
 _LIMIT_S = 300.0
 _WAIT_MS = 120_000
@@ -89,6 +90,34 @@ def _wait(condition: Callable[[], Any], what: str) -> None:
         if time.monotonic() > deadline:
             raise AssertionError(f"{what} did not come about")
         time.sleep(0.2)
+
+
+# Of charts that have filled, and of a failing order that was parked.
+_LOOKS_ALIVE_S = 75
+
+
+def photograph_example(browser: Any, folder: Path) -> None:
+    """Save README's pictures of the web UI: `examples/orders.yaml` on a real cluster, light and
+    dark.
+    """
+    with tempfile.TemporaryDirectory() as work:
+        drivers = Drivers(Path(work))
+        try:
+            drivers.start("one")
+            drivers.wait_up("one")
+            drivers.run("submit", str(EXAMPLES / "orders.yaml"), "--detach")
+            with running(drivers.connection) as served:
+                time.sleep(_LOOKS_ALIVE_S)
+                for form in ("light", "dark"):
+                    with browser.new_context(**FORMS[form]) as context:
+                        page = context.new_page()
+                        page.goto(f"http://127.0.0.1:{served.port}/?token={served.token}")
+                        page.locator("main a", has_text="orders").first.click()
+                        page.locator(".plot canvas").first.wait_for()
+                        page.wait_for_timeout(3_000)
+                        page.screenshot(path=str(folder / f"web-ui-{form}.png"))
+        finally:
+            drivers.stop_all()
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """`make hosts`: a cluster over several hosts, harmed in every way that a network and its hosts
 know; a table of what came of it.
 
-`python -m tests.hosts [--starts N | --verbs | --readme] [--firewall] [--tls] [--other-user]
+`python -m tests.hosts [--starts N | --verbs | --documented] [--firewall] [--tls] [--other-user]
 [--cells] [--replicas] [FAULT ...]`. Each fault meets a topology with a known answer of its own, which must be
 exact in the end; a pause or a silence of `status` beyond a fault's limits fails it too. As root, on
 Linux.
@@ -349,12 +349,12 @@ def _filled(lab: Lab, watch: Watch, word: str) -> str:
     return min(watch.lines[-1]["workers"]) if word == "{worker}" else word
 
 
-def as_readme_says(lab: Lab) -> int:
-    """Type README's command for a standalone master, which counts the words of Python's standard
+def run_documented_command(lab: Lab) -> int:
+    """Type the standalone master's command of docs/deploy.md, which counts the words of Python's standard
     library; return how often its exit status or its counts were wrong.
     """
     at = now()
-    done = lab.type_from_readme("d1")
+    done = lab.type_documented_command("d1")
     print(done.stdout[-2000:], done.stderr[-2000:], sep="\n")
     library = Path(sysconfig.get_paths()["stdlib"])
     packages = {"site-packages", "dist-packages"}
@@ -419,7 +419,9 @@ def options_of(arguments: Sequence[str]) -> argparse.Namespace:
         help="only start two drivers so often; show their slots",
     )
     parser.add_argument(
-        "--readme", action="store_true", help="only type README's command for a standalone master"
+        "--documented",
+        action="store_true",
+        help="only type the standalone master's command of docs/deploy.md",
     )
     parser.add_argument(
         "--firewall",
@@ -492,8 +494,8 @@ def main(arguments: Sequence[str]) -> int:
     ):
         if options.other_user:
             print(users.require_a_refusal(lab), flush=True)
-        if options.readme:
-            return as_readme_says(lab)
+        if options.documented:
+            return run_documented_command(lab)
         if options.starts:
             return starts(lab, options.starts)
         lab.cluster("d1")

@@ -369,18 +369,18 @@ class Lab:
 
     # -- drivers and the client --------------------------------------------------------------------
 
-    def type_from_readme(self, driver: str) -> subprocess.CompletedProcess[str]:
-        """Type README's command for a standalone master at a driver's host, to the letter, in a
+    def type_documented_command(self, driver: str) -> subprocess.CompletedProcess[str]:
+        """Type the standalone master's command of docs/deploy.md at a driver's host, to the letter, in a
         folder that has what it names; return what came of it.
         """
         host = self.hosts[driver]
         (host.folder / "conf" / "wordcount.yaml").symlink_to(ROOT / "conf" / "wordcount.yaml")
         return host.run(
-            "bash", "-ec", command_of_readme(), environment=self._environment(), limit_s=_ANSWERS_S
+            "bash", "-ec", documented_command(), environment=self._environment(), limit_s=_ANSWERS_S
         )
 
     def store_options(self) -> list[str]:
-        """Return the options that README gives for the addresses of the stores."""
+        """Return the options that docs/deploy.md gives for the addresses of the stores."""
         port = ":2281" if self._is_encrypted else ""
         keepers = ", ".join(f"{keeper.name}.example{port}" for keeper in self.keepers)
         scheme = "rediss" if self._is_encrypted else "redis"
@@ -408,7 +408,7 @@ class Lab:
     def cluster(
         self, driver: str, slots_per_host: int = SLOTS, *options: str
     ) -> subprocess.Popen[bytes]:
-        """Start a driver as README says, with slots on every worker host; return when its cluster
+        """Start a driver as docs/deploy.md says, with slots on every worker host; return when its cluster
         is up.
         """
         process = self.begin_cluster(
@@ -576,9 +576,11 @@ def _user_of(host: str) -> User | None:
     return ANN if host.startswith(("d", "client")) else SPARK_USER
 
 
-def command_of_readme() -> str:
-    """Return README's command for a standalone master as it stands there, without the prompt."""
-    blocks = re.findall(r"```console\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+def documented_command() -> str:
+    """Return the command of docs/deploy.md for a standalone master, without the prompt."""
+    blocks = re.findall(
+        r"```console\n(.*?)```", (ROOT / "docs" / "deploy.md").read_text(), re.DOTALL
+    )
     (found,) = [block for block in blocks if "--master spark://head:7077" in block]
     return str(found).removeprefix("$ ")
 

@@ -1,4 +1,4 @@
-"""Short form of `make hosts`: a cluster over three worker hosts, started as README says, one of
+"""Short form of `make hosts`: a cluster over three worker hosts, started as docs/deploy.md says, one of
 which is cut from Redis under a topology.
 """
 
