@@ -1,5 +1,6 @@
 # make run    the word count over real files, on Spark slots, with embedded Redis and ZooKeeper
-# make test   the whole test suite; SLOW=1200: of the slow files those whose turn it is (tests/budget.py)       make lint, make types, make bench: what they say
+# make test   the tests of a commit (tests/tiers.py)       make lint, make types, make bench: what they say
+# make test-all   every test: before a release, and each night
 # make chaos SECONDS=600   harm four topologies, simulated and in processes, and report (docs/testing.md)
 # make browser   a walk through the page in headless Chromium, by keyboard, with axe-core (docs/testing.md)
 # make fuzz   Schemathesis against the web server of a simulated cluster, ARGS=--cluster of a real one (docs/testing.md)
@@ -20,7 +21,6 @@ PYTHON ?= python3
 CONF ?= conf/wordcount.yaml
 ARGS ?=
 TESTS ?=
-SLOW ?=
 SECONDS ?= 60
 # Files are dealt out whole (their fixtures are started once), in the order of tests/schedule.py. One process more than cores: tests
 # of servers wait more than they compute (with one a core, two cores were 45 % busy)
@@ -38,13 +38,16 @@ WITH_JAVA = JAVA_HOME="$$($(BIN)/python -m sparkstorm.embedded --install --home)
 # Spark's workers, slots and worker children are interpreters of their own: each would compile all its modules again
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test ready test-fast lint types bench perf browser fuzz chaos asan hosts yarn mutants matrix docs bare wheels install clean
+.PHONY: run test test-all ready test-fast lint types bench perf browser fuzz chaos asan hosts yarn mutants matrix docs bare wheels install clean
 
 run: $(VENV)/installed
 	@$(WITH_JAVA) && exec spark-submit jobs/run_topology.py $(CONF) $(ARGS)
 
 test: ready
-	@$(WITH_JAVA) && exec python -m pytest $(if $(TESTS),,$(PARALLEL)) $(if $(SLOW),--slow-budget $(SLOW)) $(TESTS)
+	@$(WITH_JAVA) && exec python -m pytest $(if $(TESTS),,--tier commit $(PARALLEL)) $(TESTS)
+
+test-all: ready
+	@$(WITH_JAVA) && exec python -m pytest $(PARALLEL)
 
 ready: $(VENV)/spark-classes/classes.jsa $(VENV)/compiled
 

@@ -19,7 +19,7 @@ from tests.spark_classes import QUICK, use_spark_classes
 
 __all__ = ["pytest_xdist_make_scheduler"]
 
-pytest_plugins = ("tests.budget",)
+pytest_plugins = ("tests.tiers",)
 
 start_reaper()
 

@@ -96,7 +96,7 @@ def installs(
     return installed_from
 
 
-@pytest.fixture(scope="module", params=["wheel", "sdist"])
+@pytest.fixture(scope="module", params=["wheel", pytest.param("sdist", marks=pytest.mark.nightly)])
 def each_kind(request: pytest.FixtureRequest, installs: Callable[[str], Installed]) -> Installed:
     """The wheel, then the sdist."""
     return installs(request.param)
@@ -139,6 +139,7 @@ def test_every_folder_with_modules_is_a_package_and_no_module_is_ignored_by_git(
     )
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_the_wheel_has_every_file_of_the_package_and_no_other(
     distributions: dict[str, Path],
@@ -181,6 +182,7 @@ def wheel_without_compiler(
     )
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_the_pure_wheel_installs_everywhere_and_has_the_twins_alone(
     distributions: dict[str, Path], tmp_path: Path
@@ -200,6 +202,7 @@ def test_the_pure_wheel_installs_everywhere_and_has_the_twins_alone(
     assert said.startswith("plain Python (the compiled core was not built")
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_release_s_wheel_is_not_built_without_a_compiler(
     distributions: dict[str, Path], tmp_path: Path
@@ -209,6 +212,7 @@ def test_a_release_s_wheel_is_not_built_without_a_compiler(
     assert not list(tmp_path.glob("*.whl"))
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_the_index_s_page_leads_to_files_that_the_tag_has(distributions: dict[str, Path]) -> None:
     metadata = metadata_of(distributions["wheel"])
@@ -222,6 +226,7 @@ def test_the_index_s_page_leads_to_files_that_the_tag_has(distributions: dict[st
     assert [path for path in sorted(paths) if not (ROOT / path).exists()] == []
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_the_cores_own_tests_and_those_of_a_new_project_pass_where_it_is_installed(
     each_kind: Installed, tmp_path: Path
@@ -277,6 +282,7 @@ def test_every_module_is_imported_with_the_required_packages_alone(
     assert wanted - needs_extra <= found["places"].keys()
 
 
+@pytest.mark.nightly
 @pytest.mark.system
 @pytest.mark.slow
 def test_a_back_fill_that_goes_on_live_runs_from_the_wheel(
@@ -293,6 +299,7 @@ def test_a_back_fill_that_goes_on_live_runs_from_the_wheel(
     assert "2  TWO" in found and "1  ONE" in found and "1 tree acked" in found
 
 
+@pytest.mark.nightly
 @pytest.mark.system
 @pytest.mark.slow
 def test_the_tutorial_ends_with_equal_answers_and_its_page_is_served_from_the_wheel(
@@ -338,6 +345,7 @@ def is_listening(port: int | None) -> bool:
     return True
 
 
+@pytest.mark.nightly
 @pytest.mark.system
 @pytest.mark.slow
 def test_a_type_checker_sees_the_types_of_an_editable_install(tmp_path: Path) -> None:

@@ -18,6 +18,8 @@ from sparkstorm.embedded import ZooKeeperServer
 from sparkstorm.errors import StoreUnavailableError
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.nightly
+
 WITHIN_S = 60.0  # kazoo alone asks such a server for ever
 ENDS_S = 30.0
 

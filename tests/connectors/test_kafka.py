@@ -40,7 +40,7 @@ from tests.connectors.test_forgotten_epochs import write_beyond_a_lost_store
 from tests.connectors.test_sql import Bench as SqlBench
 from tests.leaks import keep_children
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.nightly]
 names = (f"topic-{number}" for number in itertools.count())
 
 

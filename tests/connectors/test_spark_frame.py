@@ -19,7 +19,7 @@ from sparkstorm.errors import InvalidConfigError
 from tests.connectors.test_sql import Bench
 from tests.replay.conftest import spark as spark
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.nightly]
 
 
 @pytest.fixture

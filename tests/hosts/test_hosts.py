@@ -18,6 +18,7 @@ from tests.waiting import wait_until
 
 REASON = why_not()
 pytestmark = [
+    pytest.mark.nightly,
     pytest.mark.system,
     pytest.mark.skipif(bool(REASON), reason=f"hosts are namespaces: {REASON}"),
 ]

@@ -139,6 +139,7 @@ def assert_tidy(bench: CrashingBench, at: int) -> None:
     assert bench.slots(bench.old).keys() == bench.before.slot_by_executor.keys(), at
 
 
+@pytest.mark.sampled
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ASKS)
 def test_wherever_nimbus_dies_the_next_one_brings_an_upgrade_to_its_end(name: str) -> None:
@@ -155,6 +156,7 @@ def test_wherever_nimbus_dies_the_next_one_brings_an_upgrade_to_its_end(name: st
     assert at > 5
 
 
+@pytest.mark.sampled
 @pytest.mark.slow
 @pytest.mark.parametrize("is_written", [False, True], ids=["before the write", "after the write"])
 @pytest.mark.parametrize("name", ["start with all", "roll back"])
@@ -171,6 +173,7 @@ def test_stores_that_fail_nimbus_for_a_moment_at_any_write_change_no_end(
         assert asked.after(bench), (at, bench.state.upgrade_state(bench.old), new_slots(bench))
 
 
+@pytest.mark.sampled
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["start", "complete", "roll back"])
 def test_wherever_the_driver_dies_an_upgrade_was_never_asked_for_or_comes_to_its_end(
@@ -198,6 +201,7 @@ def test_wherever_the_driver_dies_an_upgrade_was_never_asked_for_or_comes_to_its
     assert ends == {True, False}
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_batch_is_never_followed_by_another_whatever_dies() -> None:
     """S0.23: the record with the batch is written before any worker is listed, so no crash can have

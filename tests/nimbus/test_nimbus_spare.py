@@ -231,6 +231,7 @@ def status(bench: TwoDrivers) -> TopologyStatus | None:
     return base.status if base else None
 
 
+@pytest.mark.sampled
 @pytest.mark.slow
 @pytest.mark.parametrize("name", REQUESTS)
 def test_wherever_the_leading_driver_dies_the_spare_brings_the_request_to_its_end(

@@ -23,7 +23,7 @@ from tests.replay.test_back_fill import (
     whole_run,
 )
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.nightly]
 
 
 def contents(folder: Path) -> dict[str, object]:

@@ -61,6 +61,7 @@ def assert_equal_to_live(topology: Topology, rows: Rows, replayed: LocalResults,
     assert Counter((d.component, d.stream, repr(d.values)) for d in replayed.dead_letters) == parked
 
 
+@pytest.mark.sampled
 @pytest.mark.slow
 @pytest.mark.parametrize("block", range(BLOCKS))
 def test_a_replay_gives_what_the_live_run_gives(block: int) -> None:

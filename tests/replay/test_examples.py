@@ -24,6 +24,8 @@ from sparkstorm.model.topology import Topology
 from sparkstorm.replay import EventTime, replay_locally
 from sparkstorm.testing import complete_topology
 
+pytestmark = pytest.mark.nightly
+
 ROOT = Path(__file__).parents[2]
 JOB = ROOT / "jobs" / "replay_history.py"
 

@@ -21,7 +21,7 @@ from tests.replay.bolts import Pass
 from tests.replay.conftest import Session
 from tests.replay.test_lateness import history, summed
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.nightly]
 COUNT = 400
 Row = tuple[Any, ...]
 Make = Callable[[SparkSession, list[Row], int, Path], DataFrame]

@@ -35,7 +35,7 @@ from sparkstorm.replay.results.files import check_columns, writable
 from tests.model.test_codec import same
 from tests.replay.bolts import Source, one_bolt
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.nightly]
 
 STATES: dict[str, list[tuple[Any, Any]]] = {
     "plain": [("a", 1), ("b", 2)],

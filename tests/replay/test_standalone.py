@@ -41,7 +41,7 @@ from tests.replay.test_lateness import history
 from tests.replay.test_windows import MS, by_ts
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.nightly]
 ROWS = history(3, 1200)
 SCHEMA = "key string, value long, ts long, arrival long"
 TIME = EventTime("ts", in_order=False)

@@ -21,7 +21,7 @@ from sparkstorm.testing.complete import _captured
 from sparkstorm.testing.components import fed
 from tests.replay.timed_topologies import random_topology, with_feeders
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
 CASES = 240
 CONF = {"topology.max.retries": 1, "topology.workers": 2}

@@ -294,6 +294,7 @@ def outcomes(seeds: range) -> Iterator[tuple[int, list[str], LocalResults, Topol
         yield seed, differing(topology, found, ran_live(topology, rows, seed)), found, topology
 
 
+@pytest.mark.sampled
 @pytest.mark.slow
 @pytest.mark.parametrize("block", range(6))
 def test_every_difference_carries_a_warning_of_its_component(block: int) -> None:

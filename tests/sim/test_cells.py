@@ -22,6 +22,8 @@ from sparkstorm.testing.local_topology import LocalTopology
 from tests.sim.topologies import subject
 from tests.topologies import word_count
 
+pytestmark = pytest.mark.nightly
+
 STORES = ("near", "far", "third")
 LINES = [[f"the quick {n} the lazy {n % 5} end"] for n in range(12)]
 

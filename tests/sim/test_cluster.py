@@ -17,7 +17,7 @@ from tests.sim.fail_over import Strike, Trial, freeze, kill, kill_behind
 from tests.sim.watched_redis import Server, until
 from tests.transport.cluster_redis import ClusterRedis, Node
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.nightly]
 TOPOLOGY = "test"
 SLOT = slot_of("{test}")
 TIMEOUT_MS = 2000

@@ -34,7 +34,7 @@ from tests.sim.watched_redis import MASTER, Guard, Server, WatchedRedis, until
 from tests.tls_servers import settings_of
 from tests.transport.bare_redis import debian_redis
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.nightly]
 
 
 @pytest.fixture

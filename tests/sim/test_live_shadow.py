@@ -40,7 +40,7 @@ from sparkstorm.scheduling.upgrade.gray_upgrade import classify
 from sparkstorm.testing import FeederSpout
 from tests.sim.test_gray_upgrade import Bench, Count
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
 
 class Number(StatefulBolt):

@@ -20,7 +20,7 @@ from sparkstorm.replay.stepping.recorded import recorded
 from sparkstorm.stores.connection import load_connection
 from sparkstorm.testing.system.main_job import ROOT, MainJob, environment
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.nightly]
 LINES, HISTORY, KEYS, STEP_MS, WINDOW_MS = 24_000, 10_000, 3000, 20, 5000
 TOPOLOGY = f'''
 from pathlib import Path

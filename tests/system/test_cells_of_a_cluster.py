@@ -24,7 +24,7 @@ from tests.system.test_spare_driver import Drivers, homes
 from tests.system.test_standing_cluster import JOB, versions_of_exact_counts
 from tests.system.test_two_stores import names_in
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.nightly]
 CUT = JOB + "topology.cells: 2\n"
 SPOILED = " ".join(f"spoiled-{n}" for n in range(8))
 _ADDS = "        super().execute(tup, collector)\n"

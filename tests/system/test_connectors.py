@@ -34,7 +34,7 @@ from sparkstorm.testing.system.processes import slot_of
 from tests.system.links_servers import FrameSender, HttpServer
 from tests.system.links_topology import ORIGINS
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.nightly]
 ROWS = 900  # of each origin
 HOOKS = 20
 

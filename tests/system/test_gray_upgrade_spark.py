@@ -24,7 +24,7 @@ from sparkstorm.replay.stepping.recorded import recorded
 from sparkstorm.testing.system.processes import slot_of
 from tests.system.test_standing_cluster import LINES, Terminals, versions_of_exact_counts
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.nightly]
 CODE = """
 from sparkstorm.api import TopologyBuilder
 from sparkstorm.connectors import find_files

@@ -18,7 +18,7 @@ from tests.system.test_spare_driver import Drivers, homes
 from tests.system.test_standing_cluster import JOB, NUMBERS, versions_of_exact_counts
 from tests.system.test_two_stores import names_in
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.nightly]
 NUMBERED = """
 name: alpha
 topology: numbers_of_alpha:build

@@ -168,6 +168,7 @@ def require_spread(stage: Stage) -> float:
     return 0.0
 
 
+@pytest.mark.nightly
 def test_three_workers_are_on_three_executors_and_a_killed_one_costs_no_count(
     tmp_path: Path,
 ) -> None:
@@ -210,6 +211,7 @@ def test_an_interrupted_run_drains_and_the_next_one_goes_on_to_exact_counts(
     assert run.counts() == count_words(SOME_MODULES)
 
 
+@pytest.mark.nightly
 def test_an_endless_source_runs_until_it_is_told_to_stop(
     job: Callable[..., MainJob], tmp_path: Path
 ) -> None:
@@ -232,6 +234,7 @@ def test_an_endless_source_runs_until_it_is_told_to_stop(
     assert "stopped; every tree is settled" in run.output()
 
 
+@pytest.mark.nightly
 def test_a_second_interrupt_ends_at_once_and_leaves_nothing(
     job: Callable[..., MainJob], tmp_path: Path
 ) -> None:

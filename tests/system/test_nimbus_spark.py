@@ -18,7 +18,7 @@ import pytest
 
 from sparkstorm.testing.system.gated_count import expected_counts
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.nightly]
 ROOT = Path(__file__).parents[2]
 ANSWER_S = 500.0
 WORDS_PER_LINE = 10

@@ -12,7 +12,7 @@ import pytest
 
 from sparkstorm.testing.system.main_job import MainJob
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.nightly]
 MODULE = """
 import sys
 sys.path.append({packages!r})  # where only the submitter has it

@@ -52,10 +52,11 @@ def pattern(shown: list[str]) -> str:
 
 def _any_numbers(line: str) -> str:
     parts = re.split(r"((?:/[\w.-]+)+|[\d,.]*\d)", line)
-    return "".join(
+    text = "".join(
         (r"\S+" if part.startswith("/") else r"[\d.,]+") if number % 2 else re.escape(part)
         for number, part in enumerate(parts)
     )
+    return re.sub(r"(\\ )+", " +", text)
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from tests.system.test_standing_cluster import versions_of_exact_counts
 from tests.system.test_two_stores import names_in
 from tests.transport.cluster_redis import PASSWORD, ClusterRedis
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.nightly]
 SLOT = slot_of("{beta}")
 
 

@@ -22,7 +22,7 @@ from sparkstorm.errors import ReadOnlyConnectionError
 from sparkstorm.testing.system.main_job import ROOT, MainJob, environment
 from tests.waiting import LIMIT_S
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.nightly]
 WORDS = ["alpha", "beta", "gamma", "delta"]
 LINES = [f"{WORDS[n % 4]} {n} line" for n in range(3000)]
 MODULE = """

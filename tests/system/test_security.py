@@ -25,6 +25,7 @@ from sparkstorm.testing.system.main_job import MainJob
 from tests.waiting import LIMIT_S
 
 pytestmark = [
+    pytest.mark.nightly,
     pytest.mark.system,
     pytest.mark.skipif(
         os.geteuid() != 0, reason="only root can become another user: run this test as root"

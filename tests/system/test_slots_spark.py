@@ -32,7 +32,7 @@ from sparkstorm.testing.system.processes import (
 from tests.supervisor.slot_bench import SlotBench
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.nightly]
 
 ROOT = Path(__file__).parents[2]
 SLOTS = [WorkerSlot("node-1", 6700), WorkerSlot("node-2", 6700)]

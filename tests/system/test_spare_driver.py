@@ -25,7 +25,7 @@ from tests.client.bare import ended, sparkstorm
 from tests.sim.watched_redis import until
 from tests.system.test_standing_cluster import JOB, LINES, WORDS, versions_of_exact_counts
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.nightly]
 LIMIT_S = 400.0
 SESSION_MS = 10_000  # a stopped leader keeps its office while clients start
 

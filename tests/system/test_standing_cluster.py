@@ -493,6 +493,7 @@ def versions_of_exact_counts(handle: TopologyHandle, folder: Path) -> set[str]:
     return set(by_version)
 
 
+@pytest.mark.nightly
 def test_a_cluster_goes_on_when_its_zookeeper_was_emptied(
     tmp_path: Path, own_redis: RedisServer, own_zookeeper: ZooKeeperServer
 ) -> None:

@@ -16,6 +16,7 @@ from sparkstorm.testing.system.processes import command_of
 from tests.tls_servers import TlsProxy, settings_of, tls_zookeeper
 
 pytestmark = [
+    pytest.mark.nightly,
     pytest.mark.system,
     pytest.mark.skipif(
         shutil.which("openssl") is None, reason="certificates are made by the command openssl"

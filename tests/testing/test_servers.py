@@ -17,6 +17,8 @@ from sparkstorm.testing.system.processes import descendants, is_gone
 from tests import pages
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.nightly
+
 _STARTER = """
 import sys
 from sparkstorm.testing.servers import PostgresServer

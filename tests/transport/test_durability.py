@@ -23,7 +23,7 @@ from sparkstorm.transport.foreign import RedisForeign
 from sparkstorm.transport.keys import Keys
 from tests.sim.watched_redis import Server, WatchedRedis, until
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.nightly]
 TOPOLOGY, TASK = "words-1-1", 7
 KEYS = Keys(TOPOLOGY)
 # within it an entry that could be read would be: a hop takes a millisecond

@@ -23,7 +23,7 @@ from tests.sim.watched_redis import until
 from tests.transport.power import server_without_a_battery
 from tests.transport.test_cells_model import CELLS, OWNERS, Owner
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.nightly]
 TOPOLOGY = "power-1-1"
 ENDLESS = 1 << 62
 CUTS = ([0], [1], [2], range(CELLS))  # the last takes all stores at once

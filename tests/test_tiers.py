@@ -1,0 +1,47 @@
+"""The tier `commit`: without nightly tests, and a share of the cases of a sampled law."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.tiers import SHARE, is_taken
+
+pytest_plugins = ("pytester",)
+
+TESTS = """
+import pytest
+
+@pytest.mark.nightly
+def test_night(): pass
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("number", range(9))
+def test_law(number): pass
+
+def test_day(): pass
+"""
+MARKERS = "[pytest]\nmarkers =\n  nightly: .\n  sampled: .\n"
+
+
+@pytest.fixture
+def tests(pytester: pytest.Pytester) -> pytest.Pytester:
+    pytester.makeini(MARKERS)
+    pytester.makepyfile(TESTS)
+    return pytester
+
+
+def test_a_commit_run_leaves_nightly_tests_and_most_cases_of_a_law_out(
+    tests: pytest.Pytester,
+) -> None:
+    done = tests.inline_run("-p", "tests.tiers", "--tier", "commit")
+    passed, _, failed = done.countoutcomes()
+    assert failed == 0 and passed - 1 in (9 // SHARE, 9 // SHARE + 1)
+
+
+def test_without_a_tier_every_test_runs(tests: pytest.Pytester) -> None:
+    assert tests.inline_run("-p", "tests.tiers").countoutcomes() == [11, 0, 0]
+
+
+def test_every_case_is_taken_by_one_of_four_commits() -> None:
+    for number in range(10):
+        assert sum(is_taken(number, commit) for commit in range(SHARE)) == 1

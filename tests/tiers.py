@@ -1,0 +1,60 @@
+"""Tiers of the tests: `make test` runs the tier `commit`, `make test-all` every test.
+
+A test is in the tier `commit` unless it is marked `nightly` (long kill series, clusters of guests,
+servers that only some users have, the wheel). A test marked `sampled` is one law over many cases:
+the tier takes every fourth of them. The hash of the newest commit chooses which, so a commit's run
+can be repeated, and commits that follow each other see different ones. Left out: a budget of
+seconds that is spent in turns, by which a fault was found by chance some turns later.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SHARE = 4
+
+
+def is_taken(number: int, commit: int) -> bool:
+    """Return whether a run takes the case with this number, in the order of collection."""
+    return (number + commit) % SHARE == 0
+
+
+def _newest_commit() -> int:
+    words = ("git", "rev-parse", "HEAD")
+    try:
+        done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return 0  # a source distribution
+    return int(done.stdout, 16)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add `--tier`."""
+    parser.addoption(
+        "--tier", choices=["commit", "all"], default="all", help="tests to run (tests/tiers.py)"
+    )
+
+
+@pytest.hookimpl(trylast=True)  # behind the marks of tests/conftest.py
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what the tier does not have."""
+    if config.getoption("tier") == "all":
+        return
+    commit = _newest_commit()
+    numbers: Counter[str] = Counter()
+    kept: list[pytest.Item] = []
+    gone: list[pytest.Item] = []
+    for item in items:
+        is_in = item.get_closest_marker("nightly") is None
+        if is_in and item.get_closest_marker("sampled") is not None:
+            law = item.nodeid.partition("[")[0]
+            is_in = is_taken(numbers[law], commit)
+            numbers[law] += 1
+        (kept if is_in else gone).append(item)
+    items[:] = kept
+    config.hook.pytest_deselected(items=gone)
