@@ -247,7 +247,7 @@ def _is_understood(words: list[str]) -> bool:
     """Return whether the program that a command names takes its options; programs that are not ours
     are taken as right.
     """
-    if words[0] == "make":
+    if words[0] == "make" and "-C" not in words:  # else it is another project's Makefile
         targets = {word for word in words[1:] if "=" not in word}
         return targets <= set(re.findall(r"^(\w[\w-]*):", _text(ROOT / "Makefile"), re.MULTILINE))
     script = next((word for word in words if re.fullmatch(r"jobs/\w+\.py", word)), None)
