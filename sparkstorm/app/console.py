@@ -187,3 +187,11 @@ def _amount(total: int) -> str:
         if total >= limit:
             return f"{total / limit:.1f} {unit}"
     return str(total)
+
+
+def is_wanted(question: str = "carry it out?") -> bool:
+    """Ask on the terminal; False without a terminal."""
+    if not sys.stdin.isatty():
+        return False
+    print(f"{question} [y/N] ", end="", flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")

@@ -71,7 +71,7 @@ def perform(options: argparse.Namespace, note: str = "") -> int:
     is its first line.
     """
     job = read_job(options)
-    from sparkstorm.app.console import Console
+    from sparkstorm.app.console import Console, is_wanted
     from sparkstorm.app.run import Run
 
     topology, by_value = make_topology(job)
@@ -91,6 +91,7 @@ def perform(options: argparse.Namespace, note: str = "") -> int:
         options.fresh,
         console,
         is_shared=bool(cluster),
+        confirm=lambda question: options.yes or is_wanted(question),
     )
     if cluster:
         from sparkstorm.app.remote_run import run_remotely

@@ -60,6 +60,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--fresh", action="store_true", help="drop an unfinished run of this name first"
     )
     parser.add_argument(
+        "--yes", action="store_true", help="do not ask before --fresh drops one that is active"
+    )
+    parser.add_argument(
         "--detach",
         action="store_true",
         help="on a standing cluster: end as soon as the topology is assigned",

@@ -7,7 +7,7 @@ import json
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol, TypeVar
@@ -39,7 +39,13 @@ from sparkstorm.model.normalise import normalise_conf
 from sparkstorm.model.status import RebalanceOptions, TopologyStatus
 from sparkstorm.model.topology import Topology
 from sparkstorm.recording.capsule_files import BUILDER, BUILDER_ARGUMENTS
-from sparkstorm.settings import CONTINUE, STORE_LOSS, DriverSettings, SubmissionSettings
+from sparkstorm.settings import (
+    CONTINUE,
+    STORE_LOSS,
+    BuilderSettings,
+    DriverSettings,
+    SubmissionSettings,
+)
 from sparkstorm.transport.servers.opening import AccessRefusedError
 from sparkstorm.transport.store_loss import LOST
 
@@ -79,12 +85,14 @@ class Run:
         is_fresh: bool = False,
         console: Console | None = None,
         is_shared: bool = False,
+        confirm: Callable[[str], bool] = lambda question: False,
     ) -> None:
         self._job = job
         self._topology = topology
         self._by_value = by_value
         self._is_fresh = is_fresh
         self._is_shared = is_shared
+        self._confirm = confirm
         self.console = console or Console()
         self._settings = DriverSettings.of(job.conf)
         self._patience_s = self._settings.patience_ms / 1000
@@ -143,6 +151,7 @@ class Run:
         """The unfinished run of this name, or a new one."""
         handle = cluster.find(self._job.name)
         if handle is not None and (self._is_fresh or handle.status() is TopologyStatus.KILLED):
+            self._require_consent(handle)
             self._dead_letters(handle).collect()
             end(handle)
             handle = None
@@ -150,6 +159,7 @@ class Run:
             return cluster.submit(
                 self._job.name, self._topology, topology_conf(self._job), self._by_value
             )
+        self._require_same_topology(handle)
         self._accept_loss(handle)
         self._compare_settings(handle)
         handle.activate()
@@ -159,6 +169,31 @@ class Run:
         if SubmissionSettings.of(self._job.own_conf).from_checkpoint:
             self.console.say("what it has is newer than the checkpoint, which is for new runs")
         return handle
+
+    def _require_consent(self, handle: TopologyHandle) -> None:
+        """Refuse to drop a topology that is at work on a session cluster unless the user agrees."""
+        if not self._is_shared or handle.status() is not TopologyStatus.ACTIVE:
+            return
+        end = f"--fresh ends {handle.topology_id}, which is ACTIVE, and deletes its state"
+        if not self._confirm(f"{end}; go on?"):
+            raise InvalidConfigError(f"{end}: --yes does it without a question")
+
+    def _require_same_topology(self, handle: TopologyHandle) -> None:
+        """Refuse a name that another topology has: one of another function, or of other
+        components.
+        """
+        builder = BuilderSettings.of(handle.conf()).function or ""
+        tasks = handle.tasks().values()
+        components = {task.component_id for task in tasks if not task.component_id.startswith("__")}
+        own = set(self._topology.components)
+        is_other = builder not in ("", self._job.topology) or (components and components != own)
+        if is_other:
+            raise InvalidConfigError(
+                f"the name {show(self._job.name)} is taken by {handle.topology_id} "
+                f"({_described(builder, components)}); {self._job.path} has another topology "
+                f"({_described(self._job.topology, own)}): give it another name with --name, replace "
+                "the code with `sparkstorm update`, or end the former one with --fresh"
+            )
 
     def _accept_loss(self, handle: TopologyHandle) -> None:
         """Give an unfinished run the one setting that its stored configuration may lack: going on
@@ -265,6 +300,11 @@ class Run:
     def _replays(self) -> bool:
         spouts = [c.instance for c in self._topology if c.kind == "spout"]
         return all(type(spout).fail is not Spout.fail for spout in spouts)
+
+
+def _described(builder: str, components: Collection[str]) -> str:
+    names = ", ".join(sorted(components))
+    return "; ".join(filter(None, (builder, f"components {names}" if names else "")))
 
 
 def placed_text(state: StormState, topology_id: str, took_s: float) -> str:

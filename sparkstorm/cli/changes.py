@@ -11,6 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sparkstorm.app.console import is_wanted
 from sparkstorm.app.job_options import add_overrides
 from sparkstorm.cli.common import (
     EXITS,
@@ -290,14 +291,6 @@ def rebalance(arguments: argparse.Namespace) -> int:
         )
         say(arguments, f"{handle.topology_id} is rebalanced{less}", plan_record(plan))
     return OK
-
-
-def is_wanted() -> bool:
-    """Ask on the terminal whether a plan is to be carried out; False without a terminal."""
-    if not sys.stdin.isatty():
-        return False
-    print("carry it out? [y/N] ", end="", flush=True)
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def rebalance_options(arguments: argparse.Namespace) -> RebalanceOptions:

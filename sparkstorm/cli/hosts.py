@@ -7,7 +7,8 @@ import sys
 from collections.abc import Iterable, Mapping, Set
 from typing import TYPE_CHECKING, Any
 
-from sparkstorm.cli.changes import is_wanted, plan_record, plan_text
+from sparkstorm.app.console import is_wanted
+from sparkstorm.cli.changes import plan_record, plan_text
 from sparkstorm.cli.common import (
     FAILED,
     OK,

@@ -29,7 +29,7 @@ from sparkstorm.cli.common import (
 from sparkstorm.errors import SlotsUnavailableError
 
 _MASTER_LINE = re.compile(r"\s*spark\.master(?:\s*[=:]\s*|\s+)(\S+)")
-_JOB_EXITS = f"{EXITS}, 3 done but tuples were parked"
+_JOB_EXITS = f"{EXITS}, 3 done but tuples were parked, 4 done but Redis had lost data"
 
 
 def add_verbs(verbs: Any) -> None:
@@ -176,6 +176,7 @@ def run(arguments: argparse.Namespace) -> int:
         "name": "--name",
         "from_checkpoint": "--from",
         "fresh": "--fresh",
+        "yes": "--yes",
         "detach": "--detach",
         "filter": "--filter",
         "env_filter": "--env-filter",

@@ -5,6 +5,7 @@ says.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from sparkstorm.api import TopologyBuilder
 from sparkstorm.app.job_file import JobFile
 from sparkstorm.app.run import Run
 from sparkstorm.errors import InvalidConfigError, StoreFullError, StoreUnavailableError
+from sparkstorm.model.assignment import TaskInfo
 from sparkstorm.model.status import TopologyStatus
 from sparkstorm.testing import FeederSpout
 
@@ -28,13 +30,17 @@ class Handle:
     def __init__(self, *faults: Exception, conf: Mapping[str, Any] | None = None) -> None:
         self.faults = list(faults)
         self.is_active = False
+        self.is_at_work = False
         self._conf = conf or {}
+
+    def tasks(self) -> Mapping[int, TaskInfo]:
+        return {1: TaskInfo("__acker", "bolt"), 2: TaskInfo("spout", "spout")}
 
     def conf(self) -> Mapping[str, Any]:
         return self._conf
 
     def status(self) -> TopologyStatus:
-        return TopologyStatus.INACTIVE
+        return TopologyStatus.ACTIVE if self.is_at_work else TopologyStatus.INACTIVE
 
     def activate(self) -> None:
         if self.faults:
@@ -54,13 +60,18 @@ class Cluster:
         return self._handle
 
 
-def run(patience_s: float = 120.0, conf: Mapping[str, Any] | None = None, **overrides: Any) -> Any:
+def run(
+    patience_s: float = 120.0,
+    conf: Mapping[str, Any] | None = None,
+    options: Mapping[str, Any] | None = None,
+    **overrides: Any,
+) -> Any:
     builder = TopologyBuilder()
     builder.set_spout("spout", FeederSpout())
     given = {key.replace("__", "."): value for key, value in overrides.items()}
     own = {"sparkstorm.stores.patience.secs": patience_s, **(conf or {}), **given}
     job = JobFile("words.yaml", "words", "words:build", own_conf=own, overrides=given)
-    return Run(job, builder.build())
+    return Run(job, builder.build(), **(options or {}))
 
 
 @pytest.fixture(autouse=True)
@@ -119,3 +130,61 @@ def test_settings_that_what_runs_has_or_that_are_its_defaults_are_no_change() ->
 def test_a_changed_job_file_is_said_to_change_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     run(conf={"topology.workers": 4})._begin(Cluster(Handle(conf={"topology.workers": 2})))
     assert "words.yaml says topology.workers: 4, the run goes on with 2" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("conf", "components", "words"),
+    [
+        ({"topology.builder": "orders:build"}, ["spout"], "orders:build; components spout"),
+        ({"topology.builder": "words:build"}, ["spout", "sum"], "components spout, sum"),
+        ({}, ["other"], r"\(components other\)"),
+    ],
+)
+def test_a_name_that_another_topology_has_is_refused_with_both(
+    conf: dict[str, Any], components: list[str], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle = Handle(conf=conf)
+    tasks = {number: TaskInfo(name, "bolt") for number, name in enumerate(components)}
+    monkeypatch.setattr(handle, "tasks", lambda: tasks)
+    with pytest.raises(InvalidConfigError, match=words) as caught:
+        run()._begin(Cluster(handle))
+    assert "'words' is taken by words-1-1" in str(caught.value)
+    assert "(words:build; components spout)" in str(caught.value) and not handle.is_active
+
+
+def test_a_topology_without_tasks_yet_is_taken_up() -> None:
+    handle = Handle()
+    handle.tasks = dict  # type: ignore[method-assign]
+    run()._begin(Cluster(handle))
+    assert handle.is_active
+
+
+@pytest.mark.parametrize("is_shared", [True, False])
+@pytest.mark.parametrize("is_agreed", [True, False])
+def test_dropping_a_topology_at_work_on_a_session_cluster_needs_consent(
+    is_shared: bool, is_agreed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[Handle] = []
+    monkeypatch.setattr("sparkstorm.app.run.end", ended.append)
+    handle = Handle()
+    handle.is_at_work = True
+    asked: list[str] = []
+
+    def confirm(question: str) -> bool:
+        asked.append(question)
+        return is_agreed
+
+    begun = run(options={"is_fresh": True, "is_shared": is_shared, "confirm": confirm})
+    monkeypatch.setattr(
+        begun, "_dead_letters", lambda handle: SimpleNamespace(collect=lambda: None)
+    )
+    cluster = Cluster(handle)
+    cluster.submit = lambda *arguments: handle  # type: ignore[attr-defined]
+    if is_shared and not is_agreed:
+        with pytest.raises(InvalidConfigError, match=r"words-1-1, which is ACTIVE, .* --yes"):
+            begun._begin(cluster)
+        assert ended == []
+    else:
+        assert begun._begin(cluster) is handle
+        assert ended == [handle]
+    assert len(asked) == is_shared

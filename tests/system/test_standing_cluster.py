@@ -249,7 +249,9 @@ def test_three_terminals(terminals: Terminals) -> None:
         assert [each["name"] for each in terminals.json("list")["topologies"]] == ["beta"]
         require_a_failed_tuple_mended_and_a_savepoint_gone_on_with(terminals, cluster)
         # takes the run up, collects its results and ends it
-        status, out, err = run("submit", "beta.yaml")
+        status, _, err = run("submit", "beta.yaml")
+        assert status == 1 and "is taken by" in err and "second:build" in err, err
+        status, out, err = run("submit", "beta-new.yaml")
         assert status == 0 and "going on with unfinished run" in out and "results are in" in out, (
             out + err
         )
