@@ -53,6 +53,8 @@ _LOG = logging.getLogger(__name__)
 # a restarted server is back within that; also of the end of a session, which kazoo gives 20 s
 _CLOSING_S = 2.0
 
+_READS = ("look at", "read", "list")
+
 # kazoo reports every reconnect with tracebacks; what matters of it reaches the caller as
 # StoreUnavailableError.
 QUIET = logging.getLogger("sparkstorm.zookeeper.kazoo")
@@ -218,8 +220,10 @@ class ZooKeeperStateStore:
                 f"storm.zookeeper.auth.password is not the one that made this tree"
             ) from error
         except NO_ANSWER as error:
+            # kazoo keeps what it could not send, and an answer may be lost behind its write
+            later = "" if what in _READS else "; what was asked may still be done when it is back"
             raise StoreUnavailableError(
-                f"ZooKeeper at {self.address} did not answer the request to {what} {path} ({type(error).__name__})"
+                f"ZooKeeper at {self.address} did not answer the request to {what} {path} ({type(error).__name__}){later}"
             ) from error
 
     def _ask(

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import socket
+import time
 from typing import Any
 
+import pytest
 from kazoo.client import KazooClient
 
-from sparkstorm.cluster.zookeeper import ZooKeeperAddress, _make_client
+from sparkstorm.cluster.zookeeper import ZooKeeperAddress, ZooKeeperStateStore, _make_client
 from sparkstorm.cluster.zookeeper_patience import BoundedHandler
 from sparkstorm.cluster.zookeeper_rollback import SessionRenewal
 from sparkstorm.embedded import ZooKeeperServer
+from sparkstorm.errors import StoreUnavailableError
 
 WITHIN_S = 12.0  # kazoo alone: the session's 60 s
 
@@ -68,3 +71,28 @@ def test_a_session_that_comes_back_while_a_probe_looks_is_not_ahead_of_its_serve
     finally:
         client.stop()
         client.close()
+
+
+def test_a_request_to_a_server_that_is_away_ends_within_its_limit_and_names_what_may_still_be_done(
+    own_zookeeper: ZooKeeperServer,
+) -> None:
+    user, password = own_zookeeper.identity
+    store = ZooKeeperStateStore(
+        ZooKeeperAddress(
+            own_zookeeper.hosts, "/storm", user, password, 4_000, request_timeout_ms=1_000
+        )
+    )
+    try:
+        own_zookeeper.kill()
+        began = time.monotonic()
+        for request, may_still in (
+            (store.children, False),
+            (store.get, False),
+            (lambda path: store.put(path, b""), True),
+        ):
+            with pytest.raises(StoreUnavailableError, match="did not answer the request") as caught:
+                request("/storm")
+            assert ("what was asked may still be done" in str(caught.value)) is may_still
+        assert time.monotonic() - began < WITHIN_S
+    finally:
+        store.close()
