@@ -34,6 +34,8 @@ from sparkstorm.model.values.tagged import to_json
 from sparkstorm.notebook.flame_graph import flame_graph
 
 if TYPE_CHECKING:
+    from sparkstorm.client.cluster import ClusterClient
+    from sparkstorm.client.handle import TopologyHandle
     from sparkstorm.client.journey import Journey, Message
     from sparkstorm.client.stacks import Stacks
     from sparkstorm.client.tap import Sample
@@ -148,11 +150,20 @@ def logs(arguments: argparse.Namespace) -> int:
         }
         _write(arguments, found, is_several)
         if not any(found.values()) and not is_for_programs(arguments):
-            print(f"the workers of {handle.topology_id} have printed nothing yet", file=sys.stderr)
+            print(_why_empty(cluster, handle), file=sys.stderr)
         while arguments.follow:
             time.sleep(_LOOK_EVERY_S)
             _write(arguments, reader.read(), is_several)
     return OK
+
+
+def _why_empty(cluster: ClusterClient, handle: TopologyHandle) -> str:
+    found = cluster.state.read_log_config(handle.topology_id)
+    level = found.levels[""].level if found and "" in found.levels else "INFO"
+    return (
+        f"the workers of {handle.topology_id} have printed nothing yet; their loggers print {level} and above "
+        f"(sparkstorm log-level {handle.name} root=DEBUG shows more)"
+    )
 
 
 def _write(arguments: argparse.Namespace, found: Any, is_several: bool) -> None:

@@ -62,6 +62,9 @@ and says so for ever prints far less."""
 # No longer than a heartbeat's period. A wait without end would do as well where descriptors wake
 # it; where there are none (no eventfd), a call of a user's thread waits for so long.
 _LONGEST_WAIT_MS = 1000
+# Some 10 kB a second, so that a log of 1 MiB still goes back over a minute; a line for each tuple
+# would leave nothing but its last second.
+_LINES_A_SECOND = 100
 
 
 def run_worker(spec: WorkerSpec, control: WorkerControl) -> int:
@@ -70,6 +73,7 @@ def run_worker(spec: WorkerSpec, control: WorkerControl) -> int:
     wake_up = WakeUp()
     beats = Beats(control, clock)
     transport = open_transport(spec, beats.while_waiting)
+    levels = LogLevels()
     ended = threading.Event()
     # A daemon: it must not keep a process alive whose loop has ended by an error.
     threading.Thread(target=_say_alive, args=(control, ended), name="alive", daemon=True).start()
@@ -80,11 +84,12 @@ def run_worker(spec: WorkerSpec, control: WorkerControl) -> int:
             clock,
             beats,
             lambda: _start(spec, control, clock, transport, wake_up.send),
-            LogLevels().apply,
+            levels.apply,
         )
         return drive(run, control, clock, transport, wake_up)
     finally:
         ended.set()
+        levels.close()
         # The thread ends first: a worker that ran inside another process left it behind.
         transport.close()
 
@@ -161,28 +166,65 @@ class WakeUp:
 
 
 class LogLevels:
-    """Levels of this process's loggers that an operator sets: put back when they are no longer
-    asked for.
+    """Levels of this process's loggers: INFO at first, and what an operator sets until it is no
+    longer asked for.
+
+    The handler is logging's last resort, which serves only while user code has added none: a
+    `basicConfig` of its module goes on to count.
     """
 
     def __init__(self) -> None:
         self._before: dict[str, int] = {}
+        self._rate = _RateBound()
+        self._found = logging.lastResort, logging.getLogger().level
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+        handler.addFilter(self._rate)
+        logging.lastResort = handler
+        logging.getLogger().setLevel(logging.INFO)
 
     def apply(self, level_by_logger: Mapping[str, str]) -> None:
         """Set these levels, and put loggers that are not among them back to what they were ("" is
         the root logger).
         """
-        if level_by_logger and not logging.getLogger().handlers:
-            # Without a handler Python prints warnings and errors only, at any level.
-            logging.basicConfig(
-                format="%(levelname)s %(name)s: %(message)s", level=logging.getLogger().level
-            )
+        self._rate.is_off = bool(level_by_logger)
         for name in [each for each in self._before if each not in level_by_logger]:
             logging.getLogger(name).setLevel(self._before.pop(name))
         for name, level in level_by_logger.items():
             logger = logging.getLogger(name)
             self._before.setdefault(name, logger.level)
             logger.setLevel(level)
+
+    def close(self) -> None:
+        """Leave the process's logging as it was before."""
+        self.apply({})
+        logging.lastResort, level = self._found
+        logging.getLogger().setLevel(level)
+
+
+class _RateBound(logging.Filter):
+    """At most so many lines below WARNING a second: a line for each tuple would fill the disk.
+    Lines that an operator asked for are not bounded.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_off = False
+        self._second = self._lines = 0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether the record is printed; the first that is left out in a second is replaced
+        by a notice.
+        """
+        if self.is_off or record.levelno >= logging.WARNING:
+            return True
+        if (second := int(record.created)) != self._second:
+            self._second, self._lines = second, 0
+        self._lines += 1
+        if self._lines == _LINES_A_SECOND + 1:
+            record.msg = "more than %d lines in this second; the rest is left out"
+            record.args = (_LINES_A_SECOND,)
+        return self._lines <= _LINES_A_SECOND + 1
 
 
 def drive(
