@@ -237,6 +237,17 @@ class TimedRunner(Runner):
                 return as_tuple(self._emitter.component, replayed_due(tup, self._source_of))
         return tup
 
+    def holds_at(self, tup: Tuple) -> int:
+        """Return the event time at which an input that waits for its next try holds the watermark
+        back; END for one that has none, or is late.
+        """
+        field = self._settings.timestamp_field
+        if field is None or tup.source.is_late or field not in tup.fields:
+            return END
+        with contextlib.suppress(ValueError):
+            return self._inputs.time_of(tup.source)(tup)
+        return END
+
     def next_due_ms(self) -> int | None:
         """Return when to call `advance` again without a new watermark; 0 means now."""
         if self._has_more:

@@ -84,10 +84,11 @@ class TimerService:
     def advance(self, epoch: Epoch, bolt: BoltTask) -> None:
         """Fire what its marks and the clock have made due; park what keeps failing."""
         if bolt.time is not None and bolt.time.timing is not None:
-            fired = bolt.time.timing.advance(bolt.time.heard_ms, self._clock.now_ms())
+            watermark_ms = bolt.watermark_ms
+            fired = bolt.time.timing.advance(watermark_ms, self._clock.now_ms())
             epoch.rows += fired
             for observer in bolt.observers:
-                observer.fired(bolt.time.heard_ms, fired)
+                observer.fired(watermark_ms, fired)
             self._park_given_up(epoch, bolt, bolt.time.timing)
 
     def fire_one(
@@ -97,7 +98,7 @@ class TimerService:
         whose it was.
         """
         for bolt, time in self._timed:
-            name = None if time.timing is None else time.timing.next_name(time.heard_ms, now_ms)
+            name = None if time.timing is None else time.timing.next_name(bolt.watermark_ms, now_ms)
             if time.timing is None or name is None:
                 continue
             bolt.begin(now_ms)
@@ -107,7 +108,7 @@ class TimerService:
                 time.timing.give_up_next(now_ms, poison.deaths, killed(poison.deaths, poison.end))
             else:
                 trying(bolt.task, name, 0)
-                epoch.rows += time.timing.advance(time.heard_ms, now_ms, 1)
+                epoch.rows += time.timing.advance(bolt.watermark_ms, now_ms, 1)
             self._park_given_up(epoch, bolt, time.timing)
             return bolt
         return None

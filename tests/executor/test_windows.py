@@ -24,6 +24,7 @@ from sparkstorm.api import (
     WindowedBolt,
 )
 from sparkstorm.model.topology import Topology
+from sparkstorm.replay import replay_locally
 from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster, SlowBolt, die
 
 WORKERS = pytest.mark.parametrize("workers", [1, 2, 4])
@@ -524,6 +525,87 @@ def test_what_a_failed_execute_emitted_moves_no_clock() -> None:
     with run(builder.build(), 1) as cluster:
         assert [row[3] for row in capture.values] == [[0, 1, 3, 4]]
         assert (cluster.counts("windows").late, len(cluster.dead_letters)) == (0, 1)
+
+
+class FlakySum(Sum):
+    """Raises on the first try of every fifth value, and on every try of the value 8."""
+
+    def prepare(self, conf: Any, context: Any) -> None:
+        self.tried = set[int]()
+
+    def fold(self, accumulator: int, tup: Tuple) -> int:
+        fail_once(self.tried, tup["value"])
+        return super().fold(accumulator, tup)
+
+
+class FlakyMergingSum(FlakySum, MergingSum):
+    """The same, with accumulators that can be put together."""
+
+
+class FlakyTimed(TimedBolt):
+    """Sums values per second in its state and emits a sum at the second's end."""
+
+    outputs: Any = ROW
+    in_order = False
+
+    def prepare(self, conf: Any, context: Any) -> None:
+        self.tried = set[int]()
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        end = tup["ts"] - tup["ts"] % 1000 + 1000
+        self.state.put(end, self.state.get(end, 0) + tup["value"])
+        self.timers.set_event_timer(end, end)
+        fail_once(self.tried, tup["value"])
+
+    def on_timer(self, timer: Timer, collector: BasicOutputCollector) -> None:
+        collector.emit(("all", timer.at_ms - 1, self.state.get(timer.name)))
+
+
+def fail_once(tried: set[int], value: int) -> None:
+    if value == 8 or (value % 5 == 0 and value not in tried):
+        tried.add(value)
+        raise RuntimeError("flaky")
+
+
+FLAKY: dict[str, Any] = {
+    "fold": lambda: FlakySum().with_tumbling_window(seconds(1)),
+    "merging fold": lambda: FlakyMergingSum().with_window(seconds(2), seconds(1)),
+    "sessions": lambda: FlakyMergingSum().with_session_window(seconds(0.3)),
+    "timers": FlakyTimed,
+}
+
+
+@pytest.mark.parametrize("kind", FLAKY)
+@pytest.mark.parametrize("kills", [0, 4])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_input_that_waits_for_its_next_try_holds_its_windows_open(
+    kind: str, kills: int, workers: int
+) -> None:
+    rows: list[list[Any]] = [["a", number * 250, number] for number in range(40)]
+
+    def run_flaky(retries: int, kills: int) -> tuple[list[Any], list[Any], int]:
+        spout, capture = FeederSpout(ROW), CaptureBolt()
+        bolt = FLAKY[kind]().with_timestamp_field("ts").with_late_tuple_stream("late")
+        with LocalCluster(seed=kills) as cluster:
+            cluster.submit(
+                windowed(spout, bolt, capture, 1),
+                {"topology.workers": workers, "topology.max.retries": retries},
+            )
+            for row in rows:
+                spout.feed(row)
+                cluster.advance(ms=7)
+                if kills and row[2] % (40 // kills) == 6:
+                    cluster.kill_worker(0)
+            spout.finish()
+            cluster.run_until_idle()
+            letters = [letter.values[2] for letter in cluster.dead_letters]
+            return sorted(capture.values_of("windows")), letters, cluster.counts("windows").late
+
+    topology = windowed(FeederSpout(ROW), FLAKY[kind]().with_timestamp_field("ts"), CaptureBolt())
+    replayed = replay_locally(topology, {"spout": rows}, skip_bad=True)
+    results, letters, late = run_flaky(3, kills)
+    assert results == sorted(replayed["windows"])
+    assert (letters, late) == ([8], 0)
 
 
 def test_a_component_with_windows_in_a_cycle_goes_on() -> None:

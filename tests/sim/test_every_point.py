@@ -13,7 +13,15 @@ from sparkstorm.testing import LocalCluster
 from sparkstorm.testing.in_process_worker import InProcessWorker
 from sparkstorm.testing.invariants import Invariants
 from sparkstorm.testing.sim_transport import CommitFault, FaultyTransport
-from tests.sim.topologies import Case, batching, fan_out_fan_in, flaky, loop, word_count
+from tests.sim.topologies import (
+    Case,
+    batching,
+    fan_out_fan_in,
+    flaky,
+    flaky_windows,
+    loop,
+    word_count,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -21,6 +29,7 @@ SMALL: dict[str, Callable[[], Case]] = {  # states are lazy by odd seeds
     "word_count in memory": lambda: word_count(5),
     "word_count": lambda: word_count(5), "fan_out_fan_in": lambda: fan_out_fan_in(4), "flaky": lambda: flaky(3),
     "batching": lambda: batching(6), "loop": lambda: loop(4),
+    "flaky_windows": lambda: flaky_windows(6),
 }  # fmt: skip
 CONF = {
     "topology.workers": 3,

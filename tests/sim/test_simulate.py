@@ -28,7 +28,14 @@ from sparkstorm.testing.trials import Trials
 from tests.sim.topologies import small_to_target, subject
 from tests.topologies import Count, Split
 
-SIZES = {"word_count": 10, "fan_out_fan_in": 10, "flaky": 6, "loop": 6, "batching": 4}
+SIZES = {
+    "word_count": 10,
+    "fan_out_fan_in": 10,
+    "flaky": 6,
+    "loop": 6,
+    "batching": 4,
+    "flaky_windows": 8,
+}
 ROWS = [["the quick brown fox"], ["the lazy dog"], ["the end"]]
 
 

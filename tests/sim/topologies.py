@@ -11,10 +11,15 @@ from sparkstorm.api import (
     BasicBolt,
     BasicOutputCollector,
     Bolt,
+    Duration,
+    FoldingBolt,
     Stateful,
     StatefulBolt,
+    TimedBolt,
+    Timer,
     TopologyBuilder,
     Tuple,
+    Window,
 )
 from sparkstorm.model.topology import Topology
 from sparkstorm.testing import FeederSpout, FlakyBolt, LocalCluster, Subject, TargetSink
@@ -191,6 +196,103 @@ def flaky(lines: int = 16) -> Case:
     )
 
 
+class FlakyFold(FoldingBolt):
+    """Sum per window; raises by a rule that depends on the count of tries only."""
+
+    outputs = ("window", "sum")
+
+    def prepare(self, conf: Any, context: Any) -> None:
+        self.name = context.component_id
+        self.tries = 0
+
+    def initial(self) -> int:
+        return 0
+
+    def fold(self, accumulator: int, tup: Tuple) -> int:
+        self.tries += 1
+        if self.tries % 3 == 1:
+            raise RuntimeError("flaky")
+        return accumulator + int(tup["number"])
+
+    def execute(self, window: Window, collector: BasicOutputCollector) -> None:
+        collector.emit((f"{self.name} to {window.last_ms}", window.value))
+
+
+class FlakyMerge(FlakyFold):
+    """The same, with accumulators that can be put together."""
+
+    def merge(self, one: int, other: int) -> int:
+        return one + other
+
+
+class FlakyTimers(TimedBolt):
+    """Sums per second in its state and emits each sum by a timer; raises as `FlakyFold` does."""
+
+    outputs = ("window", "sum")
+    in_order = False
+
+    def prepare(self, conf: Any, context: Any) -> None:
+        self.tries = 0
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        last_ms = tup["ts"] - tup["ts"] % 1000 + 999
+        self.state.put(last_ms, self.state.get(last_ms, 0) + tup["number"])
+        self.timers.set_event_timer(last_ms, last_ms)
+        self.tries += 1
+        if self.tries % 3 == 1:
+            raise RuntimeError("flaky")
+
+    def on_timer(self, timer: Timer, collector: BasicOutputCollector) -> None:
+        collector.emit((f"timers to {timer.name}", self.state.get(timer.name)))
+
+
+class Sums(StatefulBolt):
+    """Adds what windows have emitted, so that a window that fires twice, or never, is seen."""
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        self.state.put(tup["window"], self.state.get(tup["window"], 0) + tup["sum"])
+
+
+def flaky_windows(numbers: int = 20) -> Case:
+    """spout -> tumbling, sliding and session windows and timers whose bolts raise now and then ->
+    sums: an input that waits for its next try is in its windows.
+    """
+    spout, builder = FeederSpout(["ts", "number"]), TopologyBuilder()
+    builder.set_spout("spout", spout)
+    second = Duration.seconds(1)
+    bolts: dict[str, Any] = {
+        "tumbling": FlakyFold().with_tumbling_window(second),
+        "sliding": FlakyMerge().with_window(Duration.seconds(2), second),
+        "sessions": FlakyMerge().with_session_window(Duration.millis(300)),
+        "timers": FlakyTimers(),
+    }
+    declarer = builder.set_bolt("sums", Sums())
+    for name, bolt in bolts.items():
+        builder.set_bolt(name, bolt.with_timestamp_field("ts")).global_grouping("spout")
+        declarer.global_grouping(name)
+    wanted = Counter[str]()
+    session = 0
+    for n in range(numbers):
+        ts = 250 * n + 200 * (n // 4)  # a pause after every fourth
+        spout.feed([ts, n])
+        last = ts - ts % 1000 + 999
+        wanted.update({f"tumbling to {last}": n, f"timers to {last}": n})
+        wanted.update({f"sliding to {last}": n, f"sliding to {last + 1000}": n})
+        session += n
+        if n % 4 == 3 or n == numbers - 1:
+            wanted[f"sessions to {ts + 299}"] = session
+            session = 0
+    spout.finish()
+    return Case(
+        builder.build(),
+        spout,
+        "sums",
+        dict(wanted),
+        numbers,
+        {"topology.max.retries": 50, "topology.retry.backoff.ms": 5},
+    )
+
+
 class Batch(Stateful, Bolt):
     """Gathers inputs and sums them at a tick: acks come epochs later, state is put only then."""
 
@@ -319,7 +421,7 @@ def refusing(numbers: int = 12) -> Case:
 
 CASES: dict[str, Callable[..., Case]] = {
     "word_count": word_count, "fan_out_fan_in": fan_out_fan_in, "flaky": flaky, "batching": batching, "loop": loop,
-    "wide": wide, "refusing": refusing, "to_target": to_target,
+    "wide": wide, "refusing": refusing, "to_target": to_target, "flaky_windows": flaky_windows,
 }  # fmt: skip
 
 
@@ -347,6 +449,11 @@ def small_fan_out_fan_in() -> Subject:
 def small_flaky() -> Subject:
     """Six lines."""
     return subject("flaky", 6)
+
+
+def small_flaky_windows() -> Subject:
+    """Eight numbers."""
+    return subject("flaky_windows", 8)
 
 
 def small_loop() -> Subject:

@@ -26,6 +26,7 @@ from sparkstorm.executor.runner import BasicRunner, FailedInput, Runner
 from sparkstorm.executor.sink_runner import SinkRunner
 from sparkstorm.executor.state import MemoryState
 from sparkstorm.executor.task_observer import TaskObserver
+from sparkstorm.executor.windowed_runner import TimedRunner
 from sparkstorm.model.failure import Failure
 from sparkstorm.model.topology import WATERMARK_STREAM
 from sparkstorm.model.tuples import Tuple, tuples_of
@@ -35,6 +36,7 @@ from sparkstorm.tasks.task import Task
 from sparkstorm.transport.base import entry_order
 from sparkstorm.transport.frames import Row
 from sparkstorm.transport.progress import EdgeCounts
+from sparkstorm.windowing.watermarks import NEVER
 from sparkstorm.worker.counting.loop_time import TaskTime
 from sparkstorm.worker.epoch import Epoch
 from sparkstorm.worker.open_blocks import Births, Feed
@@ -141,10 +143,8 @@ class BoltTask(Task):
         # Rows between two looks at the clock: few until the bolt has shown that it is fast, since
         # the first batch of a slow one would hold up every other task.
         self.pace = 1
-        # Not the entry's id: a row from an open block has none.
-        self.new_key = new_key
-        # None if neither this component nor a downstream one uses event time
-        self.time: TaskEventTime | None = None
+        self.new_key = new_key  # not the entry's id: a row from an open block has none
+        self.time: TaskEventTime | None = None  # none: nothing from here on uses event time
         self.observers: list[TaskObserver] = []
         self.watch: CallWatch | None = None
         self.expect: Expect | None = None  # of a lazy state
@@ -160,8 +160,10 @@ class BoltTask(Task):
         # begin of the first execute of inputs that are done since the meter has looked
         self.done_since: list[int] = []
         self._held_by_tuple: dict[int, str] = {}
-        # heap over held inputs; those that are not held any more are dropped when they surface
+        # heaps over held inputs, by birth and by event time (where there are windows or timers);
+        # those that are not held any more are dropped when they surface
         self._births: list[tuple[int, str]] = []
+        self._held_times: list[tuple[int, str]] = []
 
     def execute(
         self, epoch: Epoch, rows: Sequence[Row], may_have_pieces: bool = False
@@ -262,11 +264,7 @@ class BoltTask(Task):
         held inputs as well.
         """
         if self.held:
-            # Dropped lazily: taking an input out of the middle of a heap would cost a search for
-            # each ack.
-            while self._births[0][1] not in self.held:
-                heapq.heappop(self._births)
-            oldest_ms = min(oldest_ms, self._births[0][0])
+            oldest_ms = min(oldest_ms, self._first_held(self._births))
         self.oldest_ms = min(self.oldest_ms or oldest_ms, oldest_ms)
         self._all_births.note(self.oldest_ms)
 
@@ -329,12 +327,34 @@ class BoltTask(Task):
         """Keep an input that is not done."""
         if held.key not in self.held:
             heapq.heappush(self._births, (held.born_ms, held.key))
+            if isinstance(self.runner, TimedRunner):
+                heapq.heappush(self._held_times, (self.runner.holds_at(held.tuple), held.key))
         self.held[held.key] = held
         held.since_us = held.since_us or self.began_us
         self._held_by_tuple[id(held.tuple)] = held.key
         self.changed_held[held.key] = None
         if held.due_ms is not None:
             heapq.heappush(self.retries, (held.due_ms, held.key))
+
+    def _first_held(self, heap: list[tuple[int, str]]) -> int:
+        """Return the least number of a heap over held inputs, of which there must be one."""
+        # Dropped lazily: taking an input out of the middle of a heap would cost a search for each
+        # ack.
+        while heap[0][1] not in self.held:
+            heapq.heappop(heap)
+        return heap[0][0]
+
+    @property
+    def watermark_ms(self) -> int:
+        """Return the event time up to which windows and timers may fire."""
+        heard_ms = NEVER if self.time is None else self.time.heard_ms
+        # An input that waits for its next try is on time as it was at its first: marks behind it
+        # may not fire its windows.
+        return (
+            min(heard_ms, self._first_held(self._held_times))
+            if self.held and self._held_times
+            else heard_ms
+        )
 
     def let_go(self, key: str) -> PendingInput:
         """Forget a held input; the next commit forgets it too."""
