@@ -100,6 +100,7 @@ class Pending:
         "_gone",
         "_keeps_settled",
         "_limit",
+        "_is_in_order",
         "_oldest_ms",
         "_renewed",
         "_renewed_unwritten",
@@ -127,6 +128,7 @@ class Pending:
         self._count = 0  # open messages
         # no open message is older; lets expire() return without looking
         self._oldest_ms = _FAR_FUTURE_MS
+        self._is_in_order = True  # emissions are in the order of time
         self._settled: dict[int, Outcome] = {}
         self._due: list[Outcome] = []  # settled and not yet handed out
         # root of a message -> when a bolt last reset its time-out
@@ -161,6 +163,8 @@ class Pending:
     @property
     def oldest_emit_ms(self) -> int | None:
         """Emit time of the oldest open message."""
+        if not self._is_in_order:
+            return min((batch.emit_ms for batch in self._batches.values()), default=None)
         for batch in self._batches.values():
             return batch.emit_ms
         return None
@@ -283,8 +287,10 @@ class Pending:
     def _older_than(self, limit_ms: int) -> list[tuple[_Batch, int, int]]:
         late = []
         for batch in self._batches.values():
-            if batch.emit_ms >= limit_ms:  # emissions are in the order of time
-                break
+            if batch.emit_ms >= limit_ms:
+                if self._is_in_order:
+                    break
+                continue
             for place, root in batch.members():
                 if self._renewed.get(root, batch.emit_ms) < limit_ms:
                     late.append((batch, place, root))
@@ -371,11 +377,12 @@ class Pending:
         opened = [row for batch in self._batches.values() for row in self._rows(batch)]
         return [opened, [_row(outcome) for outcome in self._settled.values()]]
 
-    def load(self, snapshot: Any, deltas: Iterable[Any] = ()) -> None:
+    def load(self, snapshot: Any, deltas: Iterable[Any] = (), now_ms: int = _FAR_FUTURE_MS) -> None:
         """Become the spout task that wrote them; every callback that was not confirmed is due
         again.
 
-        MalformedFrameError (and nothing changed) when one is not what `snapshot` and `take_delta`
+        The clock of the former owner may have been ahead: messages from after `now_ms` come before
+        newer ones with an earlier time. MalformedFrameError (and nothing changed) when one is not what `snapshot` and `take_delta`
         make.
         """
         batches, renewed, settled = _replay(snapshot, deltas)
@@ -383,6 +390,7 @@ class Pending:
             batch.root: batch for batch in sorted(batches.values(), key=lambda batch: batch.emit_ms)
         }
         self._count = sum(batch.open for batch in batches.values())
+        self._is_in_order = all(batch.emit_ms <= now_ms for batch in batches.values())
         self._renewed = {root: at_ms for root, at_ms in renewed.items() if root in self}
         self._renewed_unwritten = {}
         self._oldest_ms = _FAR_FUTURE_MS if (oldest := self.oldest_emit_ms) is None else oldest

@@ -440,13 +440,17 @@ class TimedRunner(Runner):
         key_of = self._inputs.key_of(source)
         time_of = self._inputs.time_of(source)
         take_late = self._late_step(source)
+        is_by_clock = not self._settings.is_event_time
 
         def step(tup: Tuple) -> None:
             at = time_of(tup)
-            # its sender was left behind after a silence, or the bolt's settings changed
-            if at < windows.fired_to and is_gone(at):
-                take_late(tup)
-                return
+            if at < windows.floor:
+                if is_by_clock:  # the clock of a former process was ahead of this one's
+                    at = windows.floor
+                # its sender was left behind after a silence, or the bolt's settings changed
+                elif is_gone(at, key_of(tup.values)):
+                    take_late(tup)
+                    return
             for firing in add(at, key_of(tup.values), tup):
                 self._emitter.roots = 0
                 self._call(firing)

@@ -24,7 +24,7 @@ class CountWindows:
         self._store = store
         self._contents = contents
         self._keeps_expired = keeps_expired
-        self.fired_to = NEVER
+        self.floor = NEVER
         for _ in contents.load():  # its index comes back with it
             pass
 
@@ -36,7 +36,7 @@ class CountWindows:
         self._store.put(place, count + 1)
         return [self._firing(count + 1, key)] if (count + 1) % self._layout.slide == 0 else []
 
-    def is_gone(self, at: int) -> bool:
+    def is_gone(self, at: int, key: Key) -> bool:
         return False
 
     def next_end(self) -> int | None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from heapq import heappop, heappush
 
 from sparkstorm.windowing.store import Key, in_order, rank
+
+# Half of it looks at small queues twice as often, double keeps as many more keys in memory.
+_LEAST_TO_SWEEP = 1000
 
 
 class DueQueue:
@@ -16,6 +20,8 @@ class DueQueue:
         self._queue_by_time: dict[int, _Queue] = {}
         # a heap of their times; an empty one is dropped when it comes first
         self._times: list[int] = []
+        self._added = 0  # keys since `sweep` was last worth its cost
+        self._kept = 0  # keys that it has left then
 
     def add(self, at: int, key: Key) -> None:
         """Add a key to a time."""
@@ -25,6 +31,7 @@ class DueQueue:
             heappush(self._times, at)
         if key not in queue.keys:
             queue.keys[key] = None
+            self._added += 1
             if queue.sorted is not None:
                 heappush(queue.added, (rank(key), key))
 
@@ -45,6 +52,21 @@ class DueQueue:
         """Return the keys of a time in their order."""
         queue = self._queue_by_time.get(at)
         return [] if queue is None else in_order(list(queue.keys))
+
+    def sweep(self, is_kept: Callable[[int, Key], bool]) -> None:
+        """Drop the keys that need not be kept, once as many were added as the last sweep has left;
+        one key then costs O(1) looks in all.
+        """
+        if self._added <= self._kept + _LEAST_TO_SWEEP:
+            return
+        self._added = self._kept = 0
+        for at, queue in list(self._queue_by_time.items()):
+            for key in [key for key in queue.keys if not is_kept(at, key)]:
+                del queue.keys[key]
+            self._kept += len(queue.keys)
+            if not queue.keys:
+                del self._queue_by_time[at]
+        self._times = sorted(self._queue_by_time)  # which is a heap
 
     def drop_first(self) -> None:
         """Remove the least key of the earliest time."""

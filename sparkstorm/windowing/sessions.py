@@ -81,6 +81,7 @@ class Sessions:
         self._ends = DueQueue()
         self._expiries = DueQueue()  # the same of sessions that are to be forgotten
         self.fired_to: int = store.get(_FIRED_TO, NEVER)
+        self.floor = self.fired_to
         if self._collected is not None:
             self._collected.load()
         self._load()
@@ -104,7 +105,7 @@ class Sessions:
         end = session[1] + self._gap
         return [self._firing(session, key)] if end <= self.fired_to or end == session[2] else []
 
-    def is_gone(self, at: int) -> bool:
+    def is_gone(self, at: int, key: Key) -> bool:
         return at + self._gap + self._lateness <= self.fired_to
 
     def next_end(self) -> int | None:
@@ -132,7 +133,7 @@ class Sessions:
     def settle(self, watermark: int) -> None:
         if watermark <= self.fired_to:
             return
-        self.fired_to = watermark
+        self.fired_to = self.floor = watermark
         self._store.put(_FIRED_TO, watermark)
         while (expiry := self._expiries.first_at()) is not None and expiry <= watermark:
             key = self._expiries.first_key()

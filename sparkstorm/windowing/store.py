@@ -5,6 +5,7 @@ one).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from decimal import Decimal
 from typing import Any, Protocol
 
 Key = tuple[Any, ...]
@@ -39,11 +40,13 @@ class Store(Protocol):
 
 
 def rank(key: Key) -> Key:
-    """Return a sort key for keys of mixed types, which depends on the key alone."""
+    """Return a sort key for keys of mixed types, which depends on the key alone and orders keys
+    that can be compared as their comparison does.
+    """
     return tuple(
         [
             (_NUMBER, part)
-            if isinstance(part, int | float)
+            if isinstance(part, int | float | Decimal)
             else (type(part).__name__, "" if part is None else part)
             for part in key
         ]

@@ -73,6 +73,8 @@ class TimerTable:
     def next_due(self, axis: Axis, until_ms: int) -> Timer | None:
         """Return the earliest due timer; the same one until `done`."""
         queue = self._queue[axis]
+        # Here and not when a timer is moved: the call that has moved it may yet be undone.
+        queue.sweep(lambda at_ms, key: self._store.get(("timer", axis, *key)) == at_ms)
         while (at_ms := queue.first_at()) is not None and at_ms <= until_ms:
             key = queue.first_key()
             if self._store.get(("timer", axis, *key)) == at_ms:

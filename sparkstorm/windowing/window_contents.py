@@ -124,8 +124,10 @@ class Collected:
         if numbers is None:
             self._numbers[start, key] = [self._last]
             return True
+        # the put of the first may have been undone, and its window dropped as an empty one
+        is_new = ("t", numbers[0], start, *key) not in self._store
         numbers.append(self._last)
-        return False
+        return is_new
 
     def has(self, start: int, key: Key) -> bool:
         return any(

@@ -38,14 +38,14 @@ class Firing:
 class Windows(Protocol):
     """Windows of one kind over one task's tuples."""
 
-    fired_to: int
-    """Every window that ends by then has fired."""
+    floor: int
+    """No window that ends later has fired or is firing."""
 
     def add(self, at: int, key: Key, tup: Tuple) -> Sequence[Firing]:
         """Add a tuple; return the windows that this makes due at once."""
 
-    def is_gone(self, at: int) -> bool:
-        """Return whether every window of this time was deleted."""
+    def is_gone(self, at: int, key: Key) -> bool:
+        """Return whether every window of this time and key has fired for the last time."""
 
     def next_end(self) -> int | None:
         """Return the earliest end of a window that has not fired."""
@@ -97,18 +97,19 @@ class TimeWindows:
         self._marked: list[Key] = []  # keys recorded as fired in the store
         self._unmarked: list[Key] = []
         self.fired_to: int = store.get(_FIRED_TO, NEVER)
+        self.floor = self.fired_to
         for start, key in contents.load():
             self._schedule(start, key)
         self._load_fired()
 
     def add(self, at: int, key: Key, tup: Tuple) -> Sequence[Firing]:
         # the usual case, written out
-        if self._is_in_one_cell and at >= self.fired_to and at >= self._end:
+        if self._is_in_one_cell and at >= self.floor:
             start = at - at % self._layout.cell
             if self._contents.add(start, key, at, tup):
                 self._schedule(start, key)
             return ()
-        is_tardy = at < self.fired_to or at < self._end
+        is_tardy = at < self.floor
         known = [end for end in self._layout.ends(at) if self._holds(end, key)] if is_tardy else []
         for start in self._layout.cells_of(at):
             if self._contents.add(start, key, at, tup):
@@ -118,13 +119,8 @@ class TimeWindows:
         return [
             self._firing(end, key, end in known)
             for end in self._layout.ends(at)
-            if end <= self.fired_to or (end == self._end and key in self._fired)
+            if self._has_fired(end, key) and not self._is_over(end, key)
         ]
-
-    @property
-    def floor(self) -> int:
-        """Time from which on no window has fired or is firing."""
-        return max(self.fired_to, self._end)
 
     def begin(self, cells: Iterable[tuple[Any, ...]]) -> None:
         """Expect windows to fire, each of one new cell ("a", start, *key) of the store at `floor`
@@ -144,11 +140,9 @@ class TimeWindows:
         """Length of a window."""
         return self._layout.length
 
-    def is_gone(self, at: int) -> bool:
-        if at >= self.fired_to:
-            return False
+    def is_gone(self, at: int, key: Key) -> bool:
         ends = self._layout.ends(at)
-        return not ends or ends[-1] + self._lateness <= self.fired_to
+        return self._is_over(ends[-1], key) if ends else at < self.fired_to
 
     def next_end(self) -> int | None:
         return self._queue.first_at()
@@ -157,7 +151,7 @@ class TimeWindows:
         while (end := self._queue.first_at()) is not None and end <= watermark:
             if end != self._end:
                 self._finish()
-                self._end = end
+                self._end = self.floor = end
             key = self._queue.first_key()
             if self._holds(end, key):
                 return self._firing(end, key)
@@ -173,7 +167,7 @@ class TimeWindows:
         while (end := self._queue.first_at()) is not None and end <= watermark:
             if end != self._end:
                 self._finish()
-                self._end = end
+                self._end = self.floor = end
             start = end - length
             known = self._keys_by_cell.get(start, {})
             for key in self._queue.keys_at(end):
@@ -187,8 +181,8 @@ class TimeWindows:
                 self._queue.drop(end, key)
 
     def done(self, firing: Firing) -> None:
-        if firing.end <= self.fired_to or firing.key in self._fired:
-            return  # fired again because of a tardy tuple
+        if firing.end != self._end or self._has_fired(firing.end, firing.key):
+            return  # fired because of a tardy tuple
         self._queue.drop(firing.end, firing.key)
         self._fired[firing.key] = None
         self._unmarked.append(firing.key)
@@ -212,7 +206,7 @@ class TimeWindows:
         ends = self._layout.ends_of(start)
         self._keys_at(start, ends[-1])[key] = None
         for end in ends:
-            if end > self.fired_to and not (end == self._end and key in self._fired):
+            if not self._has_fired(end, key):
                 self._queue.add(end, key)
 
     def _keys_at(self, start: int, last_end: int) -> dict[Key, None]:
@@ -221,6 +215,15 @@ class TimeWindows:
             keys = self._keys_by_cell[start] = {}
             heappush(self._expiries, (last_end + self._kept_for, start))
         return keys
+
+    def _has_fired(self, end: int, key: Key) -> bool:
+        return end < self.floor or end <= self.fired_to or (end == self._end and key in self._fired)
+
+    def _is_over(self, end: int, key: Key) -> bool:
+        """Return whether a window never fires again: what its cells held may be deleted."""
+        return end + self._lateness <= self.fired_to or (
+            not self._lateness and self._has_fired(end, key)
+        )
 
     def _holds(self, end: int, key: Key) -> bool:
         if self._is_plain:
@@ -250,7 +253,7 @@ class TimeWindows:
             self._advance(self._end)
 
     def _advance(self, watermark: int) -> None:
-        self.fired_to = watermark
+        self.fired_to = self.floor = watermark
         self._store.put(_FIRED_TO, watermark)
         while self._expiries and self._expiries[0][0] <= watermark:
             _, start = heappop(self._expiries)
@@ -260,7 +263,7 @@ class TimeWindows:
     def _load_fired(self) -> None:
         for place, _ in self._store.items():
             if place[0] == "f":
-                self._end = place[1]
+                self._end = self.floor = place[1]
                 self._fired[place[2:]] = None
                 self._queue.drop(place[1], place[2:])
         self._marked += self._fired

@@ -433,3 +433,15 @@ def test_a_message_that_began_and_failed_in_one_epoch_is_not_in_the_journal(root
     pending.take_delta()
     pending.settle(acked=[], failed=[split(root)], now_ms=9)
     assert pending.take_delta() == [[], [], [split(root)]]
+
+
+def test_messages_from_the_future_hide_no_newer_one_that_is_late() -> None:
+    former = Pending()
+    former.add(1, "a", 6_000)
+    former.take_delta()
+    pending = Pending()
+    pending.load(former.snapshot(), now_ms=0)  # on a clock that is 6 s behind
+    pending.add(2, "b", 1_000)
+    assert pending.oldest_emit_ms == 1_000
+    assert pending.expire(3_000, 2_000, None) == [2]
+    assert pending.expire(8_000, 2_000, None) == [1]

@@ -379,3 +379,87 @@ def test_a_timer_that_sets_itself_again_comes_to_an_end_with_the_input() -> None
     driver.end()
     assert [row[1] for row in driver.emitted()] == [5, 15, 25, 35, 45]
     assert driver.runner.next_due_ms() is None
+
+
+@pytest.mark.parametrize("shape", [(10, 10), (10, 5), (12, 8), (4, 6)])
+@pytest.mark.parametrize("bolt", [Listing(), Adding(), Merging()], ids=lambda b: type(b).__name__)
+@given(
+    st.lists(st.tuples(st.integers(0, 40), st.sampled_from(["", "a", "b", "c"])), max_size=30),
+    st.sampled_from([0, 0, 7]),
+    st.integers(1, 3),
+)
+def test_a_row_that_was_left_behind_is_late_or_in_windows_that_fire_as_a_whole(
+    shape: tuple[int, int], bolt: Any, steps: list[tuple[int, str]], lateness: int, most: int
+) -> None:
+    length, slide = shape
+    bolt = copy.copy(bolt).with_window(ms(length), ms(slide)).with_key("key")
+    driver = Driver(timed(bolt, **{LATENESS_MS: lateness}))
+    for number, (at, key) in enumerate(steps):
+        if key:
+            driver.rows([(key, at, 1 << number)])
+        else:  # firing may stop in the middle of the windows of one end
+            driver.runner.advance(max(at, driver.runner.low_ms), 0, most)
+    driver.end()
+    fired = dict[tuple[str, int], int]()
+    for key, _, end, is_update, value, *_ in driver.emitted():
+        place = key[0], end
+        rows = value[1] if type(bolt) is not Listing else sum(value)
+        assert is_update == (place in fired) and (lateness or not is_update)
+        assert fired.get(place, 0) & rows == fired.get(place, 0) != rows
+        fired[place] = rows
+    outside = sum(
+        not any(e - length <= at for e in Layout(length, slide).ends(at))
+        for at, key in steps
+        if key
+    )
+    in_some = sum(
+        any(rows >> number & 1 for rows in fired.values()) for number in range(len(steps))
+    )
+    assert outside + in_some + driver.runner.late >= sum(bool(key) for _, key in steps)
+    assert in_some + driver.runner.late <= sum(bool(key) for _, key in steps)
+
+
+def test_windows_by_the_clock_lose_no_row_when_a_restart_sets_the_clock_back() -> None:
+    bolt = Listing().with_tumbling_window(ms(10))
+    driver = Driver(bolt)
+    driver.now_ms = 105
+    driver.rows([("a", 0, 1)])
+    driver.now_ms = 110
+    driver.advance(NEVER)
+    driver = Driver(bolt, driver.stored())
+    for driver.now_ms, value in ((104, 2), (109, 3), (112, 4)):
+        driver.rows([("a", 0, value)])
+        driver.advance(NEVER)
+    driver.now_ms = 120
+    driver.advance(NEVER)
+    assert [row[4] for row in driver.emitted()] == [[2, 3, 4]]
+    assert driver.runner.late == 0
+
+
+def test_a_tuple_of_a_cell_whose_first_tuple_was_undone_is_in_its_windows() -> None:
+    class Raising(Listing):
+        def execute(self, window: Any, collector: Any) -> None:
+            if [tup["value"] for tup in window.get()] == [1] or window.key == ("b",):
+                raise RuntimeError("no")
+            super().execute(window, collector)
+
+    bolt = Raising().with_window(ms(10), ms(5)).with_key("key")
+    driver = Driver(timed(bolt, **{LATENESS_MS: 20}), retries=5)
+    driver.advance(16)
+    assert len(driver.rows([("a", 12, 1)])) == 1  # its window (5, 15) fires at once, and raises
+    driver.rows([("b", 19, 0)])
+    driver.advance(20)  # the window (10, 20) of "b" waits for its next try
+    driver.rows([("a", 13, 2)])
+    driver.now_ms = 10_000
+    driver.advance(20)
+    assert [(row[2], row[4]) for row in driver.emitted()] == [(15, [2]), (20, [2])]
+
+
+def test_timers_that_are_set_again_leave_nothing_in_memory() -> None:
+    driver = Driver(timed(Ordered()))
+    for number in range(5_000):
+        driver.rows([(number % 10, number, 10_000)])
+        driver.advance(number)
+    queue = driver.runner._timers._queue["event"]
+    assert sum(len(each.keys) for each in queue._queue_by_time.values()) < 3000
+    assert driver.runner._timers.next_due("event", END) is not None

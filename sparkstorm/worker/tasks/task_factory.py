@@ -391,7 +391,7 @@ class TaskFactory:
             if self._time_plan.is_told(component):
                 times = self._stored(fields, "w", "x")
                 made.time = TaskEventTime(times, OutputWatermarks(times, emitter.timed_outputs))
-            pending.load(*whole_and_deltas(fields, "p"))
+            pending.load(*whole_and_deltas(fields, "p"), now_ms=self._around.now_ms())
         spout.open(self._parts.conf(component), self._context(task, component), collector)
         # Before this its own methods are not asked: they may need what `open` makes.
         made.is_open = True
