@@ -48,7 +48,7 @@ from sparkstorm.replay.inputs import check_key
 from sparkstorm.replay.job import STATE_MARK, Job, result_name, result_names
 from sparkstorm.replay.local import state_chunks
 from sparkstorm.replay.plan import Feed, Plan, Stage
-from sparkstorm.replay.results.types import problem_with, state_values
+from sparkstorm.replay.results.types import in_utc, problem_with, state_values
 from sparkstorm.replay.sql_shuffle import (
     Key,
     checked_places,
@@ -309,7 +309,7 @@ def _checked(name: str, frame: DataFrame, fields: Sequence[str], time: str | Non
     twice = [f for f in fields if frame.columns.count(f) > 1]
     if twice:
         raise ReplayFailedError(f"input '{name}' has two columns '{twice[0]}'; rename one")
-    columns = [_field(frame, f, f == time) for f in fields]
+    columns = [quoted(f) for f in fields]
     if "task" in frame.columns and fields == ("key", "value"):
         columns.append("CAST(task AS INT) AS task")
     millis = (
@@ -358,12 +358,6 @@ def _problem(kind: DataType) -> str:
         return problem_with(arrow_type(kind))
     except PySparkTypeError:
         return f"{kind.simpleString()} is no type that tuples carry; cast it"
-
-
-def _field(frame: DataFrame, field: str, is_time: bool) -> str:
-    if is_time and isinstance(frame.schema[field].dataType, TimestampType | TimestampNTZType):
-        return f"unix_millis(CAST({quoted(field)} AS TIMESTAMP)) AS {quoted(field)}"
-    return quoted(field)
 
 
 def _millis(name: str, frame: DataFrame, time: str) -> str:
@@ -491,9 +485,10 @@ def _rows(
 
 
 def _readable(feed: Feed, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the batches; ReplayFailedError names the column with a value that Python has none for,
-    such as a map with one key twice or a time beyond the year 9999, which files of other programs
-    may have.
+    """Yield the batches with their times in UTC, since Spark hands them in the session's zone, where
+    the two passes of an hour are equal; ReplayFailedError names the column with a value that Python
+    has none for, such as a map with one key twice or a time beyond the year 9999, which files of
+    other programs may have.
     """
     for batch in batches:
         for field, column in zip(batch.schema, batch.columns, strict=True):
@@ -511,7 +506,7 @@ def _readable(feed: Feed, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Reco
                 raise ReplayFailedError(
                     f"input '{name}', column '{field.name}': {error}; {mend}, or leave the column out"
                 ) from error
-        yield batch
+        yield pa.RecordBatch.from_arrays(list(map(in_utc, batch.columns)), batch.schema.names)
 
 
 def _holds_map(kind: pa.DataType) -> bool:

@@ -25,7 +25,7 @@ from sparkstorm.model.tuples import Source, Tuple
 from sparkstorm.model.values.tagged import from_json, read_value, to_json
 from sparkstorm.replay.arrow_map import map_in_arrow
 from sparkstorm.replay.job import STATE_MARK, result_name
-from sparkstorm.replay.results.types import state_values
+from sparkstorm.replay.results.types import in_utc, state_values
 
 _LINE = "line string"
 
@@ -125,7 +125,7 @@ def _rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _values(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
-    columns = [[read_value(cell) for cell in plain_values(column)] for column in batch.columns]
+    columns = [list(map(read_value, plain_values(in_utc(each)))) for each in batch.columns]
     yield from zip(*columns, strict=True)
 
 

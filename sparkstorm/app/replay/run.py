@@ -438,6 +438,8 @@ def _session(name: str, wants_authentication: bool) -> SparkSession:
         os.pathsep.join([_PACKAGE_ROOT, *([given] if given else [])]),
     )
     conf.setIfMissing("spark.ui.showConsoleProgress", "false")
+    # Texts without a zone would be read and written in that of the machine.
+    conf.setIfMissing("spark.sql.session.timeZone", "UTC")
     for key, value in SMALL_MEMORY.items():
         conf.setIfMissing(key, value)
     if not is_given:

@@ -1,0 +1,74 @@
+"""TIMESTAMP columns are instants in UTC to a replay's bolts, whatever the session's zone is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from sparkstorm.api import BasicOutputCollector, StatefulBolt, TopologyBuilder, Tuple
+from sparkstorm.app.replay import job_results
+from sparkstorm.model.topology import Topology
+from sparkstorm.replay import replay
+from sparkstorm.testing import complete_topology
+from tests.replay.bolts import Source
+
+# The repeated and the missing hour of New York, the offsets of Kathmandu, and days that differ.
+MOMENTS = [
+    *(datetime(2015, 11, 1, hour, 30, tzinfo=UTC) for hour in range(4, 9)),
+    *(datetime(2015, 3, 8, hour, 30, tzinfo=UTC) for hour in range(5, 9)),
+    datetime(1985, 12, 31, 18, 15, tzinfo=UTC),
+    datetime(2026, 1, 1, tzinfo=UTC) - timedelta(microseconds=1),
+]
+ZONES = "UTC", "America/New_York", "Asia/Kathmandu", "America/Los_Angeles"
+
+
+class ByMoment(StatefulBolt):
+    """Counts under a moment, alone and as a part of a key, and emits what it got."""
+
+    outputs = ("at", "text")
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        at = tup["at"]
+        keys = at, ("day", at.isoformat()[:10])
+        counts = [self.state.add(key, 1) for key in keys]
+        collector.emit((at, repr((at, tup["nested"], counts))))
+
+
+def topology() -> Topology:
+    builder = TopologyBuilder()
+    builder.set_spout("source", Source("at", "nested"))
+    builder.set_bolt("bolt", ByMoment()).fields_grouping("source", "at")
+    return builder.build()
+
+
+@pytest.fixture(params=ZONES)
+def zoned(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[SparkSession]:
+    former = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", request.param)
+    yield spark
+    spark.conf.set("spark.sql.session.timeZone", str(former))
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("event_time", [None, "at"])
+def test_moments_are_keys_values_and_times_as_live_in_every_zone_of_a_session(
+    zoned: SparkSession, event_time: str | None
+) -> None:
+    rows = [(at, [{"at": at}]) for at in MOMENTS for _ in range(2)]
+    frame = zoned.createDataFrame(rows, "at timestamp, nested array<map<string, timestamp>>")
+    live = complete_topology(topology(), {"source": rows})
+    replayed = replay(topology(), {"source": frame}, event_time=event_time)
+    assert sorted(row.text for row in replayed["bolt"].collect()) == sorted(
+        text for _, text in live["bolt"]
+    )
+
+
+def test_results_of_a_job_file_have_times_in_utc() -> None:
+    moment = MOMENTS[1]
+    column = pa.array([moment], pa.timestamp("us", "America/New_York"))
+    ((found,),) = job_results._values(pa.RecordBatch.from_arrays([column], ["at"]))
+    assert repr(found) == repr(moment)
