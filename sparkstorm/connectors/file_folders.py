@@ -4,8 +4,10 @@ telling them apart.
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import io
+import lzma
 import os
 import stat
 import zlib
@@ -26,7 +28,53 @@ _REFUSALS = (
     # pyiceberg and its catalogs
     "NoSuchTableError", "UnauthorizedError", "ForbiddenError", "password authentication failed",
 )  # fmt: skip
-PACKED = (".gz", ".zst", ".zstd")
+_UNPACKERS = {
+    (".gz", ".gzip"): gzip.open,
+    (".bz2",): bz2.open,
+    (".xz",): lzma.open,
+    (".zst", ".zstd"): None,  # pyarrow's
+}
+DAMAGES = EOFError, OSError, zlib.error, lzma.LZMAError
+"""Errors of files that are gone or damaged."""
+WHOLE = 1 << 40
+"""Position behind every record of a file."""
+
+
+def is_packed(path: str) -> bool:
+    """Return whether a file's name says that its text is packed in a form that `Folders` unpacks."""
+    return any(path.lower().endswith(endings) for endings in _UNPACKERS)
+
+
+class FileSplit(NamedTuple):
+    """Part of what a source reads: a file from the record at `start` to the last one that begins
+    before `until`, positions in it; or several files as a whole.
+    """
+
+    paths: tuple[str, ...]
+    start: int
+    until: int
+    size: int
+
+
+def split_at(path: str, size: int, starts: Sequence[int]) -> list[FileSplit]:
+    """Return the parts of a file that begin at these positions; `size` is shared among them."""
+    ends = [*starts[1:], WHOLE]
+    return [
+        FileSplit((path,), start, end, size // len(starts))
+        for start, end in zip(starts, ends, strict=True)
+    ]
+
+
+def line_starts(stream: BinaryIO, size: int, most_bytes: int) -> list[int]:
+    """Return the first position of a file of lines, and those of a line about every so many bytes."""
+    starts = [0]
+    while (at := starts[-1] + most_bytes) < size:
+        at -= 1  # a line may end right before it
+        stream.seek(at)
+        while (part := stream.readline(1 << 20)) and not part.endswith(b"\n"):
+            at += len(part)
+        starts.append(at + len(part))
+    return [start for start in starts if start < size or start == 0]
 
 
 class Found(NamedTuple):
@@ -80,18 +128,15 @@ class Folders:
 
     def open(self, path: str, at: int) -> BinaryIO:
         """Open a file at a position in its unpacked bytes."""
-        packed = path.endswith(PACKED)
-        raw = self.open_raw(path)
-        if path.endswith(".gz"):
-            stream: Any = gzip.GzipFile(fileobj=raw)
-            stream.myfileobj = raw  # is closed with it
-        elif packed:
-            import pyarrow as pa
-
-            stream = io.BufferedReader(cast(Any, pa.CompressedInputStream(raw, "zstd")))
-        else:
+        if not is_packed(path):
+            raw = self.open_raw(path)
             raw.seek(at)
             return raw
+        make = next(make for ends, make in _UNPACKERS.items() if path.lower().endswith(ends))
+        if make is None:
+            stream: Any = io.BufferedReader(_Zstd(lambda: self.open_raw(path)))
+        else:
+            stream = io.BufferedReader(_Unpacked(make, self.open_raw(path)))
         skip_bytes(stream, at)
         return cast(BinaryIO, stream)
 
@@ -145,6 +190,71 @@ class Folders:
             if info.type == fs.FileType.File and not is_hidden and _matches(name, pattern):
                 found.append(Found(f"{scheme}://{info.path}", f"{scheme}://{info.path}", info.size))
         return found
+
+
+class _Unpacked(io.RawIOBase):
+    """Bytes of a packed file, which is closed with them."""
+
+    def __init__(self, make: Any, raw: BinaryIO) -> None:
+        self._raw = raw
+        self._stream: Any = make(raw)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        part = self._stream.read1(len(buffer))
+        buffer[: len(part)] = part
+        return len(part)
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+class _Zstd(io.RawIOBase):
+    """Unpacked bytes of a zstd file up to where it is damaged.
+
+    pyarrow fills a whole read or raises an error: what lies before the damage is read again from
+    the beginning, in halves.
+    """
+
+    def __init__(self, reopen: Any) -> None:
+        self._reopen = reopen
+        self._at = 0
+        self._stream: Any = None
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        import pyarrow as pa
+
+        size = len(buffer)
+        while True:
+            try:
+                if self._stream is None:
+                    self._stream = pa.CompressedInputStream(self._reopen(), "zstd")
+                    skip_bytes(self._stream, self._at)
+                part = self._stream.read(size)
+                break
+            except OSError:
+                self._drop()
+                if size == 1:
+                    raise
+                size //= 2
+        buffer[: len(part)] = part
+        self._at += len(part)
+        return len(part)
+
+    def close(self) -> None:
+        self._drop()
+        super().close()
+
+    def _drop(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+        self._stream = None
 
 
 def absolute(path: str) -> str:

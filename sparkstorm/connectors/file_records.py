@@ -167,6 +167,29 @@ class ParquetReader:
                 yield batch.select(list(fields)).slice(passed)
 
 
+def schema_of(source: Any) -> Any:
+    """Return the Arrow schema of a Parquet file."""
+    import pyarrow.parquet as pq
+
+    return pq.read_schema(source)
+
+
+def row_group_starts(source: Any, most_bytes: int) -> list[int]:
+    """Return the first row of a Parquet file, and that of a row group about every so many bytes."""
+    import pyarrow.parquet as pq
+
+    metadata = pq.ParquetFile(source).metadata
+    starts = [0]
+    rows = size = 0
+    for group in map(metadata.row_group, range(metadata.num_row_groups)):
+        if size >= most_bytes:
+            starts.append(rows)
+            size = 0
+        rows += group.num_rows
+        size += group.total_byte_size
+    return starts
+
+
 class ParquetRows:
     """Reader of a Parquet file row by row."""
 
@@ -210,6 +233,22 @@ def _is_of(found: Any, declared: str) -> bool:
     )
     checks["timestamp"] = lambda t: pa.types.is_timestamp(t) and t.tz is not None
     return bool(pa.types.is_null(found) or checks.get(declared, lambda t: True)(found))
+
+
+def column_types(format: str, fields: Mapping[str, str]) -> dict[str, str]:
+    """Return the declared type of each field of text whose values all have that one type; "" for
+    other fields.
+    """
+    if format != "json":
+        return {
+            name: kind if format == "csv" and kind in _CASTS else "string"
+            for name, kind in fields.items()
+        }
+    # A number of JSON is a whole one or a float; what is no scalar may be anything.
+    return {
+        name: kind if kind in _CASTS and _CASTS[kind] is not _NUMBER else ""
+        for name, kind in fields.items()
+    }
 
 
 def skip_bytes(stream: BinaryIO, count: int) -> None:
@@ -338,23 +377,6 @@ _CASTS = {
     "tinyint": _WHOLE, "smallint": _WHOLE, "int": _WHOLE, "bigint": _WHOLE, "float": _NUMBER, "double": _NUMBER,
     "boolean": _Cast("true or false", (bool,), _boolean), "string": _Cast("text", (str,), str),
 }  # fmt: skip
-
-
-DECLARED = {name: cast.accepts[-1] for name, cast in _CASTS.items()}
-"""Python's type of the values of a declared type, the widest of those that are taken."""
-
-
-def cell_parser(fields: Mapping[str, str]) -> Callable[[Sequence[str]], tuple[Any, ...]]:
-    """Return the parser of the cells of the fields alone, by the types of `csv_parser`."""
-    casts = [(name, _CASTS.get(kind)) for name, kind in fields.items()]
-
-    def parse(cells: Sequence[str]) -> tuple[Any, ...]:
-        return tuple(
-            cell if cast is None else _cast(cell, name, cast)
-            for cell, (name, cast) in zip(cells, casts, strict=True)
-        )
-
-    return parse
 
 
 def _cast(cell: str, name: str, cast: _Cast) -> Any:

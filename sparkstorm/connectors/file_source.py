@@ -20,13 +20,18 @@ from sparkstorm.api.columns import rows_of
 from sparkstorm.api.components import Conf, ReplayableSpout
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.connectors.file_folders import (
-    PACKED,
+    DAMAGES,
+    WHOLE,
+    FileSplit,
     Folders,
     Found,
     absolute,
     fingerprint,
+    is_packed,
+    line_starts,
     raise_lasting,
     shown,
+    split_at,
 )
 from sparkstorm.connectors.file_records import (
     FORMATS,
@@ -40,6 +45,8 @@ from sparkstorm.connectors.file_records import (
     csv_parser,
     json_parser,
     line_parser,
+    row_group_starts,
+    schema_of,
 )
 from sparkstorm.connectors.time_order import MOST_OPEN, NO_TIME, MergedInputs, RecordTime, TimeOf
 from sparkstorm.errors import CodecError, InvalidConfigError
@@ -82,7 +89,7 @@ class Files(ReplayableSpout):
 
     `format` is "lines" (field `line`), "json" (an object a line), "csv" (with a header) or
     "parquet"; the latter three need `fields`, as names or as types by name. Text may be packed
-    (.gz, .zst). `follow` looks for new files every `poll_secs`; a file must be complete when it
+    (.gz, .bz2, .xz, .zst). `follow` looks for new files every `poll_secs`; a file must be complete when it
     appears (write it under a name with a dot or underscore in front, then rename it). `tail`
     follows files that grow, as `tail -F` does: a renamed file is read to its end, a truncated one
     from its beginning. A record that cannot be read goes to the stream `bad` (path, place, text,
@@ -224,6 +231,53 @@ class Files(ReplayableSpout):
         spout._read = {key: list(at) for each in handed for key, at in each.items()}
         return spout
 
+    def splits(self, paths: str, most_bytes: int) -> list[FileSplit]:
+        """Return the files that match a pattern, in the order in which a task reads them, those of
+        more bytes in parts; with `time` all of them as one.
+        """
+        folders = Folders([absolute(paths)])
+        files = self._sorted(folders.find())
+        if self._time is not None and files:
+            return [FileSplit(tuple(f.path for f in files), 0, WHOLE, sum(f.size for f in files))]
+        return [
+            each
+            for path, size in ((file.path, file.size) for file in files)
+            for each in split_at(path, size, self._starts(folders, path, size, most_bytes))
+        ]
+
+    def of_split(self, split: FileSplit) -> Files:
+        """Return a source of a part's files, from its beginning; rows from its end on are the next
+        part's.
+        """
+        spout = copy.copy(self)
+        spout._patterns = list(split.paths)
+        spout._follow = spout._tail = False
+        spout._read = {shown(split.paths[0]): [split.start, 0, 0]} if split.start else {}
+        return spout
+
+    def parquet_schema(self, path: str) -> Any:
+        """Return the Arrow schema of a Parquet file."""
+        with Folders([path]).open_raw(path) as raw:
+            return _opened(f"file {shown(path)}", raw, partial(schema_of, raw))
+
+    def _starts(self, folders: Folders, path: str, size: int, most_bytes: int) -> list[int]:
+        """Return the positions at which a file is divided."""
+        is_whole = self.format == "csv" or (self.format != "parquet" and is_packed(path))
+        if size <= most_bytes or is_whole:
+            return [0]
+        if self.format == "parquet":
+            with folders.open_raw(path) as raw:
+                where = f"file {shown(path)}"
+                starts: list[int] = _opened(where, raw, partial(row_group_starts, raw, most_bytes))
+                return starts
+        with folders.open(path, 0) as stream:
+            return line_starts(stream, size, most_bytes)
+
+    def _sorted(self, files: list[Found]) -> list[Found]:
+        if (order := self._order) is not None:
+            files.sort(key=lambda file: order(file.path))
+        return files
+
     def close(self) -> None:
         """Close what is open."""
         for each in self._files.values():
@@ -236,9 +290,7 @@ class Files(ReplayableSpout):
     def _look(self) -> None:
         """Take up files that have come, and note those that are gone."""
         try:
-            files = self._folders.find()
-            if (order := self._order) is not None:
-                files.sort(key=lambda file: order(file.path))
+            files = self._sorted(self._folders.find())
             found = {each.key: each for each in files if self._is_mine(each.key)}
         except OSError as error:
             raise_lasting(
@@ -302,7 +354,7 @@ class Files(ReplayableSpout):
                 if (record := reader.next(is_complete)) is None:
                     return count or self._rest(each)
                 emit(each, record)
-        except (EOFError, OSError) as error:
+        except DAMAGES as error:
             if count and not self._is_damage(error):
                 self._drop(each)
                 # what was emitted is behind the position; the next call meets the error again
@@ -356,7 +408,7 @@ class Files(ReplayableSpout):
             if (record := reader.next(self._is_complete(each))) is None:
                 self._rest(each)
             return record
-        except (EOFError, OSError) as error:
+        except DAMAGES as error:
             self._bear(each, error)
             return None
 
@@ -375,7 +427,7 @@ class Files(ReplayableSpout):
         except CodecError as error:
             self._tell(each, str(error), record.text or repr(record.values)[:2000], place)
 
-    def _bear(self, each: _File, error: EOFError | OSError) -> None:
+    def _bear(self, each: _File, error: Exception) -> None:
         """Report a file that is gone or damaged, and be done with it; raise any other error."""
         if isinstance(error, FileNotFoundError):
             self._tell_loss(each, "is gone")
@@ -425,8 +477,11 @@ class Files(ReplayableSpout):
         self._finish(each)
 
     def _is_damage(self, error: BaseException) -> bool:
-        return isinstance(error, EOFError | gzip.BadGzipFile | zlib.error) or any(
-            sign in str(error) for sign in ("ZSTD", "zstd", "Truncated compressed")
+        signs = "ZSTD", "zstd", "Truncated compressed", "Invalid data stream"
+        return (
+            not isinstance(error, OSError)
+            or isinstance(error, gzip.BadGzipFile)
+            or (error.errno is None and any(sign in str(error) for sign in signs))
         )
 
     def _rest(self, each: _File) -> int:
@@ -458,7 +513,7 @@ class Files(ReplayableSpout):
         """Close a file whose next record is read; it is no shorter than up to there, should it have
         grown since it was found.
         """
-        if isinstance(each.reader, TextReader) and not each.path.endswith(PACKED):
+        if isinstance(each.reader, TextReader) and not is_packed(each.path):
             each.size = max(each.size, each.reader.at)
         self._drop(each)
 
@@ -510,7 +565,7 @@ class Files(ReplayableSpout):
             each.stream.close()
             each.at = each.printed = each.checksum = 0  # another file under the same inode
             return self._begin(each)
-        if not self._tail and not each.path.endswith(PACKED) and each.at > each.size:
+        if not self._tail and not is_packed(each.path) and each.at > each.size:
             each.stream.close()
             self._tell_loss(each, "has become shorter")
             return None

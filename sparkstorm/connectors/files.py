@@ -14,7 +14,14 @@ import numpy as np
 from sparkstorm.api.collector import SpoutOutputCollector
 from sparkstorm.api.components import Conf, ReplayableSpout
 from sparkstorm.api.context import TopologyContext
-from sparkstorm.connectors.file_folders import shown
+from sparkstorm.connectors.file_folders import (
+    WHOLE,
+    FileSplit,
+    is_packed,
+    line_starts,
+    shown,
+    split_at,
+)
 from sparkstorm.connectors.time_order import MOST_OPEN, NO_TIME, MergedInputs, RecordTime, TimeOf
 from sparkstorm.errors import InvalidConfigError, show
 
@@ -24,6 +31,7 @@ if TYPE_CHECKING:
 _OFFSET_BITS = 40  # files of up to a terabyte
 _BLOCK_BYTES = 1 << 17
 _LINES_PER_CALL = 64
+_ARCHIVES = ".tgz", ".tar", ".zip", ".7z", ".tbz", ".txz", ".lz4", ".z", ".br"
 
 
 def find_files(paths: Iterable[str | Path], pattern: str = "*") -> list[tuple[str, int]]:
@@ -46,7 +54,7 @@ def _sized(files: str | Path | Sequence[tuple[str, int] | str | Path]) -> list[t
     for anything else.
     """
     if isinstance(files, str | Path):
-        return find_files([files])
+        return _plain(find_files([files]))
     found: list[tuple[str, int]] = []
     for each in files:
         match each:
@@ -58,7 +66,18 @@ def _sized(files: str | Path | Sequence[tuple[str, int] | str | Path]) -> list[t
                 raise InvalidConfigError(
                     f"FileLines: {show(each)} is no path and no (path, bytes) of `find_files`"
                 )
-    return found
+    return _plain(found)
+
+
+def _plain(files: list[tuple[str, int]]) -> list[tuple[str, int]]:
+    """Return the files; InvalidConfigError for one whose name says that it is compressed."""
+    for path, _ in files:
+        if is_packed(path) or path.lower().endswith(_ARCHIVES):
+            raise InvalidConfigError(
+                f"FileLines: {shown(path)} is compressed; Files unpacks .gz, .bz2, .xz and .zst, "
+                "anything else is to be unpacked before"
+            )
+    return files
 
 
 def _checked(read: Mapping[str, int], files: Sequence[tuple[str, int]]) -> dict[str, int]:
@@ -80,7 +99,7 @@ class FileLines(ReplayableSpout):
     so that each gets about the same bytes, and each task reads its files in the order of their
     names, or of `order(path)`: event times that rise from file to file rise in every task. The
     files must be readable under the same paths wherever the spout runs. Bytes that are not UTF-8
-    become U+FFFD; compressed files are not unpacked. Its position is (file number, byte offset).
+    become U+FFFD; compressed files are refused by their names. Its position is (file number, byte offset).
     Bolts of columns get blocks of lines (128 kB) as Arrow batches, each as one message with the id
     of its first line. `read` has for files how many bytes are not to be read again; files that have
     grown or come since are read from there.
@@ -92,6 +111,7 @@ class FileLines(ReplayableSpout):
     """
 
     outputs = ("line",)
+    _until = WHOLE
 
     def __init__(
         self,
@@ -136,7 +156,7 @@ class FileLines(ReplayableSpout):
                 self._file = _opened(self._mine[self._at][0], offset)
             message_id = self._at << _OFFSET_BITS | offset
             if self._emits_batches:
-                if block := self._file.read(_BLOCK_BYTES):
+                if block := self._file.read(min(_BLOCK_BYTES, self._until - offset)):
                     block += b"" if block.endswith(b"\n") else self._file.readline()
                     self._offsets[self._at] += len(block)
                     self._collector.emit_batch(batch_of_lines(block), message_id)
@@ -199,6 +219,27 @@ class FileLines(ReplayableSpout):
         # Not a call of the class: a subclass may have another constructor.
         spout = copy.copy(self)
         spout._read = _checked(read, self._files)
+        return spout
+
+    def splits(self, paths: str, most_bytes: int) -> list[FileSplit]:
+        """Return the files of a path in the order in which a task reads them, those of more bytes
+        in parts; with `time` all of them as one.
+        """
+        (files,) = share(_plain(find_files([paths])), 1, self._order)
+        if self._time is not None:
+            return [FileSplit(tuple(path for path, _ in files), 0, WHOLE, sum(n for _, n in files))]
+        found = []
+        for path, size in files:
+            with open(path, "rb") as stream:
+                found += split_at(path, size, line_starts(stream, size, most_bytes))
+        return found
+
+    def of_split(self, split: FileSplit) -> FileLines:
+        """Return a source of a part's files, from its beginning to its end."""
+        spout = copy.copy(self)
+        spout._files = _sized(split.paths)
+        spout._read = {split.paths[0]: split.start}
+        spout._until = split.until
         return spout
 
     def close(self) -> None:

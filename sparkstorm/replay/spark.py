@@ -49,6 +49,7 @@ from sparkstorm.replay.job import STATE_MARK, Job, result_name, result_names
 from sparkstorm.replay.local import state_chunks
 from sparkstorm.replay.plan import Feed, Plan, Stage
 from sparkstorm.replay.results.types import in_utc, problem_with, state_values
+from sparkstorm.replay.results.value_cells import as_results, as_values, value_columns
 from sparkstorm.replay.sql_shuffle import (
     Key,
     checked_places,
@@ -128,6 +129,7 @@ class SparkStages:
             )
             for feed, frame in feeds.items()
         }
+        self._values = {feed: value_columns(frame) for feed, frame in self._feeds.items()}
         self._states = {
             id: _checked(f"{id}!state", frame, ("key", "value"), None)
             for id, frame in states.items()
@@ -140,7 +142,7 @@ class SparkStages:
         fields = self._plan.topology.components[feed.spout].streams[feed.stream].fields
         if feed not in self._feeds:
             return self.spark.range(0).select(*[sf.lit("").alias(f) for f in fields])
-        return self._feeds[feed].select(*map(quoted, fields))
+        return as_results(self._feeds[feed].select(*map(quoted, fields)), self._values[feed])
 
     def frame(self, stage: Stage) -> DataFrame:
         """Return the frame of a stage's chunks."""
@@ -214,8 +216,9 @@ class SparkStages:
         feed = Feed(only.component, only.stream) if only is not None else None
         if only is None or feed not in self._feeds or stage.bolts[0] in self._states:
             return self._over_chunks(stage, write, schema)
-        # Rows may be late by the clocks of the checkpoint, which only the exchange decides.
-        if self._plan.begin:
+        # Rows may be late by the clocks of the checkpoint, which only the exchange decides; and
+        # Spark's hash is not that of values.
+        if self._plan.begin or self._values[feed]:
             return self._over_chunks(stage, write, schema)
         frame = self._feeds[feed]
         fields = only.grouping.fields
@@ -255,7 +258,9 @@ class SparkStages:
         )
         newest = newest_times(given, frame, at, stage.width) if is_carried else None
         return map_in_arrow(
-            numbered(frame), _over_data(self._run(stage, write), newest, write), schema
+            numbered(frame),
+            _over_data(self._run(stage, write), self._values[stage.feed], newest, write),
+            schema,
         )
 
     def _over_chunks(self, stage: Stage, write: WriteChunks, schema: Any) -> DataFrame:
@@ -362,6 +367,8 @@ def _problem(kind: DataType) -> str:
 
 def _millis(name: str, frame: DataFrame, time: str) -> str:
     kind = frame.schema[time].dataType
+    if time in value_columns(frame):  # the text of a whole number, or no time
+        return f"TRY_CAST({quoted(time)} AS BIGINT)"
     if isinstance(kind, TimestampType | TimestampNTZType):
         return f"unix_millis(CAST({quoted(time)} AS TIMESTAMP))"
     if not isinstance(kind, _WHOLE):
@@ -383,10 +390,13 @@ def _written(
     return written
 
 
-def _over_data(run: StageRun, newest: list[int | None] | None, write: WriteChunks) -> MapBatches:
+def _over_data(
+    run: StageRun, values: frozenset[str], newest: list[int | None] | None, write: WriteChunks
+) -> MapBatches:
     def over(batches: Iterator[pa.RecordBatch]) -> Iterator[Chunk]:
         number, rest = without_head(batches)
-        return run.over_data(number, _rows(run, RunningTime(newest, number), rest))
+        held = (as_values(batch, values) for batch in rest)
+        return run.over_data(number, _rows(run, RunningTime(newest, number), held))
 
     return _written(over, write)
 
@@ -490,8 +500,10 @@ def _readable(feed: Feed, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Reco
     has none for, such as a map with one key twice or a time beyond the year 9999, which files of
     other programs may have.
     """
-    for batch in batches:
-        for field, column in zip(batch.schema, batch.columns, strict=True):
+    for given in batches:
+        columns = list(map(in_utc, given.columns))
+        batch = pa.RecordBatch.from_arrays(columns, given.schema.names)
+        for field, column in zip(batch.schema, columns, strict=True):
             if is_value_type(field.type) or is_readable(column):
                 continue
             try:  # one by one: Python's mappings would silently keep the last of two values
@@ -506,7 +518,7 @@ def _readable(feed: Feed, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Reco
                 raise ReplayFailedError(
                     f"input '{name}', column '{field.name}': {error}; {mend}, or leave the column out"
                 ) from error
-        yield pa.RecordBatch.from_arrays(list(map(in_utc, batch.columns)), batch.schema.names)
+        yield batch
 
 
 def _holds_map(kind: pa.DataType) -> bool:

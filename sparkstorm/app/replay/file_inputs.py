@@ -1,33 +1,49 @@
-"""Input of a replay that the topology's own `Files` spout reads live: read by Spark, each record
-parsed as the spout does.
+"""Input of a replay from files: read by the topology's own source of files, in parts that Spark
+places.
 
-Left out: Spark's own reader of JSON and CSV with the declared types. It makes text of a number and
-null of what it cannot read, where the spout sends the record to its stream `bad`.
+Left out: Spark's own readers of text, JSON, CSV and Parquet where the topology reads files. Rows
+would end elsewhere, have other types, and be nulls or errors where the source sends a record to its
+stream `bad`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
-from typing import Any, TypeGuard
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import pyarrow as pa
 from pyspark import AccumulatorParam, TaskContext
 from pyspark.accumulators import Accumulator
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StringType, StructField, StructType
 
-from sparkstorm.connectors.file_records import DECLARED, cell_parser, json_parser
+from sparkstorm.api.columns import check_batch
+from sparkstorm.api.value_columns import plain_values
+from sparkstorm.connectors.file_folders import WHOLE, FileSplit
+from sparkstorm.connectors.file_records import column_types
 from sparkstorm.connectors.file_source import Files
-from sparkstorm.errors import ReplayFailedError
-from sparkstorm.hosting.spark_versions import spark_schema
+from sparkstorm.connectors.files import FileLines
+from sparkstorm.errors import InvalidConfigError, ReplayFailedError
+from sparkstorm.executor.emitter import Emitter
+from sparkstorm.executor.user_traceback import USER_ERRORS, describe_error
+from sparkstorm.model.topology import DEFAULT_STREAM
+from sparkstorm.model.values.codec import Codec
 from sparkstorm.replay.arrow_map import map_in_arrow
-from sparkstorm.replay.history_order import in_file_order
+from sparkstorm.replay.job import Job
+from sparkstorm.replay.results.value_cells import value_cells, values_schema
+from sparkstorm.replay.spout_history import RowCollector
+from sparkstorm.replay.tasks.out_edges import kept_outputs
 
-_DAMAGED = "sparkstorm: damaged"
-_ARROW = {int: pa.int64(), float: pa.float64(), bool: pa.bool_(), str: pa.string()}
-Parse = Callable[[Any], tuple[Any, ...]]
+_PLACE = (1 << 40) - 1  # of a message id
+_BAD = "bad"
+_BAD_TYPES = {"path": "string", "place": "bigint", "text": "string", "reason": "string"}
+# As Spark divides files: 128 MB at the most, and some megabytes' worth of reading for each file.
+_MOST_BYTES = 128 << 20
+_LEAST_BYTES = 4 << 20
+_ROWS_PER_BATCH = 4096
+_WHOLE = "tinyint", "smallint", "int", "bigint"
+FileSource = Files | FileLines
 Found = dict[tuple[int, int], tuple[int, str]]
 """Number of records left out, and one problem, by stage and partition: a task that runs again
 replaces its record.
@@ -42,46 +58,66 @@ class _FoundParam(AccumulatorParam[Found]):
         return value1 | value2
 
 
-class FilesInput:
-    """Frame of the records that a `Files` spout would emit, and the number of those that it would
-    send to its stream `bad`.
-    """
+@dataclass(frozen=True, slots=True)
+class FileInput:
+    """What is read: the id of a spout, the path, and a source for a spout that reads no files."""
 
-    def __init__(
-        self, spark: SparkSession, spout: Files, name: str, path: str, *, in_order: bool
-    ) -> None:
-        """`name` is the input's, for notes; `in_order`: by the files' paths. AnalysisException or
-        ValueError for files that cannot be read.
-        """
-        self._name = name
+    job: Job
+    spout: str
+    path: str
+    source: FileSource | None
+
+    def opened(self) -> FileSource:
+        """Return the source; in an executor the topology is unpacked."""
+        found: Any = self.source or self.job.open()[1](self.spout)
+        assert isinstance(found, FileSource)
+        return found
+
+
+class FilesInput:
+    """Frames of what a source of files emits, and the number of records in its stream `bad`."""
+
+    def __init__(self, spark: SparkSession, given: FileInput, source: FileSource) -> None:
+        """Find and divide the files; InvalidConfigError when there are none."""
+        self._spark = spark
+        self._given = given
         self._found: Accumulator[Found] = spark.sparkContext.accumulator({}, _FoundParam())
-        types = {field: DECLARED[kind] for field, kind in spout.fields.items()}
-        self._schema = pa.schema([(field, _ARROW[kind]) for field, kind in types.items()])
-        if spout.format == "json":
-            # as bytes: text would have U+FFFD for what is no UTF-8
-            lines = read_lines(spark, path).selectExpr("CAST(value AS BINARY) AS value")
-            # before they are parsed: behind it Spark knows no files
-            lines = in_file_order(lines, 0) if in_order else lines
-            self.frame = self._parsed(lines, partial(_line_parser, spout.fields, spout.most_bytes))
-            return
-        reader = spark.read.format("csv").options(
-            recursiveFileLookup="true",
-            header="true",
-            sep=spout.delimiter,
-            escape='"',
-            enforceSchema="false",
-        )
-        # An empty cell of a text is empty live, not null.
-        reader = reader.options(nullValue="\0", emptyValue="", columnNameOfCorruptRecord=_DAMAGED)
-        columns = reader.load(path).columns
-        schema = StructType([StructField(column, StringType()) for column in (*columns, _DAMAGED)])
-        missing = [field for field in types if field not in columns]
-        if missing:
-            raise ValueError(f"there is no column '{missing[0]}'; it has {', '.join(columns)}")
-        # All columns: where some are pruned, Spark does not look at the number of cells.
-        cells = reader.schema(schema).load(path)
-        cells = in_file_order(cells, 0) if in_order else cells
-        self.frame = self._parsed(cells, partial(_cells_parser, spout.fields, columns))
+        whole = source.splits(given.path, WHOLE)
+        if not whole:
+            raise InvalidConfigError(f"input '{given.spout}': there are no files in {given.path}")
+        share = sum(each.size for each in whole) // spark.sparkContext.defaultParallelism
+        size = max(_LEAST_BYTES, min(_MOST_BYTES, share))
+        self._groups = _grouped(source.splits(given.path, size), size)
+        self._types = types_of(source, whole)
+        self.has_bad = isinstance(source, Files)
+
+    def frame(self, stream: str = DEFAULT_STREAM) -> DataFrame:
+        """Return the rows of a stream, in the order in which one task of the source reads them."""
+        given = self._given
+        groups = self._groups
+        found = self._found
+        types = self._types if stream == DEFAULT_STREAM else _text_types(_BAD_TYPES)
+        if len(types) == 1:  # a line, under any name
+            declared = given.job.plan.topology.components[given.spout].streams[stream]
+            types = dict(zip(declared.fields, types.values(), strict=True))
+        schema = values_schema(types)
+
+        def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            count = 0
+            problem = ""
+            for group in (n for batch in batches for n in batch.column(0).to_pylist()):
+                for name, rows in _read(given, groups[group]):
+                    if name == stream:
+                        yield _batch(given.spout, rows, types)
+                    elif name == _BAD:
+                        count += len(rows)
+                        problem = problem or f"{rows[0][3]}, in {rows[0][0]} at {rows[0][1]}"
+            context = TaskContext.get()
+            if count and context is not None:
+                found.add({(context.stageId(), context.partitionId()): (count, problem)})
+
+        count = len(groups)
+        return map_in_arrow(self._spark.range(0, count, 1, count), read, schema)
 
     def note(self) -> str:
         """Return how many records were left out, after the frame was read; empty for none."""
@@ -91,113 +127,165 @@ class FilesInput:
             by_stage[stage] += number
         if not by_stage:
             return ""
-        count = max(by_stage.values())
         problem = next(problem for _, problem in self._found.value.values())
         return (
-            f"input '{self._name}': {count:,} of its records were left out, which the spout sends to its stream 'bad' live: "
-            f"{problem}"
+            f"input '{self._given.spout}': {max(by_stage.values()):,} of its records were left out, "
+            f"which the spout sends to its stream 'bad' live: {problem}"
         )
 
-    def _parsed(self, frame: DataFrame, parser: Callable[[], Parse]) -> DataFrame:
-        found = self._found
-        schema = self._schema
-        name = self._name
 
-        def parsed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            parse = parser()  # here: it cannot be pickled
-            count = 0
-            problem = ""
-            for batch in batches:
-                rows = []
-                for row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-                    try:
-                        rows.append(parse(row))
-                    except (ValueError, RecursionError) as error:
-                        count += 1
-                        problem = problem or f"{error}, in {_shown(row)}"
-                made, problems = _batch(name, rows, schema)
-                count += len(problems)
-                problem = problem or next(iter(problems), "")
-                yield made
-            context = TaskContext.get()
-            if count and context is not None:
-                found.add({(context.stageId(), context.partitionId()): (count, problem)})
-
-        return map_in_arrow(frame, parsed, spark_schema(schema))
+def reads_lines(spout: Any) -> bool:
+    """Return whether a spout reads files by lines."""
+    return isinstance(spout, FileLines) or (isinstance(spout, Files) and spout.format == "lines")
 
 
-def read_lines(spark: SparkSession, path: str) -> DataFrame:
-    """Return a frame of the lines of files as the spouts cut them: at newlines alone, where Spark
-    also cuts at carriage returns, and without those before a newline.
+def source_of(spout: Any, kind: str, path: str, width: int, is_guessed: bool) -> FileSource | None:
+    """Return the source that reads a path: the spout if it reads files of this format, or of any
+    where the path's ending shows none; one of lines for a spout of `width` 1. None for Spark.
     """
-    reader = spark.read.format("text").options(recursiveFileLookup="true", lineSep="\n")
-    return reader.load(path).selectExpr("TRIM(TRAILING CHAR(13) FROM value) AS value")
+    is_text = kind == "text"
+    if isinstance(spout, Files) and (spout.format == kind or (is_text and is_guessed)):
+        return spout
+    if "://" in path or not is_text or width != 1:
+        return None
+    return spout if reads_lines(spout) else Files(path)
 
 
-def reads_as_live(spout: object, kind: str) -> TypeGuard[Files]:
-    """Return whether an input of a format is read as a spout reads it: JSON or CSV of a `Files` of
-    the same format, each of whose fields has a declared type of a scalar.
+def types_of(source: FileSource, splits: Sequence[FileSplit]) -> dict[str, pa.DataType | None]:
+    """Return the Arrow type of each field whose values all have one that gives them back; None for
+    other fields.
     """
-    return (
-        isinstance(spout, Files)
-        and spout.format == kind
-        and kind in ("json", "csv")
-        and all(declared in DECLARED for declared in spout.fields.values())
+    if isinstance(source, FileLines):
+        return {"line": pa.string()}
+    if source.format != "parquet":
+        return _text_types(column_types(source.format, source.fields))
+    paths = dict.fromkeys(path for split in splits for path in split.paths)
+    schemas = [source.parquet_schema(path) for path in paths]
+    found: dict[str, pa.DataType | None] = {}
+    for name in source.fields:
+        kinds = {_widest(schema.field(name).type) for schema in schemas if name in schema.names}
+        found[name] = kinds.pop() if len(kinds) == 1 else None
+    return found
+
+
+def _text_types(declared: Mapping[str, str]) -> dict[str, pa.DataType | None]:
+    kinds = {"string": pa.string(), "boolean": pa.bool_()}
+    kinds |= dict.fromkeys(_WHOLE, pa.int64()) | dict.fromkeys(("float", "double"), pa.float64())
+    return {name: kinds.get(kind) for name, kind in declared.items()}
+
+
+def _widest(kind: pa.DataType) -> pa.DataType | None:
+    """Return the type of Spark's that gives back the values of a column; None for any other."""
+    if pa.types.is_dictionary(kind):
+        return _widest(kind.value_type)
+    if pa.types.is_integer(kind) and kind != pa.uint64():
+        return pa.int64()
+    if pa.types.is_floating(kind):
+        return pa.float64()
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return pa.string()
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return pa.binary()
+    return kind if pa.types.is_boolean(kind) or kind == pa.date32() else None
+
+
+def _grouped(splits: Sequence[FileSplit], most_bytes: int) -> list[list[FileSplit]]:
+    """Return neighbouring parts together, about so many bytes a group."""
+    groups: list[list[FileSplit]] = [[]]
+    size = 0
+    for split in splits:
+        cost = split.size + _LEAST_BYTES // 4
+        if groups[-1] and size + cost > most_bytes:
+            groups.append([])
+            size = 0
+        groups[-1].append(split)
+        size += cost
+    return groups
+
+
+class _Collector(RowCollector):
+    """Collector of what one call emits: (stream, place, rows or a batch)."""
+
+    def __init__(self, emitter: Emitter, codec: Codec) -> None:
+        super().__init__(emitter, codec)
+        self.taken: list[tuple[str, int, Any]] = []
+
+    def emit(self, values: Any, message_id: Any = None, stream: str = DEFAULT_STREAM) -> None:
+        super().emit(values, message_id, stream)
+        self.taken.append((stream, message_id & _PLACE, self.rows.pop()[1]))
+
+    def emit_batch(self, batch: Any, message_id: Any = None, stream: str = DEFAULT_STREAM) -> None:
+        check_batch(batch)
+        self.taken.append((stream, message_id & _PLACE, batch))
+
+    def report_error(self, error: BaseException | str) -> None:
+        """Leave it out: the record is in the stream `bad`."""
+
+
+def _read(given: FileInput, splits: Sequence[FileSplit]) -> Iterator[tuple[str, Any]]:
+    """Yield what the source emits of parts of files: a stream with rows, or with a batch of them."""
+    codec = Codec()
+    parts = given.job.plan.parts(codec, {})
+    task = given.job.plan.tasks(given.spout)[0]
+    outputs, _ = kept_outputs(parts, task)
+    emitter = Emitter(given.spout, outputs.routes, False)
+    context = replace(
+        parts.context(task, (task,), lambda: 0, frozenset({DEFAULT_STREAM})),
+        component_by_task={task: given.spout},
     )
+    source = given.opened()
+    for split in splits:
+        collector = _Collector(emitter, codec)
+        part = source.of_split(split)
+        try:
+            part.open(context.conf, context, collector)
+            yield from _rows(part, split, collector)
+        except ReplayFailedError:
+            raise
+        except USER_ERRORS as error:
+            raise ReplayFailedError(
+                f"input '{given.spout}': {given.path} cannot be read: {describe_error(error)}"
+            ) from error
+        finally:
+            part.close()
 
 
-def _line_parser(fields: Mapping[str, str], most_bytes: int) -> Parse:
-    parse = json_parser(fields)
-
-    def parsed(row: tuple[bytes]) -> tuple[Any, ...]:
-        if len(row[0]) > most_bytes:
-            raise ValueError(f"the record has more than {most_bytes} bytes")
-        return parse(row[0])
-
-    return parsed
-
-
-def _cells_parser(fields: Mapping[str, str], columns: list[str]) -> Parse:
-    parse = cell_parser(fields)
-    places = [columns.index(field) for field in fields]
-
-    def parsed(row: tuple[str | None, ...]) -> tuple[Any, ...]:
-        if row[-1] is not None:
-            raise ValueError(f"it does not have {len(columns)} columns")
-        return parse([row[place] or "" for place in places])
-
-    return parsed
+def _rows(part: FileSource, split: FileSplit, collector: _Collector) -> Iterator[tuple[str, Any]]:
+    waiting: dict[str, list[tuple[Any, ...]]] = {}
+    is_over = False
+    while not is_over and not part.is_exhausted():
+        part.next_tuple()
+        taken, collector.taken = collector.taken, []
+        for stream, place, what in taken:
+            is_over = is_over or place >= split.until
+            if is_over:
+                break
+            if isinstance(what, pa.RecordBatch):
+                yield stream, what.slice(0, split.until - place)
+                continue
+            rows = waiting.setdefault(stream, [])
+            rows.append(what)
+            if len(rows) >= _ROWS_PER_BATCH:
+                yield stream, waiting.pop(stream)
+    yield from waiting.items()
 
 
-def _shown(row: tuple[Any, ...]) -> str:
-    first = row[0] if len(row) == 1 else row[-1] or ",".join(str(cell) for cell in row[:-1])
-    return (first.decode("utf-8", "replace") if isinstance(first, bytes) else str(first))[:200]
-
-
-def _batch(
-    name: str, rows: Sequence[tuple[Any, ...]], schema: pa.Schema
-) -> tuple[pa.RecordBatch, list[str]]:
-    """Return rows as columns, and the problems of those whose text no tuple carries."""
-    try:
-        return _columns(rows, schema), []
-    except (pa.ArrowInvalid, OverflowError, UnicodeEncodeError):
-        problems = []
-        fit = []
-        for row in rows:
-            try:
-                _columns([row], schema)
-                fit.append(row)
-            except UnicodeEncodeError as error:
-                problems.append(f"{error}, in {row!r:.200}")
-            except (pa.ArrowInvalid, OverflowError) as error:
-                raise ReplayFailedError(
-                    f"input '{name}': a number of {row!r:.200} is beyond those of its column ({error}); "
-                    "give the replay a frame with a wider type"
-                ) from error
-        return _columns(fit, schema), problems
-
-
-def _columns(rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBatch:
-    columns = zip(*rows, strict=True) if rows else [()] * len(schema)
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+def _batch(name: str, rows: Any, types: Mapping[str, pa.DataType | None]) -> pa.RecordBatch:
+    if isinstance(rows, pa.RecordBatch):
+        columns = rows.columns
+    else:
+        columns = list(zip(*rows, strict=True))
+    arrays = []
+    for column, (field, kind) in zip(columns, types.items(), strict=True):
+        try:
+            is_array = isinstance(column, pa.Array)
+            if kind is None:
+                arrays.append(value_cells(plain_values(column) if is_array else column))
+            else:
+                arrays.append(column.cast(kind) if is_array else pa.array(column, kind))
+        except (pa.ArrowInvalid, OverflowError) as error:
+            raise ReplayFailedError(
+                f"input '{name}', field '{field}': a number is beyond those of its column ({error}); "
+                "give the replay a frame with a wider type"
+            ) from error
+    return pa.RecordBatch.from_arrays(arrays, list(types))

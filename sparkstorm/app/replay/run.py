@@ -21,19 +21,27 @@ from sparkstorm.app.exit_status import OK, PARKED
 from sparkstorm.app.job_file import JobFile
 from sparkstorm.app.replay.compare import DIFFERS, compare, text_of
 from sparkstorm.app.replay.file import NOTE, ReplayFile
-from sparkstorm.app.replay.file_inputs import FilesInput, read_lines, reads_as_live
+from sparkstorm.app.replay.file_inputs import (
+    FileInput,
+    FilesInput,
+    FileSource,
+    reads_lines,
+    source_of,
+)
 from sparkstorm.app.replay.job_results import named, place_of, write_result
 from sparkstorm.checkpoint.restore import FROM_CHECKPOINT
+from sparkstorm.connectors.file_source import Files
 from sparkstorm.errors import InvalidConfigError
 from sparkstorm.hosting.spark_security import remove_at_exit, secured, with_private_scratch
 from sparkstorm.hosting.spark_versions import has_context, start_java, unfit_here
 from sparkstorm.model.names import counted, file_name
 from sparkstorm.model.topology import DEFAULT_STREAM, Topology
 from sparkstorm.replay import EventTime, Replay, back_fill, replay
-from sparkstorm.replay.equality_warnings import ReplayWarning, depends_on_order
+from sparkstorm.replay.equality_warnings import ReplayWarning
 from sparkstorm.replay.failures import SPARK_ERRORS, told_shortly, unwrapped
 from sparkstorm.replay.inputs import parse_name
-from sparkstorm.replay.job import STATE_MARK
+from sparkstorm.replay.job import STATE_MARK, Job, RunSettings, make_job
+from sparkstorm.replay.options import ReplayOptions
 from sparkstorm.replay.results.files import check_columns, writable
 from sparkstorm.replay.spark import SMALL_MEMORY
 from sparkstorm.settings import DriverSettings
@@ -58,7 +66,8 @@ class ReplayRun:
         self._topology = topology
         self._by_value = by_value
         self._file = file
-        self._parsed: list[FilesInput] = []
+        self._parsed: dict[str, FilesInput] = {}  # by input
+        self._code: Job | None = None
         # results of the job file, in its own formats
         self._own = [] if file.outputs else named(job.results)
 
@@ -100,7 +109,7 @@ class ReplayRun:
                     f"{self._job.name}-{uuid4().hex}",
                 )
         _tell(results, told)
-        for note in (note for each in self._parsed if (note := each.note())):
+        for note in (note for each in self._parsed.values() if (note := each.note())):
             print(f"note: {note}", flush=True)
         executed, parked = (
             sum(counts[word] for counts in results.counts.values())
@@ -136,8 +145,11 @@ class ReplayRun:
             results = self.back_fill(spark, self._file.checkpoint)
             return results, list(self._file.outputs) or self._names(results)
         frames = {name: self._read(spark, name, path) for name, path in self._file.inputs.items()}
+        frames |= self._bad_frames(frames)
         for note in (
-            note for name, path in self._file.inputs.items() if (note := passed_over(name, path))
+            note
+            for name, path in self._file.inputs.items()
+            if name not in self._parsed and (note := passed_over(name, path))
         ):
             print(f"note: {note}", flush=True)
         names = list(self._file.outputs) or self._names(self.results(spark, frames, None))
@@ -217,22 +229,22 @@ class ReplayRun:
         columns = self._file.columns.get(name)
         fields = self._topology.components[feed.spout].streams[feed.stream].fields
         kind = self._file.format or _format_of(path)
-        spout = self._topology.components[feed.spout].instance
-        if columns is None and feed.stream == DEFAULT_STREAM and reads_as_live(spout, kind):
-            _check_not_empty(name, path, kind)
-            with _readable(name, path, kind):
-                in_order = depends_on_order(self._topology, self._conf())
-                self._parsed.append(FilesInput(spark, spout, name, path, in_order=in_order))
-            return self._parsed[-1].frame
-        frame = _load(spark, name, path, kind, columns)
         is_guessed = self._file.format is None and columns is None
+        if columns is None and feed.stream == DEFAULT_STREAM:
+            spout = self._topology.components[feed.spout].instance
+            source = source_of(spout, kind, path, len(fields), is_guessed)
+            if source is not None:
+                return self._from_files(spark, name, feed.spout, path, source)
+        frame = _load(spark, name, path, kind, columns)
         if is_guessed and kind in _OF_LINES and len(fields) == 1 and fields[0] not in frame.columns:
             print(
                 f"note: input '{name}': {path} has no column '{fields[0]}', so each of its lines is one, as live "
                 f"(--format {kind} reads columns)",
                 flush=True,
             )
-            frame = _load(spark, name, path, "text")
+            spout = self._topology.components[feed.spout].instance
+            source = spout if reads_lines(spout) else Files(path)
+            return self._from_files(spark, name, feed.spout, path, source)
         if frame.columns == ["value"] and len(fields) == 1:  # lines of text
             return frame.toDF(fields[0])
         if len(fields) == 1 and fields[0] not in frame.columns:
@@ -241,6 +253,33 @@ class ReplayRun:
                 f"(--format text takes every line as '{fields[0]}')"
             )
         return frame
+
+    def _from_files(
+        self, spark: SparkSession, name: str, spout: str, path: str, source: FileSource
+    ) -> DataFrame:
+        """Return what a source emits of files, which is the spout's own or in its place."""
+        if isinstance(source, Files):
+            _check_not_empty(name, path, source.format)
+        if self._code is None:
+            options = ReplayOptions(conf=self._conf(), name=self._job.name)
+            self._code = make_job(options.plan(self._topology), RunSettings(), self._by_value)
+        is_own = source is self._topology.components[spout].instance
+        given = FileInput(self._code, spout, path, None if is_own else source)
+        self._parsed[name] = FilesInput(spark, given, source)
+        return self._parsed[name].frame()
+
+    def _bad_frames(self, given: Collection[str]) -> dict[str, DataFrame]:
+        """Return the records that sources cannot read, for bolts and results that want them."""
+        if self._file.event_time is not None:
+            return {}
+        names = {each: f"{parse_name(self._topology, each).spout}:bad" for each in self._parsed}
+        return {
+            name: self._parsed[each].frame("bad")
+            for each, name in names.items()
+            if name not in given
+            and self._parsed[each].has_bad
+            and (self._topology.subscribers(name[:-4], "bad") or name in self._file.outputs)
+        }
 
     def _is_bare(self, name: str, results: Replay) -> bool:
         """Return whether a result is the empty state of a bolt with windows or timers, and was not
@@ -333,8 +372,9 @@ def _load(
     with _readable(name, path, kind):
         if kind == "table":
             return spark.table(path)
-        if kind == "text":
-            return read_lines(spark, path)
+        if kind == "text":  # at newlines alone, where Spark also ends lines at carriage returns
+            reader = spark.read.format("text").options(recursiveFileLookup="true", lineSep="\n")
+            return reader.load(path).selectExpr("TRIM(TRAILING CHAR(13) FROM value) AS value")
         reader = spark.read.format(kind).option("recursiveFileLookup", "true")
         if columns:
             reader = reader.schema(columns)
@@ -360,8 +400,8 @@ def _readable(name: str, path: str, kind: str) -> Iterator[None]:
 
 
 def _check_not_empty(name: str, path: str, kind: str) -> None:
-    """Raise InvalidConfigError for a local folder without a file that Spark reads: it would take it
-    for an input without rows.
+    """Raise InvalidConfigError for a local folder without a file that Spark or `Files` reads, which
+    would be an input without rows.
     """
     folder = Path(path)
     if kind == "table" or not folder.is_dir():
@@ -369,7 +409,7 @@ def _check_not_empty(name: str, path: str, kind: str) -> None:
     files = [file.relative_to(folder) for file in folder.rglob("*") if file.is_file()]
     if not any(all(part[0] not in "_." or "=" in part for part in file.parts) for file in files):
         hidden = (
-            f" but {len(files)} whose own or folder's name begins with _ or ., which Spark passes over"
+            f" but {len(files)} whose own or folder's name begins with _ or ., which are left out"
             if files
             else ""
         )
