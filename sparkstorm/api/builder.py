@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 from sparkstorm.api.columns import ColumnBolt
 from sparkstorm.api.components import (
@@ -58,6 +58,15 @@ class TopologyBuilder:
 
     def __init__(self) -> None:
         self._components: dict[str, Component] = {}
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Name what a topology's user has forgotten."""
+        raise AttributeError(
+            f"TopologyBuilder has no {name!r}: it is no topology yet, its `build()` returns one"
+        )
+
+    def __iter__(self) -> NoReturn:
+        raise TypeError("a TopologyBuilder is no topology yet: its `build()` returns one")
 
     def set_spout(
         self,

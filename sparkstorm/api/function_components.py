@@ -17,6 +17,7 @@ from sparkstorm.api.collector import BasicOutputCollector, SpoutOutputCollector
 from sparkstorm.api.components import BasicBolt, Conf, Outputs, ReplayableSpout, StatefulBolt
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.api.functions import (
+    ONE_VALUE,
     Declaration,
     WindowShape,
     declaration_of,
@@ -36,9 +37,9 @@ _PARAMETERS = {
 }
 _YIELDING = ("bolt", "windowed")
 # Instructions that put exactly one value on the stack, of any kind
+_COLLECTIONS = ("BUILD_LIST", "LIST_EXTEND", "BUILD_MAP", "BUILD_CONST_KEY_MAP")
 _ONE_VALUE = (
-    "BUILD_LIST",
-    "BUILD_MAP",
+    *_COLLECTIONS,
     "BUILD_SET",
     "BUILD_STRING",
     "FORMAT_VALUE",
@@ -364,9 +365,11 @@ def _check_rows(where: str, function: Any, outputs: Outputs) -> None:
         width = _width(before) if each.opname == "YIELD_VALUE" and before is not None else None
         if width is not None and width != len(outputs):
             line = each.positions.lineno if each.positions else None
+            is_one = before is not None and before.opname in _COLLECTIONS
+            remedy = ONE_VALUE if is_one else "yield as many values as there are fields"
             raise InvalidTopologyError(
                 f"{where} yields {width} value{'s' * (width != 1)} in line {line}, but declares {len(outputs)} "
-                f"({listed}); yield as many values as there are fields"
+                f"({listed}); {remedy}"
             )
         before = each
 

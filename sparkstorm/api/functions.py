@@ -233,6 +233,10 @@ def declaration_of(thing: Any) -> Declaration | None:
     return found if isinstance(found, Declaration) else None
 
 
+ONE_VALUE = "a list or a dict is one value; yield a tuple for several, as in `yield a, b`"
+"""Remedy for a row of one value where there are several fields."""
+
+
 def row_of(value: Any) -> Any:
     """Return a yielded value as a row: a tuple is one, anything else is the only value of one."""
     return value if isinstance(value, tuple) else (value,)

@@ -237,6 +237,8 @@ def _with_parallelism(job: JobFile, topology: Topology, known: Collection[str]) 
 
 
 def _place(error: BaseException) -> str:
+    if isinstance(error, SyntaxError):
+        return ""  # its text has the place; the traceback ends in the importer
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

@@ -36,6 +36,7 @@ from sparkstorm.errors import (
 )
 from sparkstorm.model.names import counted
 from sparkstorm.model.normalise import normalise_conf
+from sparkstorm.model.requests import topology_name
 from sparkstorm.model.status import RebalanceOptions, TopologyStatus
 from sparkstorm.model.topology import Topology
 from sparkstorm.recording.capsule_files import BUILDER, BUILDER_ARGUMENTS
@@ -109,7 +110,9 @@ class Run:
         handle = self.patiently(lambda: self._begin(cluster))
         self.topology_id = handle.topology_id
         took_s = time.monotonic() - self._started
-        placed = self.patiently(lambda: placed_text(cluster.state, handle.topology_id, took_s))
+        placed = self.patiently(
+            lambda: placed_text(cluster.state, handle.topology_id, took_s, self._is_shared)
+        )
         logs = f"logs are in {log_dir}" if log_dir else f"its logs: sparkstorm logs {handle.name}"
         self.console.say(f"{placed}; {logs}")
         return handle
@@ -307,19 +310,27 @@ def _described(builder: str, components: Collection[str]) -> str:
     return "; ".join(filter(None, (builder, f"components {names}" if names else "")))
 
 
-def placed_text(state: StormState, topology_id: str, took_s: float) -> str:
+def placed_text(state: StormState, topology_id: str, took_s: float, is_shared: bool) -> str:
     """Return a sentence: the topology is assigned, or which other topologies may hold the slots it
-    waits for.
+    waits for, and what frees some.
     """
     if state.read_assignment(topology_id) is not None:
         return f"{topology_id} is assigned {took_s:.1f} s after the start"
     others = sorted(other for other in state.topology_ids() if other != topology_id)
+    waits = f"{topology_id} waits for free slots"
+    if is_shared:
+        names = ", ".join(topology_name(other) for other in others)
+        held = f"they may be held by {names}" if others else "the cluster has too few of them"
+        return (
+            f"{waits}; {held}: `sparkstorm hosts` lists them, `sparkstorm rebalance NAME --workers N` "
+            "or `sparkstorm kill NAME` frees some"
+        )
     held = (
         f"they may be held by {', '.join(others)}: finish or drop that run"
         if others
         else "there are too few of them"
     )
-    return f"{topology_id} waits for free slots; {held}, or set storm.local.dir to a folder of this run's own"
+    return f"{waits}; {held}, or set storm.local.dir to a folder of this run's own"
 
 
 def kept_where(letters: DeadLetterFile) -> str:

@@ -188,6 +188,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(words: list[str]) -> int:
+    if words[:1] == ["--cluster"] and len(words) > 2:  # an option of the verbs
+        words = [*words[2:], *words[:2]]
     words[:1] = [STORM_VERBS.get(each, each) for each in words[:1]]
     if words[:1] == ["__complete"]:
         from sparkstorm.cli.completion import complete

@@ -172,7 +172,7 @@ def replay(arguments: argparse.Namespace) -> int:
     missing = f"; {len(done.missing):,} were not there any more" if done.missing else ""
     say(
         arguments,
-        f"{letters.topology_id}: {len(done.done):,} dead letters are replayed{missing}",
+        f"{letters.topology_id}: {counted(len(done.done), 'dead letter is', 'dead letters are')} replayed{missing}",
         record,
     )
     return FAILED if done.missing and not done.done else OK
@@ -193,7 +193,7 @@ def drop(arguments: argparse.Namespace) -> int:
     for topology_id, count in dropped.items():
         say(
             arguments,
-            f"{topology_id}: {count:,} dead letters are dropped",
+            f"{topology_id}: {counted(count, 'dead letter is', 'dead letters are')} dropped",
             {"of": topology_id, "dropped": count},
         )
     return OK if any(dropped.values()) else FAILED

@@ -36,7 +36,7 @@ from sparkstorm.insight.records import (
 )
 from sparkstorm.model.assignment import FAILED as CANNOT_START
 from sparkstorm.model.failure import Cause, FailureGroup
-from sparkstorm.model.names import driver_of_node, shown
+from sparkstorm.model.names import counted, driver_of_node, shown
 from sparkstorm.model.status import TopologyStatus
 
 _LAST_ERROR = 60  # as long as a row of `tasks` without it: the double would fold every table
@@ -290,7 +290,7 @@ def status_text(view: TopologyView, now_ms: int, width: int | None = None) -> st
     lines += [f"problem: {shown(problem)}" for problem in view.problems if problem not in said]
     if view.dead_letters:
         lines.append(
-            f"{view.dead_letters:,} dead letters: sparkstorm dead-letters list {view.name}"
+            f"{counted(view.dead_letters, 'dead letter')}: sparkstorm dead-letters list {view.name}"
         )
     return "\n".join(lines)
 

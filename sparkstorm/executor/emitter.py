@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sparkstorm.api.functions import ONE_VALUE
 from sparkstorm.errors import CodecError, InvalidTopologyError
 from sparkstorm.executor.output_clock import OutputClock
 from sparkstorm.grouping.load_ring import LoadRing
@@ -30,6 +31,7 @@ from sparkstorm.grouping.routes import (
     ring_of,
 )
 from sparkstorm.model.compiled import core, empty
+from sparkstorm.model.names import counted
 from sparkstorm.model.topology import BAD_STREAM, DEFAULT_STREAM, Grouping, Topology
 from sparkstorm.model.tuples import Roots, Source
 from sparkstorm.model.values.codec import SCALARS, Codec
@@ -148,8 +150,10 @@ class Route:
         if isinstance(values, str | bytes) or not isinstance(values, Sequence):
             raise InvalidTopologyError(f"{where}: emit needs a list of values, not {values!r:.80}")
         if len(values) != self.width:
+            is_one = len(values) == 1 and isinstance(values[0], list | dict)
             raise InvalidTopologyError(
-                f"{where}: emitted {len(values)} values for {self.width} fields ({', '.join(self.source.fields) or 'none'})"
+                f"{where}: emitted {counted(len(values), 'value')} for {counted(self.width, 'field')} "
+                f"({', '.join(self.source.fields) or 'none'}){f'; {ONE_VALUE}' if is_one else ''}"
             )
         normal = []
         for field, value in zip(self.source.fields, values, strict=True):

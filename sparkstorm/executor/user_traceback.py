@@ -116,6 +116,8 @@ def describe_error(error: BaseException | str) -> str:
         )
     except Exception as fault:  # user code: the `__str__` of an error may raise
         text = f"{type(error).__name__}: its text raises {type(fault).__name__}"
+    if isinstance(error, TypeError) and "unhashable type" in text:
+        text += "; a key is text, a number or a tuple of them"
     place = place_of(error) if isinstance(error, BaseException) else ""
     return (text[:MAX_TEXT] + place).encode(errors="backslashreplace").decode()
 

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from sparkstorm.client import TopologyHandle
 from sparkstorm.errors import InvalidConfigError
 from sparkstorm.model.assignment import WorkerSlot
+from sparkstorm.model.names import counted
 from sparkstorm.model.requests import LOG_LEVELS, LogLevel
 from sparkstorm.model.status import RebalanceOptions
 from sparkstorm.web.answers import checked, whole
@@ -169,11 +170,12 @@ def _log_level(handle: TopologyHandle, body: Body) -> str:
 def _replay(handle: TopologyHandle, body: Body) -> str:
     done = handle.dead_letters.replay(_ids(body))
     missing = f"; {len(done.missing)} were not there any more" if done.missing else ""
-    return f"{len(done.done)} dead letters are put back to their tasks{missing}"
+    return f"{counted(len(done.done), 'dead letter is', 'dead letters are')} put back{missing}"
 
 
 def _drop(handle: TopologyHandle, body: Body) -> str:
-    return f"{handle.dead_letters.drop(_ids(body))} dead letters are deleted"
+    count = handle.dead_letters.drop(_ids(body))
+    return f"{counted(count, 'dead letter is', 'dead letters are')} deleted"
 
 
 def _upgrade(handle: TopologyHandle, body: Body) -> str:

@@ -316,7 +316,7 @@ def test_a_row_that_cannot_be_emitted_fails_the_tuple_at_its_yield() -> None:
     (letter,) = done.dead_letters
     assert done["bolt"] == [] and letter.component == "bolt"
     assert letter.reason.endswith(f"(test_functions.py, line {line_of(wrong, 'yield row[:]')})")
-    assert "emitted 2 values for 1 fields (word)" in letter.reason
+    assert "emitted 2 values for 1 field (word)" in letter.reason
     (letter,) = run(unknown, "a").dead_letters
     assert "field 'word'" in letter.reason and letter.reason.endswith(
         f"line {line_of(unknown, 'yield object')})"
@@ -434,6 +434,14 @@ async def asynchronous_generator(tup: Any) -> Any:
     yield 1
 
 
+def lists(tup: Any) -> Any:
+    yield ["word", tup[0]]
+
+
+def maps(tup: Any) -> Any:
+    yield {"word": "word", "n": tup[0]}
+
+
 class Holder:
     def method(self, tup: Any) -> Any:
         yield tup
@@ -453,6 +461,14 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         f"yields 2 values in line {two.__code__.co_firstlineno + 1}, but declares 1 (word); yield as many values as there",
     ),
     "one value for two fields": (lambda: bolt("word", "n")(constant), "yields 1 value in line"),
+    "a list for two fields": (
+        lambda: bolt("word", "n")(lists),
+        "but declares 2 (word, n); a list or a dict is one value; yield a tuple for several",
+    ),
+    "a dict for two fields": (
+        lambda: bolt("word", "n")(maps),
+        "a list or a dict is one value; yield a tuple for several, as in `yield a, b`",
+    ),
     "async": (
         lambda: bolt("word")(asynchronous),
         "is async, and the runtime does not await it; write a plain def asynchronous(tup)",
@@ -674,3 +690,21 @@ def test_a_star_import_brings_no_name_that_bolts_of_users_have() -> None:
     names: dict[str, Any] = {}
     exec("from sparkstorm.api import *", names)
     assert "Count" not in names and "Duration" in names
+
+
+def test_a_list_or_a_dict_in_a_variable_is_one_value_too() -> None:
+    @bolt("word", "n")
+    def rows(tup: Tuple) -> Iterator[Any]:
+        yield from (["x", 1], {"word": "x"})
+
+    (letter,) = run(rows, "a").dead_letters
+    assert "emitted 1 value for 2 fields (word, n); a list or a dict is one value" in letter.reason
+
+
+def test_a_builder_in_place_of_a_topology_is_named() -> None:
+    builder = TopologyBuilder()
+    builder.set_spout("lines", FeederSpout(["line"]))
+    with pytest.raises(TypeError, match=r"no topology yet: its `build\(\)` returns one"):
+        complete_topology(builder)  # type: ignore[arg-type]
+    with pytest.raises(AttributeError, match="has no 'spouts': it is no topology yet"):
+        complete_topology(builder, {"lines": [["a"]]})  # type: ignore[arg-type]

@@ -249,10 +249,13 @@ def test_a_topology_without_slots_says_who_may_hold_them_instead_of_being_called
     state.write_assignment(
         Assignment("early-1-9", 1, "c0de", "c0nf", {slot.node: "a"}, {ExecutorId(1, 1): slot})
     )
-    assert placed_text(state, "early-1-9", 1.25) == "early-1-9 is assigned 1.2 s after the start"
-    assert "late-1-9 waits for free slots; they may be held by early-1-9: finish" in placed_text(
-        state, "late-1-9", 1.0
-    )
+    is_assigned = "early-1-9 is assigned 1.2 s after the start"
+    assert placed_text(state, "early-1-9", 1.25, is_shared=False) == is_assigned
+    waits = "late-1-9 waits for free slots; they may be held by "
+    own = placed_text(state, "late-1-9", 1.0, is_shared=False)
+    assert own.startswith(f"{waits}early-1-9: finish or drop that run")
+    shared = placed_text(state, "late-1-9", 1.0, is_shared=True)
+    assert shared.startswith(f"{waits}early: ") and "or `sparkstorm kill NAME` frees some" in shared
 
 
 def test_a_topology_that_nimbus_paused_ends_the_watch_with_the_cause() -> None:

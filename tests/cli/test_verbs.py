@@ -589,7 +589,7 @@ def test_dead_letters_are_listed_shown_replayed_and_dropped(
     assert bench.client.xlen(Keys(words.topology_id).stream(bolt)) == 1
     assert "name the dead letters" in said(capsys, "dead-letters", "drop", "words", status=1)
     assert read(capsys, "dead-letters", "drop", "words", second)["dropped"] == 1
-    assert "1 dead letters are dropped" in said(capsys, "dead-letters", "drop", "words", "--all")
+    assert "1 dead letter is dropped" in said(capsys, "dead-letters", "drop", "words", "--all")
     assert said(capsys, "dead-letters", "list") == "no dead letters are kept\n" and third
 
 

@@ -63,7 +63,7 @@ def test_a_value_that_the_codec_does_not_know_names_component_stream_and_field(
 
 def test_the_wrong_number_of_values_is_named() -> None:
     reason = error_of(Emits((1, 2), outputs=("only",)))
-    assert "component 'bolt', stream 'default': emitted 2 values for 1 fields (only)" in reason
+    assert "component 'bolt', stream 'default': emitted 2 values for 1 field (only)" in reason
 
 
 def test_text_is_not_a_list_of_values() -> None:

@@ -128,7 +128,7 @@ def test_rows_that_fail_leave_no_trace_and_tuples_may_be_kept(bolt: type[BasicBo
 @pytest.mark.parametrize(
     ("bad", "said"),
     [
-        (1, "emitted 2 values for 1 fields"),
+        (1, "emitted 2 values for 1 field"),
         (2, "a value of type object"),
         (3, r"field 'word': emitted text that is not valid UTF-8"),
     ],

@@ -128,9 +128,9 @@ BAD_ROWS = [
     (
         [["a", "b"]],
         InvalidTopologyError,
-        r"component 'lines', stream 'default': emitted 2 values for 1 fields \(line\)",
+        r"component 'lines', stream 'default': emitted 2 values for 1 field \(line\)",
     ),
-    ([["good"], []], InvalidTopologyError, "emitted 0 values for 1 fields"),
+    ([["good"], []], InvalidTopologyError, "emitted 0 values for 1 field"),
     (["text"], InvalidTopologyError, "emit needs a list of values, not 'text'"),
     (
         {"other": [["a"]]},
@@ -176,7 +176,7 @@ def test_an_error_of_a_spout_of_ones_own_is_raised_by_complete_topology() -> Non
     spout = Wide()
     spout.feed(["to have something to do"])
     with pytest.raises(
-        WorkerFailedError, match=r"spout 'spout' \(task \d+\): .*emitted 2 values for 1 fields"
+        WorkerFailedError, match=r"spout 'spout' \(task \d+\): .*emitted 2 values for 1 field"
     ):
         complete_topology(one_bolt(spout, Nothing()))
 

@@ -110,9 +110,9 @@ FAILS = [  # (bolt, the sentence of its dead letter)
     ),
     (
         Basic(lambda c, t: c.emit(("a", "b"))),
-        r"component 'bolt', stream 'default': emitted 2 values for 1 fields \(value\)",
+        r"component 'bolt', stream 'default': emitted 2 values for 1 field \(value\)",
     ),
-    (Basic(lambda c, t: c.emit(())), r"emitted 0 values for 1 fields"),
+    (Basic(lambda c, t: c.emit(())), r"emitted 0 values for 1 field"),
     (Basic(lambda c, t: c.emit("text")), r"emit needs a list of values, not 'text'"),
     (Basic(lambda c, t: c.emit(7)), r"emit needs a list of values, not 7"),
     (
@@ -142,7 +142,7 @@ FAILS = [  # (bolt, the sentence of its dead letter)
     ),
     (
         Keeping(lambda s, t: s.put(["key"], 1)),
-        r"unhashable type: 'list' \(test_bad_input\.py, line \d+\)",
+        r"unhashable type: 'list'; a key is text, a number or a tuple of them \(test_bad_input\.py, line \d+\)",
     ),
     (Keeping(lambda s, t: s.add(t[0], "one")), r"state key 'bad': 'one' is no number"),
     (

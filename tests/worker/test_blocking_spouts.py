@@ -236,7 +236,7 @@ def test_what_a_thread_may_not_emit_is_raised_in_the_thread() -> None:
     with LocalCluster() as cluster:
         cluster.submit(chain(Wrong(2), Pass()))
         cluster.run_until(lambda: len(cluster.errors) == 2)
-        assert "emitted 2 values for 1 fields" in cluster.errors[0].text
+        assert "emitted 2 values for 1 field" in cluster.errors[0].text
         assert "message id: a value of type object" in cluster.errors[1].text
 
 

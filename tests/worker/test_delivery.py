@@ -390,7 +390,7 @@ def test_at_most_once_does_not_ack_what_was_never_emitted() -> None:
         spout.feed([1])
         cluster.advance(seconds=1)
         assert spout.acked == []
-        assert "emitted 3 values for 1 fields" in cluster.errors[0].text
+        assert "emitted 3 values for 1 field" in cluster.errors[0].text
 
 
 def test_errors_reported_by_hand_fail_nothing() -> None:

@@ -185,7 +185,7 @@ def test_what_a_thread_emits_is_checked_where_the_culprit_can_be_named() -> None
         cluster.run_until_idle()
         reasons = sorted(letter.reason for letter in cluster.dead_letters)
         assert "field 'value': a value of type object" in reasons[0]
-        assert "emitted 2 values for 1 fields" in reasons[1]
+        assert "emitted 2 values for 1 field" in reasons[1]
         assert not any(worker.deaths for worker in cluster.topology().workers)
 
 
@@ -299,7 +299,7 @@ def test_a_foreign_thread_is_told_at_once_what_it_may_not_emit() -> None:
         cluster.submit(chain(spout, Wrong()))
         spout.feed([1])
         cluster.run_until_idle()
-        assert "emitted 3 values for 1 fields" in told.value[0]
+        assert "emitted 3 values for 1 field" in told.value[0]
         assert spout.acked == [0]
 
 
