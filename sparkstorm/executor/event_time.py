@@ -14,7 +14,7 @@ from sparkstorm.executor.state import MemoryState
 from sparkstorm.executor.windowed_runner import TimedRunner
 from sparkstorm.grouping.routes import Target
 from sparkstorm.model.tuples import Tuple
-from sparkstorm.windowing.watermarks import IDLE, NEVER, Channel, Watermarks
+from sparkstorm.windowing.watermarks import END, IDLE, NEVER, Channel, Watermarks
 
 
 class OutputWatermarks:
@@ -60,7 +60,7 @@ class InputWatermarks:
         self._times = times
         self._is_in_cycle = is_in_cycle
         heard = {(place[1], place[2]): at_ms for place, at_ms in times.items() if place[0] == "m"}
-        self.watermarks = Watermarks(channels, heard)
+        self.watermarks = Watermarks(channels, heard, times.get(("g",), NEVER))
         for place, _ in times.items():
             if place[0] == "i":
                 self.watermarks.rest((place[1], place[2]))
@@ -81,6 +81,8 @@ class InputWatermarks:
                 self._times.delete(("i", *place))
             if self.watermarks.hear(place, at_ms):
                 self._times.put(("i" if at_ms == IDLE else "m", *place), at_ms)
+                if at_ms == END:  # in place of the sender's last mark, which may be the newest
+                    self._times.put(("g",), self.watermarks.newest_ms)
 
 
 class TaskEventTime:
@@ -107,8 +109,14 @@ class TaskEventTime:
 
     @property
     def heard_ms(self) -> int:
-        """Event time up to which this task has received watermarks from all senders."""
-        return NEVER if self._hearing is None else self._hearing.watermarks.low_ms
+        """Event time up to which this task has received watermarks from all senders; before the
+        end of all input the newest of their marks, whichever sender has ended last.
+        """
+        if self._hearing is None:
+            return NEVER
+        marks = self._hearing.watermarks
+        is_early = self.timing is not None and self.timing.low_ms < marks.newest_ms
+        return min(marks.low_ms, marks.newest_ms) if is_early else marks.low_ms
 
     @property
     def nobody_sends(self) -> bool:
@@ -139,4 +147,7 @@ class TaskEventTime:
 
     def put_marks(self, may_have: Callable[[Target], bool], now_ms: int | None = None) -> bool:
         """Put a mark behind the rows of every target that may have one now and lacks it."""
-        return self.outlook.put_marks(self.low_ms, may_have, now_ms)
+        low_ms = self.low_ms
+        if low_ms == END and self._hearing is not None and self._hearing.has_ended:
+            low_ms = self._hearing.watermarks.newest_ms
+        return self.outlook.put_marks(low_ms, may_have, now_ms)

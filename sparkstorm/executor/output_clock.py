@@ -180,14 +180,16 @@ class OutputClock:
         """
         if now_ms is not None and self._idle_ms:
             self._watch_silence(now_ms)
-        mark_ms = END if has_ended else NEVER if self.clock is None else self.clock.mark_ms(low_ms)
+        mark_ms = NEVER if self.clock is None else self.clock.mark_ms(low_ms)
         did = False
-        for task, sent_ms in self._sent.items():
-            target = self.marks[task]
-            if sent_ms < mark_ms and may_have(target):
-                self._put_mark(target.rows, mark_ms)
-                self._sent[task] = mark_ms
-                did = True
+        # The newest mark goes before the end: a receiver whose other senders are idle needs it.
+        for each_ms in (mark_ms, END) if has_ended else (mark_ms,):
+            for task, sent_ms in self._sent.items():
+                target = self.marks[task]
+                if sent_ms < each_ms and may_have(target):
+                    self._put_mark(target.rows, each_ms)
+                    self._sent[task] = each_ms
+                    did = True
         return did
 
     def _watch_silence(self, now_ms: int) -> None:
@@ -204,8 +206,9 @@ class OutputClock:
                     self._put_mark(self.marks[task].rows, IDLE)
 
     def _put_mark(self, rows: Rows, mark_ms: int) -> None:
-        """Replace this task's former mark of the stream."""
-        rows[:] = [
-            row for row in rows if row[0][0] != self.stream or row[2] is not self.mark_source
-        ]
+        """Replace this task's former mark of the stream; the end and idleness follow it."""
+        if 0 <= mark_ms < END:
+            rows[:] = [
+                row for row in rows if row[0][0] != self.stream or row[2] is not self.mark_source
+            ]
         rows.append(((self.stream, mark_ms), 0, self.mark_source))

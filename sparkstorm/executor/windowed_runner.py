@@ -94,9 +94,7 @@ class TimedRunner(Runner):
         self._retry_ms = 0
         self._has_more = True  # unknown before the first look
         self._timer_is_firing = False
-        bolt.timers = TaskTimers(
-            self._timers, lambda: self._watermark_ms, self._may_set_event_timer
-        )
+        bolt.timers = TaskTimers(self._timers, self._watermark, self._may_set_event_timer)
 
     def take_given_up(self) -> list[tuple[Tuple, int, Failure]]:
         """Return the windows and timers that were given up since the last call, as tuples, with
@@ -338,6 +336,9 @@ class TimedRunner(Runner):
 
     def _failure(self, due: Due, error: BaseException) -> Failure:
         return self._inputs.failure(due.tuple, error) if isinstance(due, Row) else failure_of(error)
+
+    def _watermark(self) -> int:
+        return self._watermark_ms
 
     def _may_set_event_timer(self) -> bool:
         """Return whether a timer may be set: after the end of all input, timers that set timers

@@ -34,7 +34,7 @@ Noted = tuple[Sequence[Tuple], Mapping[int, str]]
 MARK = Source("", 0, WATERMARK_STREAM, ("at_ms",))
 """Source of a noted watermark: up to when windows and timers were due."""
 # places of a task's clocks and marks, beside those of windows and timers
-_WATERMARKS = frozenset({"h", "m", "i"})
+_WATERMARKS = frozenset({"h", "m", "i", "g"})
 Failures = Sequence[tuple[Tuple, Failure]]
 
 

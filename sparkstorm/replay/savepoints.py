@@ -15,7 +15,7 @@ from sparkstorm.executor.state import as_key, merged_states
 from sparkstorm.model.values.codec import Codec
 
 # Watermarks received are left out: senders of a replay send theirs again.
-_HEARD = "m", "i"
+_HEARD = "m", "i", "g"
 
 
 @dataclass(slots=True)

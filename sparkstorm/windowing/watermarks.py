@@ -10,7 +10,8 @@ Laws:
    are tardy; older ones are late.
 3. A receiver's watermark is the least mark of all tasks that may send to it, so no row that is on
    time can find its window already fired. It never falls. Idle senders are left out (where an idle
-   timeout is set; then this law does not hold for the first rows after the silence).
+   timeout is set; then this law does not hold for the first rows after the silence). When all
+senders are idle or have ended, and not all have ended, it is the newest mark of any.
 """
 
 from __future__ import annotations
@@ -111,12 +112,19 @@ class Watermarks:
     """Marks that a task has received from every task and stream that can send to it (law 3)."""
 
     def __init__(
-        self, channels: Iterable[Channel], heard: Mapping[Channel, int] | None = None
+        self,
+        channels: Iterable[Channel],
+        heard: Mapping[Channel, int] | None = None,
+        newest_ms: int = NEVER,
     ) -> None:
         self._mark_by_channel = dict.fromkeys(sorted(channels), NEVER)
         for channel, at_ms in (heard or {}).items():
             if channel in self._mark_by_channel:
                 self._mark_by_channel[channel] = at_ms
+        # newest mark of any sender, also of one that has ended since
+        self.newest_ms = max(
+            newest_ms, *(m for m in self._mark_by_channel.values() if m < END), NEVER
+        )
         self._idle: set[Channel] = set()
         self.low_ms = self._lowest()
 
@@ -129,6 +137,8 @@ class Watermarks:
         self._idle.discard(channel)
         if at_ms <= self._mark_by_channel.get(channel, END):
             return False
+        if at_ms < END:
+            self.newest_ms = max(self.newest_ms, at_ms)
         was_lowest = self._mark_by_channel[channel] <= self.low_ms
         self._mark_by_channel[channel] = at_ms
         if was_lowest:
@@ -164,5 +174,5 @@ class Watermarks:
                 for channel, at_ms in self._mark_by_channel.items()
                 if channel not in self._idle and at_ms < END
             ),
-            default=NEVER,
+            default=self.newest_ms,
         )

@@ -17,6 +17,7 @@ from sparkstorm.grouping.routes import Target
 from sparkstorm.model.failure import Failure, FailureKind, killed
 from sparkstorm.settings import WorkerTimers
 from sparkstorm.tasks.task import TickSchedule
+from sparkstorm.windowing.watermarks import NEVER
 from sparkstorm.worker.backpressure import LOOK_MS
 from sparkstorm.worker.epoch import Epoch
 from sparkstorm.worker.parts import WorkerParts
@@ -83,7 +84,11 @@ class TimerService:
 
     def advance(self, epoch: Epoch, bolt: BoltTask) -> None:
         """Fire what its marks and the clock have made due; park what keeps failing."""
-        if bolt.time is not None and bolt.time.timing is not None:
+        if bolt.time is None or bolt.time.timing is None:
+            return
+        watermark_ms = NEVER - 1
+        # Twice where all senders have ended: once up to their newest mark, and then to the end.
+        while watermark_ms < bolt.watermark_ms:
             watermark_ms = bolt.watermark_ms
             fired = bolt.time.timing.advance(watermark_ms, self._clock.now_ms())
             epoch.rows += fired
@@ -99,6 +104,8 @@ class TimerService:
         """
         for bolt, time in self._timed:
             name = None if time.timing is None else time.timing.next_name(bolt.watermark_ms, now_ms)
+            if name is None and time.timing is not None:  # as in `advance`
+                name = time.timing.next_name(bolt.watermark_ms, now_ms)
             if time.timing is None or name is None:
                 continue
             bolt.begin(now_ms)

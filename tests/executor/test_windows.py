@@ -809,3 +809,82 @@ def test_a_run_looks_finished_only_when_its_last_windows_have_fired(
                     break
                 cluster.advance(ms=1)
             assert sum(row[2] for row in capture.values) == 40
+
+
+class Heart(TimedBolt):
+    """Sets a timer again 10 s after each firing."""
+
+    outputs: Any = ROW
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        if not self.state.get("begun"):
+            self.state.put("begun", True)
+            self.timers.set_event_timer("beat", tup["ts"])
+
+    def on_timer(self, timer: Timer, collector: BasicOutputCollector) -> None:
+        collector.emit(("beat", timer.at_ms, 1))
+        self.timers.set_event_timer(timer.name, timer.at_ms + 10_000)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_chain_of_timers_ends_at_the_newest_mark_whichever_source_ends_first(
+    seed: int, is_first: bool
+) -> None:
+    spouts, capture, builder = (
+        [FeederSpout(ROW), FeederSpout(ROW)],
+        CaptureBolt(),
+        TopologyBuilder(),
+    )
+    declarer = builder.set_bolt("heart", Heart().with_timestamp_field("ts"))
+    again = builder.set_bolt("again", Heart().with_timestamp_field("ts").with_lag(seconds(1)))
+    again.global_grouping("heart")
+    for name, spout in zip(("long", "short"), spouts, strict=True):
+        builder.set_spout(name, spout)
+        declarer.global_grouping(name)
+    builder.set_bolt("capture", capture).global_grouping("heart").global_grouping("again")
+    for at_ms in range(0, 100_001, 5000):
+        spouts[0].feed(["a", at_ms, 1])
+    spouts[1].feed(["b", 5000, 1])
+    with LocalCluster(seed=seed) as cluster:
+        cluster.submit(builder.build(), {"topology.workers": 1 + seed % 2})
+        if seed > 1:
+            cluster.run_until_idle()
+        for spout in spouts if is_first else reversed(spouts):
+            spout.finish()
+            if seed > 2:
+                cluster.run_until_idle()
+        cluster.run_until_idle()
+    beats = [row[1] for row in capture.values_of("heart")]
+    assert beats == list(range(0, 110_001, 10_000))
+    # up to its newest input less the lag, and the one that was set there
+    assert [row[1] for row in capture.values_of("again")] == list(range(0, 110_001, 10_000))
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_silent_source_and_one_that_has_ended_hold_no_window_back(ends: bool) -> None:
+    spouts, capture, builder = (
+        [FeederSpout(ROW), FeederSpout(ROW)],
+        CaptureBolt(),
+        TopologyBuilder(),
+    )
+    bolt = Listing().with_tumbling_window(seconds(10)).with_timestamp_field("ts")
+    conf = {"topology.bolts.watermark.idle.timeout.ms": 2000}
+    declarer = builder.set_bolt("windows", bolt, conf=conf)
+    for name, spout in zip(("long", "short"), spouts, strict=True):
+        builder.set_spout(name, spout)
+        declarer.global_grouping(name)
+    builder.set_bolt("capture", capture).global_grouping("windows")
+    for number in range(101):
+        spouts[0].feed(["a", 1000 * number, number])
+    spouts[1].feed(["b", 5000, 1000])
+    if ends:
+        spouts[0].finish()
+    with LocalCluster() as cluster:
+        cluster.submit(builder.build(), {"topology.workers": 2})
+        cluster.advance(ms=10_000)
+        assert [row[2] for row in capture.values] == list(range(10_000, 100_001, 10_000))
+        spouts[0].finish()
+        spouts[1].finish()
+        cluster.run_until_idle()
+        assert sum(len(row[3]) for row in capture.values) == 102

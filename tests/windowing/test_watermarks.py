@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkstorm.windowing.watermarks import END, NEVER, SourceClock
+from sparkstorm.windowing.watermarks import END, IDLE, NEVER, SourceClock, Watermarks
 
 TIMES = st.lists(st.integers(0, 60), max_size=40)
 
@@ -54,3 +54,22 @@ def test_a_row_that_is_no_time_is_never_late() -> None:
         False,
         True,
     ]
+
+
+def test_when_all_senders_are_idle_or_ended_time_goes_to_the_newest_mark() -> None:
+    first, second = (1, "default"), (2, "default")
+    for last in (END, IDLE):
+        marks = Watermarks([first, second])
+        marks.hear(first, 100)
+        marks.hear(second, 5)
+        marks.hear(second, IDLE)
+        assert marks.low_ms == 100
+        marks.hear(first, last)
+        assert (marks.low_ms, marks.is_ended) == (100, False)
+    marks = Watermarks([first, second])
+    for channel, at_ms in ((first, 100), (first, END), (second, 5), (second, IDLE)):
+        marks.hear(channel, at_ms)
+    assert marks.low_ms == 100
+    again = Watermarks([first, second], {first: END, second: 5}, marks.newest_ms)
+    again.rest(second)
+    assert again.low_ms == 100
