@@ -363,7 +363,9 @@ class StoppedError(BaseException):
 
 
 class Signals:
-    """Context in which Ctrl-C and SIGTERM call `act`."""
+    """Context in which Ctrl-C, SIGTERM and a hangup call `act`; `nohup` ignores the hangup, and so
+    does this then.
+    """
 
     def __init__(self, act: Callable[[], None]) -> None:
         self._act = act
@@ -372,7 +374,10 @@ class Signals:
         def handler(_signal: int, _frame: FrameType | None) -> None:
             self._act()
 
-        self._former = {s: signal.signal(s, handler) for s in (signal.SIGINT, signal.SIGTERM)}
+        taken = [signal.SIGINT, signal.SIGTERM]
+        if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
+            taken.append(signal.SIGHUP)
+        self._former = {number: signal.signal(number, handler) for number in taken}
 
     def __exit__(self, *_: object) -> None:
         for number, former in self._former.items():

@@ -431,9 +431,10 @@ class GrayUpgrades:
 def _check_options(base: TopologyBase, options: UpgradeOptions, workers: Workers) -> None:
     """Refuse workers and components that the topology does not have."""
     if unknown := set(options.workers) - workers.keys():
-        there = ", ".join(map(str, workers)) or "nowhere"
+        places = ", ".join(map(str, workers))
+        there = f"it runs at {places}" if places else "it has no worker yet"
         raise FailedAssignTopologyError(
-            f"upgrade of {base.name}: there is no worker {min(unknown)} to upgrade; it runs at {there}"
+            f"upgrade of {base.name}: there is no worker {min(unknown)} to upgrade; {there}"
         )
     components = sorted(set().union(*workers.values())) if workers else []
     if options.component and options.component not in components:

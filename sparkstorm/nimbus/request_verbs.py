@@ -522,9 +522,10 @@ class RequestVerbs:
         slots = sorted(set(found.slot_by_executor.values())) if found else []
         wanted = [request.slot] if request.slot else slots
         if found is None or not slots or not set(wanted) <= set(slots):
-            places = ", ".join(map(str, slots)) or "nowhere"
+            places = ", ".join(map(str, slots))
+            there = f"it runs at {places}" if places else "it has no worker yet"
             raise InvalidTopologyError(
-                f"{outcome.topology_id} has no worker at {request.slot or 'any slot'}; it runs at {places}"
+                f"{outcome.topology_id} has no worker at {request.slot or 'any slot'}; {there}"
             )
         # By the fences of the assignment and not by a message: a worker that does not get it is
         # fenced all the same.

@@ -25,7 +25,7 @@ from sparkstorm.blobs.topology_code import open_topology
 from sparkstorm.clock import Clock, SystemClock
 from sparkstorm.errors import CodecError
 from sparkstorm.hosting.base import WorkerControl
-from sparkstorm.model.worker_messages import Alive, ExitCode
+from sparkstorm.model.worker_messages import Alive
 from sparkstorm.model.worker_spec import WorkerSpec
 from sparkstorm.settings import WorkerSettings
 from sparkstorm.transport.base import Transport
@@ -257,11 +257,9 @@ def drive(
         try:
             due_ms = run.step(is_woken)
         except CodecError as error:
-            # The epoch holds a value that cannot be encoded. The next process executes row by row
-            # and names that row.
-            print(f"ERROR this epoch cannot be committed: {error}", flush=True)
-            # Not a failed start: the slot must make the next process careful.
-            return ExitCode.CRASHED
+            # The epoch holds a value that cannot be encoded, or too many bytes. The next process
+            # executes row by row and names that row.
+            raise CodecError(f"this epoch cannot be committed: {error}") from error
     return run.exit_code
 
 

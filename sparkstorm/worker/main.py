@@ -355,20 +355,19 @@ def _run(
     try:
         return load()(spec, control), "returned"
     except SparkStormError as fault:
+        # It names module, component or server, and the remedy: a stack would only add calls of ours.
         # The causes too: a connector wraps what it got in an error of its own.
-        if any(
-            isinstance(each, ModuleNotFoundError | InvalidConfigError)
-            for each in (fault, fault.__cause__, fault.__context__)
-        ):
-            # it names module, or component and mend: the stack would only add calls of ours
-            print(fault, flush=True)
-        elif isinstance(fault, WorkerFailedError):
+        causes = (fault, fault.__cause__, fault.__context__)
+        is_named = any(
+            isinstance(each, ModuleNotFoundError | InvalidConfigError) for each in causes
+        )
+        if isinstance(fault, WorkerFailedError) and not is_named:
             _print_cause(fault)
         else:
-            _print_trace()
+            print(fault, flush=True)
         return exit_code_of(fault), str(fault)
     except BaseException as fault:  # the outermost frame: every error of user code ends here
-        _print_trace()
+        traceback.print_exc()
         # Of unknown cause: the slot will suspect the row at hand, and the next process go row by
         # row.
         return ExitCode.CRASHED, describe_error(fault)
@@ -381,10 +380,6 @@ def _print_cause(fault: WorkerFailedError) -> None:
     cause = fault.__cause__
     frames = traceback_of(cause).splitlines() if cause is not None else []
     print("\n".join([str(fault), *(f"  {line}" for line in frames)]), flush=True)
-
-
-def _print_trace() -> None:
-    traceback.print_exc()
 
 
 def exit_code_of(fault: SparkStormError) -> ExitCode:

@@ -19,7 +19,7 @@ from sparkstorm.errors import SlotsUnavailableError
 from tests.app.test_resume import run as a_run
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_while_a_run_starts_ends_it_with_what_was_opened_closed(
     number: signal.Signals, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -9,11 +9,13 @@ import subprocess
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import numpy as np
 
 from sparkstorm.api import BasicBolt, BasicOutputCollector, TopologyBuilder, Tuple
-from sparkstorm.errors import FencedError, InvalidConfigError, WorkerFailedError
+from sparkstorm.clock import SystemClock
+from sparkstorm.errors import CodecError, FencedError, InvalidConfigError, WorkerFailedError
 from sparkstorm.hosting.base import WorkerControl
 from sparkstorm.model.failure import Failure, FailureKind
 from sparkstorm.model.worker_messages import (
@@ -27,6 +29,8 @@ from sparkstorm.model.worker_messages import (
     Trying,
 )
 from sparkstorm.model.worker_spec import WorkerSpec
+from sparkstorm.transport.servers.opening import AccessRefusedError
+from sparkstorm.worker.loop import WakeUp, drive
 
 BEAT_S = 0.1
 
@@ -96,6 +100,33 @@ def is_configured_wrongly(spec: WorkerSpec, control: WorkerControl) -> int:
         raise InvalidConfigError("table totals at sqlite:///shop.db: there is no such table")
     except InvalidConfigError as error:
         raise WorkerFailedError(f"component 'totals' (task 4): {error}") from error
+
+
+def is_refused(spec: WorkerSpec, control: WorkerControl) -> int:
+    """Redis takes another password by now."""
+    raise AccessRefusedError("Redis at localhost:1 refuses access: WRONGPASS")
+
+
+def cannot_commit(spec: WorkerSpec, control: WorkerControl) -> int:
+    """An epoch has a tuple that cannot be stored; the real drive names it so."""
+
+    class Run:
+        exit_code = None
+        beat_due_ms = float("inf")
+        worker = object()
+        steps = 0
+
+        def step(self, is_woken: bool = False) -> float:
+            self.steps += 1
+            if self.steps > 1:
+                raise CodecError("a tuple of 200 MB is more than an entry holds")
+            return 0.0
+
+        def beat(self) -> None:
+            return
+
+    waits = SimpleNamespace(wait=lambda *_: True, has_read=False)
+    return drive(Run(), control, SystemClock(), waits, WakeUp())  # type: ignore[arg-type]
 
 
 def is_fenced(spec: WorkerSpec, control: WorkerControl) -> int:

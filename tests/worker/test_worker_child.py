@@ -278,12 +278,32 @@ def test_a_failed_prepare_says_so_and_leaves_the_users_frames_in_the_log(spawn: 
     assert not any("Traceback" in line or "/sparkstorm/" in line for line in frames)
 
 
-def test_a_wrong_configuration_is_one_sentence_in_the_log(spawn: Spawn) -> None:
-    watched = spawn("is_configured_wrongly").start()
-    assert watched.wait_exit() == ExitCode.FAILED_START
-    said = [line for line in last_lines(watched.log) if "totals" in line]
-    assert len(said) == 1 and "component 'totals' (task 4): table totals at sqlite" in said[0]
-    assert not any("Traceback" in line for line in last_lines(watched.log))
+@pytest.mark.parametrize(
+    ("toy", "code", "sentence"),
+    [
+        (
+            "is_configured_wrongly",
+            ExitCode.FAILED_START,
+            "component 'totals' (task 4): table totals at sqlite",
+        ),
+        ("is_refused", ExitCode.STORE_LOST, "Redis at localhost:1 refuses access: WRONGPASS"),
+        (
+            "cannot_commit",
+            ExitCode.CRASHED,
+            "this epoch cannot be committed: a tuple of 200 MB is more than an entry holds",
+        ),
+    ],
+)
+def test_an_error_of_ours_is_one_sentence_in_the_log_and_the_reason_of_the_exit(
+    spawn: Spawn, toy: str, code: ExitCode, sentence: str
+) -> None:
+    watched = spawn(toy).start()
+    assert watched.wait_exit() == code
+    last = watched.reports[-1]
+    assert isinstance(last, Exiting) and sentence in last.reason
+    lines = last_lines(watched.log)
+    assert sum(sentence in line for line in lines) == 1
+    assert not any("Traceback" in line for line in lines)
 
 
 def test_a_fenced_child_says_so(spawn: Spawn) -> None:
