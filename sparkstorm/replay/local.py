@@ -221,7 +221,8 @@ def _timed(run: StageRun, parts: Sequence[Sequence[Values]]) -> list[TimedRows]:
     job = run.job
     feed = run.stage.feed
     assert feed is not None
-    values = [list(map(tuple, part)) for part in parts]
+    normalise = Codec().normalise  # copies: bolts may change lists in them
+    values = [[tuple(map(normalise, row)) for row in part] for part in parts]
     # A stream without rows need not have the column.
     if feed not in job.settings.time_fields or not any(values):
         return [(part, [0] * len(part)) for part in values]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain, groupby
 from operator import itemgetter
 from typing import Any
 
@@ -19,8 +19,9 @@ import pyarrow as pa
 from sparkstorm.errors import CodecError, ReplayFailedError
 from sparkstorm.executor.pieces import count_rows, is_piece, joined, sliced, unfold
 from sparkstorm.model.tuples import Source
-from sparkstorm.model.values.codec import Codec
+from sparkstorm.model.values.codec import KEYS, Codec
 from sparkstorm.replay.tasks.combiner import Combiner
+from sparkstorm.transport.frames import travelled
 
 # An Arrow stream begins so. Rows are packed as a list of two, which never does.
 _IPC = b"\xff\xff\xff\xff"
@@ -49,6 +50,7 @@ class OutEdge:
     is_local: bool
     rows: list[Any]
     may_hold_pieces: bool = False  # its sender emits batches
+    is_shared: bool = False  # its rows go to others too: results, or a second receiver
     combiner: Combiner | None = None  # of rows for a bolt that sums up by key
 
     def is_due(self, least: int, whole: bool) -> bool:
@@ -75,6 +77,14 @@ class OutEdge:
                 except CodecError as found:
                     return ReplayFailedError(f"{where}, field '{name}': emitted {found}")
         return ReplayFailedError(f"{where}: {error}")
+
+
+def with_own_values(codec: Codec, rows: list[Any]) -> list[Any]:
+    """Return rows whose receiver may change lists and mappings in them: no other one sees it, as
+    with rows that were sent to another process.
+    """
+    values = chain.from_iterable(row[0] for row in rows if type(row[0]) is tuple)
+    return rows if set(map(type, values)) <= KEYS else travelled(codec, rows)
 
 
 def is_batch(data: bytes) -> bool:

@@ -55,13 +55,24 @@ class OutEdges:
                 )
             # One edge for each receiving task, for any number of subscriptions to it: they share
             # the list.
+            is_shared = self._is_shared(Feed(component, stream))
             edges = {
-                t.task: OutEdge(route.source, t.task, t.is_local, t.rows, emits_batches)
+                t.task: OutEdge(route.source, t.task, t.is_local, t.rows, emits_batches, is_shared)
                 for t in route.targets
             }
             self._add_edges(edges.values())
             self._set_combiner(route, edges)
         return outputs
+
+    def _is_shared(self, feed: Feed) -> bool:
+        """Return whether a row of a stream goes to more than one receiver or result."""
+        subscribers = self._parts.topology.subscribers(feed.spout, feed.stream)
+        is_kept = feed in self._job.kept or feed in self._asked
+        return (
+            len(subscribers) + is_kept > 1
+            or any(grouping.kind == "all" for _, grouping in subscribers)
+            or bool(self._job.plan.direct_targets_not_run.get(feed))
+        )
 
     def _set_combiner(self, route: Route, edges: Mapping[int, OutEdge]) -> None:
         """Set combiners on edges to CombiningBolts, unless the rows themselves are a result."""

@@ -42,6 +42,7 @@ from sparkstorm.replay.tasks.batches import (
     gathered,
     size_of,
     whole_pieces,
+    with_own_values,
 )
 from sparkstorm.replay.tasks.chunk_reader import PartitionClocks, rows_by_time, state_and_rest
 from sparkstorm.replay.tasks.chunks import (
@@ -421,11 +422,9 @@ class _Partition:
         for edge in self._edges.inputs.get(task, ()):
             if edge.rows:
                 self._note(run, edge.source)
-                rows += (
-                    unfold(edge.rows)
-                    if edge.may_hold_pieces and not run.takes_pieces
-                    else edge.rows
-                )
+                is_unfolded = edge.may_hold_pieces and not run.takes_pieces
+                taken = unfold(edge.rows) if is_unfolded else edge.rows
+                rows += with_own_values(self._codec, taken) if edge.is_shared else taken
                 edge.rows.clear()
         if self._settings.is_timed:
             rows.sort(key=itemgetter(1))
