@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from sparkstorm.api.components import Effects
 from sparkstorm.errors import SparkStormError
 from sparkstorm.model.topology import Topology
+from sparkstorm.model.tuples import Tuple
 from sparkstorm.testing.complete import Rows, complete_topology
 
 if TYPE_CHECKING:
@@ -66,13 +67,14 @@ class NondeterminismError(SparkStormError):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Component whose results differed (with an example), or that called functions for time or
-    random numbers (by name).
+    """Component whose results differed (with an example), that called functions for time or random
+    numbers (by name), or that changed values of its tuples in place (an example of these).
     """
 
     component: str
     asked: tuple[str, ...] = ()
     example: str = ""
+    changed: str = ""
 
     def __str__(self) -> str:
         asked = f"asks for {', '.join(self.asked)}" if self.asked else ""
@@ -81,7 +83,13 @@ class Finding:
             if self.example
             else ""
         )
-        return f"component '{self.component}' {' and '.join(part for part in (asked, differs) if part)}"
+        changed = (
+            f"changes values of its tuples in place, which its retries and others may see: {self.changed}"
+            if self.changed
+            else ""
+        )
+        parts = [part for part in (asked, differs, changed) if part]
+        return f"component '{self.component}' {' and '.join(parts)}"
 
 
 class _Sample(Protocol):
@@ -126,7 +134,8 @@ def find_nondeterminism(
     noted because hashes of text differ between processes.
     """
     asked: dict[str, set[str]] = {}
-    with _listening(asked):
+    changed: dict[str, str] = {}
+    with _listening(asked, changed):
         runs = [_run(topology, sources or {}, conf, via, event_time, number) for number in range(2)]
     differing = {component.id: _difference(topology, component.id, *runs) for component in topology}
     found = []
@@ -135,8 +144,9 @@ def find_nondeterminism(
             differing[each.component] for each in component.inputs if each.component != component.id
         )
         example = "" if is_behind else differing[component.id]
-        if example or component.id in asked:
-            found.append(Finding(component.id, tuple(sorted(asked.get(component.id, ()))), example))
+        names = tuple(sorted(asked.get(component.id, ())))
+        if example or names or component.id in changed:
+            found.append(Finding(component.id, names, example, changed.get(component.id, "")))
     return found
 
 
@@ -217,12 +227,20 @@ def _difference(topology: Topology, component: str, one: _Sample, other: _Sample
 
 
 @contextmanager
-def _listening(asked: dict[str, set[str]]) -> Iterator[None]:
-    """Record by component the calls for time and random numbers, in this thread and those started
-    meanwhile.
+def _listening(asked: dict[str, set[str]], changed: dict[str, str]) -> Iterator[None]:
+    """Record by component the calls for time and random numbers, and changes of a tuple's values in
+    place, in this thread and those started meanwhile.
     """
+    before: dict[int, tuple[Tuple, str]] = {}  # of calls of `execute` that have not returned
 
     def listen(frame: FrameType, event: str, argument: Any) -> None:
+        if frame.f_code.co_name in ("execute", "fold") and event in ("call", "return"):
+            held = before.pop(id(frame), None)
+            if event == "call" and (tup := _tuple_in(frame)) is not None:
+                before[id(frame)] = tup, repr(tup.values)
+            now = "" if held is None or event == "call" else repr(held[0].values)
+            if held is not None and now not in ("", held[1]) and (id_ := _component_at(frame)):
+                changed.setdefault(id_, f"{held[1][:80]} became {now[:80]}")
         what = _asked_for(frame, event, argument)
         component = _component_at(frame if event == "c_call" else frame.f_back) if what else None
         if component:
@@ -236,6 +254,13 @@ def _listening(asked: dict[str, set[str]]) -> Iterator[None]:
     finally:
         sys.setprofile(former)
         threading.setprofile(None)
+
+
+def _tuple_in(frame: FrameType) -> Tuple | None:
+    """Return the tuple among a call's arguments."""
+    code = frame.f_code
+    found = (frame.f_locals.get(name) for name in code.co_varnames[: code.co_argcount])
+    return next((each for each in found if isinstance(each, Tuple)), None)
 
 
 def _asked_for(frame: FrameType, event: str, argument: Any) -> str:

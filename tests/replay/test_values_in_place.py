@@ -71,7 +71,7 @@ def topology(bolt: BasicBolt, grouping: str) -> Topology:
     return builder.build()
 
 
-ROWS = [([1], 1), ([2], 2), ([[3], {"a": [4]}], 3)]
+ROWS: list[tuple[list[Any], int]] = [([1], 1), ([2], 2), ([[3], {"a": [4]}], 3)]
 
 
 @pytest.mark.parametrize("event_time", [None, EventTime("at")])

@@ -25,6 +25,7 @@ from sparkstorm.api import (
     TopologyBuilder,
     Tuple,
     Window,
+    bolt,
 )
 from sparkstorm.model.topology import Topology
 from sparkstorm.testing import FeederSpout
@@ -202,3 +203,46 @@ def test_windows_and_the_time_of_the_context_are_no_findings() -> None:
             )
             == []
         )
+
+
+class Editing(BasicBolt):
+    outputs = ("value",)
+
+    def execute(self, record: Tuple, collector: BasicOutputCollector) -> None:
+        record["value"].append("edited")
+        collector.emit((record["value"],))
+
+
+@bolt("value")
+def editing(record: Tuple) -> Any:
+    record["value"].append("edited")
+    yield (record["value"],)
+
+
+class Appending(Sum):
+    def fold(self, accumulator: int, tup: Tuple) -> int:
+        tup["value"].append(accumulator)
+        return accumulator + 1
+
+
+class Copying(Editing):
+    def execute(self, record: Tuple, collector: BasicOutputCollector) -> None:
+        collector.emit(([*record["value"], "edited"],))
+
+
+@pytest.mark.parametrize("via", VIA)
+@pytest.mark.parametrize("changing", [Editing(), editing, Appending(), Copying()])
+def test_a_change_of_a_tuples_values_in_place_is_found(
+    changing: Any, via: Literal["live", "replay"]
+) -> None:
+    builder = TopologyBuilder()
+    builder.set_spout("lists", FeederSpout(("value", "ts")))
+    if isinstance(changing, Sum):
+        changing.with_tumbling_window(Duration.millis(10)).with_timestamp_field("ts")
+    builder.set_bolt("edit", changing).shuffle_grouping("lists")
+    rows = {"lists": [[[n], n] for n in range(3)]}
+    time = "ts" if via == "replay" else None
+    found = find_nondeterminism(builder.build(), rows, via=via, event_time=time)
+    assert [each.component for each in found] == ([] if isinstance(changing, Copying) else ["edit"])
+    for each in found:
+        assert "([0], 0) became ([0, " in str(each) and "in place" in str(each)
