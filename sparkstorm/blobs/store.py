@@ -98,7 +98,8 @@ class BlobStore:
             part = self._bytes.get(_chunk_key(metadata.key, number))
             if part is None:
                 raise StoreInconsistentError(
-                    f"blob {metadata.key}: chunk {number} of {metadata.chunks} is missing"
+                    f"blob {metadata.key}: chunk {number + 1} of {metadata.chunks} is missing: Redis "
+                    "has lost it; kill what uses it, and submit it again"
                 )
             parts.append(part)
         return b"".join(parts)

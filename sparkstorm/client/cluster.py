@@ -78,6 +78,8 @@ class ClusterClient(ClusterAccess):
         handle = self.find(name)
         if handle is None and name in self.state.topology_ids():
             handle = self.handle(name)
+        if handle is None and (problem := self.service.problems().get(name)):
+            raise NotAliveError(f"{problem}; `sparkstorm kill {name}` calls it off")
         if handle is None:
             names = ", ".join(sorted({topology_name(each) for each in self.state.topology_ids()}))
             raise NotAliveError(
@@ -210,10 +212,14 @@ class ClusterClient(ClusterAccess):
     def kill(self, name: str, wait_secs: float | None = None) -> str:
         """End a topology by its name or id, and return the id.
 
-        The id of a topology that ZooKeeper has lost (see `problems`) is taken too: what Redis keeps
+        A hot deploy that Nimbus cannot finish is called off; its name is returned. The id of a
+        topology that ZooKeeper has lost (see `problems`) is taken too: what Redis keeps
         of it is deleted.
         """
         self.require_writer()
+        if name in self.service.problems() and name in self.state.deploy_names():
+            self.service.kill(name, wait_secs)  # calls the hot deploy off
+            return name
         if name in self.problems() and name not in self.state.topology_ids():
             self.service.kill(topology_name(name), wait_secs, name)
             return name

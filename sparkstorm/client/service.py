@@ -434,9 +434,11 @@ class NimbusService:
 
     def wait_deployed(self, name: str, timeout_ms: int = 120_000) -> bool:
         """Wait until no submission or hot deploy of that name is under way, a former process's
-        included.
+        included; one that Nimbus cannot finish is not waited for.
         """
-        return self._wait_until(lambda: not self._is_deploying(name), timeout_ms)
+        return self._wait_until(
+            lambda: not self._is_deploying(name) or name in self.problems(), timeout_ms
+        )
 
     def _is_deploying(self, name: str) -> bool:
         opened, _ = self._state.open_requests()

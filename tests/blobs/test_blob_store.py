@@ -86,7 +86,10 @@ def test_a_signed_blob_under_a_false_address_is_not_handed_out(blobs: BlobStore)
 def test_a_missing_chunk_is_named(blobs: BlobStore, bytes_store: BytesStore) -> None:
     key = blobs.put(LARGE, 5)
     bytes_store.delete(f"{key}:1")
-    with pytest.raises(StoreInconsistentError, match="chunk 1 of 3"):
+    with pytest.raises(
+        StoreInconsistentError,
+        match="chunk 2 of 3 is missing: Redis has lost it; kill what uses it",
+    ):
         blobs.get(key)
 
 

@@ -3,11 +3,14 @@ the data, and no trace.
 """
 
 from collections.abc import Collection
+from typing import Any
 
 import pytest
 
+from sparkstorm.client.cluster import ClusterClient
 from sparkstorm.cluster.local import LocalStateStore
 from sparkstorm.cluster.storm_state import StormState
+from sparkstorm.config import default_conf
 from sparkstorm.errors import (
     AlreadyAliveError,
     FailedAssignTopologyError,
@@ -235,7 +238,13 @@ def test_a_deploy_that_cannot_be_finished_is_told_of_tried_again_and_can_be_call
     assert bench.state.topology_ids() == []
     with pytest.raises(AlreadyAliveError, match="a hot deploy of wc is being finished"):
         bench.submit(topology__workers=1)
-    bench.service.kill("wc")
+    redis: Any = None
+    client = ClusterClient(bench.state, redis, bench.service, default_conf())
+    with pytest.raises(
+        NotAliveError, match=r"outline is missing.*`sparkstorm kill wc` calls it off"
+    ):
+        client.topology("wc")
+    assert client.kill("wc") == "wc"
     bench.advance(20)
     assert (
         bench.state.known_ids() == set() and keeper.data == {} and "wc" not in bench.nimbus.problems
