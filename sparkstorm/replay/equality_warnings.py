@@ -88,6 +88,7 @@ def warnings_of(
         found += _of_windows(bolt, conf, seen)
         found += _of_lateness(bolt, seen)
         found += _of_losses(bolt, conf, seen)
+        found += _of_timers(plan, bolt, seen)
         found += _of_time({**conf, **bolt.conf}, bolt, is_timed)
         found += _of_code(bolt)
         found += _of_guarantee({**conf, **bolt.conf}, bolt, seen)
@@ -325,6 +326,17 @@ def _late_text(bolt: Component, input: Subscription, slack_ms: int, seen: RowOrd
         f"gets tuples of '{input.component}' that can be {seen.behind_ms(bolt, input):,} ms behind in a live run, and only "
         f"{slack_ms:,} ms are allowed (lag and allowed lateness): which of them are late is chance"
     )
+
+
+def _of_timers(plan: Plan, bolt: Component, seen: RowOrder) -> Iterator[ReplayWarning]:
+    senders = [plan.topology.components[each.component] for each in bolt.inputs]
+    if seen.count(bolt.id, "chains") and any(sender.kind == "spout" for sender in senders):
+        yield ReplayWarning(
+            bolt.id,
+            "timers",
+            "sets timers in on_timer, or asks for the watermark: live they follow the newest times of its sources, here those of "
+            "the rows that its own task gets",
+        )
 
 
 def _of_time(conf: Mapping[str, Any], bolt: Component, is_timed: bool) -> Iterator[ReplayWarning]:

@@ -12,7 +12,14 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from sparkstorm.api import BasicOutputCollector, StatefulBolt, TopologyBuilder, Tuple
+from sparkstorm.api import (
+    BasicOutputCollector,
+    StatefulBolt,
+    TimedBolt,
+    Timer,
+    TopologyBuilder,
+    Tuple,
+)
 from sparkstorm.api.windows import Count, Duration, Window, WindowedBolt
 from sparkstorm.config import merge
 from sparkstorm.errors import ReplayFailedError
@@ -113,6 +120,37 @@ def assert_like_live(
                 map(repr, live.values(bolt.id, stream))
             ), name
         assert replayed.states.get(bolt.id, {}) == live.state(bolt.id)
+
+
+class Beats(TimedBolt):
+    """Sets a timer again 30 ms after each firing."""
+
+    outputs = ("at_ms",)
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        if not self.state.get("begun"):
+            self.state.put("begun", True)
+            self.timers.set_event_timer("beat", tup["ts"])
+
+    def on_timer(self, timer: Timer, collector: BasicOutputCollector) -> None:
+        collector.emit((timer.at_ms,))
+        self.timers.set_event_timer(timer.name, timer.at_ms + 30)
+
+
+@pytest.mark.parametrize("time", [EventTime("ts"), EventTime("ts", in_order=False), None])
+@pytest.mark.parametrize("sender", ["source", "pass"])
+def test_timers_that_timers_set_go_on_as_live_or_are_warned_of(time: Any, sender: str) -> None:
+    builder = TopologyBuilder()
+    builder.set_spout("source", Source("key", "value", "ts"))
+    builder.set_bolt("pass", Pass()).global_grouping("source")
+    builder.set_bolt("beats", by_ts(Beats(), 10)).global_grouping(sender)
+    data = [("a", 1, 10 * n) for n in range(60)]
+    replayed = replay_locally(builder.build(), {"source": data}, event_time=time)
+    live = complete_topology(builder.build(), {"source": data})
+    assert sorted(replayed["beats"]) == sorted(live.values("beats"))
+    assert [tuple(row) for row in replayed["beats"]] == [(30 * n,) for n in range(21)]
+    causes = {(warning.component, warning.cause) for warning in replayed.warnings}
+    assert (("beats", "timers") in causes) == (sender == "source")
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -35,9 +35,10 @@ _MOST_KEYS = 1024
 class WatchedRunner(FoldingRunner):
     """A FoldingRunner that measures how its results depend on chance.
 
-    `has_ties`: rows of the same time were in one window, or came next to each other. `behind_ms`:
-    how far a row was behind the watermark that a live task can have announced before it emitted
-    that row.
+    `has_chains`: a timer that fired has set another, or user code has asked for the watermark, so
+    that results depend on the moments of watermarks. `has_ties`: rows of the same time were in one
+    window, or came next to each other. `behind_ms`: how far a row was behind the watermark that a
+    live task can have announced before it emitted that row.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class WatchedRunner(FoldingRunner):
     ) -> None:
         super().__init__(bolt, settings, emitter, *others)
         self.has_ties = False
+        self.has_chains = False
         self._last_ms = NEVER
         self._moment_ms = NEVER  # greatest one at which something fired
         self._output_by_rows = {
@@ -58,6 +60,14 @@ class WatchedRunner(FoldingRunner):
         self._fires_cells = self._fires_cells and not self._output_by_rows
         self._behind_ms: dict[OutputClock, int] = {}
         self._oldest_on_arrival: dict[OutputClock, int] = {}
+
+    def _may_set_event_timer(self) -> bool:
+        self.has_chains |= self._timer_is_firing
+        return super()._may_set_event_timer()
+
+    def _watermark(self) -> int:
+        self.has_chains = True
+        return super()._watermark()
 
     def behind_ms(self, output: OutputClock) -> int:
         """Return how far a row of this output was behind; for rows emitted on arrival, any

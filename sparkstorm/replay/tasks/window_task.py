@@ -26,7 +26,7 @@ from sparkstorm.replay.tasks.arrival_order import FoldProbe, WatchedRunner
 from sparkstorm.replay.tasks.task import ClockedEmitter, ReplayTask, TaskMode
 from sparkstorm.tasks.task_parts import Outputs, TaskParts
 from sparkstorm.windowing.settings import TimeSettings
-from sparkstorm.windowing.watermarks import END, NEVER, Channel, Watermarks
+from sparkstorm.windowing.watermarks import END, LAST_MS, NEVER, Channel, Watermarks
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +101,7 @@ class WindowTask(ReplayTask):
             self._advance(END, self.now_ms())
         super().end(is_open)
         self.counts.ties = int(self._timed.has_ties)
+        self.counts.chains = int(self._timed.has_chains)
         if self._probe is not None:
             self.counts.order_matters = int(self._probe.order_matters)
             self.counts.untried = int(bool(self._probe.untried))
@@ -144,7 +145,8 @@ class WindowTask(ReplayTask):
     @property
     def low_ms(self) -> int:
         """Return the time up to which windows and timers have fired."""
-        return self._timed.low_ms
+        low_ms = self._timed.low_ms
+        return self._marks.newest_ms if low_ms == END else low_ms
 
     def _execute(self, rows: Sequence[Any]) -> None:
         # Sources are few objects, so their set is cheaper than a look at every row's stream.
@@ -159,10 +161,24 @@ class WindowTask(ReplayTask):
                 self._take_in(part)
             for (stream, mark_ms), _, source in part if are_marks else ():
                 self._marks.hear((source.task, stream), mark_ms)
+        if isinstance(self.bolt, TimedBolt):
+            self._note_newest(rows)
         at_ms = rows[-1][1]
         self._hear_data(at_ms)
         self._set_clock(at_ms)
         self._advance(self._marks.low_ms, at_ms)
+
+    def _note_newest(self, rows: Sequence[Any]) -> None:
+        """Keep the newest mark that the senders of these rows have made: timers that timers set go
+        on up to it, as live.
+        """
+        field = self._times.settings.timestamp_field
+        for values, _, source in rows if field is not None else ():
+            if source.stream != WATERMARK_STREAM and not source.is_late:
+                at_ms = values[source.position(field)]
+                if type(at_ms) is int and at_ms <= LAST_MS:
+                    mark_ms = at_ms - self._times.settings.lag_ms
+                    self._marks.newest_ms = max(self._marks.newest_ms, mark_ms)
 
     def _take_in(self, rows: Sequence[Any]) -> None:
         if not self._one_by_one:
@@ -194,6 +210,9 @@ class WindowTask(ReplayTask):
 
     def _advance(self, low_ms: int, now_ms: int) -> None:
         """Fire due windows and timers; a failing one is tried again at once, then put aside."""
+        newest_ms = self._marks.newest_ms
+        if low_ms == END and self._timed.low_ms < newest_ms:
+            self._advance(newest_ms, now_ms)  # before the end, as live
         self._timed.advance(low_ms, now_ms)
         # Virtual time goes to the next try at once: nothing else happens in between.
         while self._timed.is_waiting:
