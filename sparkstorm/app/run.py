@@ -139,6 +139,7 @@ class Run:
         self.patiently(letters.collect)
         if outcome is Outcome.STOPPED:
             self._say_stopped(handle, progress)
+            self._collect_so_far(handle)
             return INTERRUPTED
         status = self._judge(letters, progress)
         if losses := self.patiently(handle.losses):
@@ -279,6 +280,16 @@ class Run:
         self.console.say(
             f"stopped; {rest}; the same command goes on with {handle.topology_id} from here, --fresh drops it"
         )
+
+    def _collect_so_far(self, handle: TopologyHandle) -> None:
+        """Write the states of a run that was stopped, as they are now: an endless one has no other
+        results. A table is left out: it takes the rows of a run once.
+        """
+        files = [each for each in self._job.results if each.format != "table"]
+        if files:
+            self.console.say("results so far:")
+            with contextlib.suppress(StoreUnavailableError):  # the next run collects them
+                collect(files, handle, self.console.say)
 
     def _dead_letters(self, handle: TopologyHandle) -> DeadLetterFile:
         path = result_folder(self._job.results, handle.topology_id) / DEAD_LETTERS

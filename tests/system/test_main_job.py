@@ -197,6 +197,8 @@ def test_an_interrupted_run_drains_and_the_next_one_goes_on_to_exact_counts(
         "stopping: sources rest" in run.output()
         and "stopped; every tree is settled" in run.output()
     )
+    so_far = run.output().partition("results so far:")[2]
+    assert "keys, the sum of their values is" in so_far
     duties = run.folder / "storm-local" / "logs" / "slot-node-1-6700.log"
     before = duties.read_text().count("has the duties")
     run.start()
