@@ -73,6 +73,10 @@ class RowCollector:
         }
 
     def emit(self, values: Any, message_id: Any = None, stream: str = DEFAULT_STREAM) -> None:
+        self.rows.append((stream, self.checked(values, stream)))
+
+    def checked(self, values: Any, stream: str) -> tuple[Any, ...]:
+        """Return a row as its receivers read it; the errors are those of a live emit."""
         # Every value is checked: rows become columns of Arrow, whose errors name neither stream nor
         # field. The live check names them, but for each row it took 1.8 us against 0.5 (50,000 rows
         # of three values), so it is called when something is wrong.
@@ -82,7 +86,7 @@ class RowCollector:
             row = ()
         if not row or len(row) != self._width_by_stream.get(stream):
             row = self._emitter.check(values, stream, None)
-        self.rows.append((stream, row))
+        return row
 
     def emit_batch(self, batch: Any, message_id: Any = None, stream: str = DEFAULT_STREAM) -> None:
         check_batch(batch)

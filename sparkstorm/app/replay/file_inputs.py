@@ -211,8 +211,7 @@ class _Collector(RowCollector):
         self.taken: list[tuple[str, int, Any]] = []
 
     def emit(self, values: Any, message_id: Any = None, stream: str = DEFAULT_STREAM) -> None:
-        super().emit(values, message_id, stream)
-        self.taken.append((stream, message_id & _PLACE, self.rows.pop()[1]))
+        self.taken.append((stream, message_id & _PLACE, self.checked(values, stream)))
 
     def emit_batch(self, batch: Any, message_id: Any = None, stream: str = DEFAULT_STREAM) -> None:
         check_batch(batch)

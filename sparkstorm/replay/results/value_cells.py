@@ -5,6 +5,7 @@ frame's schema.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from math import isfinite
 from typing import Any
 
 import pyarrow as pa
@@ -37,7 +38,15 @@ def value_columns(frame: DataFrame) -> frozenset[str]:
 
 def value_cells(values: Sequence[Any]) -> pa.Array:
     """Return values as the cells of a column."""
-    cells = [None if value is None else to_json(value) for value in values]
+    # Numbers by hand: they are most of such values, and a call of `to_json` takes 4 us.
+    cells = [
+        None
+        if value is None
+        else repr(value)
+        if type(value) is int or (type(value) is float and isfinite(value))
+        else to_json(value)
+        for value in values
+    ]
     return pa.array(cells, pa.string())
 
 
