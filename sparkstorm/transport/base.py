@@ -2,8 +2,9 @@
 both.
 
 Laws of every Transport (tests/contracts/test_transport.py runs them against each):
-1. A commit is applied wholly or not at all, and at most once: the same (owner, seq) sent again
-   changes nothing.
+1. A commit is applied wholly or not at all, and at most once: the same commit sent again changes
+   nothing, and another one with its (owner, seq) is refused (StoreRolledBackError): a second process
+   goes on as this owner.
 2. A commit is refused (FencedError) when a newer token is stored for any of its tasks, or none; its
    content does not matter.
 3. A commit is refused (StoreRolledBackError) when the store may be behind its owner: another
@@ -55,7 +56,7 @@ from functools import lru_cache
 from typing import NamedTuple, Protocol
 from uuid import uuid4
 
-from sparkstorm.errors import FencedError
+from sparkstorm.errors import FencedError, StoreRolledBackError
 from sparkstorm.model.worker_spec import StoreMark
 
 
@@ -104,6 +105,14 @@ def entry_order(entry: str) -> tuple[int, int]:
     """A stream entry's id as numbers that compare."""
     milliseconds, _, number = entry.partition("-")
     return int(milliseconds), int(number or 0)
+
+
+def second_error(owner: str, seq: int) -> StoreRolledBackError:
+    """Return the refusal of a commit whose number was taken by other content."""
+    return StoreRolledBackError(
+        f"commit {seq} of {owner} was written with other content: a second process goes on as this "
+        "worker, such as a fork made by user code that has returned to it; end forks with os._exit"
+    )
 
 
 def ended_error(topology_id: str) -> FencedError:
@@ -188,6 +197,20 @@ class Commit:
         # wait for them, in the full store.
         sent = sum(len(data) for _, data, counted in self.frames if counted)
         return self.is_urgent or sent <= max(passed_bytes, self.consumed_bytes)
+
+    def digest(self) -> int:
+        """Return a number for all that would be written, equal for equal content in one process and
+        its forks: no others have an owner's token and number in common.
+        """
+        lists = self.frames, self.journal, self.state, self.held, self.released
+        mappings = self.cursors, self.drained_bytes, self.foreign, self.dropped
+        return hash(
+            (
+                *map(tuple, lists),
+                *(tuple(mapping.items()) for mapping in mappings),
+                *(tuple(self.parked), tuple(self.quarantined), self.progress, self.low_ms),
+            )
+        )
 
     def is_empty(self) -> bool:
         """Return whether nothing but progress would be written."""

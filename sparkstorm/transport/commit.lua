@@ -1,20 +1,23 @@
--- The one atomic step of an epoch. Keys it reads: {p}:fence (task -> token), {p}:generation, {p}:seq (owner -> n),
+-- The one atomic step of an epoch. Keys it reads: {p}:fence (task -> token), {p}:generation, {p}:seq (owner -> n, and
+-- 'digest ' .. owner -> that of the content of its commit n),
 -- {p}:steps (begun, ended, at): the first write counts one up, the last writes the number and the server's time down. A half of this that a torn
 -- append-only file brings back counts without a number of its own, and so can be told for good.
 -- Everything else it writes comes as commands in ARGV, already named by the transport.
--- ARGV: owner, generation, seq, what it is ('grow', 'free': frees at least what it writes, 'ask': only whether seq stands),
+-- ARGV: owner, generation, seq, digest ('': not known), what it is ('grow', 'free': frees at least what it writes, 'ask': only whether seq stands),
 --       number of fences k, k tasks, k tokens, number of watched tasks w, w tasks,
 --       number of frames e that the owner has in memory and whose presence it doubts, e pairs (stream, id); e is -1
 --       on a connection that has proven itself,
 --       then each command as its length and its words; ours are COUNT (backlog, prefix of streams, then task, change and whether
 --       entries of it were consumed) and STATE (prefix of a task's base, its changes).
--- Answers {'OK', number of the last step, backlog of each watched task}, or {'FENCED'|'ROLLED_BACK'|'HALF', detail}. The same owner and seq again: 'OK'.
+-- Answers {'OK', number of the last step, backlog of each watched task}, or {'FENCED'|'ROLLED_BACK'|'SECOND'|'HALF', detail}. The same owner, seq
+-- and digest again: 'OK'; with another digest: 'SECOND', a second process goes on as this owner.
 -- Valkey spends some 10,000 instructions on a call of a small command, of which an HSET itself takes 2,100, so there are as few calls as can be.
 -- A function would be made anew by every commit: what few commits need stands where they need it.
 local p, call, pcall = KEYS[1], redis.call, redis.pcall
-local owner, generation, seq, mode = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
+local owner, generation, seq, digest, mode = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5]
 local current = call('GET', p .. ':generation') or '0'
-local stored_seq = call('HGET', p .. ':seq', owner) or '0'
+local stored_seq, stored_digest = unpack(call('HMGET', p .. ':seq', owner, 'digest ' .. owner))
+stored_seq = stored_seq or '0'
 local last = tonumber(stored_seq)
 if not last then
   error('DAMAGED[' .. p .. ':seq][' .. stored_seq .. ']')
@@ -22,8 +25,8 @@ end
 
 -- 'BEHIND': the store has lost what its owner knows of; 'OTHER': another one has gone on
 local refused
-local k = tonumber(ARGV[5])
-local at = 6
+local k = tonumber(ARGV[6])
+local at = 7
 local stored = k > 0 and call('HMGET', p .. ':fence', unpack(ARGV, at, at + k - 1)) or {}
 for i = 1, k do
   local token = ARGV[at + k + i - 1]
@@ -71,6 +74,10 @@ if refused then
   return {'ROLLED_BACK', current, tostring(last)}
 end
 
+if last == seq and digest ~= '' and stored_digest and stored_digest ~= digest then
+  return {'SECOND'}
+end
+
 local step
 local waits  -- task -> bytes that wait for it; with the first COUNT the watched tasks are read too
 if is_new then
@@ -85,7 +92,7 @@ if is_new then
   if type(step) == 'table' then
     return step  -- nothing is written yet
   end
-  call('HSET', p .. ':seq', owner, ARGV[3])
+  call('HSET', p .. ':seq', owner, ARGV[3], 'digest ' .. owner, digest)
   local n = #ARGV
   while at < n do
     local words = tonumber(ARGV[at])

@@ -26,6 +26,7 @@ from sparkstorm.transport.base import (
     Pressure,
     TaskRecord,
     ended_error,
+    second_error,
 )
 from sparkstorm.transport.frames import birth_of
 from sparkstorm.transport.store_loss import loss_text, lost_error
@@ -66,6 +67,7 @@ class LocalStore:
         self.former: dict[str, int | None] = {}
         self.step = 0  # number of the newest write
         self.seq_by_owner: dict[str, int] = {}
+        self.digest_by_owner: dict[str, int] = {}  # of the owner's last commit
         self.progress_by_owner: dict[str, bytes] = {}
         self.low_by_owner: dict[str, int] = {}
         self.dead_letters: list[tuple[int, bytes]] = []  # numbered from 1
@@ -254,6 +256,8 @@ class LocalTransport:
             store.refuse_without_disk()
             self._refuse_when_full(commit)
             self._apply(commit)
+        elif store.digest_by_owner.get(commit.owner) not in (None, commit.digest()):
+            raise second_error(commit.owner, commit.seq)
         self._standing = Commit(commit.owner, commit.token_by_task, commit.generation, commit.seq)
         self._restores = store.restores
         for task, cursor in commit.cursors.items():
@@ -426,6 +430,7 @@ class LocalTransport:
     def _apply(self, commit: Commit) -> None:
         store = self._store
         store.seq_by_owner[commit.owner] = commit.seq
+        store.digest_by_owner[commit.owner] = commit.digest()
         store.step += 1
         for task, data, counted in commit.frames:
             keys = store.task(task)

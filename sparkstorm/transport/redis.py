@@ -38,6 +38,7 @@ from sparkstorm.transport.base import (
     TaskRecord,
     ended_error,
     entry_order,
+    second_error,
 )
 from sparkstorm.transport.connection import (
     MISCONF,
@@ -108,6 +109,7 @@ class RedisTransport:
         self._oldest_script = Script("oldest.lua", self._link)
         self._states = StateReading(self._link, self._keys)
         self._standing = Commit("", {}, 0, 0)  # last commit known to be applied, without changes
+        self._standing_digest: int | str = ""  # of its changes
         # number of the connection on which the store is known to hold what this owner has read
         self._proven = 0
         self._fullness = 0.0
@@ -164,6 +166,7 @@ class RedisTransport:
             loss_text(self._topology_id, known, int(left), 1000 * int(left_s)) if is_lost else "",
         )
         self._standing = Commit(owner, dict(token_by_task), claim.generation, claim.seq)
+        self._standing_digest = ""
         self._proven = proven
         return claim
 
@@ -192,11 +195,13 @@ class RedisTransport:
         # know how many bytes they hand on.
         began = time.monotonic()
         frees = commit.frees(self._reading.unconsumed.bytes_passed(commit.cursors))
+        digest = commit.digest()
         step, *backlog = self._send(
-            commit, self._commands(commit), "free" if frees else "grow", self._questions()
+            commit, digest, self._commands(commit), "free" if frees else "grow", self._questions()
         )
         # After the answer, not before: until then a poll must ask about the commit before.
         self._standing.generation, self._standing.seq = commit.generation, commit.seq
+        self._standing_digest = digest
         self._reading.unconsumed.pass_(commit.cursors)
         self._took_s = time.monotonic() - began
         key = self._keys("backlog")
@@ -214,7 +219,7 @@ class RedisTransport:
             # becomes a replica, and may be promoted again without what it had sent.
             self._proven = 0
             try:
-                self._send(self._standing, [], "ask")
+                self._send(self._standing, self._standing_digest, [], "ask")
             # The mark of a store that went back cannot be written on a full one. To go on would be
             # to rely on frames that may be gone; to fail, to end a worker that a little room would
             # save.
@@ -340,6 +345,7 @@ class RedisTransport:
     def _send(
         self,
         commit: Commit,
+        digest: int | str,
         commands: list[tuple[Any, ...]],
         mode: str,
         questions: Sequence[Question] = (),
@@ -351,17 +357,8 @@ class RedisTransport:
         """
         tokens = commit.token_by_task
         watched = commit.watched
-        head = [
-            commit.owner,
-            commit.generation,
-            commit.seq,
-            mode,
-            len(tokens),
-            *tokens,
-            *tokens.values(),
-            len(watched),
-            *watched,
-        ]
+        head = [commit.owner, commit.generation, commit.seq, digest, mode]
+        head += [len(tokens), *tokens, *tokens.values(), len(watched), *watched]
 
         def arguments() -> list[Any]:
             # A commit on a proven connection names no frames. With all of them, each commit would
@@ -384,6 +381,8 @@ class RedisTransport:
         self._require_whole(commit.owner, answer)
         if answer[0] == b"FENCED":
             raise FencedError(f"task {text(answer[1])} belongs to token {text(answer[2])} now")
+        if answer[0] == b"SECOND":
+            raise second_error(commit.owner, commit.seq)
         if answer[0] != b"OK":
             # Also of a broken generation this names the cause, which helps more than the numbers.
             generation = self._generation(commit.owner, answer[1])

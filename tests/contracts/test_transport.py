@@ -271,6 +271,30 @@ def test_the_same_commit_sent_again_changes_nothing(bench: Bench) -> None:
     assert first.backlog_by_task == again.backlog_by_task == {1: 0, 9: 5}
 
 
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"frames": frames_for(1, b"a", b"c")},
+        {"frames": frames_for(2, b"a", b"b")},
+        {"journal": [(1, b"delta")]},
+        {"state": [(1, b"key", b"value")]},
+        {"progress": b"other"},
+        {},
+    ],
+    ids=lambda other: "-".join(other) or "nothing",
+)
+def test_an_equal_number_with_other_content_is_refused_and_an_equal_commit_is_answered(
+    bench: Bench, other: dict[str, Any]
+) -> None:
+    owner = Owner(bench, "o", (1,))
+    owner.transport.commit(owner.draft(frames=frames_for(1, b"a", b"b")))
+    stands = bench.dump()
+    with pytest.raises(StoreRolledBackError, match="commit 1 of o was written with other content"):
+        owner.transport.commit(owner.draft(**other))
+    owner.transport.commit(owner.draft(frames=frames_for(1, b"a", b"b")))
+    assert bench.dump() == stands
+
+
 def test_a_claim_returns_what_was_committed(bench: Bench) -> None:
     owner = Owner(bench, "o", (1, 2))
     assert owner.claimed.record_by_task[1].cursor == START

@@ -159,7 +159,7 @@ MUTANTS = (
     Mutant(_COMMIT, "refused = last < seq and 'BEHIND' or 'OTHER'", "refused = 'OTHER'", REDIS),
     Mutant(_COMMIT, "refused = 'BEHIND'  -- the owner has read a frame that the store has lost since",
            "", REDIS),
-    Mutant(_COMMIT, "call('HSET', p .. ':seq', owner, ARGV[3])", "", REDIS),
+    Mutant(_COMMIT, "call('HSET', p .. ':seq', owner, ARGV[3], 'digest ' .. owner, digest)", "", REDIS),
     Mutant(_COMMIT, "if type(step) == 'table' and mode == 'free' then", "if false then", REDIS),
     Mutant(_COMMIT, "waits[task] = waits[task] or found[i]", "", REDIS),
     Mutant(_COMMIT, "elseif entries == 0 then", "elseif false then", REDIS),
