@@ -5,6 +5,7 @@ a dead worker may not wait for them. The slot's main thread reads `wish`, `stop`
 and leaves beats and errors; every hand-over is one assignment or one deque operation.
 """
 
+import contextlib
 import logging
 import threading
 from collections import deque
@@ -138,7 +139,7 @@ class SlotSync:
         # topology and code of a worker that has beaten
         self._runs: tuple[str, WorkerCode] | None = None
         self._slot_code = SlotCode(node_dir, slot.port, self.wake)
-        duties = (
+        self._duties: tuple[Callable[[int], None], ...] = (
             self._follow,
             self._supervise,
             self._fetch,
@@ -148,7 +149,6 @@ class SlotSync:
             self._master,
             self._publish,
         )
-        self._duties: tuple[Callable[[int], None], ...] = duties
         self.wish: DesiredState | None = None
         self.stop = False
         self.problem = ""  # why code could not be fetched, or what this host's disk refused
@@ -587,11 +587,12 @@ class SlotSync:
 
 
 def _drain(queue: deque[_T], write: Callable[[_T], None]) -> None:
-    """Write everything that waits; what could not be written waits on."""
+    """Write everything that waits; what could not be written waits on, unless newer ones came."""
     while queue:
         entry = queue.popleft()
         try:
             write(entry)
         except StoreUnavailableError:
-            queue.appendleft(entry)
+            with contextlib.suppress(IndexError):  # full; `appendleft` would drop the newest
+                queue.insert(0, entry)
             raise

@@ -344,6 +344,38 @@ def test_the_stop_node_is_seen(office: Office) -> None:
     assert office.sync.stop and office.woken == 1
 
 
+def test_what_comes_while_a_write_fails_is_newer_than_what_could_not_be_written(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The slot's thread leaves more while ZooKeeper refuses what was left before."""
+    written: list[object] = []
+
+    def write(left: object) -> None:
+        if not (written or has_come):
+            has_come.append(True)
+            office.sync.beat(replace(BEAT, time_ms=2))
+            for number in range(200, 400):
+                office.sync.report("t", Failure(FailureKind.RAISED, str(number), "c", 1))
+            raise StoreUnavailableError("away")
+        written.append(left)
+
+    has_come: list[bool] = []
+    monkeypatch.setattr(office.state, "write_worker_beat", write)
+    monkeypatch.setattr(office.state, "report_error", lambda _, error: write(error.text))
+    office.sync.beat(BEAT)
+    office.sync.step(0)
+    office.sync.step(1)
+    assert written == [replace(BEAT, time_ms=2), *map(str, range(200, 400))]
+
+    written.clear()
+    has_come.clear()
+    for number in range(200):
+        office.sync.report("t", Failure(FailureKind.RAISED, str(number), "c", 1))
+    office.sync.step(2)
+    office.sync.step(3)
+    assert written == [replace(BEAT, time_ms=2), *map(str, range(200, 400))]
+
+
 def test_stores_that_cannot_be_reached_are_tried_again_and_nothing_is_lost(office: Office) -> None:
     def refuse() -> SlotStores:
         raise StoreUnavailableError("no ZooKeeper")
