@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import linecache
+import os
 import sys
 import threading
 from asyncio import CancelledError
@@ -34,7 +35,7 @@ outcome of a test.
 
 A handler passes them to `failure_of` or `raise_out_of_memory`: MemoryError ends the worker.
 """
-_OURS = str(Path(__file__).parents[1])
+_OURS = str(Path(__file__).parents[1]) + os.sep
 
 
 class Busy(NamedTuple):
@@ -43,6 +44,12 @@ class Busy(NamedTuple):
     component: str
     task: int
     place: str
+
+
+def package_of(frame: FrameType) -> str:
+    """Return the package of ours whose code a frame runs (`worker`), empty for code of others."""
+    file = frame.f_code.co_filename
+    return file.removeprefix(_OURS).split(os.sep)[0] if file.startswith(_OURS) else ""
 
 
 def place_of(error: BaseException) -> str:
@@ -85,12 +92,12 @@ def busy_in(frame: FrameType) -> Busy | None:
         if not file.startswith(_OURS):
             theirs += [(file, line)] if owner is not None else []
         elif not theirs:
-            holder = each.f_locals.get("self")
-            component = getattr(holder, "component", None)
-            task = getattr(holder, "task", None)
-            owner = (
-                (component, task) if isinstance(component, str) and isinstance(task, int) else owner
-            )
+            # Timers and windows are run by a service for all tasks, which gets one of them.
+            for holder in map(each.f_locals.get, ("self", "bolt")):
+                component = getattr(holder, "component", None)
+                task = getattr(holder, "task", None)
+                if isinstance(component, str) and isinstance(task, int):
+                    owner = component, task
     if owner is None:
         return None
     if not theirs:

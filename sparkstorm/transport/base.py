@@ -202,11 +202,14 @@ class Commit:
         """Return a number for all that would be written, equal for equal content in one process and
         its forks: no others have an owner's token and number in common.
         """
-        lists = self.frames, self.journal, self.state, self.held, self.released
         mappings = self.cursors, self.drained_bytes, self.foreign, self.dropped
         return hash(
             (
-                *map(tuple, lists),
+                tuple(self.frames),
+                tuple(self.journal),
+                tuple(self.state),
+                tuple(self.held),
+                tuple(self.released),
                 *(tuple(mapping.items()) for mapping in mappings),
                 *(tuple(self.parked), tuple(self.quarantined), self.progress, self.low_ms),
             )

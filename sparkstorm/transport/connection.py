@@ -10,6 +10,7 @@ are used as they are; a protocol of our own would be code for nothing.
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -33,6 +34,7 @@ from redis.exceptions import ConnectionError as LostError
 from redis.exceptions import TimeoutError as LateError
 
 from sparkstorm.errors import (
+    FencedError,
     InvalidConfigError,
     StoreFullError,
     StoreInconsistentError,
@@ -81,6 +83,17 @@ _SENT_AT_ONCE = 64 << 10
 # ask the Sentinels twice as often; double would show what a primary that was cut off had for ten
 # seconds.
 CHECK_S = 5.0
+
+
+def require_own(process: int) -> None:
+    """FencedError in a fork of the process that connected: it would send, and take answers, in the
+    name of the other.
+    """
+    if os.getpid() != process:
+        raise FencedError(
+            f"a connection to Redis of process {process} cannot be used in its fork {os.getpid()}: "
+            "end the fork with os._exit, or connect there anew"
+        )
 
 
 def send(connection: Connection, packed: Packed) -> None:
@@ -176,6 +189,7 @@ class Link:
         # from memory, which is right.
         self._may_write = may_write
         self._connection: Connection | None = None
+        self._process = os.getpid()
         # of the present connection: another number may mean another, restarted, server
         self.number = 0
 
@@ -333,6 +347,7 @@ class Link:
         )
 
     def _exchange(self, make: Callable[[], Packed], replies: int) -> list[Any]:
+        require_own(self._process)
         try:
             if self._connection is None:
                 # A new number also when the server is the same: that cannot be known here, and the

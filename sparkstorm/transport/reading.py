@@ -14,6 +14,7 @@ commit, which Redis can only do by closing the connection.
 
 from __future__ import annotations
 
+import os
 import select
 import time
 from collections import deque
@@ -32,6 +33,7 @@ from sparkstorm.transport.connection import (
     is_passing,
     pack,
     receive,
+    require_own,
     send,
     translated,
 )
@@ -195,6 +197,7 @@ class Reading:
         # to be asked by the next commit, or before the next wait
         self.wanted: tuple[Mapping[int, str], int] | None = None
         self._connection: Connection | None = None
+        self._process = os.getpid()
         # number of the link's connection beside which this one was opened
         self._beside = 0
         self._asked: Mapping[int, str] = {}  # of the open question, or of the answer that waits
@@ -249,6 +252,7 @@ class Reading:
         """Return the answer that is here; ask when none is, no question is open and no commit has
         looked just now.
         """
+        require_own(self._process)
         if self._connection is not None and self._beside != self._link.number:
             # Commits go to another server now, maybe.
             self.drop()
@@ -308,6 +312,7 @@ class Reading:
         """Until an answer can be read, a descriptor is readable, or the time is over; return False
         if only time has passed.
         """
+        require_own(self._process)
         if self.phase is Phase.ANSWERED:
             return True
         socket = self.listen()

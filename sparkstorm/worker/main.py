@@ -80,6 +80,7 @@ class PipeControl:
         self._status_fd = status_fd
         self._received = bytearray(received)
         self._unsent = bytearray()
+        self._process = os.getpid()
         self._lock = threading.RLock()  # a signal's handler may send while the loop does
         # Not blocking: a slot that is stopped must not stop the epochs. Not inherited: a child of
         # user code that kept the status pipe open would hide the death of this process from its
@@ -92,6 +93,7 @@ class PipeControl:
         return self._control_fd
 
     def poll(self) -> list[WorkerCommand]:
+        self._end_fork()
         with self._lock:
             self._flush()
         try:
@@ -106,6 +108,7 @@ class PipeControl:
         return [decode_command(bytes(line)) for line in lines]
 
     def send(self, report: WorkerReport) -> None:
+        self._end_fork()
         # A slot that does not read now must not stop the epochs: beats are dropped, the rest waits
         # its turn.
         with self._lock:
@@ -117,6 +120,15 @@ class PipeControl:
                     return
             self._unsent += encode_report(report)
             self._flush()
+
+    def _end_fork(self) -> None:
+        """End a fork of the worker that has come back to its loop (by C code: Python's own forks end
+        in executor/forks.py): to the slot it would speak as the worker.
+        """
+        if os.getpid() != self._process:
+            text = f"ERROR process {os.getpid()}, a fork of this worker, has gone on as a second one and was ended\n"
+            os.write(2, text.encode())
+            os._exit(ExitCode.FENCED)
 
     def _flush(self) -> None:
         try:

@@ -2,6 +2,7 @@
 runtime.
 """
 
+import ctypes
 import os
 import resource
 import select
@@ -244,4 +245,19 @@ def says_nonsense(spec: WorkerSpec, control: WorkerControl) -> int:
     status_fd = int(sys.argv[1])
     os.write(status_fd, b'{"type":"steer"}\n\xff\xfe\n[1,2]\n')
     control.send(Ready())
+    return _serve(control, [])
+
+
+def goes_on_as_a_fork(spec: WorkerSpec, control: WorkerControl) -> int:
+    """C code forks, and the child comes back to the loop, speaks to the slot and ends as a worker
+    does.
+    """
+    control.send(Ready())
+    # By the library of C: Python does not hear of it, as of a fork in an extension.
+    if (pid := ctypes.PyDLL(None).fork()) == 0:
+        control.poll()
+        control.send(Beat({"from": "the fork"}))
+        return 0
+    _, status = os.waitpid(pid, 0)
+    control.send(Beat({"fork": os.waitstatus_to_exitcode(status)}))
     return _serve(control, [])

@@ -5,6 +5,7 @@ Redis breaks.
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import threading
 import time
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 
 from sparkstorm.embedded import RedisServer
-from sparkstorm.errors import StoreUnavailableError
+from sparkstorm.errors import FencedError, StoreUnavailableError
 from sparkstorm.model.worker_spec import RedisAddress
 from sparkstorm.testing.system.proxy import Cut
 from sparkstorm.transport.base import START, Commit, Cursor
@@ -323,3 +324,32 @@ def test_topologies_on_one_server_do_not_touch_each_other(
     assert sibling.dump() == {}
     assert bench.frames(1) == [bench.topology.encode()]
     sibling.close()
+
+
+@pytest.mark.parametrize("call", ["commit", "poll", "wait", "read_state"])
+def test_a_fork_sends_and_reads_nothing_on_its_parents_connections(
+    bench: RedisBench, call: str
+) -> None:
+    """As a worker whose user code has forked in C: the child has the very same transport."""
+    owner = bench.open()
+    owner.claim("o", {1: 1})
+    owner.commit(Commit("o", {1: 1}, 0, 1, frames=[(1, b"a", 1)]))
+    owner.ask({1: START.entry}, 10)
+    calls: dict[str, Any] = {
+        "commit": lambda: owner.commit(Commit("o", {1: 1}, 0, 2, frames=[(1, b"b", 1)])),
+        "poll": lambda: owner.poll({1: START.entry}, 10),
+        "wait": lambda: owner.wait(100),
+        "read_state": lambda: owner.read_state(1, [b"key"]),
+    }
+    if (pid := os.fork()) == 0:
+        try:
+            calls[call]()
+            os._exit(1)
+        except FencedError as error:
+            os._exit(0 if "of process" in str(error) else 2)
+        finally:
+            os._exit(3)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert [entry.data for entry in read(owner, {1: START.entry}, 1)] == [b"a"]
+    owner.commit(Commit("o", {1: 1}, 0, 2, frames=[(1, b"c", 1)]))
+    assert bench.frames(1) == [b"a", b"c"]

@@ -352,6 +352,16 @@ def test_processes_that_user_code_started_die_with_the_worker(spawn: Spawn) -> N
     watched.wait_for(lambda: is_gone(helper), "end of the helper")
 
 
+def test_a_fork_that_goes_on_as_the_worker_says_nothing_to_the_slot_and_ends(
+    spawn: Spawn,
+) -> None:
+    watched = spawn("goes_on_as_a_fork").start().wait_ready()
+    watched.wait_for(lambda: watched.beats("fork"), "the end of the fork")
+    assert watched.beats("fork") == [ExitCode.FENCED] and not watched.beats("from")
+    assert not any(isinstance(report, Exiting) for report in watched.reports)
+    assert any("a fork of this worker" in line for line in last_lines(watched.log))
+
+
 def test_a_child_inherits_nothing_that_its_slot_holds_open(spawn: Spawn) -> None:
     """A descriptor of Spark's socket in a child would hide the slot's death from Spark for as long
     as the child lives.

@@ -70,6 +70,8 @@ class ThreadedBolt(Bolt):
 
     def prepare(self, conf: Conf, context: TopologyContext, collector: Any) -> None:
         """Prepare the user's bolt, then start its thread."""
+        self.component = context.component_id
+        self.task = context.task_id
         self._runner = collector
         self._now_ms = context.now_ms
         self._metrics = context.metrics

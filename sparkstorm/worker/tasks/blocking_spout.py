@@ -67,7 +67,8 @@ class ThreadedSpout(Spout):
 
     def open(self, conf: Conf, context: TopologyContext, collector: Any) -> None:
         self._collector = collector
-        self._component = context.component_id
+        self.component = context.component_id
+        self.task = context.task_id
         self._metrics = context.metrics
         self._recorder = _Recorder(collector)
         self.inner.open(conf, context, self._recorder)
@@ -142,7 +143,7 @@ class ThreadedSpout(Spout):
         except BaseException as error:
             # of is_exhausted, extent, snapshot, hand_over: raised where the loop asks next
             self._fault = WorkerFailedError(
-                f"spout '{self._component}': its thread ended: {describe_error(error)}"
+                f"spout '{self.component}': its thread ended: {describe_error(error)}"
             )
             self._wake()
 
