@@ -249,6 +249,7 @@ class WorkerSettings(Settings):
     worker_hooks: Annotated[list[str], "topology.worker.hooks"]
     environment: Annotated[dict[str, Any] | None, "topology.environment"]
     serializers: Annotated[list[str], "topology.serializers"]
+    is_direct: Annotated[bool, "topology.local.delivery"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,12 +140,14 @@ class OpenBlocks:
         find_source: FindSource,
         strict_codec: Codec | None = None,
         run_tasks: frozenset[int] = frozenset(),
+        is_direct: bool = True,
     ) -> None:
-        """Encode rows for tasks of this worker too if a codec is given: a
+        """Hand rows to tasks of this worker in memory unless `is_direct` is false: they then travel
+        as to other workers. Encode rows for tasks of this worker too if a codec is given: a
         receiver then never sees values that another receiver has changed. `run_tasks` get the rows
         of a local shuffle in runs.
         """
-        self._local = local_tasks
+        self._local = local_tasks if is_direct else frozenset()
         self._find_source = find_source
         self._strict_codec = strict_codec
         self._run_tasks = run_tasks

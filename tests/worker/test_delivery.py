@@ -17,10 +17,11 @@ from sparkstorm.api import (
     StatefulBolt,
     TopologyBuilder,
     Tuple,
+    fields,
 )
 from sparkstorm.errors import InvalidConfigError, WorkerFailedError
 from sparkstorm.testing import CaptureBolt, FeederSpout, FlakyBolt, LocalCluster, Shared
-from tests.topologies import Count
+from tests.topologies import Count, Split
 from tests.worker.building import Collecting, Pass, chain
 
 WORKERS = pytest.mark.parametrize("workers", [1, 2, 4])
@@ -405,3 +406,23 @@ def test_errors_reported_by_hand_fail_nothing() -> None:
         cluster.run_until_idle()
         assert spout.acked == [0]
         assert [error.text for error in cluster.errors] == ["ValueError: odd, but fine"]
+
+
+@pytest.mark.parametrize("is_direct", [True, False])
+def test_tuples_within_a_worker_take_no_way_through_redis_unless_they_are_told_to(
+    is_direct: bool,
+) -> None:
+    spout, builder = FeederSpout(["line"]), TopologyBuilder()
+    builder.set_spout("lines", spout)
+    builder.set_bolt("split", Split(), inputs="lines", parallelism=2)
+    builder.set_bolt("count", Count(), inputs={"split": fields("word")}, parallelism=2)
+    with LocalCluster(seed=3) as cluster:
+        conf = {"topology.workers": 1, "topology.local.delivery": is_direct}
+        cluster.submit(builder.build(), conf)
+        messages = [spout.feed(["to be or not to be"]) for _ in range(20)]
+        cluster.run_until_idle()
+        assert cluster.state("count") == {"to": 40, "be": 40, "or": 20, "not": 20}
+        edges = cluster.topology().progress().edges
+        entries = {edge[2]: counts.entries for edge, counts in edges.items()}
+    assert sorted(spout.acked) == messages
+    assert all(is_direct == (entries[receiver] == 0) for receiver in ("split", "count"))

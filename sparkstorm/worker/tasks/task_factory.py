@@ -190,6 +190,7 @@ class TaskFactory:
             self.source,
             plan.codec if plan.is_strict else None,
             plan.run_tasks(),
+            plan.settings.is_direct,
         )
 
     def build(self, claim: Claim) -> TaskSet:
