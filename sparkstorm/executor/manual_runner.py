@@ -108,7 +108,7 @@ def roots_of(anchors: Anchors) -> Roots:
         ) from None
 
 
-Changes = tuple[list[list[Any]], list[Any]]
+Changes = tuple[Sequence[Any], Sequence[Any]]
 Calls = Sequence[tuple[str, tuple[Any, ...]]]
 
 
@@ -397,9 +397,9 @@ class ManualRunner(Runner):
         """
         return self._emitter.check(values, stream, task)
 
-    def take_outcome(self, tup: Tuple, calls: Calls, changes: Changes | None) -> None:
-        """Take in the result of a blocking bolt's thread for one input: its calls and state
-        changes, all or none.
+    def take_outcome(self, tup: Tuple, calls: Calls, changes: Changes | None) -> bool:
+        """Take in the result of a blocking bolt's thread for one input, its calls and state
+        changes, all or none; return whether.
         """
         marks = self._marks()
         try:
@@ -408,7 +408,12 @@ class ManualRunner(Runner):
         except USER_ERRORS as error:  # a grouping of the user's
             self._undo(*marks)
             self.fail(tup, failure_of(error))
-            return
+            return False
+        self.take_changes(changes)
+        return True
+
+    def take_changes(self, changes: Changes | None) -> None:
+        """Change the state as a blocking bolt's thread has changed its copy."""
         if changes is not None and self._state is not None:
             for key, value in changes[0]:
                 self._state.put(key, value)

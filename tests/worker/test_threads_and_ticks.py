@@ -218,6 +218,57 @@ def test_a_blocking_stateful_bolt_counts_exactly_over_failures_and_crashes(worke
         assert sorted(spout.acked) == list(range(90))
 
 
+class RefusesSome:
+    """A grouping that raises once for each third value."""
+
+    def __init__(self) -> None:
+        self.refused: set[int] = set()
+
+    def prepare(self, tasks: list[int]) -> None:
+        self.tasks = tasks
+
+    def choose_tasks(self, task: int, values: Any) -> list[int]:
+        if values[0] % 3 == 0 and values[0] not in self.refused:
+            self.refused.add(values[0])
+            raise ValueError("once")
+        return self.tasks
+
+
+@pytest.mark.parametrize("blocking", [False, True])
+def test_an_outcome_that_fails_in_the_loop_leaves_no_trace_in_the_state(blocking: bool) -> None:
+    class Counts(StatefulBolt):
+        outputs = ("n", "of_all", "of_mine")
+
+        def init_state(self, state: Any) -> None:
+            super().init_state(state)
+            state.put("began", True)
+
+        def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+            of_all, of_mine = self.state.add("all"), self.state.add(tup[0] % 2)
+            if tup[0] == 0 and of_all == 1:
+                raise ValueError("the first call of all")
+            collector.emit((tup[0], of_all, of_mine))
+
+    spout, capture, builder = FeederSpout(), CaptureBolt(), TopologyBuilder()
+    builder.set_spout("spout", spout)
+    bolt = type("Counting", (Counts,), {"blocking": blocking})()
+    builder.set_bolt("bolt", bolt).global_grouping("spout")
+    builder.set_bolt("capture", capture).custom_grouping("bolt", RefusesSome())
+    with LocalCluster() as cluster:
+        cluster.submit(builder.build(), {"topology.max.retries": 5})
+        for n in range(60):
+            spout.feed([n])
+        cluster.run_until_idle()
+        state = {"began": True, "all": 60, 0: 30, 1: 30}
+        assert cluster.state("bolt") == state
+    rows = capture.values
+    assert sorted(n for n, _, _ in rows) == list(range(60))
+    assert [of_all for _, of_all, _ in rows] == list(range(1, 61))
+    assert sorted((n % 2, of_mine) for n, _, of_mine in rows) == [
+        (parity, count) for parity in (0, 1) for count in range(1, 31)
+    ]
+
+
 def test_inputs_with_a_thread_survive_the_death_of_their_worker() -> None:
     gate: Shared[threading.Event] = Shared(threading.Event())
     done: Shared[list[int]] = Shared([])

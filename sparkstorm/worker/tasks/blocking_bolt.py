@@ -13,7 +13,8 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
-from collections.abc import Collection
+from collections import deque
+from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Any
 
@@ -23,13 +24,14 @@ from sparkstorm.executor.manual_runner import verdict
 from sparkstorm.executor.state import MemoryState
 from sparkstorm.executor.user_traceback import describe_error, failure_of, raise_out_of_memory
 from sparkstorm.model.failure import Failure
-from sparkstorm.model.tuples import Tuple
+from sparkstorm.model.tuples import Source, Tuple
 
 # Rows with one thread: at 5,000 rows/s it does not run dry between two epochs of 50 ms. With half
 # of it, it does; double keeps twice as many held inputs, which commits store.
 MAX_QUEUED = 256
 Calls = list[tuple[str, tuple[Any, ...]]]
-Changes = tuple[list[list[Any]], list[Any]]
+_LOOK = Tuple((), 0, Source("", 0, "", ()))  # no input: the loop has refused an outcome
+Changes = tuple[Sequence[Any], Sequence[Any]]
 
 
 class ThreadedBolt(Bolt):
@@ -40,11 +42,28 @@ class ThreadedBolt(Bolt):
         self.state = state
         self._queue: queue.SimpleQueue[Tuple | None] = queue.SimpleQueue()
         self._open: dict[int, Tuple] = {}  # handed to the thread, outcome not taken in yet
+        # Of the loop: outcomes taken in, and how often one was refused.
+        self._taken = self._refused = 0
+        # Of the thread, with a state: refusals that it has seen, outcomes whose former values are
+        # gone, those values of the others with their inputs, and inputs to execute once more.
+        self._seen = self._forgotten = 0
+        self._former: deque[tuple[Tuple, list[Any]]] = deque()
+        self._again: deque[Tuple] = deque()
         self.since_ms: int | None = None  # when the call that the thread is in began
         # in calls that have ended; only the thread writes the former, the loop the latter
         self._busy_ms = self._taken_ms = 0
         # A daemon: a call that never returns must not keep the process alive after its last commit.
         self._thread = threading.Thread(target=self._run, name="blocking-bolt", daemon=True)
+
+    @property
+    def component(self) -> str:
+        """Id of the component, for what names the task that a stack belongs to."""
+        return self._context.component_id
+
+    @property
+    def task(self) -> int:
+        """Number of the task."""
+        return self._context.task_id
 
     @property
     def thread_ident(self) -> int | None:
@@ -70,8 +89,7 @@ class ThreadedBolt(Bolt):
 
     def prepare(self, conf: Conf, context: TopologyContext, collector: Any) -> None:
         """Prepare the user's bolt, then start its thread."""
-        self.component = context.component_id
-        self.task = context.task_id
+        self._context = context
         self._runner = collector
         self._now_ms = context.now_ms
         self._metrics = context.metrics
@@ -102,6 +120,7 @@ class ThreadedBolt(Bolt):
         """End the thread after the row it is at, without cleanup: rows that wait for it are
         dropped, as when a process dies.
         """
+        self._again.clear()
         with contextlib.suppress(queue.Empty):
             while True:
                 self._queue.get_nowait()
@@ -116,19 +135,46 @@ class ThreadedBolt(Bolt):
     def _run(self) -> None:
         self._recorder.thread = threading.get_ident()
         self._metrics.bind(lambda value, amount: self._recorder.note("count", value, amount))
-        while (tup := self._queue.get()) is not None:
+        while (tup := self._next()) is not None:
+            if self.state is not None and self.state.has_changes:  # of init_state, or a migration
+                self._runner.post(partial(self._runner.take_changes, self.state.take_changes()))
             self.since_ms = began_ms = self._now_ms()
             failure = self._execute(tup)
             self.since_ms = None
             self._busy_ms += self._now_ms() - began_ms
-            if failure is not None and self.state is not None:
-                # Of this call alone: changes are taken after each, so all that is there is its own.
-                self.state.roll_back(0)
+            changes = None
+            if self.state is not None:
+                if failure is not None:
+                    # Of this call alone: changes are taken after each, so all that is there is its
+                    # own.
+                    self.state.roll_back(0)
+                self._former.append((tup, [*self.state.undo]))
+                changes = self.state.take_changes()
             calls = self._recorder.take(None if failure is None else tup)
-            changes = self.state.take_changes() if self.state is not None else None
-            self._runner.post(
-                lambda t=tup, f=failure, c=calls, s=changes: self._take_in(t, f, c, s)
-            )
+            outcome = tup, failure, calls, changes, self._seen
+            self._runner.post(partial(self._take_in, *outcome))
+
+    def _next(self) -> Tuple | None:
+        """Return the next input, none when the thread is to end; first take back what the loop has
+        refused, with all that was built on it.
+        """
+        while True:
+            refused = self._refused  # before `_taken`, which rests from then on
+            while self._former and self._forgotten < self._taken:
+                self._former.popleft()
+                self._forgotten += 1
+            if refused != self._seen and self.state is not None:
+                self._seen = refused
+                for _, former in reversed(self._former):
+                    self.state.undo.extend(former)
+                    self.state.roll_back(0)
+                # The first one is that of the refused outcome: the loop has failed it.
+                self._again.extendleft([tup for tup, _ in self._former][:0:-1])
+                self._former.clear()
+            if self._again:
+                return self._again.popleft()
+            if (tup := self._queue.get()) is not _LOOK:
+                return tup
 
     def _execute(self, tup: Tuple) -> Failure | None:
         self._recorder.current = tup
@@ -148,13 +194,20 @@ class ThreadedBolt(Bolt):
             return failure_of(error)
 
     def _take_in(
-        self, tup: Tuple, failure: Failure | None, calls: Calls, changes: Changes | None
+        self, tup: Tuple, failure: Failure | None, calls: Calls, changes: Changes | None, seen: int
     ) -> None:
+        # Built on a state that has gone back since: the thread executes it once more.
+        if self.state is not None and seen != self._refused:
+            return
         self._open.pop(id(tup), None)
         # Emissions and state in one step of the loop, so no commit can fall between them.
-        self._runner.take_outcome(tup, calls, changes)
-        if failure is not None:
-            self._runner.fail(tup, failure)
+        if self._runner.take_outcome(tup, calls, changes):
+            self._taken += 1
+            if failure is not None:
+                self._runner.fail(tup, failure)
+        elif self.state is not None:
+            self._refused += 1
+            self._queue.put(_LOOK)
 
 
 class _Recorder:

@@ -63,12 +63,21 @@ class ThreadedSpout(Spout):
         self._fault: WorkerFailedError | None = None
         self._thread = threading.Thread(target=self._run, name="blocking-spout", daemon=True)
 
+    @property
+    def component(self) -> str:
+        """Id of the component, for what names the task that a stack belongs to."""
+        return self._context.component_id
+
+    @property
+    def task(self) -> int:
+        """Number of the task."""
+        return self._context.task_id
+
     # -- what the loop calls -----------------------------------------------------------------------
 
     def open(self, conf: Conf, context: TopologyContext, collector: Any) -> None:
         self._collector = collector
-        self.component = context.component_id
-        self.task = context.task_id
+        self._context = context
         self._metrics = context.metrics
         self._recorder = _Recorder(collector)
         self.inner.open(conf, context, self._recorder)
