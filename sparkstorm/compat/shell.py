@@ -4,6 +4,9 @@ its pipes).
 A bolt sends each tuple with a heartbeat behind it and reads until the child answers that: all that
 the child emits and acks for the tuple before is then part of the same call, so that a child that
 dies leaves nothing half-done. A child that acks later is read with the next tuple or tick.
+
+Law: an answer is read whole before any of it is carried out. So what is refused in it fails the
+tuples that it is about and no others, and the next answer belongs to the next tuple.
 """
 
 from __future__ import annotations
@@ -14,7 +17,8 @@ import select
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +26,13 @@ from sparkstorm.api.collector import OutputCollector, SpoutOutputCollector
 from sparkstorm.api.components import Bolt, Conf, Outputs, Spout
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.errors import InvalidTopologyError, SparkStormError
+from sparkstorm.model.names import shown
 from sparkstorm.model.tuples import Tuple
 
 TICK_KEY = "topology.tick.tuple.freq.secs"
 TIMEOUT_S = 30.0
+# between two looks whether the child lives, while it does not answer
+_LOOK_S = 0.2
 # of one message; a child that writes garbage without an end is stopped there
 _MOST_BYTES = 64 << 20
 _READ_BYTES = 1 << 16
@@ -129,11 +136,16 @@ class Child:
         limit_s = limit_s or self._timeout_s
         deadline = time.monotonic() + limit_s
         while (message := self._next()) is None:
-            readable, _, _ = select.select([reading], [], [], max(0.0, deadline - time.monotonic()))
-            if not readable:
-                raise ShellError(f"{self.where}: {self._name} has not answered for {limit_s:g} s")
-            if not self._take(reading):
+            left_s = max(0.0, deadline - time.monotonic())
+            readable, _, _ = select.select([reading], [], [], min(_LOOK_S, left_s))
+            if readable:
+                is_over = not self._take(reading)
+            else:  # a process that it has started may keep its pipe open
+                is_over = self._process.poll() is not None
+            if is_over:
                 raise self._ended()
+            if not readable and left_s <= _LOOK_S:
+                raise ShellError(f"{self.where}: {self._name} has not answered for {limit_s:g} s")
         try:
             return json.loads(message)
         except (ValueError, RecursionError) as error:
@@ -144,7 +156,7 @@ class Child:
     def _take(self, reading: int) -> bool:
         data = os.read(reading, _READ_BYTES)
         *lines, self._buffer = (self._buffer + data).split(b"\n")
-        self._lines += lines
+        self._lines += [line.removesuffix(b"\r") for line in lines]  # a child on Windows' habits
         if len(self._buffer) + sum(map(len, self._lines)) > _MOST_BYTES:
             raise ShellError(
                 f"{self.where}: {self._name} wrote {_MOST_BYTES >> 20} MB without the line 'end'"
@@ -188,7 +200,7 @@ class Child:
         """Print a child's line to the worker's log."""
         level = message.get("level", 2)
         name = _LEVELS[level] if isinstance(level, int) and 0 <= level < len(_LEVELS) else "info"
-        print(f"{name}: {self.where}: {message.get('msg')}", flush=True)
+        print(f"{name}: {self.where}: {shown(str(message.get('msg')))}", flush=True)
 
 
 class _Shell:
@@ -235,13 +247,16 @@ class _Shell:
         if child is not None:
             child.close()
 
-    def _messages(self, child: Child) -> Iterator[dict[str, Any]]:
-        """Messages up to the next sync, without those that are the same for spouts and bolts."""
+    def _answer(self, child: Child) -> list[dict[str, Any]]:
+        """Return the child's messages up to the next sync, without those that are the same for
+        spouts and bolts. Its emits are told their tasks: none, since they are chosen at the commit.
+        """
+        messages: list[dict[str, Any]] = []
         while True:
             message = child.read()
             command = message.get("command") if isinstance(message, dict) else None
             if command == "sync":
-                return
+                return messages
             if command == "log":
                 child.log(message)
             elif command == "error":
@@ -251,7 +266,10 @@ class _Shell:
                     {"msg": f"metric {message.get('name')} = {message.get('params')!r}", "level": 1}
                 )
             elif command in ("emit", "ack", "fail"):
-                yield message
+                messages.append(message)
+                wants_tasks = message.get("need_task_ids", True) is not False
+                if command == "emit" and wants_tasks and not message.get("task"):
+                    child.send([])
             else:
                 raise ShellError(
                     f"{child.where}: the child wrote {message!r:.80}, which is no command of the protocol"
@@ -308,34 +326,64 @@ class ShellBolt(_Shell, Bolt):
                     "tuple": [],
                 }
             )
-            for message in self._messages(child):
-                self._carry_out(child, message)
+            messages = self._answer(child)
         except ShellError as error:
-            others = [each for each in self._open.values() if each is not tup]
-            self._open.clear()
+            self._open.pop(id, None)
+            self._give_up(list(self._open), str(error))
             self._end()
-            for each in others:
-                self._collector.fail(each, str(error))
             raise
+        self._carry_out(child, id, messages)
 
-    def _carry_out(self, child: Child, message: Mapping[str, Any]) -> None:
-        command = message["command"]
-        if command == "emit":
-            ids = message.get("anchors") or []
-            anchors = [self._open[str(id)] for id in ids if str(id) in self._open]
-            values, stream, task = _emitted(child, message)
-            if task is not None:
-                self._collector.emit_direct(task, values, anchors, stream)
-                return
+    def _carry_out(self, child: Child, id: str, messages: Sequence[Mapping[str, Any]]) -> None:
+        """Emit all, then ack and fail; a message that is refused fails the tuple at hand and the
+        others that the answer is about, since the engine undoes the whole call.
+        """
+        about: set[str] = set()
+        verdicts: dict[str, str] = {}
+        refused: tuple[Mapping[str, Any], Exception] | None = None
+        for message in messages:
+            try:
+                if message["command"] == "emit":
+                    anchors = _anchor_ids(message)
+                    about.update(anchors)
+                    if refused is None:
+                        self._emit(message, [self._found(each, verdicts) for each in anchors])
+                    continue
+                settled = _id(message.get("id"))
+                about.add(settled)
+                if refused is None:
+                    self._found(settled, verdicts)
+                    verdicts[settled] = message["command"]
+            except Exception as error:  # the engine's, of a row or stream, or ours
+                refused = refused or (message, error)
+        if refused is not None:
+            message, cause = refused
+            text = f"{child.where}: the child wrote {message!r:.200}: {cause}"
+            self._open.pop(id, None)
+            self._give_up(sorted(about & self._open.keys()), text)
+            raise ShellError(text) from cause
+        for settled, command in verdicts.items():
+            tup = self._open.pop(settled)
+            if command == "ack":
+                self._collector.ack(tup)
+            else:
+                self._collector.fail(tup, "the child failed it")
+
+    def _found(self, id: str, settled: Collection[str]) -> Tuple:
+        if id in settled or id not in self._open:
+            raise InvalidTopologyError(f"no tuple {id!r} is open: it is unknown, or was settled")
+        return self._open[id]
+
+    def _emit(self, message: Mapping[str, Any], anchors: Sequence[Tuple]) -> None:
+        values, stream, task = _emitted(message)
+        if task is None:
             self._collector.emit(values, anchors, stream)
-            if message.get("need_task_ids", True) is not False:
-                child.send([])  # tasks are chosen at the commit
-            return
-        tup = self._open.pop(str(message.get("id")), None)
-        if tup is not None and command == "ack":
-            self._collector.ack(tup)
-        elif tup is not None:
-            self._collector.fail(tup, "the child failed it")
+        else:
+            self._collector.emit_direct(task, values, anchors, stream)
+
+    def _give_up(self, ids: Sequence[str], text: str) -> None:
+        for each in ids:
+            self._collector.fail(self._open.pop(each), text)
 
     def cleanup(self) -> None:
         """End the child."""
@@ -351,10 +399,13 @@ class ShellSpout(_Shell, Spout):
         """Start the child."""
         self._collector = collector
         self._begin(conf, context)
+        self._refused: deque[Any] = deque()  # ids of rows that were not emitted
         self._running()
 
     def next_tuple(self) -> None:
-        """Ask the child for tuples."""
+        """Tell the child of rows that were refused, and ask it for tuples."""
+        while self._refused:
+            self.fail(self._refused.popleft())
         self._ask({"command": "next"})
 
     def ack(self, message_id: Any) -> None:
@@ -381,37 +432,59 @@ class ShellSpout(_Shell, Spout):
         try:
             child = self._running()
             child.send(question)
-            for message in self._messages(child):
-                if message["command"] != "emit":
-                    raise ShellError(
-                        f"{child.where}: the spout's child wrote {message!r:.80}; only bolts ack and fail"
-                    )
-                values, stream, task = _emitted(child, message)
-                if task is not None:
-                    self._collector.emit_direct(task, values, message.get("id"), stream)
-                    continue
-                self._collector.emit(values, message.get("id"), stream)
-                if message.get("need_task_ids", True) is not False:
-                    child.send([])
+            messages = self._answer(child)
         except ShellError:
             self._end()
             raise
+        for message in messages:
+            if message["command"] != "emit":
+                self._end()
+                raise ShellError(
+                    f"{child.where}: the spout's child wrote {message!r:.80}; only bolts ack and fail"
+                )
+            try:
+                self._emit(message)
+            except Exception as error:  # the engine's, of a row or stream
+                self._collector.report_error(
+                    f"{child.where}: the child wrote {message!r:.200}: {error}"
+                )
+                if message.get("id") is not None:
+                    self._refused.append(message["id"])
+
+    def _emit(self, message: Mapping[str, Any]) -> None:
+        values, stream, task = _emitted(message)
+        if task is None:
+            self._collector.emit(values, message.get("id"), stream)
+        else:
+            self._collector.emit_direct(task, values, message.get("id"), stream)
 
 
-def _emitted(child: Child, message: Mapping[str, Any]) -> tuple[list[Any], str, int | None]:
-    """Values, stream and task of an emit."""
+def _emitted(message: Mapping[str, Any]) -> tuple[list[Any], str, int | None]:
+    """Return values, stream and task of an emit; task 0 is none, as Storm has it."""
     values = message.get("tuple")
     stream = message.get("stream") or "default"
-    task = message.get("task")
+    task = message.get("task") or None
     if (
         not isinstance(values, list)
         or not isinstance(stream, str)
-        or not (task is None or isinstance(task, int))
+        or not (task is None or (isinstance(task, int) and not isinstance(task, bool)))
     ):
-        raise ShellError(
-            f"{child.where}: the child wrote {message!r:.80}; an emit has a list 'tuple', and 'stream' and 'task' if any"
-        )
+        raise InvalidTopologyError("an emit has a list 'tuple', and 'stream' and 'task' if any")
     return values, stream, task
+
+
+def _anchor_ids(message: Mapping[str, Any]) -> list[str]:
+    """Return the ids of an emit's anchors; a text is one id, as Storm has it."""
+    anchors = message.get("anchors")
+    if anchors is None:
+        return []
+    return [_id(each) for each in (anchors if isinstance(anchors, list) else [anchors])]
+
+
+def _id(value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise InvalidTopologyError(f"an id is a text or a whole number, not {value!r:.80}")
+    return str(value)
 
 
 def _placed(command: Sequence[str], context: TopologyContext) -> tuple[list[str], str | None]:

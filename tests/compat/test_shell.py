@@ -5,7 +5,9 @@ Python, well and badly behaved.
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -295,3 +297,126 @@ def test_values_that_json_cannot_carry_are_named(tmp_path: Path) -> None:
 def test_a_command_that_is_no_list_is_refused() -> None:
     with pytest.raises(InvalidTopologyError, match="takes its command as a list of words"):
         ShellBolt("node x.js", ["word"])
+
+
+HARMS = {
+    "too many values": '{"command": "emit", "anchors": [id], "tuple": ["bad", 1]}',
+    "an undeclared stream": '{"command": "emit", "anchors": [id], "stream": "no", "tuple": ["bad"]}',
+    "a lone surrogate": '{"command": "emit", "anchors": [id], "tuple": ["\\ud800"]}',
+    "a huge integer": '{"command": "emit", "anchors": [id], "tuple": [10 ** 4000]}',
+    "a task that is none": '{"command": "emit", "anchors": [id], "task": 99, "tuple": ["bad"]}',
+    "no list of values": '{"command": "emit", "anchors": [id], "tuple": "bad"}',
+    "an unknown anchor": '{"command": "emit", "anchors": ["77"], "tuple": ["bad"]}',
+    "a nested anchor": '{"command": "emit", "anchors": [[id]], "tuple": ["bad"]}',
+    "a map as anchors": '{"command": "emit", "anchors": {"id": id}, "tuple": ["bad"]}',
+    "null as an anchor": '{"command": "emit", "anchors": [None], "tuple": ["bad"]}',
+    "an ack of nothing": '{"command": "ack", "id": "77"}',
+    "an ack without an id": '{"command": "ack"}',
+}
+
+
+@pytest.mark.parametrize("harm", HARMS)
+def test_what_is_refused_fails_its_tuple_and_the_next_answer_belongs_to_the_next(
+    tmp_path: Path, harm: str
+) -> None:
+    body = f"""
+for tup in tuples():
+    id = tup["id"]
+    message = {{"command": "emit", "anchors": [id], "tuple": tup["tuple"]}}
+    if tup["tuple"] == ["bad"]:
+        message = {HARMS[harm]}
+    say(message)
+    if message["command"] == "emit" and not message.get("task"):
+        task_ids()
+    say({{"command": "ack", "id": id}})
+"""
+    lines = ["a", "b", "bad", "c", "d", "e", "f"]
+    done = run(python(tmp_path, body), lines, **{"topology.max.retries": 1})
+    assert sorted(done["split"]) == [(line,) for line in sorted({*lines} - {"bad"})]
+    assert len(done.acked["lines"]) == 6 and len(done.failed["lines"]) == 1
+    (letter,) = done.dead_letters
+    assert letter.values == ("bad",) and "the child wrote {'command'" in letter.failure.text
+
+
+def test_an_answer_that_is_refused_fails_all_tuples_that_it_is_about(tmp_path: Path) -> None:
+    body = """
+held = []
+for tup in tuples():
+    held.append(tup)
+    if len(held) == 2:
+        for each in held:
+            say({"command": "emit", "anchors": each["id"], "tuple": each["tuple"], "need_task_ids": False})
+            say({"command": "ack", "id": each["id"]})
+        if not os.path.exists("ONCE"):
+            open("ONCE", "w").close()
+            say({"command": "emit", "anchors": [held[1]["id"]], "tuple": ["late"], "need_task_ids": False})
+        held = []
+"""
+    once = str(tmp_path / "once")
+    done = run(python(tmp_path, body.replace("ONCE", once)), ["a", "b", "c", "d"])
+    assert sorted(done["split"]) == [("a",), ("b",), ("c",), ("d",)]
+    assert len(done.acked["lines"]) == 4 and not done.dead_letters
+
+
+def test_a_row_that_a_spouts_child_may_not_emit_costs_itself_only_and_is_failed(
+    tmp_path: Path,
+) -> None:
+    body = """
+rows = [["a"], ["b"], ["c", 1], ["d"], ["e"]]
+while True:
+    message = read()
+    if message["command"] == "next" and rows:
+        for number, row in enumerate(rows):
+            say({"command": "emit", "id": number, "tuple": row})
+        rows = []
+        for _ in range(5):
+            task_ids()
+    elif message["command"] in ("ack", "fail"):
+        print(message["command"], message["id"], file=open(sys.argv[1], "a"), flush=True)
+    say({"command": "sync"})
+"""
+    heard, capture = tmp_path / "heard", CaptureBolt()
+    builder = TopologyBuilder()
+    spout = ShellSpout([*python(tmp_path, body), str(heard)], ["line"], timeout_s=10)
+    builder.set_spout("lines", spout)
+    builder.set_bolt("capture", capture, inputs="lines")
+    with LocalCluster() as cluster:
+        cluster.submit(builder.build(), {})
+        cluster.run_until(lambda: heard.exists() and len(heard.read_text().splitlines()) == 5)
+        (error,) = cluster.errors
+    assert capture.values_of("lines") == [("a",), ("b",), ("d",), ("e",)]
+    assert sorted(heard.read_text().splitlines()) == ["ack 0", "ack 1", "ack 3", "ack 4", "fail 2"]
+    assert "the child wrote" in error.text and "2 values for 1 field" in error.text
+
+
+def test_lines_that_end_with_a_carriage_return_and_task_0_are_taken(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    body = """
+def say(message):
+    print(json.dumps(message), "end", sep="\\r\\n", end="\\r\\n", flush=True)
+for tup in tuples():
+    say({"command": "log", "msg": "\\x1b[31mred"})
+    say({"command": "emit", "anchors": tup["id"], "task": 0, "tuple": tup["tuple"]})
+    task_ids()
+    say({"command": "ack", "id": tup["id"]})
+"""
+    done = run(python(tmp_path, body), ["a", "b"])
+    assert sorted(done["split"]) == [("a",), ("b",)] and len(done.acked["lines"]) == 2
+    assert "\\x1b[31mred" in capsys.readouterr().out
+
+
+def test_a_dead_child_is_seen_though_a_process_of_its_own_keeps_the_pipe(tmp_path: Path) -> None:
+    body = """
+import subprocess
+for tup in tuples():
+    grandchild = subprocess.Popen(["sleep", "20"])
+    print(grandchild.pid, file=open(sys.argv[1], "a"), flush=True)
+    os._exit(3)
+"""
+    pids = tmp_path / "pids"
+    done = run([*python(tmp_path, body), str(pids)], ["a"], **{"topology.max.retries": 0})
+    for pid in pids.read_text().split():
+        os.kill(int(pid), signal.SIGKILL)
+    (letter,) = done.dead_letters
+    assert "has ended with status 3" in letter.failure.text
