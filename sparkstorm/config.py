@@ -305,15 +305,22 @@ def read_yaml(path: str | Path) -> tuple[dict[str, Value], dict[str, int]]:
     return parse_yaml(_read_text(Path(path)), path)
 
 
+def compose_yaml(text: str, path: str | Path) -> Any:
+    """Return the root node of a text, whose nodes know their lines; None when it is empty."""
+    _refuse_hostile(text, str(path))
+    try:
+        return _Loader(text).get_single_node()
+    except (yaml.YAMLError, ValueError) as error:
+        raise InvalidConfigError(f"{path} is not YAML: {_yaml_reason(error)}") from error
+
+
 def parse_yaml(text: str, path: str | Path) -> tuple[dict[str, Value], dict[str, int]]:
     """Return the mapping in a text, and the line of each key; `path` is for errors, which are those
     of `read_yaml`.
     """
-    _refuse_hostile(text, str(path))
+    node = compose_yaml(text, path)
     try:
-        loader = _Loader(text)
-        node = loader.get_single_node()
-        values = None if node is None else loader.construct_document(node)
+        values = None if node is None else _Loader(text).construct_document(node)
     except (yaml.YAMLError, ValueError) as error:
         raise InvalidConfigError(f"{path} is not YAML: {_yaml_reason(error)}") from error
     if values is None:

@@ -11,12 +11,14 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from sparkstorm.api.builder import Declarer, TopologyBuilder
 from sparkstorm.api.collector import BasicOutputCollector
 from sparkstorm.api.components import BasicBolt, Effects, StatefulBolt
+from sparkstorm.compat.flux_keys import check_keys
 from sparkstorm.compat.shell import TICK_KEY, ShellBolt, ShellSpout
 from sparkstorm.config import parse_yaml
 from sparkstorm.errors import InvalidConfigError, SparkStormError, show
@@ -25,6 +27,8 @@ from sparkstorm.model.tuples import Tuple
 
 _MOST_BYTES = 10 << 20
 _PLACE = re.compile(r"\$\{([^}\n]+)\}")
+# a line whose value is one place and nothing else
+_ALONE = re.compile(r"(\s*(?:- )?(?:[\w.'\"-]+:\s+)?)(\$\{[^}\n]+\})\s*")
 _KINDS = {
     "shuffle",
     "load_aware_shuffle",
@@ -36,17 +40,6 @@ _KINDS = {
     "fields",
     "custom",
     "partial_key",
-}
-_TOP = {
-    "name",
-    "config",
-    "components",
-    "includes",
-    "spouts",
-    "bolts",
-    "streams",
-    "workerHooks",
-    "topologySource",
 }
 
 
@@ -175,12 +168,8 @@ def _read(path: Path, properties: Mapping[str, str], use_environment: bool) -> d
         _filled(f"{path}, line {n}", line, properties, use_environment)
         for n, line in enumerate(text.split("\n"), 1)
     )
-    document, _ = parse_yaml(text, path)
-    if odd := sorted(set(map(str, document)) - _TOP):
-        raise InvalidConfigError(
-            f"{path}: {odd[0]} is no key of a Flux document; it has {', '.join(sorted(_TOP))}"
-        )
-    return document
+    check_keys(text, path)
+    return parse_yaml(text, path)[0]
 
 
 def _filled(where: str, line: str, properties: Mapping[str, str], use_environment: bool) -> str:
@@ -207,7 +196,19 @@ def _filled(where: str, line: str, properties: Mapping[str, str], use_environmen
                 f"{where}: ${{{match[1]}}}: {name} is no list with such an element"
             ) from error
 
-    return _PLACE.sub(value, line)
+    filled = _PLACE.sub(value, line)
+    alone = _ALONE.fullmatch(line)
+    return filled if alone is None else alone[1] + _as_scalar(_PLACE.sub(value, alone[2]))
+
+
+def _as_scalar(text: str) -> str:
+    """Return a text as YAML reads it whole: quoted where it would be cut, or be no scalar."""
+    try:
+        read, _ = parse_yaml(f"value: {text}", "value")
+        is_whole = not isinstance(read["value"], str | dict | list) or text[:1] in ("'", '"')
+        return text if is_whole or read["value"] == text else json.dumps(text)
+    except InvalidConfigError:
+        return json.dumps(text)
 
 
 def _merge(into: dict[str, Any], other: Mapping[str, Any], override: bool, path: str) -> None:
@@ -345,12 +346,7 @@ class _Builder:
             made_by, arguments, where, self._mapped(described.get("constructorKwargs") or {})
         )
         for each in _list(described, "properties", self._path):
-            value = self._values([each.get("value", each)], where)[0]
-            setter = getattr(made, f"set_{each['name']}", None)
-            if callable(setter):
-                self._call(setter, [value], where)
-            else:
-                setattr(made, each["name"], value)
+            self._set(made, each, where)
         for each in _list(described, "configMethods", self._path):
             method = getattr(made, each["name"], None)
             if not callable(method):
@@ -360,8 +356,35 @@ class _Builder:
             self._call(method, self._values(each.get("args"), where), where)
         return made
 
+    def _set(self, made: Any, described: Mapping[str, Any], where: str) -> None:
+        """Set a property: by its method `set_NAME`, else an attribute that is there."""
+        name = str(described["name"])
+        given = {key: each for key, each in described.items() if key != "name"}
+        if len(given) != 1:
+            raise InvalidConfigError(
+                f"{self._path}: {where}: property {show(name)} has one of value, ref and reflist, not {len(given)}"
+            )
+        value = self._value(given.get("value", given), where)
+        setter = getattr(made, f"set_{name}", None)
+        if callable(setter):
+            self._call(setter, [value], where)
+        elif hasattr(made, name):
+            setattr(made, name, value)
+        else:
+            known = [each.removeprefix("set_") for each in (*vars(made), *dir(type(made)))]
+            near = get_close_matches(name, known, 1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise InvalidConfigError(
+                f"{self._path}: {where}: {type(made).__name__} has no property {show(name)}{hint}"
+            )
+
     def _shell(self, kind: type, described: Mapping[str, Any], where: str) -> Any:
         """Make a component of another language: constructorArgs are its command and fields."""
+        for key in ("properties", "factory", "factoryArgs", "constructorKwargs"):
+            if key in described:
+                raise InvalidConfigError(
+                    f"{self._path}: {where}: a shell component has no {key}; it takes constructorArgs and configMethods"
+                )
         arguments = self._values(described.get("constructorArgs"), where)
         outputs: dict[str, Any] = {"default": list(arguments[1])} if len(arguments) > 1 else {}
         settings: dict[str, Any] = {}
@@ -431,12 +454,16 @@ class _Builder:
         return {name: self._value(value, name) for name, value in named.items()}
 
     def _value(self, value: Any, where: str) -> Any:
-        """Return a plain value, or the object or list of objects that it refers to."""
-        if isinstance(value, dict) and "ref" in value:
+        """Return a value with the objects that it refers to, at any depth."""
+        if isinstance(value, list):
+            return [self._value(each, where) for each in value]
+        if not isinstance(value, dict):
+            return value
+        if value.keys() == {"ref"}:
             return self._referred(value["ref"], where)
-        if isinstance(value, dict) and "reflist" in value:
+        if value.keys() == {"reflist"}:
             return [self._referred(id, where) for id in value["reflist"]]
-        return value
+        return {key: self._value(each, where) for key, each in value.items()}
 
     def _referred(self, id: Any, where: str) -> Any:
         if id not in self._objects:

@@ -4,6 +4,7 @@ of them.
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ class Lines(Spout):
 
 class Split(BasicBolt):
     outputs = {"default": ["word"], "side": ["word"]}
+    holder = None
     def __init__(self, suffix, *others):
         self.suffix, self.others, self.upper, self.steps = suffix, others, False, []
     def set_upper(self, value): self.upper = value
@@ -244,8 +246,22 @@ def test_shell_components_have_their_command_fields_and_streams(folder: Path) ->
         ),
         (("withStep, args", "without, args"), "bolt 'split': fluxed.Split has no method without"),
         (("{ref: bang}, 7]", "]"), r"bolt 'split': Split raised TypeError"),
-        (("streams:", "steams:"), "steams is no key of a Flux document"),
+        (
+            ("streams:", "steams:"),
+            "line 22: 'steams' is no key of a Flux document; did you mean streams",
+        ),
         (("id: lines, ", ""), "spouts: each entry has an 'id'"),
+        (
+            ("name: upper", "name: uper"),
+            "bolt 'split': Split has no property 'uper'; did you mean upper",
+        ),
+        (
+            ("value: true}", "value: true, ref: bang}"),
+            "'upper' has one of value, ref and reflist, not 2",
+        ),
+        (("{name: upper, value: true}", "{value: true}"), "line 19: a property needs a 'name'"),
+        (("id: holder\n", "id: split\n"), "line 16: the id 'split' is that of line 10 too"),
+        (("  - id: split", "  - id: split\n    id: splot"), "line 17: id is in line 16 too"),
     ],
 )
 def test_mistakes_are_named_with_their_place(
@@ -253,3 +269,76 @@ def test_mistakes_are_named_with_their_place(
 ) -> None:
     with pytest.raises(InvalidConfigError, match=sentence):
         built(folder, DOCUMENT.replace("${mark}", "").replace(*change))
+
+
+@pytest.mark.parametrize(
+    ("change", "key", "sentence"),
+    [
+        ("name: ignored, from", "streamId: side, from", "a stream; it has from, grouping, id"),
+        ("streamId: side", "streamid: side", "a grouping; did you mean streamId"),
+        ("streamId: side", "stream: side", "a grouping; did you mean streamId"),
+        ("parallelism: 2", "paralellism: 2", "a spout; did you mean parallelism"),
+        ("numTasks: 4", "numTask: 4", "a spout; did you mean numTasks"),
+        ("configMethods:", "cofigMethods:", "a bolt; did you mean configMethods"),
+        ("factoryArgs:", "factoryArg:", "a component; did you mean factoryArgs"),
+        ("name: withStep, args", "name: withStep, arg", "a configMethod; did you mean args"),
+        ("name: upper, value", "name: upper, vale", "a property; did you mean value"),
+        ("{className: fluxed.First}", "{classname: fluxed.First}", "a customClass; did you mean className"),
+    ],
+)  # fmt: skip
+def test_a_key_that_flux_does_not_have_is_refused_with_its_line_at_every_level(
+    folder: Path, change: str, key: str, sentence: str
+) -> None:
+    text = DOCUMENT.replace("${mark}", "")
+    line = text[: text.index(change)].count("\n") + 1
+    wrong = re.findall(r"\w+", key)[-1 if "name: " in change and "from" not in change else 0]
+    with pytest.raises(InvalidConfigError, match=f"line {line}: '{wrong}' is no key of {sentence}"):
+        built(folder, text.replace(change, key, 1))
+
+
+@pytest.mark.parametrize("key", ["properties: []", "factory: of", "constructorKwargs: {a: 1}"])
+def test_a_shell_component_has_no_part_of_an_object(folder: Path, key: str) -> None:
+    shell = "className: org.apache.storm.flux.wrappers.bolts.FluxShellBolt"
+    text = DOCUMENT.replace("${mark}", "").replace(
+        '{id: count, className: "fluxed:Count"}',
+        f"{{id: count, {shell}, constructorArgs: [[node, c.js]], {key}}}",
+    )
+    with pytest.raises(InvalidConfigError, match=f"shell component has no {key.partition(':')[0]}"):
+        built(folder, text)
+
+
+def test_references_are_found_at_any_depth(folder: Path) -> None:
+    text = DOCUMENT.replace("${mark}", "").replace(
+        "constructorArgs: [{ref: bang}, 7]",
+        "constructorArgs: [{ref: bang}, [{ref: bang}, {at: {reflist: [holder]}}]]",
+    )
+    suffix, (nested,) = (
+        (split := built(folder, text).components["split"].instance).suffix,
+        split.others,
+    )
+    assert nested[0] is suffix and nested[1]["at"][0].text is suffix
+
+
+@pytest.mark.parametrize(
+    ("value", "read"),
+    [
+        ("a #b", "a #b"),
+        ("a: b", "a: b"),
+        ("- x", "- x"),
+        ("[open", "[open"),
+        ("12", 12),
+        ("07", 7),
+        ("1.5", 1.5),
+        ("yes", True),
+        ("12:30:45", 45045),
+        ("'07'", "07"),
+        ("", None),
+    ],
+)
+def test_a_substituted_value_has_yamls_type_and_is_never_cut(
+    folder: Path, value: str, read: Any
+) -> None:
+    (folder / "p").write_text(f"x={value}\n")
+    (folder / "words.yaml").write_text("config:\n  app.x: ${x}\nspouts: []\n")
+    document = read_flux(folder / "words.yaml", str(folder / "p"))
+    assert document["config"]["app.x"] == read
