@@ -3,6 +3,7 @@ defects.
 """
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -108,6 +109,27 @@ def test_old_workers_are_preferred_when_the_conf_says_so() -> None:
         )
     )
     assert shown(found) == {"a:1": [3], "b:2": [1, 2]}
+
+
+@pytest.mark.parametrize("kind", ["NEW", "REBALANCE"])
+@pytest.mark.parametrize("uses_old", [True, False])
+@pytest.mark.parametrize("turns", [0, 1])
+def test_two_supervisors_of_a_host_keep_their_workers_though_their_ports_are_equal(
+    kind: str, uses_old: bool, turns: int
+) -> None:
+    """The order of the old workers chose which of the two tasks went where."""
+    if kind == "NEW" and not uses_old:
+        return  # nothing is kept
+    nodes = ("x", "y")
+    old = [replace(worker(f"{node}:1", task), host="h") for task, node in enumerate(nodes, 1)]
+    asked = context(
+        [part("in", 2, "spout")],
+        [replace(sup(node, 1), host="h") for node in nodes],
+        kind,
+        conf={"topology.workers": 2, "use.old.assignment": uses_old},
+        old_workers=tuple(old[turns:] + old[:turns]),
+    )
+    assert shown(assign_tasks(asked)) == {"x:1": [1], "y:1": [2]}
 
 
 def test_a_plain_rebalance_copies_the_old_slots_up_to_the_number_of_workers() -> None:

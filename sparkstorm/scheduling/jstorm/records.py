@@ -57,6 +57,11 @@ class WorkerPlan:
     cpu: int = 0
     jvm: str | None = None
 
+    @property
+    def order(self) -> tuple[str, int, str]:
+        """Sort key: host, port, then node: two supervisors of a host may have the same port."""
+        return (self.host, self.port, self.node)
+
 
 @dataclass(frozen=True, slots=True)
 class AssignContext:

@@ -67,7 +67,7 @@ def assign_tasks(context: AssignContext) -> list[WorkerPlan]:
         context.reason_by_task.update(dict.fromkeys(alive, "its worker lives and is kept"))
     plans = {(plan.node, plan.port): plan for plan in (slot.plan() for slot in made)}
     plans |= {(worker.node, worker.port): worker for worker in [*unstopped, *kept]}
-    return sorted(plans.values(), key=lambda plan: (plan.host, plan.port, plan.node))
+    return sorted(plans.values(), key=lambda plan: plan.order)
 
 
 def _without_unknown_tasks(context: AssignContext) -> AssignContext:

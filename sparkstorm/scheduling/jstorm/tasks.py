@@ -45,6 +45,7 @@ class TaskScheduler:
             slots, relationship(context.components), context.component_by_task
         )
         self._slot_at = {(slot.host, slot.port): slot for slot in slots}
+        self._slot_of_node = {(slot.node, slot.port): slot for slot in slots}
         self._pool: dict[Slot, int] = {slot: slot.num_tasks for slot in ordered}
         self._done: list[Slot] = []
         self._num_workers = len(slots)
@@ -113,11 +114,7 @@ class TaskScheduler:
         no old worker keeps.
         """
         old = self._context.old_workers
-        slots = [
-            self._slot_at.get((worker.host, worker.port))
-            for worker in old
-            if self._master in worker.tasks
-        ]
+        slots = [self._slot_like(worker) for worker in old if self._master in worker.tasks]
         if not any(slot is not None and self._is_taken(slot) for slot in slots):
             return
         kept = {(worker.host, worker.port) for worker in old}
@@ -126,6 +123,13 @@ class TaskScheduler:
         ) or self._empty_slot(lambda slot: True)
         if empty is not None:  # otherwise the selectors place it beside other tasks
             self._place_master(empty)
+
+    def _slot_like(self, worker: WorkerPlan) -> Slot | None:
+        """Return the slot of an old worker: its supervisor's, else the port's on its host, whose
+        supervisor may have begun anew under another id.
+        """
+        own = self._slot_of_node.get((worker.node, worker.port))
+        return own or self._slot_at.get((worker.host, worker.port))
 
     def _is_taken(self, slot: Slot) -> bool:
         """Return whether a worker has tasks, which the master must not replace (defect 18 of the
@@ -147,10 +151,10 @@ class TaskScheduler:
         """Put tasks back on their old workers (rebalance without reassign); full workers leave the
         pool.
         """
-        old = sorted(self._context.old_workers, key=lambda worker: (worker.host, worker.port))
+        old = sorted(self._context.old_workers, key=lambda worker: worker.order)
         kept: set[int] = set()
         for worker in old:
-            slot = self._slot_at.get((worker.host, worker.port))
+            slot = self._slot_like(worker)
             if slot is None or slot not in self._pool:
                 continue
             if self._single_master and self._master in worker.tasks:
@@ -173,7 +177,7 @@ class TaskScheduler:
         self._tasks -= kept
 
     def _retire_kept(self, workers: Iterable[WorkerPlan], num_tasks: int) -> None:
-        slots = [self._slot_at.get((worker.host, worker.port)) for worker in workers]
+        slots = [self._slot_like(worker) for worker in workers]
         waiting = [slot for slot in dict.fromkeys(slots) if slot is not None]
         while True:
             full = [slot for slot in waiting if slot in self._pool and self._is_full(slot)]

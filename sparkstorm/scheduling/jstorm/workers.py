@@ -99,7 +99,7 @@ class WorkerScheduler:
         is_new = context.assign_type is AssignType.NEW
         defined = _accept(defined_slots(context, self._unstopped, is_new), need, slots, count)
         self._explain(defined, "a worker of use.userdefine.assignment lists it")
-        old = sorted(context.old_workers, key=lambda worker: (worker.host, worker.port))
+        old = sorted(context.old_workers, key=lambda worker: worker.order)
         if flag(context.conf, USE_OLD_KEY):
             taken = _accept([Slot.of(worker) for worker in old], need, slots, count)
             self._explain(taken, "it stays with its old worker (use.old.assignment)")
@@ -173,7 +173,9 @@ def _place_on_hosts(slots: Iterable[Slot], supervisors: Iterable[Ports]) -> None
         wanted = by_host.get(slot.host, []) if slot.host is not None else []
         if slot.host is None and slot.node in by_id:
             wanted = [by_id[slot.node]]
-        home = next((each for each in wanted if each.free), None)
+        # of two supervisors on its host its own, whose port may be equal
+        with_room = [each for each in wanted if each.free]
+        home = min(with_room, key=lambda each: each.id != slot.node, default=None)
         if home is None:
             # Its node is gone or full: with the node kept, it would stay on a dead supervisor
             # (defect 2).
