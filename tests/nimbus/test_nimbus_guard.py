@@ -21,12 +21,18 @@ class Sticky:
         self._good = DefaultScheduler()
 
     def prepare(self, conf: object) -> None:
-        pass
+        self.conf = conf
 
     def schedule(self, topologies: Topologies, cluster: ClusterView) -> None:
         if self.sticks:
             self.release.wait(60)
         self._good.schedule(topologies, cluster)
+
+
+def test_a_guarded_scheduler_gets_the_configuration() -> None:
+    inner, conf = Sticky(), {"storm.scheduler": "mine"}
+    GuardedScheduler(inner).prepare(conf)
+    assert inner.conf is conf
 
 
 def test_a_guarded_scheduler_decides_as_it_would_alone() -> None:

@@ -158,15 +158,27 @@ def test_a_child_that_had_lived_long_is_followed_at_once() -> None:
     assert (after.due_ms, after.young_deaths) == (TIMING.young_ms, 1)
 
 
-def test_starts_that_keep_failing_are_reported_and_tried_on() -> None:
+@pytest.mark.parametrize(
+    ("child", "after_ms"),
+    [(None, 0), (dead(20, ready=False), 0), (alive(ready=False), TIMING.start_timeout_ms)],
+    ids=["cannot be spawned", "dies", "hangs"],
+)
+def test_starts_that_keep_failing_are_reported_and_tried_on(
+    child: ChildView | None, after_ms: int
+) -> None:
     state, now_ms, words = SlotState(), 0, []
     for _ in range(4):
         while state.phase is not Phase.WAITING_FOR_WORKER_START:
             now_ms = max(now_ms, state.due_ms)
             state, _ = settle(state, READY_BLOB, now_ms, TIMING)
-        state, _ = step(state, wanting(WORDS, dead(20, ready=False)), now_ms, TIMING)
+        if child is not None and child.exit_code is None:
+            child = replace(child, heard_ms=now_ms)
+        now_ms += after_ms
+        state, _ = step(state, wanting(WORDS, child), now_ms, TIMING)
+        if state.phase is Phase.KILL_AND_RELAUNCH:
+            state, _ = step(state, wanting(WORDS, dead(-9, ready=False)), now_ms, TIMING)
         words.append(state.reported(TIMING))
-    assert words == ["WAITING_FOR_RELAUNCH", "WAITING_FOR_RELAUNCH", FAILED, FAILED]
+    assert words[2:] == [FAILED, FAILED] and FAILED not in words[:2]
 
 
 def test_a_start_that_succeeds_after_failures_is_running_again() -> None:
