@@ -318,8 +318,8 @@ class Pending:
 
     @property
     def has_callbacks(self) -> bool:
-        """Return whether callbacks are due."""
-        return bool(self._due)
+        """Return whether callbacks are to be made, or not confirmed yet."""
+        return bool(self._settled)
 
     def take_callbacks(self) -> list[Outcome]:
         """Callbacks to make now; call it after the commit whose delta has them as due."""

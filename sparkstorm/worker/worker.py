@@ -225,7 +225,7 @@ class Worker:
     def is_drained(self) -> bool:
         """Return whether all sources have ended and nothing is open or waiting in this worker."""
         return all(
-            s.is_exhausted and not len(s.pending) for s in self._task_set.spouts.values()
+            s.is_exhausted and not s.is_waiting for s in self._task_set.spouts.values()
         ) and not any(b.is_waiting for b in self._task_set.bolts.values())
 
     def _read(self) -> None:

@@ -159,7 +159,10 @@ def _note_spout(counts: TaskCounts, spout: SpoutTask) -> None:
     counts.acked += acked
     counts.failed += failed
     counts.pending = len(spout.pending)
-    counts.is_exhausted = spout.is_exhausted and spout.has_said_all
+    # Messages that `fail` emits again are not there before it has returned.
+    counts.is_exhausted = (
+        spout.is_exhausted and spout.has_said_all and (counts.pending > 0 or not spout.is_waiting)
+    )
     counts.total, counts.done = spout.extent()
 
 

@@ -4,7 +4,7 @@ emits.
 The thread never touches the epoch. What one `next_tuple` emitted, and the position behind it, is
 one batch, which the loop takes whole; a batch that no commit has taken is asked for again after a
 crash, from the committed position. Callbacks run on the thread as well, between two calls of
-`next_tuple`, and count as made only when they returned. Left out: the position as of the commit
+`next_tuple`, and count as made only when they returned and what they emitted is taken. Left out: the position as of the commit
 instead of the batch: the source is further on by then, and a restart would skip what lies between.
 """
 
@@ -14,6 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from sparkstorm.acking.pending import Outcome
@@ -52,8 +53,12 @@ class ThreadedSpout(Spout):
         self._call_back = teller(spout)
         self._wake = wake
         self._batches: deque[_Batch] = deque()
-        self._orders: deque[Callable[[], None]] = deque()
-        self._called: deque[Outcome] = deque()
+        self._orders: deque[Callable[[], object]] = deque()
+        # of the thread: batches made, and callbacks that returned, with the number by then
+        self._made = 0
+        self._called: deque[tuple[int, Outcome]] = deque()
+        # of the loop: batches taken, and callbacks ordered whose outcome it has not taken
+        self._taken = self._ordered = 0
         self._ring = threading.Event()
         self._is_active = self._is_closing = self._is_exhausted = self._has_ended = False
         self._extent = (0, 0)
@@ -90,6 +95,7 @@ class ThreadedSpout(Spout):
         if not self._batches:
             return
         batch = self._batches.popleft()
+        self._taken += 1
         self._ring.set()
         for method, arguments in batch.calls:
             getattr(self._collector, method)(*arguments)
@@ -112,7 +118,7 @@ class ThreadedSpout(Spout):
 
     def activate(self) -> None:
         self._is_active = True
-        self._order(self.inner.activate)
+        self._order(partial(self._guarded, self.inner.activate))
         # From the first activation on: `open` has returned by then, and a paused topology has no
         # thread.
         if not self._thread.is_alive():
@@ -120,7 +126,7 @@ class ThreadedSpout(Spout):
 
     def deactivate(self) -> None:
         self._is_active = False
-        self._order(self.inner.deactivate)
+        self._order(partial(self._guarded, self.inner.deactivate))
 
     def close(self) -> None:
         """Let the thread finish the call it is at, then close the source."""
@@ -137,11 +143,28 @@ class ThreadedSpout(Spout):
     def call_back(self, outcomes: Iterable[Outcome]) -> None:
         """Have the thread call the source's `ack` or `fail` for these."""
         for outcome in outcomes:
-            self._order(lambda o=outcome: self._tell(o))  # type: ignore[misc]
+            self._ordered += 1
+            self._order(partial(self._tell, outcome))
+
+    @property
+    def has_calls(self) -> bool:
+        """Return whether callbacks were ordered that `take_called` has not returned."""
+        return self._ordered > 0
+
+    @property
+    def has_called(self) -> bool:
+        """Return whether `take_called` would return any."""
+        return bool(self._called) and self._called[0][0] <= self._taken
 
     def take_called(self) -> list[Outcome]:
-        """Return the outcomes passed to the source since the last call."""
-        return [self._called.popleft() for _ in range(len(self._called))]
+        """Return the outcomes passed to the source since the last call: those of which the loop has
+        taken what the source emitted meanwhile.
+        """
+        found: list[Outcome] = []
+        while self.has_called:
+            found.append(self._called.popleft()[1])
+        self._ordered -= len(found)
+        return found
 
     # -- the thread --------------------------------------------------------------------------------
 
@@ -162,7 +185,7 @@ class ThreadedSpout(Spout):
             # Callbacks before the next call of `next_tuple`: a source may decide by them what to
             # emit.
             while self._orders:
-                self._guarded(self._orders.popleft())
+                self._orders.popleft()()
             self._note_end()
             if not self._is_active or self._is_exhausted or len(self._batches) >= MAX_AHEAD:
                 rest_s = _LONGEST_REST_S
@@ -194,6 +217,7 @@ class ThreadedSpout(Spout):
             # With the batch and on this thread: the loop asks when the source has moved on.
             position = self._snapshot()
             self._batches.append(_Batch(calls, position, self._hand_over(position), error))
+            self._made += 1
             self._wake()
         return any(method != "count" for method, _ in calls)
 
@@ -221,14 +245,14 @@ class ThreadedSpout(Spout):
             self._wake()
 
     def _tell(self, outcome: Outcome) -> None:
-        try:
-            self._call_back(outcome)
-        finally:
-            # Also when it raised: unconfirmed, the callback would be repeated by the next owner.
-            self._called.append(outcome)
-            self._wake()
+        self._guarded(lambda: self._call_back(outcome))
+        # Before the callback counts: the source may have more to emit by it, and not be at its end.
+        self._note_end()
+        # Also when it raised: unconfirmed, the callback would be repeated by the next owner.
+        self._called.append((self._made, outcome))
+        self._wake()
 
-    def _order(self, call: Callable[[], None]) -> None:
+    def _order(self, call: Callable[[], object]) -> None:
         self._orders.append(call)
         self._ring.set()
 

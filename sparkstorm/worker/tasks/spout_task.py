@@ -243,6 +243,7 @@ class SpoutTask:
         self._has_moved = False
         self._must_hand_over = True
         self.handed: list[Any] = []
+        self._due: list[Outcome] = []  # callbacks of messages whose end is committed
 
     @property
     def is_exhausted(self) -> bool:
@@ -258,7 +259,20 @@ class SpoutTask:
             self.time is not None
             and self.is_open
             and self._asked("has_ended")
-            and not len(self.pending)
+            and not self.is_waiting
+        )
+
+    @property
+    def is_waiting(self) -> bool:
+        """Return whether messages are open, or `ack` or `fail` is still to return for some: it may
+        emit them again.
+        """
+        return bool(
+            len(self.pending)
+            or self.pending.has_callbacks
+            or self.collector.immediate
+            or self._due
+            or (isinstance(self.spout, ThreadedSpout) and self.spout.has_calls)
         )
 
     @property
@@ -366,30 +380,35 @@ class SpoutTask:
 
     @property
     def has_callbacks(self) -> bool:
-        """Return whether `ack` or `fail` is to be called for messages that have ended."""
-        return bool(self.pending.has_callbacks or self.collector.immediate)
+        """Return whether `ack` or `fail` is to be called for messages that have ended, or has
+        returned on a thread.
+        """
+        return bool(self._due) or (isinstance(self.spout, ThreadedSpout) and self.spout.has_called)
+
+    def settle_commit(self) -> None:
+        """Take note of a successful commit: what it settled, or emitted untracked, has ended."""
+        self._due += self.pending.take_callbacks()
+        self._due += [Outcome(0, message_id) for message_id in self.collector.immediate]
+        self.collector.immediate.clear()
 
     def make_callbacks(self) -> bool:
-        """Call `ack` and `fail` for what the last commit settled; return whether they emitted
+        """Call `ack` and `fail` for what commits have settled; return whether they emitted
         anything.
         """
         # Ids come back as the user gave them: what the codec made a list is a tuple again.
-        outcomes = [
-            o._replace(message_id=as_message_id(o.message_id))
-            for o in self.pending.take_callbacks()
-        ]
-        immediate = [Outcome(0, message_id) for message_id in self.collector.immediate]
-        self.collector.immediate.clear()
+        outcomes = [o._replace(message_id=as_message_id(o.message_id)) for o in self._due]
+        self._due = []
         if isinstance(self.spout, ThreadedSpout):
-            self.spout.call_back([*outcomes, *immediate])
+            self.spout.call_back(outcomes)
             called = self.spout.take_called()
             self._show(called)
             self.pending.confirm(called)
             return False  # what these calls emit comes as a batch
-        self._show([*outcomes, *immediate])
-        for outcome in [*outcomes, *immediate]:
+        self._show(outcomes)
+        had = len(self.collector.immediate)
+        for outcome in outcomes:
             self._call(lambda o=outcome: self._tell(o))  # type: ignore[misc]
-        self.acked += len(self.collector.immediate)
+        self.acked += len(self.collector.immediate) - had
         # After the calls: a death in one of them repeats it with the next owner.
         self.pending.confirm(outcomes)
         return bool(self.emitter.log or self.collector.born)
@@ -447,7 +466,7 @@ class SpoutTask:
             self.spout.restore(position)
 
     def close(self) -> None:
-        """Make the last callbacks and close the source."""
+        """Make the last callbacks, of what is committed, and close the source."""
         self.make_callbacks()
         self._call(self.spout.close)
 

@@ -108,6 +108,8 @@ class TaskSet:
         """Take note of a successful commit."""
         for bolt in self.bolts.values():
             bolt.settle()
+        for spout in self.spouts.values():
+            spout.settle_commit()
         self.blocks.settle()
         for sender in self.senders():
             for observer in sender.observers:
@@ -393,6 +395,7 @@ class TaskFactory:
                 times = self._stored(fields, "w", "x")
                 made.time = TaskEventTime(times, OutputWatermarks(times, emitter.timed_outputs))
             pending.load(*whole_and_deltas(fields, "p"), now_ms=self._around.now_ms())
+            made.settle_commit()  # what a former owner has committed
         spout.open(self._parts.conf(component), self._context(task, component), collector)
         # Before this its own methods are not asked: they may need what `open` makes.
         made.is_open = True
