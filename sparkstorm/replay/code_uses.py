@@ -135,8 +135,11 @@ def _of_code(
             yield from _of_value(name, value, seen, value is super)
         elif each.opname == "LOAD_DEREF" and name in free:
             yield from _of_cell(name, free[name], seen)
-        names = name if type(name) is tuple else (name,)
-        is_of_bolt = own is not None and own == names[-1] and each.opname.startswith("LOAD_FAST")
+        is_const = each.opname == "LOAD_CONST"  # its value may look like a name, or be a tuple
+        names = () if is_const else name if type(name) is tuple else (name,)
+        is_of_bolt = (
+            own is not None and names[-1:] == (own,) and each.opname.startswith("LOAD_FAST")
+        )
         if own in names and not is_of_bolt and each.opname != "MAKE_CELL":
             yield Use(f"{own}", True)
 

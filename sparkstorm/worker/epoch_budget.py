@@ -14,7 +14,7 @@ from sparkstorm.worker.epoch import Epoch
 
 # Double of it would let a worker answer its slot and end no sooner than after two seconds (an epoch
 # may run twice its length). Half of it leaves a worker 200 ms from its store a commit for every
-# 250 ms of work (benchmarks/distance.py measures rows over such links).
+# 250 ms of work.
 _LONGEST_MS = 500
 # Of a new commit's time in the mean, as TCP smooths its round trips (RFC 6298): one slow commit
 # must not make epochs long. Half of it follows a new distance twice as slowly, double half forgets

@@ -12,9 +12,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import urlencode
 
-from benchmarks.listening import Listening
 from tests.browser.states import STATES, Screen
 from tests.browser.walk import FORMS, Walk
+from tests.web.listening import Listening
 
 RUNS = 2
 # The clock, zone and language of the browser; with transitions two pictures could differ.

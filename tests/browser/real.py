@@ -16,11 +16,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from benchmarks.listening import running
 from sparkstorm.client import ClusterClient, connect
 from tests.browser.walk import FORMS, LIGHT, Walk
 from tests.client.bare import ended, sparkstorm
 from tests.system.test_spare_driver import Drivers
+from tests.web.listening import running
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 # Of a cluster's start, of a dead leader's session, of a browser on a busy machine.

@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from benchmarks.listening import LargeSource, Listening, listening, nowhere
 from sparkstorm.api import BasicBolt, BasicOutputCollector, TopologyBuilder, Tuple
 from sparkstorm.client.stacks import Stack, Stacks
 from sparkstorm.client.traces import Event, Trace
@@ -33,6 +32,7 @@ from sparkstorm.testing import FeederSpout, LocalCluster
 from sparkstorm.transport.progress import STATES as STATES_OF_LOOP
 from tests.browser.world import CONF, idle, order, sums_of
 from tests.insight.watched import watched
+from tests.web.listening import LargeSource, Listening, listening, nowhere
 from tests.web.served import SimulatedClient
 
 HOSTILE = "</script><img src=x onerror=alert(1)>\u202egnp.exe" + " and a name without an end" * 6

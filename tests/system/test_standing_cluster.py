@@ -19,12 +19,12 @@ from typing import Any
 
 import pytest
 
-from benchmarks.listening import running
 from sparkstorm.client import ClusterClient, TopologyHandle, connect
 from sparkstorm.embedded import RedisServer, ZooKeeperServer
 from sparkstorm.testing.system.gated_count import expected_counts
 from tests.client.bare import ended, sparkstorm
 from tests.waiting import limit_here
+from tests.web.listening import running
 from tests.web.test_metrics import parse
 
 pytestmark = pytest.mark.system

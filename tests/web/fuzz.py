@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from benchmarks.listening import listening
 from tests.insight.watched import watched
 from tests.web.fuzzed import fuzzed
+from tests.web.listening import listening
 from tests.web.served import SimulatedClient
 
 _LINE = b"a line of a log\n"

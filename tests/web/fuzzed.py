@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from benchmarks.listening import running
 from sparkstorm.api import BasicBolt, ReplayableSpout, StatefulBolt, TopologyBuilder
 from sparkstorm.app.cluster import Cluster
 from sparkstorm.config import merge
@@ -21,6 +20,7 @@ from sparkstorm.model.requests import RequestKind
 from sparkstorm.model.status import TopologyStatus
 from sparkstorm.model.topology import Topology
 from sparkstorm.stores.addresses import connection_path
+from tests.web.listening import running
 
 NAME = "words"
 _CONF = {"topology.workers": 1, "topology.acker.executors": 1, "topology.max.retries": 0}

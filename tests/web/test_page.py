@@ -15,7 +15,6 @@ from typing import Any, cast
 import pytest
 from starlette.testclient import TestClient
 
-from benchmarks.listening import LargeSource
 from sparkstorm.client import ClusterClient
 from sparkstorm.errors import InvalidConfigError, StoreUnavailableError
 from sparkstorm.insight.records import to_json
@@ -28,6 +27,7 @@ from sparkstorm.web.page import STATIC, Page
 from sparkstorm.web.picture import TALL, WIDE, graph
 from sparkstorm.web.security import CSRF_HEADER, Access, local_hosts
 from tests.insight.watched import Watched, watched
+from tests.web.listening import LargeSource
 
 HOME = "http://127.0.0.1:8080"
 VENDORED = {

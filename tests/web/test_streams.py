@@ -13,11 +13,11 @@ from urllib.parse import quote
 import pytest
 from jsonschema import Draft202012Validator
 
-from benchmarks.listening import LargeSource, Listening, listening
 from sparkstorm.insight.sampler import Sampler
 from sparkstorm.web.openapi import ERROR, openapi
 from sparkstorm.web.rest import MOST_STREAMS
 from tests.insight.watched import watched
+from tests.web.listening import LargeSource, Listening, listening
 
 PAGE = "/page/stream"
 REST = "/api/sparkstorm/v1/stream"

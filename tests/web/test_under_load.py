@@ -15,12 +15,12 @@ from urllib.parse import quote
 
 import pytest
 
-from benchmarks.listening import LargeSource, Listening, listening
 from sparkstorm.errors import StoreUnavailableError
 from sparkstorm.insight.sampler import Sampler
 from sparkstorm.web import picture
 from sparkstorm.web.live import topology_record
 from tests.insight.watched import watched
+from tests.web.listening import LargeSource, Listening, listening
 from tests.web.served import served
 
 PAGES = 20
