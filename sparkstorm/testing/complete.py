@@ -20,6 +20,8 @@ from sparkstorm.testing.local_cluster import LocalCluster
 Rows = Sequence[Sequence[Any]]
 # Rows that fail are the subject of such a test, in any number: none may pause the topology.
 _CONF = {"topology.failure.pause.share": "never"}
+# A source that connects to a server first; with double, a source without an end is named so late.
+_PATIENCE_SECS = 60.0
 _CAPTURE = "capture-of-complete-topology"
 
 
@@ -91,7 +93,7 @@ def complete_topology(
     feeders = {
         id: fed(topology.components[id].streams, rows) for id, rows in (sources or {}).items()
     }
-    with LocalCluster(seed=seed) as cluster:
+    with LocalCluster(seed=seed, thread_patience_secs=_PATIENCE_SECS) as cluster:
         cluster.submit(_captured(topology, feeders, capture), {**_CONF, **(conf or {})})
         cluster.run_until_idle(limit_secs)
         _raise_spout_errors(topology, cluster.errors)

@@ -43,6 +43,7 @@ from sparkstorm.worker.main import exit_code_of
 from sparkstorm.worker.parts import WorkerParts
 from sparkstorm.worker.run import Beats, SlotReporter, WorkerRun, plan_of, start_worker
 from sparkstorm.worker.tasks.blocking_bolt import ThreadedBolt
+from sparkstorm.worker.tasks.blocking_spout import ThreadedSpout
 from sparkstorm.worker.tasks.live_shadows import LiveShadows
 from sparkstorm.worker.tasks.worker_plan import WorkerPlan
 from sparkstorm.worker.worker import Worker
@@ -298,6 +299,27 @@ class InProcessWorker:
         """
         deadline = time.monotonic() + self._around.patience_secs
         while self._has_busy_thread() and not self._post.is_set():
+            if not self._post.wait(max(0.0, deadline - time.monotonic())):
+                return False
+        return self.is_woken()
+
+    def open_sources(self) -> list[str]:
+        """Return the tasks of spouts with a thread whose source has not said that it is at its
+        end.
+        """
+        spouts = self.worker.task_set.spouts.values() if self.worker is not None else ()
+        return [
+            f"{spout.component}#{spout.task}"
+            for spout in spouts
+            if isinstance(spout.spout, ThreadedSpout) and spout.spout.may_emit
+        ]
+
+    def wait_for_sources(self) -> bool:
+        """Wait until a blocking source has something or is at its end; False once the patience is
+        over.
+        """
+        deadline = time.monotonic() + self._around.patience_secs
+        while self.open_sources() and not self._post.is_set():
             if not self._post.wait(max(0.0, deadline - time.monotonic())):
                 return False
         return self.is_woken()

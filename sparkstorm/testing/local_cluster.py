@@ -361,7 +361,9 @@ class LocalCluster:
     def run_until_idle(
         self, limit_secs: float = _LIMIT_SECS, limit_steps: int = _LIMIT_STEPS
     ) -> None:
-        """Run until every tree is done and nothing waits; TimeoutError lists what still waits.
+        """Run until every tree is done, nothing waits, and blocking sources are at their end;
+        TimeoutError lists what still waits. A source is waited for in real time, while it is silent
+        for `thread_patience_secs` at most.
 
         If a worker cannot be started again, its error is raised, and so is that of a row that a
         FeederSpout was given and its stream refuses; TopologyPausedError if most inputs of a bolt
@@ -377,13 +379,30 @@ class LocalCluster:
             did = self._run_a_while(last_step)
             self._raise_failure()
             if not did and not self.waiting():
-                return
+                if self._have_sources_ended():
+                    return
+                continue
             if self.now_ms >= until_ms or self.simulation.steps >= last_step:
                 limits = f"{limit_secs:g} simulated seconds or {limit_steps} steps"
                 raise TimeoutError(f"not idle after {limits}: {self._complaint()}")
             if not did:
                 self._raise_paused()
                 self.simulation.leap(until_ms)
+
+    def _have_sources_ended(self) -> bool:
+        """Return whether all blocking sources are at their end, or wait until one has something;
+        TimeoutError when none has.
+        """
+        processes = [slot.process for slot in self.slots if slot.process is not None]
+        waiting = [process for process in processes if process.open_sources()]
+        if not waiting or any(process.wait_for_sources() for process in waiting):
+            return not waiting
+        if names := [name for process in waiting for name in process.open_sources()]:
+            raise TimeoutError(
+                f"not idle: {', '.join(names)} has been silent for {self.patience_secs:g} s, and has not said that it is at "
+                "its end (is_exhausted); use run_until with a condition for a source without an end"
+            )
+        return False
 
     def _raise_paused(self) -> None:
         """Raise TopologyPausedError when most inputs of a component have failed: waiting would

@@ -185,7 +185,7 @@ BOLTS: dict[str, Callable[[str], Any]] = {
 }
 SPOUTS: dict[str, Callable[[str], Spout]] = {
     "spout": Once,
-    # "threaded spout": ThreadedOnce,
+    "threaded spout": ThreadedOnce,
     "callback": Callback,
 }
 

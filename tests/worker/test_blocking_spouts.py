@@ -20,6 +20,7 @@ from sparkstorm.testing import (
     FlakyBolt,
     LocalCluster,
     Shared,
+    complete_topology,
 )
 from tests.topologies import Count
 from tests.worker.building import Pass, chain
@@ -250,3 +251,58 @@ def test_an_inactive_blocking_source_is_not_asked() -> None:
         assert held_back <= 1
         cluster.activate()
         cluster.run_until(lambda: len(capture.values) == 10)
+
+
+class Slow(Spout):
+    """Speaks when it may, and then ends, or never does."""
+
+    outputs = ("value",)
+    blocking = True
+
+    def __init__(self, rows: int, has_end: bool = True) -> None:
+        self.rows, self.has_end = rows, has_end
+        self.is_asked: Shared[threading.Event] = Shared(threading.Event())
+        self.may_speak: Shared[threading.Event] = Shared(threading.Event())
+
+    def open(self, conf: Any, context: Any, collector: Any) -> None:
+        self.collector = collector
+        self.at = 0
+
+    def next_tuple(self) -> None:
+        self.is_asked.value.set()
+        assert self.may_speak.value.wait(60)
+        if self.at < self.rows:
+            self.at += 1
+            self.collector.emit((self.at,), self.at)
+
+    def is_exhausted(self) -> bool:
+        return self.has_end and self.at == self.rows
+
+
+def test_a_blocking_source_that_has_not_spoken_is_waited_for() -> None:
+    spout = Slow(1000)
+    builder = TopologyBuilder()
+    builder.set_spout("slow", spout)
+
+    def speak() -> None:
+        assert spout.is_asked.value.wait(60)
+        # not a moment that the test depends on: time for a run to end that does not wait
+        assert not spout.may_speak.value.wait(0.2)
+        spout.may_speak.value.set()
+
+    speaking = threading.Thread(target=speak)
+    speaking.start()
+    try:
+        assert complete_topology(builder.build())["slow"] == [(n,) for n in range(1, 1001)]
+    finally:
+        speaking.join(60)
+
+
+def test_a_blocking_source_without_an_end_is_named_and_its_rows_are_there() -> None:
+    spout, capture = Slow(20, has_end=False), CaptureBolt()
+    spout.may_speak.value.set()
+    with LocalCluster(thread_patience_secs=0.5) as cluster:
+        cluster.submit(chain(spout, Pass(), capture))
+        with pytest.raises(TimeoutError, match=r"spout#\d has been silent for 0\.5 s"):
+            cluster.run_until_idle()
+        assert len(capture.values) == 20

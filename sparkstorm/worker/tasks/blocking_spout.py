@@ -113,6 +113,11 @@ class ThreadedSpout(Spout):
     def has_ended(self) -> bool:
         return self._has_ended and not self._batches
 
+    @property
+    def may_emit(self) -> bool:
+        """Return whether the source is active and has not said that it is at its end."""
+        return self._is_active and self._fault is None and not self.is_exhausted()
+
     def extent(self) -> tuple[int, int]:
         return self._extent
 
