@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from sparkstorm.blobs.named import KEY, blob_uses, check_name, check_size
-from sparkstorm.blobs.store import BlobStore
+from sparkstorm.blobs.store import BlobKind, BlobStore
 from sparkstorm.clock import Clock
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.errors import InvalidConfigError
@@ -76,7 +76,9 @@ class NamedBlobStore:
         check_size(name, len(data))
         _check_free(name, self.all(), is_new)  # before the bytes travel
         now_ms = self._clock.now_ms()
-        made = NamedBlob(self._blobs.put(data, now_ms), len(data), 1, now_ms, self._by)
+        made = NamedBlob(
+            self._blobs.put(data, now_ms, BlobKind.NAMED), len(data), 1, now_ms, self._by
+        )
 
         def changed(found: Mapping[str, NamedBlob]) -> Mapping[str, NamedBlob]:
             _check_free(name, found, is_new)
@@ -91,7 +93,9 @@ class NamedBlobStore:
             return set()
         return {
             use.name
-            for use in blob_uses(conf_from_bytes(self._blobs.get(base.conf_key), base.conf_key))
+            for use in blob_uses(
+                conf_from_bytes(self._blobs.get(base.conf_key, BlobKind.CONF), base.conf_key)
+            )
         }
 
 

@@ -58,7 +58,7 @@ def connect(
         opened.callback(chunks.close)
         state = StormState(store, key)
         total = merge(state.read_cluster_conf(), conf or {})
-        blobs = BlobStore(state, chunks, key or b"")
+        blobs = BlobStore(state, chunks, key)
         service = NimbusService(state, blobs, total, SystemClock())
         return ClusterClient(state, at.stores, service, total, is_read_only, opened.pop_all())
 

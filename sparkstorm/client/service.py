@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from sparkstorm.blobs.store import BlobStore
+from sparkstorm.blobs.store import BlobKind, BlobStore
 from sparkstorm.client.request_client import (
     PendingRequest,
     Progress,
@@ -422,9 +422,11 @@ class NimbusService:
         topology_id = base.topology_id
         now_ms = self._clock.now_ms()
         code_key = self._blobs.put(code, now_ms)
-        conf_key = self._blobs.put(conf_bytes(own_conf), now_ms)
+        conf_key = self._blobs.put(conf_bytes(own_conf), now_ms, BlobKind.CONF)
         base = replace(base, launch_ms=now_ms, code_key=code_key, conf_key=conf_key)
-        outline_key = self._blobs.put(encode_record(SubmittedOutline(topology_id, outline)), now_ms)
+        outline_key = self._blobs.put(
+            encode_record(SubmittedOutline(topology_id, outline)), now_ms, BlobKind.OUTLINE
+        )
         wait_copies(self._blobs, topology_id, own_conf)
         return self.new_request(
             kind, base.name, topology_id=topology_id, base=base, outline_key=outline_key, **details
@@ -489,7 +491,7 @@ class NimbusService:
     def conf_of(self, topology_id: str) -> dict[str, Any]:
         """Return the configuration of a topology; NotAliveError when it is gone."""
         base = self._base_of(topology_id)
-        return conf_from_bytes(self._blobs.get(base.conf_key), base.conf_key)
+        return conf_from_bytes(self._blobs.get(base.conf_key, BlobKind.CONF), base.conf_key)
 
     def _base_of(self, topology_id: str) -> TopologyBase:
         base = self._read_base(topology_id)

@@ -207,7 +207,6 @@ class WorkerSpec:
     conf_key: str
     redis: RedisAddress
     log_path: str
-    hmac_key: str = field(default="", repr=False)
     status: str = "ACTIVE"
     activations: int = 0
     code_path: str = ""

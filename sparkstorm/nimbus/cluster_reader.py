@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from sparkstorm.blobs.store import BlobStore
+from sparkstorm.blobs.store import BlobKind, BlobStore
 from sparkstorm.cluster.base import Hint
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.errors import StoreInconsistentError, TamperedBlobError
@@ -184,7 +184,9 @@ class ClusterReader:
     def topology_conf(self, conf_key: str) -> dict[str, JsonValue]:
         """The configuration in a blob."""
         if conf_key not in self._conf_by_key:
-            self._conf_by_key[conf_key] = conf_from_bytes(self._blobs.get(conf_key), conf_key)
+            self._conf_by_key[conf_key] = conf_from_bytes(
+                self._blobs.get(conf_key, BlobKind.CONF), conf_key
+            )
         return self._conf_by_key[conf_key]
 
     def forget(self, topology_id: str) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
+from sparkstorm.blobs.store import BlobKind
 from sparkstorm.cluster.nimbus_state import Deploy
 from sparkstorm.errors import (
     FailedAssignTopologyError,
@@ -99,7 +100,7 @@ class Deploys:
             previous_status=None,
             pending=None,
             paused="",
-            conf_key=self._parts.blobs.put(conf_bytes(conf), now_ms),
+            conf_key=self._parts.blobs.put(conf_bytes(conf), now_ms, BlobKind.CONF),
         )
 
     def advance(self, reading: Reading, now_ms: int) -> bool:

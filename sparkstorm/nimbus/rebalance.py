@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from sparkstorm.blobs.store import BlobKind
 from sparkstorm.errors import FailedAssignTopologyError, NotAliveError, SparkStormError
 from sparkstorm.model.assignment import TopologyBase
 from sparkstorm.model.failure import Failure, FailureKind
@@ -124,7 +125,7 @@ class Rebalancer:
         request_id = base.pending.request_id if base.pending else ""
         # A new blob under the hash of its bytes: workers that still run have the old one, which
         # nothing changes.
-        conf_key = parts.blobs.put(conf_bytes(self._own_conf(base, options)), now_ms)
+        conf_key = parts.blobs.put(conf_bytes(self._own_conf(base, options)), now_ms, BlobKind.CONF)
         after = rebalanced_topology(known, decision, self._conf(base, options), conf_key)
         try:
             # Planned again now, not when it was asked for: the wait is as long as a message

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from sparkstorm.blobs.store import BlobKind
 from sparkstorm.cluster.nimbus_state import Deploy
 from sparkstorm.cluster.request_checks import checked_rebalance
 from sparkstorm.cluster.store_choice import check_kept, choose_stores
@@ -315,7 +316,9 @@ class RequestVerbs:
                 f"blob {missing[0]} of {base.topology_id} is gone; submit {base.name} again"
             )
         found = decode_record(
-            SubmittedOutline, blobs.get(request.outline_key), f"outline blob {request.outline_key}"
+            SubmittedOutline,
+            blobs.get(request.outline_key, BlobKind.OUTLINE),
+            f"outline blob {request.outline_key}",
         )
         outline = found.outline
         tasks = Counter(found.outline.component_by_task.values())

@@ -18,6 +18,7 @@ from sparkstorm.blobs.redis import TAG, RedisBytesStore
 from sparkstorm.blobs.store import BlobStore
 from sparkstorm.clock import SystemClock
 from sparkstorm.cluster.base import StateStore
+from sparkstorm.cluster.envelope import FAMILY
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.cluster.zookeeper import ZooKeeperAddress, ZooKeeperStateStore
 from sparkstorm.config import default_conf, merge
@@ -257,7 +258,7 @@ def _walk(store: StateStore, path: str) -> Iterator[dict[str, Any]]:
 def _beginning(data: bytes) -> str:
     """Return the start of a record without the header and its signature."""
     header, _, body = data.partition(b"\n")
-    if header.startswith(b"sparkstorm-1 "):
+    if header.startswith(FAMILY):
         data = b"(deflated)" if b" zlib " in header else body
     text = data[:_SHOWN_BYTES].decode("utf-8", "replace")
     return f"{text}…" if len(data) > _SHOWN_BYTES else text

@@ -348,7 +348,6 @@ class Slot:
             cell=cell,
             cells=tuple(stores) if len(stores) > 1 else (),
             log_path=str(Path(self._spec.log_dir) / worker_log_name(assignment.topology_id, slot)),
-            hmac_key=self._spec.hmac_key,
             status=wish.order.status,
             activations=wish.order.activations,
             code_path=str(code.code_path),

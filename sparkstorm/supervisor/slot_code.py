@@ -12,11 +12,12 @@ import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 from sparkstorm.blobs.named import KEY, BlobUse, blob_uses
-from sparkstorm.blobs.store import BlobStore
+from sparkstorm.blobs.store import BlobKind, BlobStore
 from sparkstorm.cluster.base import Hint
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.errors import SparkStormError, StoreInconsistentError, StoreUnavailableError
@@ -69,10 +70,14 @@ class SlotCode:
         missing.
         """
         topology_id = assignment.topology_id
-        code_path = self._local_copy(topology_id, assignment.code_key, stores, now_ms)
+        code_path = self._local_copy(
+            topology_id, assignment.code_key, BlobKind.CODE, stores, now_ms
+        )
         if not assignment.conf_key:
             return Code(code_path, {})
-        conf_path = self._local_copy(topology_id, assignment.conf_key, stores, now_ms)
+        conf_path = self._local_copy(
+            topology_id, assignment.conf_key, BlobKind.CONF, stores, now_ms
+        )
         try:
             conf = json.loads(self._storage.read_code(conf_path) or b"null")
         except (ValueError, RecursionError) as fault:
@@ -127,12 +132,16 @@ class SlotCode:
         return folder
 
     def _keep(self, topology_id: str, use: BlobUse, key: str, stores: Stores) -> Path:
-        folder = self._storage.keep_blob(topology_id, use, key, stores.blobs.get)
+        fetch = partial(stores.blobs.get, kind=BlobKind.NAMED)
+        folder = self._storage.keep_blob(topology_id, use, key, fetch)
         self._key_here[topology_id, use.local_name] = key
         return folder
 
-    def _local_copy(self, topology_id: str, key: str, stores: Stores, now_ms: int) -> Path:
-        path = self._storage.keep_code(topology_id, key, self._port, now_ms, stores.blobs.get)
+    def _local_copy(
+        self, topology_id: str, key: str, kind: BlobKind, stores: Stores, now_ms: int
+    ) -> Path:
+        fetch = partial(stores.blobs.get, kind=kind)
+        path = self._storage.keep_code(topology_id, key, self._port, now_ms, fetch)
         # An emptied Redis has lost the code too: other hosts may need it.
-        stores.blobs.mend(key, self._storage.read_code(path) or b"")
+        stores.blobs.mend(key, self._storage.read_code(path) or b"", kind)
         return path

@@ -253,13 +253,13 @@ def _connect(spec: SlotSpec, place: Place) -> SlotStores:
     address = replace(
         address, session_timeout_ms=at.session_timeout_ms, viewer=at.viewer, tls=at.tls
     )
-    key = bytes.fromhex(spec.hmac_key) or None
+    key = bytes.fromhex(spec.hmac_key)
     store = WatchedStore(ZooKeeperStateStore(address), SystemClock().now_ms, str(place.slot))
     state = StormState(store, key)
     # As one that only reads: a slot must beat, and a restarted server takes minutes to rewrite a
     # large file. Code that it has put back meanwhile is put back again when it is lost.
     chunks = RedisBytesStore(Link(spec.redis, _REDIS_ANSWER_S, may_write=False, tag=TAG))
-    blobs = BlobStore(state, chunks, key or b"")
+    blobs = BlobStore(state, chunks, key)
     settings = SupervisorSettings.of(conf)
     duties = SupervisorDuties(
         host=place.host,

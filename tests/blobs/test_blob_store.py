@@ -1,5 +1,6 @@
 """Checks blobs over the dict twin and over a real Redis: addresses, signatures, chunks, damage."""
 
+import hmac
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -10,10 +11,12 @@ from sparkstorm.blobs import store as blob_module
 from sparkstorm.blobs.base import BytesStore
 from sparkstorm.blobs.local import LocalBytesStore
 from sparkstorm.blobs.redis import RedisBytesStore
-from sparkstorm.blobs.store import BlobStore, blob_key
+from sparkstorm.blobs.store import BlobKind, BlobStore, blob_key
+from sparkstorm.cluster.envelope import seal, unseal
 from sparkstorm.cluster.local import LocalStateStore
 from sparkstorm.cluster.storm_state import StormState
-from sparkstorm.errors import StoreInconsistentError, TamperedBlobError
+from sparkstorm.errors import ReadOnlyConnectionError, StoreInconsistentError, TamperedBlobError
+from sparkstorm.model.assignment import BlobMetadata
 from sparkstorm.transport.connection import Link
 from sparkstorm.transport.servers.opening import AccessRefusedError
 
@@ -127,3 +130,53 @@ def test_bytes_that_the_store_has_lost_are_put_again(
         blobs.mend(key, data + b"!")
     blobs.mend(key, data)
     assert blobs.get(key) == data
+
+
+def test_bytes_that_were_signed_as_one_kind_are_not_handed_out_as_another(
+    state: StormState, bytes_store: BytesStore
+) -> None:
+    blobs = BlobStore(state, bytes_store, KEY)
+    for kind in BlobKind:
+        key = blobs.put(f"bytes of {kind}".encode(), 5, kind)
+        for other in BlobKind:
+            if other is kind:
+                assert blobs.get(key, kind) == f"bytes of {kind}".encode()
+            else:
+                with pytest.raises(TamperedBlobError, match=f"signature of {other}"):
+                    blobs.get(key, other)
+
+
+def test_a_file_of_a_client_with_the_right_bytes_has_no_signature_of_a_record(
+    blobs: BlobStore, state: StormState
+) -> None:
+    body = b'{"a record":"that Nimbus never wrote"}'
+    sealed = seal("/a", body, KEY)
+    head, signature = sealed.partition(b"\n")[0].rsplit(b" ", 1)
+    for file in (b"/a\0" + body, head + b" /a\0" + body, body, sealed):
+        metadata = state.read_blob_metadata(blobs.put(file, 5, BlobKind.NAMED))
+        assert metadata and metadata.signature != signature.decode()
+        forged = head + b" " + metadata.signature.encode() + b"\n" + body
+        with pytest.raises(TamperedBlobError, match="/a"):
+            unseal("/a", forged, KEY)
+
+
+def test_bytes_that_a_topology_uses_stay_readable_when_a_client_stores_them_as_a_file(
+    blobs: BlobStore,
+) -> None:
+    key = blobs.put(b"code", 5)
+    with pytest.raises(TamperedBlobError, match="kept as code already, and cannot be named blob"):
+        blobs.put(b"code", 6, BlobKind.NAMED)
+    assert blobs.get(key) == b"code"
+
+
+@pytest.mark.parametrize("key", [None, b""])
+def test_without_a_key_nothing_is_opened_that_is_signed_with_the_empty_one(
+    state: StormState, bytes_store: BytesStore, key: bytes | None
+) -> None:
+    code = b"code of a stranger"
+    address = blob_key(code)
+    bytes_store.put(f"{address}:0", code)
+    for signature in (hmac.new(b"", code, "sha256").hexdigest(), "", "unsigned"):
+        state.write_blob_metadata(BlobMetadata(address, len(code), 1, 0, signature))
+        with pytest.raises(ReadOnlyConnectionError, match="no key to check a blob with"):
+            BlobStore(state, bytes_store, key).get(address)

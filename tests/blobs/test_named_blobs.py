@@ -16,6 +16,7 @@ import pytest
 from sparkstorm.api import BasicBolt, BasicOutputCollector, TopologyBuilder, TopologyContext, Tuple
 from sparkstorm.blobs import attachments
 from sparkstorm.blobs.named import BlobUse, blob_uses, check_size, lay_out
+from sparkstorm.blobs.store import BlobKind
 from sparkstorm.cluster import paths
 from sparkstorm.errors import InvalidConfigError, WorkerFailedError
 from sparkstorm.model.topology import Topology
@@ -298,7 +299,7 @@ def test_the_sweep_keeps_the_newest_version_and_deletes_those_before_and_those_t
     old = blobs.create("rules", b"old").key
     new = blobs.update("rules", b"new").key
     bench.advance(600)
-    assert (bench.blobs.has(old), bench.blobs.get(new)) == (False, b"new")
+    assert (bench.blobs.has(old), bench.blobs.get(new, BlobKind.NAMED)) == (False, b"new")
     blobs.delete("rules")
     bench.advance(600)
     assert not bench.blobs.has(new)
@@ -309,7 +310,7 @@ def test_a_damaged_record_of_names_stops_the_sweep_of_blobs() -> None:
     key = bench.service.named_blobs().create("rules", b"old").key
     bench.store.put(paths.NAMED_BLOBS, b"damaged")
     bench.advance(600)
-    assert bench.blobs.get(key) == b"old"
+    assert bench.blobs.get(key, BlobKind.NAMED) == b"old"
 
 
 def test_without_a_cluster_a_blob_is_the_file_of_that_name(tmp_path: Path) -> None:

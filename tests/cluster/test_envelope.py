@@ -1,5 +1,6 @@
 """Checks the envelope of signed records against forgery, damage and bombs."""
 
+import hmac
 import zlib
 
 import pytest
@@ -52,4 +53,22 @@ def test_who_has_no_key_may_read() -> None:
 )
 def test_a_damaged_or_exploding_record_is_refused(packed: bytes) -> None:
     with pytest.raises(StoreInconsistentError, match="/a"):
-        unseal("/a", b"sparkstorm-1 zlib unsigned\n" + packed, None)
+        unseal("/a", b"sparkstorm-2 zlib unsigned\n" + packed, None)
+
+
+def test_a_record_of_another_format_is_refused_with_the_versions_and_the_remedy() -> None:
+    packed = b'{"version":1}'
+    signature = hmac.new(KEY, b"/a\0" + packed, "sha256").hexdigest().encode()
+    former = b"sparkstorm-1 json " + signature + b"\n" + packed
+    for key in (KEY, None):
+        with pytest.raises(
+            StoreInconsistentError, match=r"^/a: .*sparkstorm-1.* reads .*sparkstorm-2.*empty"
+        ):
+            unseal("/a", former, key)
+
+
+def test_the_form_of_a_record_is_signed() -> None:
+    packed = zlib.compress(b"{}")
+    sealed = seal("/a", packed, KEY)
+    with pytest.raises(TamperedBlobError, match="/a"):
+        unseal("/a", sealed.replace(b" json ", b" zlib ", 1), KEY)

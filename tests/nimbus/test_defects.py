@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from sparkstorm.blobs.local import LocalBytesStore
+from sparkstorm.blobs.store import BlobKind
 from sparkstorm.errors import IllegalTransitionError, InvalidConfigError, NimbusUnavailableError
 from sparkstorm.model.status import RebalanceOptions, TopologyStatus
 from sparkstorm.model.upgrade import UpgradeStage
@@ -90,7 +91,7 @@ def test_defect_9_a_gray_upgrade_stores_the_normalised_topology_and_keeps_the_fo
     start_upgrade(bench, app__colour="red", topology__max__task__parallelism=4)
     upgrade = bench.state.read_upgrade(topology_id)
     assert before and upgrade
-    conf = json.loads(bench.blobs.get(upgrade.code.conf_key))
+    conf = json.loads(bench.blobs.get(upgrade.code.conf_key, BlobKind.CONF))
     assert (
         conf["app.colour"] == "red"
         and conf["topology.acker.executors"] == 4
@@ -103,7 +104,9 @@ def test_defect_9_a_gray_upgrade_stores_the_normalised_topology_and_keeps_the_fo
         "split": 4,
     }
     bench.advance(100)  # the sweep comes by
-    assert json.loads(bench.blobs.get(upgrade.former.conf_key))["app.colour"] == "blue"
+    assert (
+        json.loads(bench.blobs.get(upgrade.former.conf_key, BlobKind.CONF))["app.colour"] == "blue"
+    )
     assert bench.blobs.get(upgrade.former.code_key) == CODE
     bench.service.roll_back_upgrade("wc")
     bench.advance(5)

@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 
+from sparkstorm.blobs.store import BlobKind
 from sparkstorm.cluster import paths
 from sparkstorm.cluster.local import LocalStateStore
 from sparkstorm.cluster.storm_state import StormState
@@ -285,8 +286,8 @@ def test_a_rebalance_survives_a_restart_of_nimbus_at_any_second(restart_at: int)
     assert len(bench.slots(topology_id)) == 1 + 2 + 4 + 4
     assignment = bench.state.read_assignment(topology_id)
     assert assignment and assignment.conf_key == base.conf_key
-    assert b'"app.colour":"red"' in bench.blobs.get(base.conf_key)
-    assert b'"topology.workers":2' in bench.blobs.get(base.conf_key)
+    assert b'"app.colour":"red"' in bench.blobs.get(base.conf_key, BlobKind.CONF)
+    assert b'"topology.workers":2' in bench.blobs.get(base.conf_key, BlobKind.CONF)
 
 
 def test_a_rebalance_to_more_workers_moves_only_what_must_move() -> None:
@@ -537,7 +538,7 @@ def test_rounds_are_as_rare_as_the_key_says() -> None:
     assert bench.nimbus.step(due - 1) == due
 
 
-@pytest.mark.parametrize("data", [None, b"", b"garbage", b"sparkstorm-1 json 00ff\n{}"])
+@pytest.mark.parametrize("data", [None, b"", b"garbage", b"sparkstorm-2 json 00ff\n{}"])
 def test_a_lost_or_damaged_assignment_is_written_again_without_moving_anybody(
     data: bytes | None,
 ) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from sparkstorm.blobs.store import BlobKind
 from sparkstorm.errors import FailedAssignTopologyError, InvalidTopologyError, StoreUnavailableError
 from sparkstorm.model.assignment import AssignmentKind
 from sparkstorm.model.requests import LogLevel
@@ -50,7 +51,7 @@ def is_rebalanced(bench: CrashingBench, status: TopologyStatus = TopologyStatus.
     base, outline = bench.state.read_base(bench.old), bench.state.read_outline(bench.old)
     now = bench.assignment()
     assert base and outline and bench.keeper.data == {bench.old: "counts"}
-    own = bench.blobs.get(base.conf_key)
+    own = bench.blobs.get(base.conf_key, BlobKind.CONF)
     resources = outline.components["split"].conf.get("topology.component.resources.map")
     return (
         (base.status, base.pending, base.previous_status, base.num_workers)

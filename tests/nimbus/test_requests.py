@@ -212,7 +212,7 @@ def test_a_request_with_a_foreign_signature_is_refused_unread() -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"{}", b"\xff" * 100, b"x" * 999_000, b"sparkstorm-1 json 00ff\n{}"]
+    "data", [b"", b"{}", b"\xff" * 100, b"x" * 999_000, b"sparkstorm-2 json 00ff\n{}"]
 )
 def test_bytes_that_are_no_request_stop_nobody(data: bytes) -> None:
     bench = Bench(nodes=3)
@@ -428,7 +428,7 @@ def hostile_submissions(bench: Bench) -> list[tuple[Request, str]]:
         ),
         (replace(fresh[1], base=replace(base, code_key="0" * 64)), "is gone; submit new again"),
         (replace(fresh[2], outline_key="../../x"), "is gone; submit new again"),
-        (replace(fresh[3], outline_key=base.conf_key), "outline blob"),
+        (replace(fresh[3], outline_key=base.conf_key), "signature of outline"),
         (replace(fresh[4], outline_key=other_outline), "does not fit its base"),
         (
             replace(fresh[5], base=replace(base, executors_by_component={"split": 10**9})),

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from sparkstorm.blobs.local import LocalBytesStore
+from sparkstorm.blobs.store import BlobKind
 from sparkstorm.client.submission import SubmitOptions, prepare
 from sparkstorm.cluster.local import LocalStateStore
 from sparkstorm.config import default_conf
@@ -386,7 +387,7 @@ def test_everything_a_submission_records_is_there() -> None:
         "upgrading_workers",
     ]
     assert (bench.store.get(f"/workerbeats/{topology_id}") or (None,))[0] == b""
-    conf = bench.blobs.get(base.conf_key)
+    conf = bench.blobs.get(base.conf_key, BlobKind.CONF)
     assert b'"app.colour":"red"' in conf and f'"topology.id":"{topology_id}"'.encode() in conf
     assert b"password" not in conf
     assert bench.blobs.get(base.code_key) == CODE
@@ -570,8 +571,8 @@ def test_what_is_brought_back_is_as_it_was_rebalanced_and_deactivated() -> None:
         2,
     )
     assert (len(bench.slots(back)), len(set(bench.slots(back).values()))) == (11, 3)
-    assert b'"app.colour":"red"' in bench.blobs.get(base.conf_key)
-    assert f'"topology.id":"{back}"'.encode() in bench.blobs.get(base.conf_key)
+    assert b'"app.colour":"red"' in bench.blobs.get(base.conf_key, BlobKind.CONF)
+    assert f'"topology.id":"{back}"'.encode() in bench.blobs.get(base.conf_key, BlobKind.CONF)
 
 
 def test_summaries_tell_sizes() -> None:

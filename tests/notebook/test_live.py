@@ -109,7 +109,7 @@ def test_the_tree_is_told_node_by_node_without_signatures() -> None:
     topology_id = bench.submit()
     rows = {row["path"]: row for row in inspector_of(bench).tree().rows}
     assert rows[f"/assignments/{topology_id}"]["begins"].startswith('{"code_by_slot"')
-    assert not any(row["begins"].startswith("sparkstorm-1") for row in rows.values())
+    assert not any(row["begins"].startswith("sparkstorm-2") for row in rows.values())
     assert set(inspector_of(bench).tree("/supervisors").column("path")) == {
         "/supervisors/node-0",
         "/supervisors/node-1",

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from sparkstorm.blobs.redis import RedisBytesStore
-from sparkstorm.blobs.store import BlobStore
+from sparkstorm.blobs.store import BlobKind, BlobStore
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.cluster.zookeeper import ZooKeeperAddress, ZooKeeperStateStore
 from sparkstorm.embedded import RedisServer, ZooKeeperServer
@@ -70,7 +70,7 @@ class SlotBench:
         conf: bytes = b"{}",
     ) -> Assignment:
         """Publish a topology of one executor per slot."""
-        code_key, conf_key = self.blobs.put(code, 0), self.blobs.put(conf, 0)
+        code_key, conf_key = self.blobs.put(code, 0), self.blobs.put(conf, 0, BlobKind.CONF)
         slot_by_executor = {ExecutorId(task, task): slot for task, slot in enumerate(slots, 1)}
         if self.state.read_base(topology_id) is None:
             table = TaskTable(

@@ -143,7 +143,7 @@ def test_code_without_the_clusters_signature_is_never_opened(host: Host) -> None
     host.trials.step(0)
     assert host.started == []
     assert host.trials.verdicts == {
-        key: f"blob {key} does not carry this cluster's signature; it was not opened"
+        key: f"blob {key} does not carry this cluster's signature of code; it was not opened"
     }
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sparkstorm.blobs.local import LocalBytesStore
-from sparkstorm.blobs.store import BlobStore
+from sparkstorm.blobs.store import BlobKind, BlobStore
 from sparkstorm.cluster.local import LocalStateStore, LocalStateTree
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.executor import runner
@@ -126,7 +126,7 @@ class Bench:
         return self.processes[-1]
 
     def _submit(self) -> None:
-        code, conf = self.blobs.put(b"code", 0), self.blobs.put(b"{}", 0)
+        code, conf = self.blobs.put(b"code", 0), self.blobs.put(b"{}", 0, BlobKind.CONF)
         self.state.write_tasks(
             "t", TaskTable({1: TaskInfo("count", "bolt"), 2: TaskInfo("shout", "bolt")})
         )

@@ -422,7 +422,7 @@ def test_a_tampered_assignment_moves_nobody(bench: SlotBench, start: Start) -> N
     bench.submit("words-1", [FIRST])
     start()
     first = bench.wait_running("words-1", FIRST)
-    bench.state.store.put(paths.assignment("words-1"), b"sparkstorm-1 json 0000\n{}")
+    bench.state.store.put(paths.assignment("words-1"), b"sparkstorm-2 json 0000\n{}")
     bench.state.update_base("words-1", lambda base: replace(base, status=TopologyStatus.INACTIVE))
     after = bench.wait_beat(
         "words-1", FIRST, lambda beat: beat.stats.get("statuses") == ["ACTIVE", "INACTIVE"]

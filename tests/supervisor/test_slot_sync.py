@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sparkstorm.blobs.local import LocalBytesStore
-from sparkstorm.blobs.store import BlobStore
+from sparkstorm.blobs.store import BlobKind, BlobStore
 from sparkstorm.cluster import paths
 from sparkstorm.cluster.local import LocalStateStore, LocalStateTree
 from sparkstorm.cluster.storm_state import StormState
@@ -72,7 +72,7 @@ class Office:
     ) -> Assignment:
         code, conf = (
             self.blobs.put(f"code of {topology_id}".encode(), 0),
-            self.blobs.put(b'{"a": 1}', 0),
+            self.blobs.put(b'{"a": 1}', 0, BlobKind.CONF),
         )
         executor = ExecutorId(1, 2)
         self.state.write_tasks(
@@ -240,7 +240,7 @@ def test_the_end_of_a_worker_that_outlived_its_topology_leaves_a_trace_for_the_s
 def test_a_tampered_assignment_leaves_the_last_good_one_valid(office: Office) -> None:
     office.submit()
     before = office.wish()
-    office.store.put(paths.assignment("t"), b"sparkstorm-1 json 00\n{}")
+    office.store.put(paths.assignment("t"), b"sparkstorm-2 json 00\n{}")
     assert office.wish() == before
 
 
@@ -287,7 +287,7 @@ def test_code_that_cannot_be_had_is_a_failure_and_no_crash(office: Office, what:
     if what == "missing":
         office.blobs.delete(whole.code_key)
     elif what == "not JSON":
-        wanted = replace(wanted, conf_key=office.blobs.put(b"[1]", 0))
+        wanted = replace(wanted, conf_key=office.blobs.put(b"[1]", 0, BlobKind.CONF))
     else:
         wanted = replace(wanted, code_key="../../x")
     office.sync.order(wanted)
