@@ -22,7 +22,7 @@ import sparkstorm.testing
 from sparkstorm.app.job_file import make_topology, read_job_file
 from sparkstorm.checkpoint import files
 from sparkstorm.cli.__main__ import parser as command_line
-from sparkstorm.cluster import paths
+from sparkstorm.cluster import envelope, paths
 from sparkstorm.model import records
 from sparkstorm.recording import capsule_files, segments
 from sparkstorm.transport import frames
@@ -419,6 +419,7 @@ def test_the_page_of_operations_names_the_versions_of_formats() -> None:
     versions = {
         "frames, with held inputs and journals": frames.VERSION,
         "records": records.FORMAT_VERSION,
+        "signed envelopes of records": envelope.VERSION,
         "checkpoints and savepoints": files.FORMAT,
         "capsules": capsule_files.FORMAT,
         "recordings": segments.FORMAT,

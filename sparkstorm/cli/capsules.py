@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from sparkstorm.cli.terminal import show
 from sparkstorm.errors import InvalidConfigError, NotAliveError
 from sparkstorm.model.dead_letter import DeadLetter
 from sparkstorm.model.names import counted, file_name, shown
-from sparkstorm.recording.capsule_files import ENDING, read_capsule, write_capsule
+from sparkstorm.recording.capsule_files import BUILDER, ENDING, read_capsule, write_capsule
 from sparkstorm.recording.capsule_tests import name_of_test, text_of_test
 
 
@@ -54,8 +56,8 @@ def add_verbs(verbs: Any) -> None:
     )
     verb.add_argument(
         "--topology",
-        metavar="MODULE:FUNCTION",
-        help="builds the topology (default: as the job file says)",
+        metavar="MODULE:FUNCTION|JOB.yaml",
+        help="what builds the topology, for --pytest (default, of a topology of a cluster: as its signed configuration says)",
     )
     verb.add_argument("--force", action="store_true", help="write over a test that is there")
     add_cluster(verb)
@@ -67,14 +69,18 @@ def capsule(arguments: argparse.Namespace) -> int:
     """Show a failure capsule, make one of a dead letter, or write the test that fails as the run
     did.
     """
-    path, letter = _read(Path(arguments.source)) if arguments.id is None else _made(arguments)
+    if arguments.id is None:
+        path = Path(arguments.source)
+        letter, conf = read_capsule(path), {}
+    else:
+        path, letter, conf = _made(arguments)
     if arguments.pytest is None:
         _show(arguments, path, letter)
         return OK
     test = Path(arguments.pytest) if arguments.pytest else path.with_name(name_of_test(path))
     if test.exists() and not arguments.force:
         raise InvalidConfigError(f"{test} is there already: name another file, or give --force")
-    text = text_of_test(path, letter, test, arguments.topology)
+    text = text_of_test(path, letter, test, _built_by(arguments.topology) or conf)
     try:
         test.write_text(text, encoding="utf-8")
     except OSError as error:
@@ -86,18 +92,27 @@ def capsule(arguments: argparse.Namespace) -> int:
     return OK
 
 
-def _read(path: Path) -> tuple[Path, DeadLetter]:
-    return path, read_capsule(path)
+def _built_by(topology: str | None) -> Mapping[str, Any]:
+    """Return the settings that name what builds the topology, as the caller gives them."""
+    if topology is None:
+        return {}
+    if topology.endswith((".yaml", ".yml")):
+        from sparkstorm.app.job_file import read_job_file, topology_conf
+
+        return topology_conf(read_job_file(topology))
+    return {BUILDER: topology}
 
 
-def _made(arguments: argparse.Namespace) -> tuple[Path, DeadLetter]:
-    letter = _letter(arguments)
+def _made(arguments: argparse.Namespace) -> tuple[Path, DeadLetter, Mapping[str, Any]]:
+    letter, conf = _letter(arguments)
     path = Path(arguments.to or file_name(f"{letter.component}-{arguments.id}") + ENDING)
     write_capsule(path, letter)
-    return path, letter
+    return path, letter, conf
 
 
-def _letter(arguments: argparse.Namespace) -> DeadLetter:
+def _letter(arguments: argparse.Namespace) -> tuple[DeadLetter, Mapping[str, Any]]:
+    """Return a letter and the signed configuration of its topology, where a cluster keeps it."""
+    conf: Mapping[str, Any] = {}
     if arguments.source.endswith(".jsonl"):
         letter = next(
             (
@@ -109,16 +124,23 @@ def _letter(arguments: argparse.Namespace) -> DeadLetter:
         )
     else:
         with opened(arguments) as cluster:
-            kept = cluster.dead_letters(arguments.source).values()
-            letter = next(
-                (found for letters in kept if (found := letters.get(arguments.id)) is not None),
-                None,
+            kept = cluster.dead_letters(arguments.source)
+            id, letter = next(
+                (
+                    (id, found)
+                    for id, letters in kept.items()
+                    if (found := letters.get(arguments.id)) is not None
+                ),
+                ("", None),
             )
+            if letter is not None and arguments.pytest is not None and arguments.topology is None:
+                with contextlib.suppress(NotAliveError):
+                    conf = cluster.handle(id).conf()
     if letter is None:
         raise NotAliveError(
             f"{arguments.source} keeps no dead letter {arguments.id} that can be read"
         )
-    return letter
+    return letter, conf
 
 
 def _show(arguments: argparse.Namespace, path: Path, letter: DeadLetter) -> None:

@@ -12,7 +12,8 @@ import zlib
 from sparkstorm.errors import StoreInconsistentError, TamperedBlobError
 
 FAMILY = b"sparkstorm-"
-_MAGIC = FAMILY + b"2"
+VERSION = 2
+_MAGIC = b"%s%d" % (FAMILY, VERSION)
 _PLAIN = b"json"
 _DEFLATED = b"zlib"
 # ZooKeeper takes nodes up to 1 MiB: a large assignment is a few of those as text and a tenth of

@@ -19,6 +19,9 @@ FORMAT = 1
 ENDING = ".capsule.json"
 BUILDER = "topology.builder"
 BUILDER_ARGUMENTS = "topology.builder.arguments"
+CLASSES = "topology.serializers"
+NAMES_CODE = (BUILDER, BUILDER_ARGUMENTS, CLASSES)
+"""Settings that name code to import: never taken from a letter, whose bytes nobody has signed."""
 _MOST_BYTES = 64 << 20
 
 

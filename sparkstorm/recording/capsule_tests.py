@@ -7,43 +7,47 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from sparkstorm.errors import InvalidConfigError, RecordingError
 from sparkstorm.model.dead_letter import DeadLetter
-from sparkstorm.recording.capsule_files import BUILDER_ARGUMENTS, ENDING
-from sparkstorm.settings import BuilderSettings
+from sparkstorm.recording.capsule_files import BUILDER_ARGUMENTS, CLASSES, ENDING
+from sparkstorm.settings import BuilderSettings, SubmissionSettings
 
 _FUNCTION = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([A-Za-z_]\w*)", re.ASCII)
 
 
-def text_of_test(path: Path, letter: DeadLetter, test: Path, builder: str | None = None) -> str:
+def text_of_test(path: Path, letter: DeadLetter, test: Path, conf: Mapping[str, Any]) -> str:
     """Return the text of a test of the capsule at `path`; `test` is where it will be.
 
-    Nothing of the capsule gets into it but names, plain values and comments. InvalidConfigError
-    when no setting names the function that builds the topology.
+    `conf` has the settings that name code (`topology.builder`): the caller's, those of a job file
+    or the signed ones of a topology, never those of the letter. Of the letter nothing gets into the
+    test but its component as a name, and comments. InvalidConfigError when no setting names the
+    function that builds the topology.
     """
-    built_by = BuilderSettings.of(letter.conf)
-    named = builder or built_by.function
+    built_by = BuilderSettings.of(conf)
+    named = built_by.function
     if named is None:
         raise InvalidConfigError(
-            f"{path} does not say which function builds the topology: give --topology MODULE:FUNCTION"
+            f"{path.name}: nothing that you or the cluster have signed says which function builds the topology: "
+            "give --topology MODULE:FUNCTION or --topology JOB.yaml"
         )
     found = _FUNCTION.fullmatch(named)
     if found is None:
         raise InvalidConfigError(
-            f"{path}: topology {named!r:.80} is not of the form module:function"
+            f"{path.name}: topology {named!r:.80} is not of the form module:function"
         )
-    arguments = {} if builder is not None else built_by.arguments
+    classes = SubmissionSettings.of(conf).serializers
     return _TEST.format(
         about="\n".join(f"# {line}" for line in _about(path, letter)),
         module=found[1],
         function=found[2],
         name=re.sub(r"\W", "_", letter.component, flags=re.ASCII),
         path=os.path.relpath(path.resolve(), test.resolve().parent),
-        arguments=_literal(path, arguments),
+        arguments=_literal(path, built_by.arguments),
+        conf=f", conf={{{CLASSES!r}: {classes!r}}}" if classes else "",
     )
 
 
@@ -61,7 +65,7 @@ from sparkstorm.replay import open_capsule
 
 
 def test_{name}_takes_the_input_that_failed() -> None:
-    step = open_capsule(Path(__file__).parent / {path!r}).step({function}(**{arguments}))
+    step = open_capsule(Path(__file__).parent / {path!r}).step({function}(**{arguments}){conf})
     assert step.failure is None, f"{{step.failure.text}}\\n{{step.failure.traceback}}"
 """
 

@@ -394,7 +394,7 @@ def _archive(handle: Any, id: str) -> bytes:
         write_capsule(path, letter)
         test = path.with_name(name_of_test(path))
         try:
-            text = text_of_test(path, letter, test)
+            text = text_of_test(path, letter, test, handle.conf())
         except InvalidConfigError as error:
             test = path.with_name("README.txt")
             text = f"{str(error).replace(f'{folder}/', '')}\n\nsparkstorm capsule {path.name} --pytest --topology MODULE:FUNCTION\n"

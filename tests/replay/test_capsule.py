@@ -7,6 +7,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -110,7 +111,7 @@ def test_a_failed_tuple_of_a_run_becomes_a_test_that_fails_is_mended_and_passes(
     letters = tmp_path / "dead-letters.jsonl"
     letters.write_text(failed_letter(averages).to_line("7-0") + "\n")
     capsule = tmp_path / f"mean{ENDING}"
-    assert main(["capsule", str(letters), "7-0", "--to", str(capsule), "--pytest"]) == 0
+    assert main(["capsule", str(letters), "7-0", "--to", str(capsule), "--pytest", *BUILT]) == 0
     test = tmp_path / "test_mean.py"
     before = run_pytest(test)
     assert (
@@ -123,10 +124,10 @@ def test_a_failed_tuple_of_a_run_becomes_a_test_that_fails_is_mended_and_passes(
     )
     after = run_pytest(test)
     assert after.returncode == 0, after.stdout
-    assert main(["capsule", str(capsule), "--pytest"]) == 1, (
+    assert main(["capsule", str(capsule), "--pytest", *BUILT]) == 1, (
         "a test that may have been changed is not written over"
     )
-    assert main(["capsule", str(capsule), "--pytest", "--force"]) == 0
+    assert main(["capsule", str(capsule), "--pytest", "--force", *BUILT]) == 0
 
 
 def test_a_capsule_has_the_state_the_settings_and_the_place_of_the_run(
@@ -232,6 +233,7 @@ def test_any_failed_tuple_becomes_a_capsule_where_it_is_asked_for(
         assert step.failure is not None and "ZeroDivisionError" in step.failure.text
 
 
+BUILT = ("--topology", "averages:build")
 FAILURE = Failure(FailureKind.RAISED, "ValueError: no (x.py, line 1)", "bolt", 2)
 LETTER = DeadLetter(FAILURE, "spout", 1, "default", ("value",), (1,), 4, state=((("a", 1), 2),))
 
@@ -300,29 +302,27 @@ def test_what_is_no_capsule_is_named_in_one_sentence(
 
 
 @pytest.mark.parametrize(
-    ("conf", "builder", "sentence"),
+    ("conf", "sentence"),
     [
-        ({}, None, "give --topology MODULE:FUNCTION"),
-        ({}, "nothing", "not of the form module:function"),
-        ({"topology.builder": 'os:x"; import os'}, None, "not of the form"),
+        ({}, "give --topology MODULE:FUNCTION"),
+        ({"topology.builder": "nothing"}, "not of the form module:function"),
+        ({"topology.builder": 'os:x"; import os'}, "not of the form"),
         (
             {"topology.builder": "a:b", "topology.builder.arguments": {"x y": 1}},
-            None,
             "no arguments by name",
         ),
         (
             {"topology.builder": "a:b", "topology.builder.arguments": {"x": b"1"}},
-            None,
             "what no job file can",
         ),
     ],
 )
 def test_no_test_is_written_from_what_a_stranger_may_have_put_in(
-    conf: dict[str, Any], builder: str | None, sentence: str, tmp_path: Path
+    conf: dict[str, Any], sentence: str, tmp_path: Path
 ) -> None:
-    letter = open_capsule(written(tmp_path, conf=conf)).letter
+    letter = open_capsule(written(tmp_path)).letter
     with pytest.raises((InvalidConfigError, RecordingError), match=sentence):
-        text_of_test(tmp_path / "one.capsule.json", letter, tmp_path / "test_one.py", builder)
+        text_of_test(tmp_path / "one.capsule.json", letter, tmp_path / "test_one.py", conf)
 
 
 def test_hostile_texts_of_a_capsule_stay_comments_of_the_test(tmp_path: Path) -> None:
@@ -331,9 +331,60 @@ def test_hostile_texts_of_a_capsule_stay_comments_of_the_test(tmp_path: Path) ->
         FAILURE, text=nasty, component=nasty, code_version=nasty, worker=nasty, host=nasty
     )
     capsule = open_capsule(written(tmp_path, failure=failure))
-    text = text_of_test(capsule.path, capsule.letter, tmp_path / "test_one.py", "a:b")
+    text = text_of_test(
+        capsule.path, capsule.letter, tmp_path / "test_one.py", {"topology.builder": "a:b"}
+    )
     code = compile(text, "test", "exec")
     assert "abort" not in str([code.co_names, code.co_consts]).replace("_os_abort", "")
+
+
+HOSTILE = {
+    "topology.builder": "os:system",
+    "topology.builder.arguments": {"command": "true"},
+    "topology.serializers": ["imported_by_a_letter:Point"],
+}
+
+
+@pytest.mark.parametrize("verb", ["capsule", "letter"])
+def test_a_letter_never_names_the_code_that_its_test_imports(
+    verb: str, tmp_path: Path, capsys: Any
+) -> None:
+    capsule = written(tmp_path, conf=HOSTILE)
+    letters = tmp_path / "dead-letters.jsonl"
+    letters.write_text(replace(LETTER, conf=HOSTILE).to_line("7-0") + "\n")
+    source = [str(capsule)] if verb == "capsule" else [str(letters), "7-0", "--to", str(capsule)]
+    test = tmp_path / "test_hostile.py"
+    assert main(["capsule", *source, "--pytest", str(test)]) == 1
+    assert "give --topology" in capsys.readouterr().err and not test.exists()
+    assert main(["capsule", *source, "--pytest", str(test), "--topology", "a:b"]) == 0
+    assert not re.search("os|system|command|Point", test.read_text().partition("def test")[2])
+
+
+def test_a_test_takes_builder_arguments_and_classes_from_a_job_file(tmp_path: Path) -> None:
+    job, test = tmp_path / "job.yaml", tmp_path / "test_one.py"
+    job.write_text(
+        "topology: averages:build\narguments: {spouts: 2}\ntopology.serializers: ['values:Point']\n"
+    )
+    capsule = str(written(tmp_path, conf=HOSTILE))
+    assert main(["capsule", capsule, "--pytest", str(test), "--topology", str(job)]) == 0
+    call = "step(build(**{'spouts': 2}), conf={'topology.serializers': ['values:Point']})"
+    assert call in test.read_text() and "from averages import build" in test.read_text()
+
+
+def test_a_step_imports_no_class_that_a_capsule_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "imported_by_a_letter.py").write_text(
+        "import dataclasses, pathlib\npathlib.Path(__file__).with_name('ran').touch()\n"
+        "@dataclasses.dataclass\nclass Point:\n    x: int\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    capsule = open_capsule(written(tmp_path, conf=HOSTILE))
+    capsule.step(topology())
+    capsule.trace(topology())
+    assert not (tmp_path / "ran").exists()
+    capsule.step(topology(), conf={"topology.serializers": HOSTILE["topology.serializers"]})
+    assert (tmp_path / "ran").exists(), "the caller may name it"
 
 
 def topology() -> Topology:

@@ -253,7 +253,12 @@ def test_every_component_goes_from_a_capsule_to_a_test_and_to_mended_code(
     write_capsule(capsule, letter_of(kind, user_module.build()))
     letter = open_capsule(capsule).letter
     names: dict[str, Any] = {"__file__": str(tmp_path / "test_one.py")}
-    exec(text_of_test(capsule, letter, tmp_path / "test_one.py", "built_by_a_user:build"), names)
+    exec(
+        text_of_test(
+            capsule, letter, tmp_path / "test_one.py", {"topology.builder": "built_by_a_user:build"}
+        ),
+        names,
+    )
     (run,) = [value for key, value in names.items() if key.startswith("test_")]
     with pytest.raises(AssertionError, match="ZeroDivisionError"):
         run()

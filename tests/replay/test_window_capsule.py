@@ -401,6 +401,8 @@ def test_a_failed_window_of_a_run_becomes_a_test_that_fails_is_mended_and_passes
                 "--to",
                 str(capsule),
                 "--pytest",
+                "--topology",
+                "means:build",
             ]
         )
         == 0

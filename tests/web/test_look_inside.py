@@ -71,7 +71,7 @@ def test_a_dead_letter_without_a_builder_is_saved_with_how_to_make_its_test() ->
             text = archive.read(readme).decode()
         assert capsule.endswith(".capsule.json") and readme == "README.txt"
         assert (
-            text.startswith(f"{capsule} does not say")
+            text.startswith(f"{capsule}: nothing that you or the cluster have signed says")
             and f"sparkstorm capsule {capsule} --pytest --topology" in text
         )
 

@@ -18,7 +18,7 @@ from sparkstorm.errors import RecordingError
 from sparkstorm.model.dead_letter import DeadLetter
 from sparkstorm.model.failure import FailureKind
 from sparkstorm.model.topology import Topology
-from sparkstorm.recording.capsule_files import BUILDER, BUILDER_ARGUMENTS, read_capsule
+from sparkstorm.recording.capsule_files import NAMES_CODE, read_capsule
 from sparkstorm.replay.stepping.stepper import Step, Stepper
 
 _OURS = str(Path(__file__).parents[2])
@@ -52,25 +52,33 @@ class Capsule:
     path: Path
     letter: DeadLetter
 
-    def step(self, topology: Topology, state: Mapping[Any, Any] | None = None) -> Step:
+    def step(
+        self,
+        topology: Topology,
+        state: Mapping[Any, Any] | None = None,
+        conf: Mapping[str, Any] | None = None,
+    ) -> Step:
         """Execute the input once with the state that it met in the run, or a given one; the
         topology is that of the present code.
 
+        `conf` is laid over the settings of the run. Settings that name code to import
+        (`topology.serializers`) are taken from it alone: a capsule is data, which nobody has signed.
         RecordingError for a row that the target of a sink has refused: a step calls no target.
         """
         letter = self.letter
-        conf = {
-            name: value
-            for name, value in letter.conf.items()
-            if name not in (BUILDER, BUILDER_ARGUMENTS)
-        }
+        run = {name: value for name, value in letter.conf.items() if name not in NAMES_CODE}
         met = dict(letter.state or ()) if state is None else state
         component = topology.components.get(letter.component)
         if component is not None and isinstance(component.instance, TransactionalSink):
             self._require_write()
         cells = (letter.window or {}).get("cells", ())
         steps = Stepper(
-            topology, letter.component, conf=conf, state=met, task_index=letter.index, cells=cells
+            topology,
+            letter.component,
+            conf={**run, **(conf or {})},
+            state=met,
+            task_index=letter.index,
+            cells=cells,
         )
         return steps.execute_letter(letter)
 
@@ -83,7 +91,7 @@ class Capsule:
                 "and a step calls no target: change the row or the target, then use `sparkstorm dead-letters replay`"
             )
 
-    def trace(self, topology: Topology) -> list[Line]:
+    def trace(self, topology: Topology, conf: Mapping[str, Any] | None = None) -> list[Line]:
         """Execute the input and return the lines of user code that ran, in order, with what each
         found changed.
 
@@ -91,7 +99,7 @@ class Capsule:
         """
         lines: list[Line] = []
         with _tracing(lines):
-            self.step(topology)
+            self.step(topology, conf=conf)
         return lines
 
 
