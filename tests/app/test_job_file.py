@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import sys
 import threading
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from sparkstorm.app.job import main
 from sparkstorm.app.job_file import JobFile, make_topology, read_job_file
 from sparkstorm.blobs.topology_code import pack_topology
 from sparkstorm.errors import InvalidConfigError, InvalidTopologyError, SparkStormError
+
+ROOT = Path(__file__).parents[2]
 
 NUMBER = itertools.count()
 TOPOLOGY = """
@@ -241,3 +244,18 @@ def test_a_bad_override_is_quoted(
 def test_errors_of_every_kind_have_a_title_people_can_read() -> None:
     assert title(InvalidTopologyError("x")) == "Invalid topology"
     assert all(" error" not in title(kind("x")) for kind in SparkStormError.__subclasses__())
+
+
+@pytest.mark.parametrize("job", sorted((ROOT / "conf").glob("*.yaml")), ids=lambda path: path.stem)
+def test_the_projects_own_jobs_find_their_modules(
+    job: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if job.stem == "defaults":
+        return
+    # the examples have a module of the same name, and are on the tests' own path
+    monkeypatch.setattr(sys, "path", [each for each in sys.path if not each.endswith("/examples")])
+    read = read_job_file(str(job))
+    name = read.topology.partition(":")[0]
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    make_topology(read)
+    monkeypatch.delitem(sys.modules, name, raising=False)

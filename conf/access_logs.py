@@ -1,0 +1,1 @@
+../jobs/access_logs.py

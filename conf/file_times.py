@@ -1,0 +1,1 @@
+../jobs/file_times.py

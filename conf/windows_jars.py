@@ -1,0 +1,1 @@
+../jobs/windows_jars.py

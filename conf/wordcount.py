@@ -1,0 +1,1 @@
+../jobs/wordcount.py
