@@ -29,7 +29,7 @@ from sparkstorm.api.functions import bolt, fold, session, sliding, spout, tumbli
 from sparkstorm.api.hooks import TaskHook, WorkerContext, WorkerHook
 from sparkstorm.api.inputs import custom, fields, key_range, partial_key
 from sparkstorm.api.joins import JoinBolt
-from sparkstorm.api.sinks import RefusedRows, TransactionalSink
+from sparkstorm.api.sinks import RefusedRows, TransactionalSink, find_refused
 from sparkstorm.api.state import ExpiringState, KeyValueState
 from sparkstorm.api.windows import Count as Count
 from sparkstorm.api.windows import Duration, FoldingBolt, TimedBolt, Timers, Window, WindowedBolt
@@ -95,6 +95,7 @@ __all__ = [
     "bolt",
     "custom",
     "fields",
+    "find_refused",
     "fold",
     "key_range",
     "partial_key",

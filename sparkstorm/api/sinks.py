@@ -4,12 +4,14 @@ epochs of its worker.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, TypeVar
 
 from sparkstorm.api.components import Conf, Effects, Outputs
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.model.tuples import Tuple
+
+Row = TypeVar("Row")
 
 
 class RefusedRows(Exception):
@@ -24,6 +26,26 @@ class RefusedRows(Exception):
     def __init__(self, rows: Sequence[tuple[Tuple, str]]) -> None:
         super().__init__(f"{len(rows)} rows were refused: {rows[0][1] if rows else ''}")
         self.rows = list(rows)
+
+
+def find_refused(rows: Sequence[Row], take: Callable[[Sequence[Row]], str]) -> dict[int, str]:
+    """Return the rows that a target refuses alone, by place, each with its reason.
+
+    `take` gives rows to the target, and returns why that refuses them (it has then none of them),
+    "" when it has them all. Refused rows are halved and given again in order, so that n rows with
+    k refused ones take about 2 k log2(n) calls.
+    """
+    refused: dict[int, str] = {}
+    waiting = [range(len(rows))] if rows else []
+    while waiting:
+        piece = waiting.pop()
+        reason = take([rows[place] for place in piece])
+        if reason and len(piece) == 1:
+            refused[piece[0]] = reason
+        elif reason:
+            middle = len(piece) // 2
+            waiting += [piece[middle:], piece[:middle]]
+    return refused
 
 
 class TransactionalSink:

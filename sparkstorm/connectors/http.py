@@ -18,7 +18,7 @@ from urllib.parse import SplitResult, urlsplit
 from sparkstorm.api.collector import SpoutOutputCollector
 from sparkstorm.api.components import Conf, Spout
 from sparkstorm.api.context import TopologyContext
-from sparkstorm.api.sinks import RefusedRows, TransactionalSink
+from sparkstorm.api.sinks import RefusedRows, TransactionalSink, find_refused
 from sparkstorm.connectors.patience import Secret, without_password
 from sparkstorm.errors import CodecError, InvalidConfigError
 from sparkstorm.model.tuples import Source, Tuple
@@ -277,8 +277,10 @@ class HttpSink(TransactionalSink):
     The key names topology, component, task, the store's incarnation, epoch and place, and is the
     same whenever the request is repeated. Rows are an outbox in the worker's commit. Answers of
     5xx, 408, 425 and 429 and lost connections are tried again (`topology.sink.patience.secs`); 401,
-    403, 404, 405, 407 and redirects end the run; rows answered otherwise than 2xx are parked. At
-    least once for a server that does not look at the key.
+    403, 404, 405, 407 and redirects end the run. Rows answered otherwise than 2xx are parked; a
+    list is halved first, under keys that name place and length, until only the rows that are
+    refused alone are left: a refused list must have left nothing. At least once for a server that
+    does not look at the key.
     """
 
     def __init__(
@@ -355,20 +357,16 @@ class HttpSink(TransactionalSink):
         size = self._batch or 1
         at, self._refused = (self._done[1], self._refused) if self._done[0] == epoch else (0, [])
         for start in range(at * size, len(rows_of_epoch), size):
-            rows = rows_of_epoch[start : start + size]
-            objects = [self._json(fields, values) for _, _, _, fields, values in rows]
-            body = f"[{','.join(objects)}]" if self._batch else objects[0]
-            status, text = self._post(body.encode(), f"{name}/{start}")
-            if status >= 500 or status in _AGAIN:
-                raise ConnectionError(f"{self._url} answers {status}: {text}")
-            if status in _LASTING:
-                raise InvalidConfigError(
-                    f"{self._url} answers {status}: {text}; {_LASTING[status]}"
-                )
-            if status >= 300:
-                self._refused += [
-                    (_tuple(row), f"{self._url} answers {status}: {text}") for row in rows
-                ]
+            places = range(start, min(start + size, len(rows_of_epoch)))
+
+            def take(some: Sequence[int], places: range = places) -> str:
+                part = "" if len(some) == len(places) else f"+{len(some)}"
+                return self._send([rows_of_epoch[n] for n in some], f"{name}/{some[0]}{part}")
+
+            self._refused += [
+                (_tuple(rows_of_epoch[places[n]]), reason)
+                for n, reason in find_refused(places, take).items()
+            ]
             self._done = (epoch, start // size + 1)
         refused = self._refused
         self._refused = []
@@ -383,6 +381,18 @@ class HttpSink(TransactionalSink):
         if fields != self._fields:
             self._fields, self._write = fields, row_writer(fields)
         return self._write(values)
+
+    def _send(self, rows: Sequence[Any], key: str) -> str:
+        """Post rows in one request; return why the server refuses them, "" when it takes them."""
+        objects = [self._json(fields, values) for _, _, _, fields, values in rows]
+        body = f"[{','.join(objects)}]" if self._batch else objects[0]
+        status, text = self._post(body.encode(), key)
+        said = f"{self._url} answers {status}: {text}"
+        if status >= 500 or status in _AGAIN:
+            raise ConnectionError(said)
+        if status in _LASTING:
+            raise InvalidConfigError(f"{said}; {_LASTING[status]}")
+        return said if status >= 300 else ""
 
     def _post(self, body: bytes, key: str) -> tuple[int, str]:
         parts = urlsplit(self._url)

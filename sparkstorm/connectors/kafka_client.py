@@ -44,11 +44,14 @@ class Client:
         }
         return Consumer(self._conf(own))
 
-    def producer(self, name: str) -> Any:
-        """Return a producer of transactions under a name."""
+    def producer(self, name: str, batch: int) -> Any:
+        """Return a producer of transactions under a name, with at most `batch` records in a
+        batch (0: as many as librdkafka likes).
+        """
         from confluent_kafka import Producer
 
-        return Producer(self._conf({"linger.ms": 2, "transactional.id": name}))
+        own = {"linger.ms": 2, "transactional.id": name}
+        return Producer(self._conf({**own, **({"batch.num.messages": batch} if batch else {})}))
 
     def _conf(self, own: Mapping[str, Any]) -> dict[str, Any]:
         password = self._secret.read()

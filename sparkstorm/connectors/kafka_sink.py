@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from sparkstorm.api.components import Conf
 from sparkstorm.api.context import TopologyContext
-from sparkstorm.api.sinks import RefusedRows, TransactionalSink
+from sparkstorm.api.sinks import RefusedRows, TransactionalSink, find_refused
 from sparkstorm.connectors.kafka_client import CALL_SECS, Client, exception, is_lasting, topic_name
 from sparkstorm.connectors.patience import Secret
 from sparkstorm.errors import InvalidConfigError
 from sparkstorm.model.tuples import Tuple
 from sparkstorm.model.values.tagged import row_writer, to_json
+
+_LOOK_SECS = 0.01
+_PARTS = -1
 
 
 class KafkaSink(TransactionalSink):
@@ -55,7 +57,8 @@ class KafkaSink(TransactionalSink):
         self._producer: Any = None
         self._groups: Any = None
         self._fields: tuple[str, ...] | None = None  # of the row before
-        self._open = 0  # epoch whose records are in the transaction under way
+        self._open = 0  # epoch whose records are in the transaction under way, or _PARTS
+        self._batch = 0  # most records in a batch, once the topic took no full ones
         self._tuples: list[Tuple] = []
         self._rows: list[list[Any]] = []
 
@@ -78,8 +81,11 @@ class KafkaSink(TransactionalSink):
             )
         key = None if self._key is None else tup[self._key]
         time_ms = 0 if self._time is None else tup[self._time]
-        if type(time_ms) is not int:
-            raise ValueError(f"field '{self._time}' is {time_ms!r:.60}, no time in milliseconds")
+        # librdkafka writes the present for 0
+        if self._time is not None and (type(time_ms) is not int or not 0 < time_ms < 1 << 63):
+            raise ValueError(
+                f"field '{self._time}' is {time_ms!r:.60}, no time in milliseconds after 1970-01-01T00:00:00Z"
+            )
         self._rows.append(
             [key if key is None or type(key) in (str, bytes) else to_json(key), value, time_ms]
         )
@@ -90,12 +96,8 @@ class KafkaSink(TransactionalSink):
         refused = self._speaking(lambda: self._produce(epoch, self._rows))
         if refused:
             bad = [(self._tuples[n], reason) for n, reason in refused.items()]
-            keep = [n for n in range(len(self._rows)) if n not in refused]
-            self._tuples, self._rows = (
-                [self._tuples[n] for n in keep],
-                [self._rows[n] for n in keep],
-            )
-            self._drop()
+            self._tuples = [tup for n, tup in enumerate(self._tuples) if n not in refused]
+            self._rows = [row for n, row in enumerate(self._rows) if n not in refused]
             raise RefusedRows(bad)
         return self._rows
 
@@ -140,41 +142,64 @@ class KafkaSink(TransactionalSink):
         self._open = 0
 
     def _produce(self, epoch: int, rows: Sequence[Any]) -> dict[int, str]:
-        """Begin a transaction and produce rows; return those that are refused for good, by
-        place.
+        """Produce rows in a transaction that stays open; return those that are refused for good, by
+        place: then none is in it.
         """
-        from confluent_kafka import KafkaException
+        while self._try(epoch, rows):
+            taken: list[int] = []
+
+            def take(some: Sequence[Any], taken: list[int] = taken) -> str:
+                if not (reason := self._try(epoch, some)):
+                    taken.append(len(some))
+                return reason
+
+            if refused := find_refused(rows, take):
+                return refused
+            # a broker refuses batches that are larger than the topic's limit for a record
+            self._batch = max(1, min(*taken, (self._batch or 10_000) // 2))
+            self._drop()
+        return {}
+
+    def _try(self, epoch: int, rows: Sequence[Any]) -> str:
+        """Produce rows in a fresh transaction; return why Kafka refuses them.
+
+        The first refusal stops a transaction: nothing is known of the rows behind it.
+        """
+        from confluent_kafka import KafkaError, KafkaException
 
         self._begin_producing()
         if self._open:
             self._producer.abort_transaction(CALL_SECS)
         self._open = 0
         self._producer.begin_transaction()
-        refused: dict[int, str] = {}
+        self._open = _PARTS
         failed: list[Any] = []
 
-        def report(number: int, error: Any, message: Any) -> None:
-            if error is not None and error.code() in _refusals():
-                refused[number] = error.str()
-            elif error is not None:
+        def report(error: Any, message: Any) -> None:
+            if error is not None:
                 failed.append(error)
 
-        for number, (key, value, time_ms) in enumerate(rows):
-            try:
-                self._send(key, value, time_ms, partial(report, number))
-            except KafkaException as error:
-                if error.args[0].code() not in _refusals():
-                    raise
-                refused[number] = error.args[0].str()
-        left = self._producer.flush(CALL_SECS)
-        if failed or left:
-            raise (
-                exception(failed[0])
-                if failed
-                else TimeoutError(f"{left} records were not taken within {CALL_SECS:g} s")
-            )
+        stop: Any = None
+        try:
+            for key, value, time_ms in rows:
+                self._send(key, value, time_ms, report)
+        except KafkaException as error:
+            stop = error.args[0]
+            if stop.code() != KafkaError._STATE:  # else a report has the reason
+                failed.append(stop)
+        tries = round((1 if stop else CALL_SECS) / _LOOK_SECS)
+        while tries and not failed and self._producer.flush(_LOOK_SECS):
+            tries -= 1
+        if refusals := [error for error in failed if error.code() in _refusals()]:
+            self._producer.abort_transaction(CALL_SECS)
+            self._drop()  # after an abort librdkafka purges records of the next transaction too
+            return str(refusals[0].str())
+        if failed or stop:
+            raise exception(failed[0] if failed else stop)
+        if left := len(self._producer):
+            raise TimeoutError(f"{left} records were not taken within {CALL_SECS:g} s")
         self._open = epoch
-        return refused
+        return ""
 
     def _send(self, key: Any, value: Any, time_ms: int, report: Any) -> None:
         while True:
@@ -193,7 +218,7 @@ class KafkaSink(TransactionalSink):
             found = self._groups.list_topics(self._topic, timeout=CALL_SECS).topics[self._topic]
             if found.error is not None:
                 raise exception(found.error)
-            self._producer = self._client.producer(self._name)
+            self._producer = self._client.producer(self._name, self._batch)
             self._producer.init_transactions(CALL_SECS)
 
     def _committed(self) -> int:
@@ -242,5 +267,7 @@ def _refusals() -> tuple[int, ...]:
         KafkaError.MSG_SIZE_TOO_LARGE,
         KafkaError.INVALID_RECORD,
         KafkaError.INVALID_MSG,
+        KafkaError.INVALID_MSG_SIZE,
         KafkaError.INVALID_TIMESTAMP,
+        KafkaError._INVALID_DIFFERENT_RECORD,
     )

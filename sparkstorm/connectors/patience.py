@@ -197,16 +197,22 @@ def make_engine(url: str, secret: Secret) -> Any:
 
 
 def is_of_values(error: Exception) -> bool:
-    """Return whether a statement failed by a row's values, which break a constraint, or which
-    driver or column has no form for.
+    """Return whether a statement may have failed by a row's values; False for what the server's
+    state causes: a lost connection, a full disk, a lock.
     """
     from sqlalchemy import exc
 
-    if isinstance(error, exc.DBAPIError):
-        # sqlite3, psycopg
-        is_unfit = "binding parameter" in str(error.orig) or "cannot adapt" in str(error.orig)
-        return isinstance(error, exc.IntegrityError | exc.DataError) or is_unfit
-    return True  # raised before the driver was asked, or by its conversion
+    if not isinstance(error, exc.DBAPIError):
+        # raised before the driver was asked, or by its conversion
+        return isinstance(error, exc.StatementError | OverflowError | ValueError | TypeError)
+    if error.connection_invalidated:
+        return False
+    if not isinstance(error, exc.OperationalError | exc.InterfaceError):
+        return True
+    # sqlite3 has one code for all errors of a statement; PostgreSQL's class 54 is a limit that a
+    # row exceeds, as that of an index
+    code = str(getattr(error.orig, "sqlstate", None) or getattr(error.orig, "sqlite_errorname", ""))
+    return code == "SQLITE_ERROR" or code[:2] == "54" or "binding parameter" in str(error.orig)
 
 
 def require_lasting_sql(error: Any, where: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from sparkstorm.api.components import Conf
 from sparkstorm.api.context import TopologyContext
-from sparkstorm.api.sinks import RefusedRows, TransactionalSink
+from sparkstorm.api.sinks import RefusedRows, TransactionalSink, find_refused
 from sparkstorm.connectors.patience import (
     Secret,
     database_url,
@@ -35,8 +35,9 @@ class SqlSink(TransactionalSink):
 
     The tuples' fields are the columns, unless `fields` names some of them. The rows of an epoch are
     inserted, then the worker commits (with the rows as an outbox), then the transaction commits;
-    after a crash the outbox is written if the database has not the epoch. A row that breaks a
-    constraint is parked. The user needs the right to create `sparkstorm_epochs`, or it is there:
+    after a crash the outbox is written if the database has not the epoch. A row that the database
+    refuses is parked. Text into a JSON column is parsed by the database; None is NULL. The user
+    needs the right to create `sparkstorm_epochs`, or it is there:
     `CREATE TABLE sparkstorm_epochs (sink VARCHAR(250) PRIMARY KEY, epoch BIGINT NOT NULL)`.
     """
 
@@ -92,12 +93,17 @@ class SqlSink(TransactionalSink):
                     f"{self._where} has no column '{stray[0]}'; it has {', '.join(table.c.keys())}"
                 )
             rows = [{name: tup[name] for name in fields} for tup in self._tuples]
-            if not self._insert(rows):
+            self._begin()
+            try:
+                if rows:
+                    self._write(self._open, rows)
+            except Exception as error:
+                self._begin()
+                self._require_values(error, fields)
                 refused = self._find_refused(rows)
-                kept = [n for n in range(len(rows)) if n not in refused]
                 bad = [(self._tuples[n], reason) for n, reason in refused.items()]
-                self._tuples = [self._tuples[n] for n in kept]
-                raise RefusedRows(bad)
+                self._tuples = [tup for n, tup in enumerate(self._tuples) if n not in refused]
+                raise RefusedRows(bad) from error
         return [fields, [list(row.values()) for row in rows]]
 
     def commit(self, epoch: int, prepared: Any) -> None:
@@ -250,28 +256,70 @@ class SqlSink(TransactionalSink):
                 self._reflected: Any = sa.Table(
                     self._name, sa.MetaData(), schema=self._schema, autoload_with=connection
                 )
+                for column in self._reflected.columns:
+                    if isinstance(column.type, sa.JSON):
+                        column.type = _json_text(column.type, connection.dialect.name)
         return self._reflected
 
-    def _insert(self, rows: list[dict[str, Any]]) -> bool:
-        """Insert rows into a fresh transaction and keep it; False when some row breaks a
-        constraint.
-        """
-        from sqlalchemy import exc
-
+    def _begin(self) -> None:
+        """Open a fresh transaction for the epoch's rows."""
         if self._open is not None:
             self._open.close()
         self._open = self._connect()
+        if self._engine.dialect.name == "sqlite":
+            # its driver begins with the first INSERT, and a savepoint before that is none
+            self._open.exec_driver_sql("BEGIN")
+
+    def _require_values(self, error: Exception, fields: Sequence[str]) -> None:
+        """Raise an error that no row has caused: the table does not take an INSERT of none either,
+        or the server is away.
+        """
+        import sqlalchemy as sa
+        from sqlalchemy import exc
+
+        if not is_of_values(error):
+            raise error
+        if isinstance(error, exc.DBAPIError):
+            columns = [self._table().c[name] for name in fields]
+            nothing = sa.select(*[sa.null()] * len(columns)).where(sa.false())
+            try:
+                self._open.execute(sa.insert(self._table()).from_select(columns, nothing))
+            except exc.DBAPIError:
+                raise error from None
+
+    def _find_refused(self, rows: list[dict[str, Any]]) -> dict[int, str]:
+        """Find the rows without which the others go in."""
+        taken: list[dict[str, Any]] = []
+
+        def take(some: Sequence[dict[str, Any]]) -> str:
+            point = self._open.begin_nested()
+            try:
+                self._write(self._open, list(some))
+                point.commit()
+            except Exception as error:
+                if not is_of_values(error):
+                    raise
+                self._undo(point, taken)
+                return sql_reason(error) or type(error).__name__
+            taken.extend(some)
+            return ""
+
+        refused = find_refused(rows, take)
+        for place in sorted(refused, reverse=True):
+            if not take([rows[place]]):  # it needed a row that follows it, as by a foreign key
+                del refused[place]
+        return refused
+
+    def _undo(self, point: Any, taken: list[dict[str, Any]]) -> None:
+        """Go back to a savepoint; a trigger may have ended the whole transaction."""
+        from sqlalchemy import exc
+
         try:
-            if rows:
-                self._write(self._open, rows)
-        except (exc.StatementError, OverflowError) as error:
-            if not is_of_values(error):
-                raise
-            self._reason = sql_reason(error)
-            self._open.close()
-            self._open = None
-            return False
-        return True
+            point.rollback()
+        except exc.DBAPIError:
+            self._begin()
+            if taken:
+                self._write(self._open, taken)
 
     def _write(self, connection: Any, rows: list[dict[str, Any]]) -> None:
         """Insert rows; a column without zones takes times in UTC, independently of the driver's own
@@ -298,29 +346,25 @@ class SqlSink(TransactionalSink):
                 for row in rows
             ]
         connection.execute(sa.insert(table), rows)
+        if connection.dialect.name == "postgresql":
+            # deferred constraints would fail behind the commit of the worker
+            connection.exec_driver_sql("SET CONSTRAINTS ALL IMMEDIATE")
 
-    def _find_refused(self, rows: list[dict[str, Any]]) -> dict[int, str]:
-        """Find the rows without which the others go in: the shortest beginning that fails ends in
-        one.
-        """
-        refused: dict[int, str] = {}
-        while True:
-            left = [n for n in range(len(rows)) if n not in refused]
-            if self._insert([rows[n] for n in left]):
-                self._open.close()
-                self._open = None
-                return refused
-            good = 0
-            bad = len(left)
-            while bad - good > 1:
-                middle = (good + bad) // 2
-                good, bad = (
-                    (middle, bad)
-                    if self._insert([rows[n] for n in left[:middle]])
-                    else (good, middle)
-                )
-            self._insert([rows[n] for n in left[:bad]])
-            refused[left[bad - 1]] = self._reason
+
+def _json_text(kind: Any, dialect: str) -> Any:
+    """Return the type of a JSON column that is given text, which the database parses; SQLAlchemy's
+    would make a JSON string of it, and null of None.
+    """
+    import sqlalchemy as sa
+
+    class JsonText(sa.TypeDecorator[Any]):
+        impl = sa.Text
+        cache_ok = True
+
+        def bind_expression(self, value: Any) -> Any:
+            return sa.cast(value, kind) if dialect == "postgresql" else value
+
+    return JsonText()
 
 
 def _has_zone(value: Any) -> bool:

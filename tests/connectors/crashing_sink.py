@@ -4,7 +4,7 @@ such death.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from sparkstorm.api import TopologyBuilder, TransactionalSink
@@ -63,7 +63,10 @@ class CrashingSink(TransactionalSink):
 
 
 def feed(
-    sink: TransactionalSink, fields: Sequence[str], rows: Sequence[Sequence[Any]]
+    sink: TransactionalSink,
+    fields: Sequence[str],
+    rows: Sequence[Sequence[Any]],
+    conf: Mapping[str, Any] | None = None,
 ) -> list[DeadLetter]:
     """Write rows on a simulated cluster; the dead letters."""
     spout, builder = FeederSpout(list(fields)), TopologyBuilder()
@@ -75,7 +78,7 @@ def feed(
     )
     try:
         with LocalCluster() as cluster:
-            cluster.submit(builder.build(), CONF)
+            cluster.submit(builder.build(), {**CONF, **(conf or {})})
             for row in rows:
                 spout.feed(row)
             cluster.run_until_idle()

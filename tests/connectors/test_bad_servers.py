@@ -9,6 +9,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -176,6 +178,70 @@ def test_a_row_that_no_tuple_can_carry_costs_itself_only(
         cluster.run_until(lambda: len(rows.values) >= 3 and len(bad.values) >= 1)
     assert [row[0] for row in rows.values] == [1, 2, 4]
     assert bad.values[0][0] == "3" and "zone" in bad.values[0][2]
+
+
+ODD_VALUES: dict[str, tuple[Any, list[Any]]] = {
+    "BIGINT": (1, [True, "x", 1 << 64]),
+    "TIMESTAMP": (datetime(2026, 1, 1, tzinfo=UTC), [5, "x"]),
+    "BYTEA": (b"x", ["text", 5]),
+    "DATE": (date(2026, 1, 1), [7, True]),
+    "BOOLEAN": (True, ["x", 7]),
+    "NUMERIC(5, 2)": (Decimal("1.50"), [True, Decimal("1e9")]),
+    "TEXT": ("a", ["a\0b"]),
+    "JSONB": ('{"a": [1.10, null]}', ["{", "nan"]),
+    "JSON": (None, ["[1,]"]),
+    "BIGINT CHECK (v < 9)": (1, [9]),
+    "BIGINT CHECK (1 / v > 0)": (1, [0]),
+    "TEXT UNIQUE": (None, ["".join(map(chr, range(0x4E00, 0x9E00)))]),  # larger than an index takes
+}
+
+
+@pytest.mark.parametrize("kind", ODD_VALUES)
+def test_exactly_the_rows_that_postgresql_refuses_alone_are_parked(
+    kind: str, postgres: PostgresServer, secret: dict[str, Any]
+) -> None:
+    good, odd = ODD_VALUES[kind]
+    postgres.run("DROP TABLE IF EXISTS odd", f"CREATE TABLE odd (n BIGINT, v {kind})")
+    values = [good, *(value for bad in odd for value in (bad, good))]
+    letters = feed(SqlSink(postgres.url, "odd", **secret), ["n", "v"], list(enumerate(values)))
+    found = [n for (n,) in postgres.run("SELECT n FROM odd ORDER BY n")]
+    assert found == list(range(0, len(values), 2))
+    assert [letter.values[1] for letter in letters] == odd
+    if kind.startswith("JSON"):  # what the database makes of the text; NULL of None
+        [(text,)] = postgres.run("SELECT v::TEXT FROM odd LIMIT 1")
+        assert text == good
+
+
+def test_rows_that_need_each_other_stay_although_another_row_is_refused(
+    postgres: PostgresServer, secret: dict[str, Any]
+) -> None:
+    postgres.run(
+        "CREATE TABLE tree (n BIGINT PRIMARY KEY, up BIGINT REFERENCES tree DEFERRABLE INITIALLY DEFERRED)"
+    )
+    # children first, behind a row that is an epoch alone
+    rows = [(8, None), (3, 2), (2, 1), (9, 99), (1, None)]
+    letters = feed(
+        SqlSink(postgres.url, "tree", **secret), ["n", "up"], rows, {"topology.epoch.rows": 9}
+    )
+    assert [letter.values for letter in letters] == [(9, 99)]
+    assert postgres.run("SELECT n FROM tree ORDER BY n") == [(1,), (2,), (3,), (8,)]
+
+
+def test_a_statement_that_fails_by_a_trigger_parks_its_row_and_one_without_rights_ends_the_run(
+    postgres: PostgresServer, secret: dict[str, Any]
+) -> None:
+    postgres.run(
+        "CREATE TABLE picky (n BIGINT)",
+        "CREATE FUNCTION no_two() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN IF NEW.n = 2 THEN RAISE 'no two'; END IF; RETURN NEW; END $$",
+        "CREATE TRIGGER picky BEFORE INSERT ON picky FOR EACH ROW EXECUTE FUNCTION no_two()",
+    )
+    letters = feed(SqlSink(postgres.url, "picky", **secret), ["n"], [[1], [2], [3]])
+    assert [(letter.values, letter.reason[:6]) for letter in letters] == [((2,), "no two")]
+    assert postgres.run("SELECT n FROM picky ORDER BY n") == [(1,), (3,)]
+    postgres.run("CREATE VIEW fixed AS SELECT 1::BIGINT AS n UNION SELECT 2")
+    with pytest.raises(WorkerFailedError, match='cannot insert into view "fixed"'):
+        feed(SqlSink(postgres.url, "fixed", **secret), ["n"], [[1], [2]])
 
 
 @pytest.fixture

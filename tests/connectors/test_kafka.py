@@ -53,10 +53,10 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
     server.stop()
 
 
-def topic(kafka: KafkaServer, partitions: int = 1) -> str:
+def topic(kafka: KafkaServer, partitions: int = 1, config: dict[str, str] | None = None) -> str:
     name = next(names)
     admin = AdminClient({"bootstrap.servers": kafka.address})
-    admin.create_topics([NewTopic(name, partitions, 1)])[name].result(20)
+    admin.create_topics([NewTopic(name, partitions, 1, config=config or {})])[name].result(20)
     return name
 
 
@@ -269,11 +269,38 @@ def test_the_last_epoch_of_a_topic_is_the_last_that_was_committed(kafka: KafkaSe
         each.cleanup()
 
 
-def test_a_record_that_kafka_refuses_is_parked(kafka: KafkaServer) -> None:
-    name = topic(kafka)
-    letters = feed(KafkaSink(kafka.address, name), ["text"], [["a"], ["x" * 1_100_000], ["b"]])
-    assert read_all(kafka, name) == [{"text": "a"}, {"text": "b"}]
-    assert len(letters) == 1 and "too large" in letters[0].reason
+@pytest.mark.parametrize(
+    ("config", "bad", "reason"),
+    [
+        ({}, (None, "x" * 1_100_000, 5), "too large"),
+        ({"max.message.bytes": "2000"}, (None, "x" * 5_000, 5), "too large"),
+        ({"cleanup.policy": "compact"}, (None, "b", 5), "failed to validate"),
+        ({}, (None, "b", 9 * 10**15), "imestamp"),
+    ],
+)
+def test_exactly_the_records_that_kafka_refuses_alone_are_parked_wherever_they_are(
+    kafka: KafkaServer, config: dict[str, str], bad: tuple[Any, str, int], reason: str
+) -> None:
+    for places in ({0}, {2}, {1, 3}):
+        name = topic(kafka, config=config)
+        rows = [bad if n in places else (f"k{n}", f'"{n}"', 5) for n in range(4)]
+        sink = KafkaSink(kafka.address, name, key="key", value="value", time="time")
+        letters = feed(sink, ["key", "value", "time"], rows)
+        assert read_all(kafka, name) == [str(n) for n in range(4) if n not in places]
+        assert [letter.values for letter in letters] == [bad] * len(places)
+        assert all(reason in letter.reason for letter in letters)
+
+
+def test_records_whose_batch_is_larger_than_the_topic_takes_are_written_in_smaller_ones(
+    kafka: KafkaServer,
+) -> None:
+    name = topic(kafka, config={"max.message.bytes": "2000"})
+    sink = KafkaSink(kafka.address, name)
+    conf: dict[str, Any] = {"topology.epoch.rows": 300}
+    rows = [[n, "x" * 50] for n in range(300)]
+    rows[100:100] = [[-1, "x" * 5_000]]
+    assert [letter.values[0] for letter in feed(sink, ["n", "text"], rows, conf)] == [-1]
+    assert [row["n"] for row in read_all(kafka, name)] == list(range(300))
 
 
 def test_mistakes_are_one_sentence(kafka: KafkaServer) -> None:

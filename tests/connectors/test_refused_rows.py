@@ -1,0 +1,204 @@
+"""Of an epoch's rows exactly those are parked that the target refuses alone, wherever they are."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import threading
+from collections.abc import Iterator, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkstorm.api import (
+    RefusedRows,
+    Source,
+    TopologyContext,
+    TransactionalSink,
+    Tuple,
+    find_refused,
+)
+from sparkstorm.connectors import HttpSink, KafkaSink, SqlSink
+from sparkstorm.testing import Shared
+from tests.connectors.crashing_sink import feed
+
+ROWS = 5
+BAD = 13
+# every set of places of refused rows among so many
+CASES = [set(places) for k in range(ROWS + 1) for places in combinations(range(ROWS), k)]
+
+
+def mixed(bad: set[int]) -> list[int]:
+    return [BAD if n in bad else n for n in range(ROWS)]
+
+
+def wanted(bad: set[int]) -> list[int]:
+    return [n for n in range(ROWS) if n not in bad]
+
+
+@pytest.mark.parametrize("most", [1, 2, ROWS])
+def test_refused_rows_are_found_at_every_place_and_no_other_although_batches_have_limits(
+    most: int,
+) -> None:
+    for bad in CASES:
+        taken: list[int] = []
+
+        def take(rows: Sequence[int], taken: list[int] = taken) -> str:
+            if BAD in rows or len(rows) > most:
+                return "too large" if len(rows) > most else "thirteen"
+            taken += rows
+            return ""
+
+        assert find_refused(mixed(bad), take) == dict.fromkeys(sorted(bad), "thirteen")
+        assert taken == wanted(bad)
+
+
+def test_one_refused_row_of_many_takes_two_calls_for_each_halving() -> None:
+    for place in (0, 511, 1023):
+        calls: list[int] = []
+
+        def take(rows: Sequence[int], place: int = place, calls: list[int] = calls) -> str:
+            calls.append(len(rows))
+            return "no" if place in rows else ""
+
+        assert find_refused(range(1024), take) == {place: "no"}
+        assert len(calls) == 21
+
+
+def parked(sink: TransactionalSink, rows: Sequence[Any], fields: Sequence[str] = ("n",)) -> Any:
+    """Write rows as one epoch; return the values of the refused ones with their reasons."""
+    sink.open({}, TopologyContext("refusals", 1, "sink", {1: "sink"}, (1,), {}, lambda: 0))
+    found: list[tuple[Tuple, str]] = []
+    try:
+        sink.begin(1)
+        source = Source("feed", 2, "default", tuple(fields))
+        for row in rows:
+            sink.write(Tuple(row if type(row) is tuple else (row,), 0, source))
+        sink.recover(0, None)
+        try:
+            prepared = sink.prepare(1)
+        except RefusedRows as refusal:
+            found += refusal.rows
+            prepared = sink.prepare(1)
+        try:
+            sink.commit(1, prepared)
+        except RefusedRows as refusal:
+            found += refusal.rows
+    finally:
+        sink.cleanup()
+    return [(tup.values, reason) for tup, reason in found]
+
+
+class Ledger(TransactionalSink):
+    """A user's sink into a target that takes a batch whole or not at all."""
+
+    def __init__(self, target: Shared[list[int]]) -> None:
+        self.target = target
+
+    def begin(self, epoch: int) -> None:
+        self.rows: list[Any] = []
+
+    def write(self, tup: Any) -> None:
+        self.rows.append(tup)
+
+    def prepare(self, epoch: int) -> Any:
+        refused = find_refused(
+            self.rows, lambda rows: "thirteen" if any(tup[0] == BAD for tup in rows) else ""
+        )
+        if refused:
+            bad = [(self.rows[n], reason) for n, reason in refused.items()]
+            self.rows = [tup for n, tup in enumerate(self.rows) if n not in refused]
+            raise RefusedRows(bad)
+        return [tup[0] for tup in self.rows]
+
+    def commit(self, epoch: int, prepared: Any) -> None:
+        self.target.value += prepared
+
+
+def test_a_sink_of_ones_own_parks_the_rows_that_are_found() -> None:
+    target = Shared(list[int]())
+    letters = feed(Ledger(target), ["n"], [[1], [BAD], [2], [3]])
+    assert target.value == [1, 2, 3] and [x.values for x in letters] == [(BAD,)]
+
+
+# SQLite's ways to refuse a row; ROLLBACK ends the whole transaction, FAIL keeps what went before
+TRIGGERS = [
+    f"CREATE TRIGGER t BEFORE INSERT ON rows WHEN NEW.n = {BAD} BEGIN SELECT {what}; END"
+    for what in ("RAISE(ABORT, 'no')", "RAISE(FAIL, 'no')", "RAISE(ROLLBACK, 'no')", "json('{')")
+]
+
+
+@pytest.mark.parametrize("trigger", TRIGGERS)
+def test_sql_parks_the_rows_that_the_database_refuses(trigger: str, tmp_path: Path) -> None:
+    for number, bad in enumerate([*CASES[1 : 1 + ROWS], {1, 2, 4}, set(range(ROWS))]):
+        path = tmp_path / f"{number}.db"
+        connection = sqlite3.connect(path)
+        connection.execute("CREATE TABLE rows (n INTEGER)")
+        connection.execute(trigger)
+        found = parked(SqlSink(f"sqlite:///{path}", "rows"), mixed(bad))
+        rows = connection.execute("SELECT n FROM rows ORDER BY n").fetchall()
+        connection.close()
+        assert [n for (n,) in rows] == wanted(bad)
+        assert [values for values, _ in found] == [(BAD,)] * len(bad)
+
+
+class Server(ThreadingHTTPServer):
+    """Refuses a request whole that has a bad row or more than three rows."""
+
+    daemon_threads = False
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.taken: list[int] = []
+        self.keys: dict[str, Any] = {}
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    wbufsize = -1
+    timeout = 0.3
+
+    def do_POST(self) -> None:
+        server: Any = self.server
+        rows = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        key = self.headers["Idempotency-Key"]
+        assert server.keys.setdefault(key, rows) == rows
+        status = 413 if len(rows) > 3 else 422 if {"n": BAD} in rows else 200
+        if status == 200:
+            server.taken += [row["n"] for row in rows]
+        self.send_response(status)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, format: str, *args: Any) -> None: ...
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    made = Server()
+    thread = threading.Thread(target=made.serve_forever)
+    thread.start()
+    yield made
+    made.shutdown()
+    thread.join()
+    made.server_close()
+
+
+def test_http_parks_the_rows_that_the_server_refuses_alone(server: Server) -> None:
+    for bad in CASES:
+        server.taken.clear()
+        server.keys.clear()
+        sink = HttpSink(f"http://127.0.0.1:{server.server_address[1]}/", batch=ROWS)
+        found = parked(sink, mixed(bad))
+        assert server.taken == wanted(bad)
+        assert [values for values, _ in found] == [(BAD,)] * len(bad)
+
+
+@pytest.mark.parametrize("time", [0, -1, 1 << 63, True, "5", None])
+def test_kafka_is_given_no_time_that_it_would_write_as_another(time: Any) -> None:
+    """For 0 librdkafka writes the present."""
+    with pytest.raises(ValueError, match="no time in milliseconds after 1970"):
+        parked(KafkaSink("127.0.0.1:9", "rows", time="n"), [time])
