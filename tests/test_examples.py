@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import runpy
+import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
@@ -80,6 +81,19 @@ def test_the_job_of_an_example_reads_what_its_file_has_made(
     done = complete_topology(topology)
     assert made >= 3000 and done.dead_letters == []
     assert made == sum(len(done[each.id]) for each in topology.spouts)
+
+
+def test_the_test_of_readmes_example_passes_where_it_lies() -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        [*command, "examples/test_shout.py"],
+        cwd=FOLDER.parent,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout + done.stderr
 
 
 def test_orders(monkeypatch: pytest.MonkeyPatch) -> None:

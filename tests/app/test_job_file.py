@@ -252,8 +252,7 @@ def test_the_projects_own_jobs_find_their_modules(
 ) -> None:
     if job.stem == "defaults":
         return
-    # the examples have a module of the same name, and are on the tests' own path
-    monkeypatch.setattr(sys, "path", [each for each in sys.path if not each.endswith("/examples")])
+    monkeypatch.setattr(sys, "path", [*sys.path])
     read = read_job_file(str(job))
     name = read.topology.partition(":")[0]
     monkeypatch.delitem(sys.modules, name, raising=False)
