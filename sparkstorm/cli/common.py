@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 from sparkstorm.app.job_options import add_overrides
 from sparkstorm.cli import terminal
 from sparkstorm.model.names import filled, shown
-from sparkstorm.stores.redis_parts import import_connection
 
 if TYPE_CHECKING:
     from sparkstorm.client import ClusterClient
@@ -150,7 +149,6 @@ def connect(file: str | None) -> ClusterClient:
     """
     is_collecting = gc.isenabled()
     gc.disable()
-    import_connection()
     from sparkstorm.client import connect as connected
 
     if is_collecting:

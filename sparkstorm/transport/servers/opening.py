@@ -27,6 +27,7 @@ from redis.exceptions import (
 from redis.exceptions import ConnectionError as LostError
 from redis.exceptions import TimeoutError as LateError
 from redis.retry import Retry
+from redis.sentinel import Sentinel
 
 from sparkstorm.errors import InvalidConfigError, StoreUnavailableError
 from sparkstorm.model.worker_spec import RedisAddress
@@ -230,9 +231,6 @@ def note_answer(place: str, has_answered: bool) -> None:
 @contextmanager
 def sentinels_of(address: RedisAddress) -> Iterator[Any]:
     """Return redis-py's client of the Sentinels, which is closed at the end; it tries nothing twice."""
-    # Here, because it takes all of redis-py with it (`stores/redis_parts.py`).
-    from redis.sentinel import Sentinel
-
     options = {**address.sentinel_options(), "retry": Retry(NoBackoff(), 0)}
     watch: Any = Sentinel(address.sentinel_hosts(), sentinel_kwargs=options)  # type: ignore[no-untyped-call]
     try:
