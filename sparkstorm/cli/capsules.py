@@ -71,7 +71,8 @@ def capsule(arguments: argparse.Namespace) -> int:
     """
     if arguments.id is None:
         path = Path(arguments.source)
-        letter, conf = read_capsule(path), {}
+        letter = read_capsule(path)
+        conf: Mapping[str, Any] = {}
     else:
         path, letter, conf = _made(arguments)
     if arguments.pytest is None:
