@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from functools import cache
 from itertools import pairwise, repeat
@@ -171,6 +171,9 @@ def declared_array(column: Sequence[Any], kind: DataType) -> Any:
     if fitting is not None and (other := set(map(type, column)) - fitting - {type(None)}):
         raise pa.ArrowInvalid(f"a value of type {other.pop().__name__} in a column of {kind}")
     try:
+        if "map<" in str(kind):  # pyarrow ends the process for a list at a map's place
+            for value in column:
+                require_shape(pa.field("value", kind), value)
         made = pa.array(column, kind)
         coded = pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind)
         inner = kind.value_type if coded else kind
@@ -186,6 +189,31 @@ def declared_array(column: Sequence[Any], kind: DataType) -> Any:
         if not _is_held(value, held):
             raise pa.ArrowInvalid(f"{value!r:.60} would become {held!r:.60} in a column of {kind}")
     return made
+
+
+def require_shape(field: Any, value: Any) -> None:
+    """Raise ValueError for null where a field, or one within it, does not take it, and for what is
+    no mapping where it takes one.
+
+    Arrow finds the first when a file is written, or not at all.
+    """
+    import pyarrow as pa
+
+    kind = field.type
+    if value is None:
+        if not field.nullable:
+            raise ValueError(f"field '{field.name}' is null, but the column is {kind} not null")
+    elif pa.types.is_map(kind):
+        if not isinstance(value, Mapping):
+            raise ValueError(f"field '{field.name}' is {value!r:.60}, but the column is {kind}")
+        for item in value.values():
+            require_shape(kind.item_field, item)
+    elif pa.types.is_struct(kind) and isinstance(value, Mapping):
+        for number in range(kind.num_fields):
+            require_shape(kind.field(number), value.get(kind.field(number).name))
+    elif hasattr(kind, "value_field") and isinstance(value, list | tuple):
+        for item in value:
+            require_shape(kind.value_field, item)
 
 
 def _is_held(value: Any, held: Any) -> bool:

@@ -18,7 +18,7 @@ from sparkstorm.api.columns import arrow_type
 from sparkstorm.api.components import Conf
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.api.sinks import TransactionalSink
-from sparkstorm.api.value_columns import declared_array, fitting_types
+from sparkstorm.api.value_columns import declared_array, fitting_types, require_shape
 from sparkstorm.connectors.file_folders import absolute, file_system, raise_lasting
 from sparkstorm.connectors.patience import plain_name
 from sparkstorm.errors import InvalidConfigError, StoreInconsistentError
@@ -27,6 +27,7 @@ from sparkstorm.model.values.column_types import parse_columns
 from sparkstorm.model.values.tagged import row_writer, to_json
 
 _STAGING = "_staging"
+_NOT_NULL = "not null"
 _SUFFIXES = {"parquet": "parquet", "json": "jsonl", "csv": "csv"}
 
 
@@ -88,11 +89,7 @@ class FileSink(TransactionalSink):
         self._fields: tuple[str, ...] = () if self._schema is None else tuple(self._schema.names)
         # name and bytes of the file that the next epoch may replace
         self._newest: tuple[str, int] | None = None
-        self._checks = (
-            []
-            if self._schema is None
-            else [column_check(each.name, each.type) for each in self._schema]
-        )
+        self._checks = [] if self._schema is None else [column_check(each) for each in self._schema]
         self._system: Any = None
 
     def begin(self, epoch: int) -> None:
@@ -114,8 +111,7 @@ class FileSink(TransactionalSink):
             tup.values if tup.fields == self._fields else tuple(tup[name] for name in self._fields)
         )
         for check, value in zip(self._checks, values, strict=True):
-            if value is not None:
-                check(value)
+            check(value)
         self._rows.append(values)
 
     def write_all(self, tuples: Sequence[Tuple]) -> None:
@@ -338,24 +334,34 @@ def row_batch(schema: Any, rows: Sequence[Sequence[Any]]) -> Any:
             raise ValueError(
                 f"field '{each.name}' has values of type {other.pop().__name__}, but the column is {each.type}"
             )
+        if (not each.nullable and None in column) or _NOT_NULL in str(each.type):
+            for value in column:
+                require_shape(each, value)
         arrays.append(declared_array(column, each.type))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def column_check(name: str, kind: Any) -> Callable[[Any], None]:
+def column_check(field: Any) -> Callable[[Any], None]:
     """Return the check of a column's values, which raises ValueError."""
     import pyarrow as pa
 
+    name = field.name
+    kind = field.type
     types = fitting_types(kind)
-    if types is None or pa.types.is_decimal(kind) or pa.types.is_timestamp(kind):
-        return lambda value: _convert(name, value, kind)
-    if not pa.types.is_integer(kind):
-        return lambda value: _check_type(name, value, types, kind)
-    most = 2 ** (kind.bit_width - 1)
+    whole = {pa.bool_(): bool, pa.string(): str, pa.binary(): bytes, pa.float64(): float}.get(kind)
+    most = 2 ** (kind.bit_width - 1) if pa.types.is_signed_integer(kind) else 0
+    has_inner = _NOT_NULL in str(kind)
 
     def check(value: Any) -> None:
-        _check_type(name, value, types, kind)
-        if not -most <= value < most:
+        if value is None or has_inner:
+            require_shape(field, value)
+        if value is None or type(value) is whole:
+            return
+        if types is not None:
+            _check_type(name, value, types, kind)
+        if not most:
+            _convert(name, value, kind)
+        elif not -most <= value < most:
             raise ValueError(f"field '{name}' is {value}, too large for {kind}")
 
     return check

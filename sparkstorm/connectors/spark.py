@@ -319,7 +319,7 @@ class SparkSink(TransactionalSink):
                     else {}
                 )
                 self._arrow_schema = convert(self._schema, **named)
-            self._checks = [column_check(each.name, each.type) for each in self._arrow_schema or ()]
+            self._checks = [column_check(each) for each in self._arrow_schema or ()]
 
     def write(self, tup: Tuple) -> None:
         """Keep a row for the writer."""
@@ -329,8 +329,7 @@ class SparkSink(TransactionalSink):
             )
         # none for a writer of Rows
         for check, value in zip(self._checks or (), tup.values, strict=False):
-            if value is not None:
-                check(value)
+            check(value)
         self._rows.append(tup.values)
 
     def prepare(self, epoch: int) -> Any:

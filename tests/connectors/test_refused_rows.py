@@ -6,11 +6,16 @@ import json
 import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from itertools import combinations
+from itertools import combinations, product
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from sparkstorm.api import (
@@ -21,11 +26,12 @@ from sparkstorm.api import (
     Tuple,
     find_refused,
 )
-from sparkstorm.connectors import HttpSink, KafkaSink, SqlSink
+from sparkstorm.connectors import FileSink, HttpSink, KafkaSink, SqlSink
 from sparkstorm.testing import Shared
 from tests.connectors.crashing_sink import feed
 
 ROWS = 5
+CONTEXT = TopologyContext("refusals", 1, "sink", {1: "sink"}, (1,), {}, lambda: 0)
 BAD = 13
 # every set of places of refused rows among so many
 CASES = [set(places) for k in range(ROWS + 1) for places in combinations(range(ROWS), k)]
@@ -70,7 +76,7 @@ def test_one_refused_row_of_many_takes_two_calls_for_each_halving() -> None:
 
 def parked(sink: TransactionalSink, rows: Sequence[Any], fields: Sequence[str] = ("n",)) -> Any:
     """Write rows as one epoch; return the values of the refused ones with their reasons."""
-    sink.open({}, TopologyContext("refusals", 1, "sink", {1: "sink"}, (1,), {}, lambda: 0))
+    sink.open({}, CONTEXT)
     found: list[tuple[Tuple, str]] = []
     try:
         sink.begin(1)
@@ -202,3 +208,42 @@ def test_kafka_is_given_no_time_that_it_would_write_as_another(time: Any) -> Non
     """For 0 librdkafka writes the present."""
     with pytest.raises(ValueError, match="no time in milliseconds after 1970"):
         parked(KafkaSink("127.0.0.1:9", "rows", time="n"), [time])
+
+
+KINDS: list[Any] = [
+    *(pa.int64(), pa.int8(), pa.uint64(), pa.float32(), pa.float64(), pa.string(), pa.binary()),
+    *(pa.bool_(), pa.date32(), pa.timestamp("us", "UTC"), pa.timestamp("ns", "UTC")),
+    *(pa.decimal128(5, 2), pa.binary(3), pa.dictionary(pa.int32(), pa.string())),
+    pa.list_(pa.int64()),
+    pa.list_(pa.field("item", pa.int64(), nullable=False)),
+    pa.struct([pa.field("a", pa.int64(), nullable=False)]),
+    pa.map_(pa.string(), pa.field("value", pa.int64(), nullable=False)),
+    pa.list_(pa.map_(pa.string(), pa.int64())),
+]
+VALUES: list[Any] = [
+    *(None, 1, -1, 300, 1 << 63, 1 << 64, True, 1.5, float("inf"), "a", "", b"x", b"abc"),
+    *(date(1, 1, 1), datetime(1, 1, 1, tzinfo=UTC), datetime(2024, 1, 1, 0, 0, 0, 5, tzinfo=UTC)),
+    *(Decimal("1.5"), Decimal("1e10"), Decimal("NaN"), UUID(int=1)),
+    *([1], [None], ["x"], [], {}, {"a": 1}, {"a": None}, {"b": 1}, {"a": "x"}, [[1]], [{"a": 1}]),
+]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_a_row_that_a_file_sink_takes_is_written(kind: Any, tmp_path: Path) -> None:
+    """It is refused by `write`, and so alone, or by nothing."""
+    for format, nullable in product(("parquet", "json", "csv"), (True, False)):
+        folder = tmp_path / f"{format}-{nullable}"
+        sink = FileSink(folder, format, pa.schema([pa.field("v", kind, nullable=nullable)]))
+        sink.open({}, CONTEXT)
+        sink.begin(1)
+        taken: list[Any] = []
+        for value in VALUES:
+            try:
+                sink.write(Tuple((value,), 0, Source("feed", 2, "default", ("v",))))
+            except (ValueError, TypeError):
+                continue
+            taken.append(value)
+        sink.commit(1, sink.prepare(1))
+        assert taken and (None in taken) == nullable
+        [file] = folder.glob("[!_]*")
+        assert format != "parquet" or pq.read_metadata(file).num_rows == len(taken)
