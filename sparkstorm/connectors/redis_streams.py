@@ -21,6 +21,8 @@ from sparkstorm.model.values.tagged import to_json
 
 _ROWS_PER_CALL = 128
 _ENTRIES_PER_READ = 2_000  # of each stream; fewer mean that it is at its end
+# Lua unpacks at most 8,000 values; a script that fails keeps the entries that it has written
+_MOST_FIELDS = 3_900
 _APPEND = """
 if (redis.call('GET', KEYS[2]) or '') >= ARGV[1] then return 0 end
 local at = 4
@@ -321,6 +323,10 @@ class RedisSink(TransactionalSink):
                 cells += [name, value if type(value) in (str, bytes) else to_json(value)]
         if not cells:
             raise ValueError("a row of nulls only makes no entry of a stream")
+        if len(cells) > 2 * _MOST_FIELDS:
+            raise ValueError(
+                f"a row of {len(cells) // 2} fields that are not null; an entry takes {_MOST_FIELDS}"
+            )
         self._rows.append(cells)
 
     def prepare(self, epoch: int) -> Any:

@@ -25,6 +25,7 @@ from sparkstorm.embedded.redis import CHOSEN_SERVER, find_redis_binary
 from sparkstorm.errors import InvalidConfigError, WorkerFailedError
 from sparkstorm.testing import CaptureBolt, LocalCluster
 from tests.connectors.crashing_sink import die_everywhere, feed
+from tests.connectors.test_refused_rows import parked
 from tests.connectors.test_sql import Bench as SqlBench
 from tests.transport.bare_redis import debian_redis
 from tests.waiting import wait_until
@@ -332,3 +333,16 @@ def test_rows_of_a_frame_are_deleted_when_all_before_them_are_done_and_what_is_n
         source.next_tuple()
         assert [id.decode() for id, _ in client.xrange(name)] == ids[2:]
     source.close()
+
+
+def test_a_row_of_more_fields_than_a_script_takes_is_parked_and_the_others_are_written_once(
+    url: str, redis_server: RedisServer
+) -> None:
+    name = next(names)
+    most = [f"f{n}" for n in range(3_900)]
+    sink = RedisSink(url, name, password_env="TEST_REDIS_PASSWORD")
+    assert parked(sink, [tuple(most)], most) == []
+    with pytest.raises(ValueError, match="a row of 3901 fields that are not null"):
+        parked(sink, [(*most, "x")], [*most, "x"])
+    with redis_server.client() as client:
+        assert client.xlen(name) == 1
