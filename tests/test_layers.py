@@ -1,7 +1,7 @@
 """Layers of the package: which package may import which, and which effects the pure ranks may not
 have.
 
-Ranks: 0 errors, config, settings, tls; 1 clock, model; 2 scheduling, acking, grouping, windowing; 3
+Ranks: 0 errors, config, settings, tls, http_guard; 1 clock, model; 2 scheduling, acking, grouping, windowing; 3
 api; 4 transport, cluster, hosting, stores, connectors, streamparse; 5 blobs, compat, executor,
 checkpoint; 6 recording, tasks; 7 worker, replay; 8 nimbus, supervisor, insight; 9 client; 10
 notebook, embedded; 11 app, testing, web; 12 cli. A package imports itself and lower ranks.
@@ -26,6 +26,7 @@ RANK_BY_PART = {
     "config": 0,
     "settings": 0,
     "tls": 0,
+    "http_guard": 0,
     "clock": 1,
     "model": 1,
     "scheduling": 2,

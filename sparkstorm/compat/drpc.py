@@ -16,6 +16,7 @@ from sparkstorm.api.collector import BasicOutputCollector, SpoutOutputCollector
 from sparkstorm.api.components import BasicBolt, Conf, Spout
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.connectors.http import SpoutHandler, SpoutServer
+from sparkstorm.connectors.patience import Secret
 from sparkstorm.errors import CodecError, InvalidConfigError
 from sparkstorm.model.tuples import Tuple
 
@@ -49,7 +50,9 @@ class DrpcSpout(Spout):
 
     It listens on `host` (this machine only by default) and `port` + the task's index, where
     `ReturnResults` in other workers must reach it. `token_file` or `token_env` name a secret that
-    callers show as `Authorization: Bearer ...`; without one only loopback is allowed.
+    callers show as `Authorization: Bearer ...`, and `ReturnResults` too; without one only loopback
+    is allowed, under its own names. Another address needs TLS (`certificate`, `key`: PEM files of
+    each host), or a proxy that has it (`is_behind_proxy`).
     """
 
     outputs = ("args", "return-info")
@@ -62,6 +65,9 @@ class DrpcSpout(Spout):
         host: str = "127.0.0.1",
         token_file: str | None = None,
         token_env: str | None = None,
+        certificate: str = "",
+        key: str = "",
+        is_behind_proxy: bool = False,
         patience_secs: float = 30.0,
         most_waiting: int = 256,
         max_body_bytes: int = 1 << 20,
@@ -71,7 +77,9 @@ class DrpcSpout(Spout):
                 f"DrpcSpout: {function!r:.80} is no name of a function: it is a part of a path"
             )
         self.function = function
-        self._server = SpoutServer("DrpcSpout", host, port, token_file, token_env)
+        self._server = SpoutServer(
+            "DrpcSpout", host, port, token_file, token_env, (certificate, key), is_behind_proxy
+        )
         self.patience_secs = patience_secs
         self._most_waiting = most_waiting
         self.max_body_bytes = max_body_bytes
@@ -82,7 +90,7 @@ class DrpcSpout(Spout):
         self._new: deque[str] = deque()
         # by an id that cannot be guessed: a bolt that has it may answer
         self._calls: dict[str, _Call] = {}
-        self._server.open(context, _Handler, self)
+        self._server.open(context, _Handler, self, self._most_waiting)
 
     @property
     def port(self) -> int:
@@ -97,7 +105,14 @@ class DrpcSpout(Spout):
         call = self._calls.get(id)
         if call is None:  # its caller has gone
             return
-        place = json.dumps({"id": id, "host": self._server.host, "port": self.port})
+        place = json.dumps(
+            {
+                "id": id,
+                "host": self._server.host,
+                "port": self.port,
+                "scheme": self._server.scheme,
+            }
+        )
         try:
             self._collector.emit([call.args, place], id)
         except CodecError as error:
@@ -115,12 +130,10 @@ class DrpcSpout(Spout):
         """Stop listening."""
         self._server.close()
 
-    def call(self, function: str, args: str, token: str) -> tuple[int, str]:
+    def call(self, function: str, args: str) -> tuple[int, str]:
         """Take a request in and wait for its result, in a thread of its own; return status and text
         of the answer.
         """
-        if refused := self._server.refusal(token):
-            return refused
         if function != self.function:
             return 404, f"there is no function {function!r:.80} here, only {self.function}"
         if len(self._calls) >= self._most_waiting:
@@ -147,29 +160,19 @@ class DrpcSpout(Spout):
 class _Handler(SpoutHandler):
     """One connection: of a caller, or of a bolt that brings a result."""
 
-    def do_GET(self) -> None:
-        """Answer a request whose arguments are in its path."""
-        self._call(*self._parts())
-
-    def do_POST(self) -> None:
-        """Answer a request whose arguments are its body, or take a result."""
-        read = self.read_body(self.spout.max_body_bytes)
-        if read is None:
-            return None
-        try:
-            body = read.decode()
-        except UnicodeDecodeError:
-            return self.answer(400, "the body is no UTF-8")
-        if self.path.startswith(_RESULT):
-            return self.answer(*self.spout.result(self.path.removeprefix(_RESULT), body))
-        root, function, _ = self._parts()
-        return self._call(root, function, body)
-
-    def _call(self, root: str, function: str, args: str) -> None:
+    def serve(self, body: bytes) -> None:
+        """Answer a request whose arguments are in its path or its body, or take a result."""
+        root, function, args = self._parts()
+        if self.command == "POST":
+            try:
+                args = body.decode()
+            except UnicodeDecodeError:
+                return self.answer(400, "the body is no UTF-8")
+            if self.path.startswith(_RESULT):
+                return self.answer(*self.spout.result(self.path.removeprefix(_RESULT), args))
         if root != "drpc":
-            self.answer(404, "requests go to /drpc/FUNCTION/ARGS")
-        else:
-            self.answer(*self.spout.call(function, args, self.headers.get("Authorization", "")))
+            return self.answer(404, "requests go to /drpc/FUNCTION/ARGS")
+        return self.answer(*self.spout.call(function, args))
 
     def _parts(self) -> tuple[str, str, str]:
         """Return the parts of a path /drpc/FUNCTION/ARGS; arguments may have slashes of their
@@ -186,11 +189,20 @@ class ReturnResults(BasicBolt):
     A result that is no text is sent as JSON. It is sent while the tuple is executed, so a caller
     may have it a moment before what its request changed is committed; a tuple that is tried again
     sends it again, and the first one counts. A caller that has gone, or whose spout's worker has
-    died, is no error.
+    died, is no error. A `DrpcSpout` with a token wants it here too (`token_file`, `token_env`): the
+    return-info of a request is data, which others may read.
     """
 
     outputs = ()
     blocking = True
+
+    def __init__(self, *, token_file: str | None = None, token_env: str | None = None) -> None:
+        self._secret = Secret("ReturnResults", token_file, token_env)
+
+    def prepare(self, conf: Conf, context: TopologyContext) -> None:
+        """Read the token."""
+        token = self._secret.read()
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
 
     def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
         """Send one result."""
@@ -201,16 +213,26 @@ class ReturnResults(BasicBolt):
             host = str(place["host"])
             port = int(place["port"])
             id = str(place["id"])
+            is_tls = place.get("scheme") == "https"
         except (ValueError, TypeError, KeyError):
             raise ValueError(
                 f"the last field of an input of ReturnResults must be a return-info, not {info!r:.80}"
             ) from None
         body = result if isinstance(result, str) else json.dumps(result)
-        connection = http.client.HTTPConnection(host, port, timeout=_TIMEOUT_S)
+        kind = http.client.HTTPSConnection if is_tls else http.client.HTTPConnection
+        connection = kind(host, port, timeout=_TIMEOUT_S)
         try:
-            connection.request("POST", f"{_RESULT}{id}", body.encode("utf-8", "replace"))
-            connection.getresponse().read()
+            connection.request(
+                "POST", f"{_RESULT}{id}", body.encode("utf-8", "replace"), self._headers
+            )
+            answer = connection.getresponse()
+            reason = answer.read(300).decode("utf-8", "replace")
         except (OSError, http.client.HTTPException):
             return  # its worker is gone, and with it the caller's connection
         finally:
             connection.close()
+        if answer.status not in (200, 404):  # 404: nobody waits any more
+            raise ValueError(
+                f"the DrpcSpout at {host}:{port} took no result ({answer.status}: {reason}); "
+                "if its token is missing, give ReturnResults the same token_file or token_env"
+            )

@@ -4,11 +4,14 @@ leave by POST.
 
 from __future__ import annotations
 
-import hmac
+import contextlib
 import http.client
+import io
 import json
+import socket
 import ssl
 import threading
+import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -21,6 +24,16 @@ from sparkstorm.api.context import TopologyContext
 from sparkstorm.api.sinks import RefusedRows, TransactionalSink, find_refused
 from sparkstorm.connectors.patience import Secret, without_password
 from sparkstorm.errors import CodecError, InvalidConfigError
+from sparkstorm.http_guard import (
+    LOOPBACK,
+    Refusal,
+    has_token,
+    joined,
+    local_hosts,
+    refused_length,
+    refused_place,
+    require_private,
+)
 from sparkstorm.model.tuples import Source, Tuple
 from sparkstorm.model.values.tagged import row_writer
 
@@ -34,26 +47,85 @@ _LASTING = {
     407: "the proxy needs a password",
 }
 # a POST is not repeated at another place
+# seconds for a head, as many for a body, as the page gives them
+_PART_S = 10.0
+_SPARE_CONNECTIONS = 64  # beyond those whose rows are worked on
+_FULL = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 _LASTING |= dict.fromkeys((301, 302, 303, 307, 308), "it points elsewhere: mend the URL")
 
 
+class _Server(ThreadingHTTPServer):
+    """Threads for a bounded number of connections; one more is answered 503 at once."""
+
+    daemon_threads = True
+    request_queue_size = 128
+    access: SpoutServer
+    context: ssl.SSLContext | None
+    slots: threading.BoundedSemaphore
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Give a connection a thread, if there is one."""
+        if not self.slots.acquire(blocking=False):
+            with contextlib.suppress(OSError):
+                request.setblocking(False)
+                request.send(_FULL)
+            self.shutdown_request(request)
+            return
+        try:
+            if self.context is not None:
+                request = self.context.wrap_socket(
+                    request, server_side=True, do_handshake_on_connect=False
+                )
+            super().process_request(request, client_address)
+        except BaseException:  # no thread can be had
+            self.slots.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Give the thread back at the end."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self.slots.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of a connection that broke: a worker's log is for the topology."""
+
+
 class SpoutServer:
-    """HTTP server of a spout's task, a thread for each connection; only one on loopback may go
-    without a token.
+    """HTTP server of a spout's task, a thread for each of a bounded number of connections, with the
+    guard of all servers (`sparkstorm/http_guard.py`); only one on loopback may go without a token.
     """
 
     def __init__(
-        self, owner: str, host: str, port: int, token_file: str | None, token_env: str | None
+        self,
+        owner: str,
+        host: str,
+        port: int,
+        token_file: str | None,
+        token_env: str | None,
+        files: tuple[str, str] = ("", ""),
+        is_behind_proxy: bool = False,
     ) -> None:
-        if host not in ("127.0.0.1", "::1", "localhost") and not (token_file or token_env):
+        if host not in LOOPBACK and not (token_file or token_env):
             raise InvalidConfigError(
                 f"{owner}: listening on {host} needs a token (token_file or token_env): anyone could send requests"
             )
+        words = "certificate and key, or is_behind_proxy=True"
+        require_private(f"{owner}: ", host, *files, is_behind_proxy, words)
         self.host = host
         self.port = port
+        self._files = files
         self._secret = Secret(owner, token_file, token_env)
 
-    def open(self, context: TopologyContext, handler: type[SpoutHandler], spout: Spout) -> None:
+    @property
+    def scheme(self) -> str:
+        """Return "https" with a certificate."""
+        return "https" if self._files[0] else "http"
+
+    def open(
+        self, context: TopologyContext, handler: type[SpoutHandler], spout: Spout, most_waiting: int
+    ) -> None:
         """Listen on the port plus the task's index, which `port` is from then on; 0: on a free
         one.
         """
@@ -61,59 +133,143 @@ class SpoutServer:
         chosen = self.port + context.task_index if self.port else 0
         bound = type("Handler", (handler,), {"spout": spout})
         try:
-            self._server = ThreadingHTTPServer((self.host, chosen), bound)
+            self._server = _Server((self.host, chosen), bound)
+            self._server.context = self._tls()
         except OSError as error:
             raise InvalidConfigError(
                 f"component '{context.component_id}': {self.host}:{self.port} cannot be listened on: {error}"
             ) from error
-        self._server.daemon_threads = True
+        self._server.access = self
+        self._server.slots = threading.BoundedSemaphore(most_waiting + _SPARE_CONNECTIONS)
         self.port = self._server.server_address[1]
         threading.Thread(
             target=self._server.serve_forever, name=context.component_id, daemon=True
         ).start()
+
+    def _tls(self) -> ssl.SSLContext | None:
+        if self.scheme == "http":
+            return None
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(*self._files)
+        return context
 
     def close(self) -> None:
         """Stop listening."""
         self._server.shutdown()
         self._server.server_close()
 
-    def refusal(self, authorization: str) -> tuple[int, str] | None:
-        """Return status and text for a request whose header does not have the token; None for one
-        that may go on.
+    def refusal(self, headers: Mapping[str, str]) -> Refusal | None:
+        """Return the refusal of a request that may not go on, by its head. A server with a token
+        may have any name, that of a proxy say; one without is asked by programs of this machine
+        alone.
         """
-        if self._token is None or hmac.compare_digest(
-            authorization.encode(), f"Bearer {self._token}".encode()
-        ):
+        hosts = local_hosts(self.port) if self._token is None else None
+        if refused := refused_place(headers, hosts, self.scheme):
+            return refused
+        if self._token is None or has_token(headers, self._token):
             return None
         return 401, "the Authorization header does not show the token"
 
 
+class _Deadline(io.RawIOBase):
+    """Bytes of a connection until a time: a sender that drips them gets no more than one that
+    stops.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self.renew()
+
+    def renew(self) -> None:
+        """Begin to count anew."""
+        self._end_s = time.monotonic() + _PART_S
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Read what is there; TimeoutError at the end of the time."""
+        left_s = self._end_s - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError("timed out")
+        self._connection.settimeout(left_s)
+        return self._connection.recv_into(buffer)
+
+
 class SpoutHandler(BaseHTTPRequestHandler):
-    """One connection to a `SpoutServer`."""
+    """One connection to a `SpoutServer`: each request is judged by its head, and its body is read
+    in bounded time.
+    """
 
     protocol_version = "HTTP/1.1"
-    timeout = 60
     wbufsize = -1  # the head of an answer and its body in one packet
+    server: _Server
     spout: Any
 
-    def read_body(self, most: int) -> bytes | None:
-        """Return the body of a request; None when it was answered since it has no length, or more
-        than `most` bytes.
-        """
-        length = self.headers.get("Content-Length", "")
-        if not length.isdigit():
-            self.answer(411, "a Content-Length is needed")
-        elif int(length) > most:
-            self.answer(413, f"the body has more than {most} bytes")
-        else:
-            return self.rfile.read(int(length))
-        return None
+    def serve(self, body: bytes) -> None:
+        """Answer a request whose head and body are sound."""
+        raise NotImplementedError
+
+    def setup(self) -> None:
+        """Read through a deadline."""
+        super().setup()
+        self.rfile.close()
+        self._deadline = _Deadline(self.connection)
+        self.rfile = io.BufferedReader(self._deadline)
+
+    def handle_one_request(self) -> None:
+        """Count the time of a head anew."""
+        self._deadline.renew()
+        self._is_promised = False
+        super().handle_one_request()
+
+    def handle_expect_100(self) -> bool:
+        """Promise nothing before the head was judged."""
+        self._is_promised = True
+        return True
+
+    def do_GET(self) -> None:
+        """Judge a request, and serve it."""
+        headers = joined(self.headers.items())
+        if refused := self._refusal(headers):
+            self.answer(*refused)
+            return
+        if self._is_promised:
+            self.send_response_only(100)
+            self.end_headers()
+            self.wfile.flush()
+        self._deadline.renew()
+        length = int(headers.get("content-length", "0"))
+        try:
+            body = self.rfile.read(length)
+        except TimeoutError:
+            self.answer(408, f"the body did not arrive within {_PART_S:g} s")
+            return
+        if len(body) < length:
+            self.answer(400, "the body was cut short")
+            return
+        self.connection.settimeout(_PART_S)  # of an answer that nobody reads
+        self.serve(body)
+
+    do_POST = do_GET
+
+    def _refusal(self, headers: Mapping[str, str]) -> Refusal | None:
+        # a line that is no header ends the head for Python, and for no proxy
+        if self.headers.defects or self.headers.get_payload():
+            return 400, "a line of the head is no header"
+        if refused := self.server.access.refusal(headers):
+            return refused
+        if "transfer-encoding" in headers and "content-length" not in headers:
+            return 411, "a Content-Length is needed"
+        return refused_length(headers, self.spout.max_body_bytes, self.command == "POST")
 
     def answer(self, status: int, text: str) -> None:
         """Answer with plain text; the connection stays open after a 200 alone."""
         body = text.encode("utf-8", "replace")
         self.send_response(status)
         self.send_header("Content-Type", "text/plain; charset=utf-8")
+        self.send_header("X-Content-Type-Options", "nosniff")
         self.send_header("Content-Length", str(len(body)))
         if status != 200:
             self.send_header("Connection", "close")
@@ -157,8 +313,9 @@ class Webhook(Spout):
     at least once; a topology that keeps the keys it has seen makes it exactly once.
 
     It listens on `host` (this machine only by default) and `port` + the task's index. `token_file`
-    or `token_env` name a secret that senders show as
-    `Authorization: Bearer ...`; without one only loopback is allowed.
+    or `token_env` name a secret that senders show as `Authorization: Bearer ...`; without one only
+    loopback is allowed, under its own names. Another address needs TLS (`certificate`, `key`: PEM
+    files of each host), or a proxy that has it (`is_behind_proxy`).
     """
 
     def __init__(
@@ -170,11 +327,16 @@ class Webhook(Spout):
         path: str = "/",
         token_file: str | None = None,
         token_env: str | None = None,
+        certificate: str = "",
+        key: str = "",
+        is_behind_proxy: bool = False,
         patience_secs: float = 30.0,
         most_waiting: int = 256,
         max_body_bytes: int = 1 << 20,
     ) -> None:
-        self._server = SpoutServer("Webhook", host, port, token_file, token_env)
+        self._server = SpoutServer(
+            "Webhook", host, port, token_file, token_env, (certificate, key), is_behind_proxy
+        )
         self._path = path
         self._fields = list(fields)
         self.patience_secs = patience_secs
@@ -189,7 +351,7 @@ class Webhook(Spout):
         self._new: deque[_Request] = deque()
         self._waiting: dict[int, _Request] = {}
         self._number = 0
-        self._server.open(context, _Handler, self)
+        self._server.open(context, _Handler, self, self._most_waiting)
 
     @property
     def port(self) -> int:
@@ -225,12 +387,10 @@ class Webhook(Spout):
         """Stop listening."""
         self._server.close()
 
-    def take(self, path: str, token: str, body: bytes, key: str | None) -> tuple[int, str]:
+    def take(self, path: str, body: bytes, key: str | None) -> tuple[int, str]:
         """Take a request in and wait for its end, in a thread of its own; return status and text of
         the answer.
         """
-        if refused := self._server.refusal(token):
-            return refused
         if path.partition("?")[0] != self._path:
             return 404, f"rows are posted to {self._path}"
         try:
@@ -261,13 +421,13 @@ class Webhook(Spout):
 class _Handler(SpoutHandler):
     """One connection of a sender."""
 
-    def do_POST(self) -> None:
+    def serve(self, body: bytes) -> None:
         """Hand over the rows of a request."""
-        body = self.read_body(self.spout.max_body_bytes)
-        if body is not None:
-            token = self.headers.get("Authorization", "")
-            key = self.headers.get("Idempotency-Key")
-            self.answer(*self.spout.take(self.path, token, body, key and key[:200]))
+        if self.command != "POST":
+            self.answer(405, "rows are posted")
+            return
+        key = self.headers.get("Idempotency-Key")
+        self.answer(*self.spout.take(self.path, body, key and key[:200]))
 
 
 class HttpSink(TransactionalSink):

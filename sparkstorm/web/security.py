@@ -1,23 +1,23 @@
 """Guard of the web server: access to its routes, and the headers of every answer.
 
-Every user of the host reaches a port on loopback, and so does every page in the user's browser. So
-a request needs the token of this start (or the cookie that the token was exchanged for), its Host
-must be one of ours (a foreign name that resolves to this address is DNS rebinding), its Origin too,
-and a change by cookie a value that only our page can read.
+Besides what every server asks for (`sparkstorm/http_guard.py`), a request needs the token of this
+start or the cookie that the token was exchanged for, and a change by cookie a value that only our
+page can read.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hmac
 import json
 import secrets
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.cookies import CookieError, SimpleCookie
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode
+
+from sparkstorm.http_guard import has_token, is_same, joined, refused_length, refused_place
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -43,11 +43,6 @@ NO_TOKEN: Final = (
     "this page needs the token of the process that serves it: "
     "open the address that `sparkstorm web` printed when it started"
 )
-
-
-def local_hosts(port: int) -> frozenset[str]:
-    """Return the Host headers of a server on this machine."""
-    return frozenset(f"{name}:{port}" for name in ("127.0.0.1", "localhost", "[::1]"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,47 +83,39 @@ class Guard:
         if scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1008})
             return
-        headers = _headers(scope["headers"])
+        headers = joined(
+            (name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]
+        )
         send = _with_headers(send, is_kept=scope["path"].startswith(_OPEN))
         refusal = self._refusal(scope, headers)
         if refusal is not None:
             await _answer(send, *refusal)
             return
+        try:
+            body = await asyncio.wait_for(_body(receive), self._body_secs)
+        except TimeoutError:
+            await _answer(
+                send, 408, f"the body of the request did not arrive within {self._body_secs:g} s"
+            )
+            return
+        if body is None:
+            await _answer(send, 413, f"the body has more than {BODY_BYTES} bytes")
+            return
         if self._is_exchange(scope):
             await self._exchange(scope, send)
             return
-        if scope["method"] not in _SAFE:
-            try:
-                body = await asyncio.wait_for(_body(receive), self._body_secs)
-            except TimeoutError:
-                await _answer(
-                    send,
-                    408,
-                    f"the body of the request did not arrive within {self._body_secs:g} s",
-                )
-                return
-            if body is None:
-                await _answer(
-                    send, 413, f"the body of the request has more than {BODY_BYTES:,} bytes"
-                )
-                return
-            receive = _replayed(body, receive)
-        await self._app(scope, receive, send)
+        await self._app(scope, _replayed(body, receive), send)
 
     def _refusal(self, scope: Message, headers: dict[str, str]) -> tuple[int, str] | None:
         """Return status and reason of a request that may not pass."""
         access = self._access
-        if headers.get("host", "").lower() not in access.hosts:
-            return 421, "the Host header names another server; allowed names are given by --name"
-        origin = headers.get("origin")
-        if origin is not None and origin.lower() not in {
-            f"{access.scheme}://{host}" for host in access.hosts
-        }:
-            return 403, "requests from pages of another origin are refused"
+        refusal = refused_place(headers, access.hosts, access.scheme)
+        if refusal := refusal or refused_length(headers, BODY_BYTES):
+            return refusal
         if scope["path"].startswith(_OPEN):
             return None
-        is_program = _same(headers.get("authorization", ""), f"Bearer {access.token}")
-        is_session = _same(_cookie(headers.get("cookie", ""), access.cookie), access.session)
+        is_program = has_token(headers, access.token)
+        is_session = is_same(_cookie(headers.get("cookie", ""), access.cookie), access.session)
         if self._is_exchange(scope):
             return None
         if not is_program and not is_session:
@@ -140,9 +127,9 @@ class Guard:
                 403,
                 "this server was started with a read-only connection file: it shows the cluster and changes nothing",
             )
-        if not is_program and not _same(headers.get(CSRF_HEADER, ""), access.csrf):
+        if not is_program and not is_same(headers.get(CSRF_HEADER, ""), access.csrf):
             return 403, f"a change needs the header {CSRF_HEADER} with the value of /page/session"
-        if not is_program and origin is None:
+        if not is_program and "origin" not in headers:
             return 403, "a change by cookie needs an Origin header, which every browser sends"
         return None
 
@@ -153,7 +140,7 @@ class Guard:
         if scope["method"] != "GET":
             return False
         return any(
-            _same(value, self._access.token) for name, value in _query(scope) if name == "token"
+            is_same(value, self._access.token) for name, value in _query(scope) if name == "token"
         )
 
     async def _exchange(self, scope: Message, send: Send) -> None:
@@ -181,24 +168,8 @@ class Guard:
         await send({"type": "http.response.body", "body": b""})
 
 
-def _headers(pairs: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
-    """Return headers by name; one that is given twice has both values, so that it equals none that
-    is wanted.
-    """
-    found: dict[str, str] = {}
-    for name, value in pairs:
-        key = name.decode("latin-1").lower()
-        text = value.decode("latin-1")
-        found[key] = f"{found[key]}; {text}" if key in found else text
-    return found
-
-
 def _query(scope: Message) -> list[tuple[str, str]]:
     return parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-
-
-def _same(one: str, other: str) -> bool:
-    return hmac.compare_digest(one.encode(), other.encode())
 
 
 def _cookie(header: str, name: str) -> str:
@@ -257,6 +228,10 @@ def error_fields(status: int, sentence: str) -> dict[str, str]:
 
 async def _answer(send: Send, status: int, reason: str) -> None:
     body = json.dumps(error_fields(status, reason)).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode()),
+        (b"connection", b"close"),  # else the server would read the rest of a body to its end
+    ]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

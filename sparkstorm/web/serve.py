@@ -17,20 +17,20 @@ import uvicorn
 
 from sparkstorm.client import ClusterClient, connect
 from sparkstorm.errors import InvalidConfigError
+from sparkstorm.http_guard import LOOPBACK, local_hosts, require_private
 from sparkstorm.insight.sampler import IDLE_PERIOD_MS, PERIOD_MS, Sampler
 from sparkstorm.web.app import make_app
 from sparkstorm.web.commands import Commands, Connections
 from sparkstorm.web.metrics import metrics_routes
 from sparkstorm.web.page import Page
 from sparkstorm.web.rest import rest_routes
-from sparkstorm.web.security import Access, local_hosts
+from sparkstorm.web.security import Access
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from sparkstorm.web.otlp import Push
 
-_LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _MOST_CONNECTIONS = 200
 _KEEP_ALIVE_S = 15
 
@@ -54,13 +54,9 @@ class Place:
         """
         if not 0 <= self.port < 1 << 16:
             raise InvalidConfigError(f"--port {self.port} is no port: there are 0 to 65535")
-        if bool(self.certificate) != bool(self.key):
-            raise InvalidConfigError("TLS needs both files: --certificate and --key")
-        if self.address not in _LOOPBACK and not self.certificate and not self.is_behind_proxy:
-            raise InvalidConfigError(
-                f"on {self.address} the token would cross the network in the clear: give --certificate and --key, or --behind-proxy"
-            )
-        if self.address not in _LOOPBACK and not self.names:
+        words = "--certificate and --key, or --behind-proxy"
+        require_private("", self.address, self.certificate, self.key, self.is_behind_proxy, words)
+        if self.address not in LOOPBACK and not self.names:
             raise InvalidConfigError(
                 "another address than loopback needs --name HOST[:PORT], as browsers will ask for it"
             )

@@ -27,6 +27,7 @@ from typing import Any
 import uvicorn
 
 from sparkstorm.client import ClusterClient
+from sparkstorm.http_guard import local_hosts
 from sparkstorm.insight.sampler import Sampler
 from sparkstorm.testing import FeederSpout, LocalCluster
 from sparkstorm.web.app import make_app
@@ -34,7 +35,7 @@ from sparkstorm.web.commands import Commands, Connections
 from sparkstorm.web.metrics import metrics_routes
 from sparkstorm.web.page import Page
 from sparkstorm.web.rest import rest_routes
-from sparkstorm.web.security import Access, local_hosts
+from sparkstorm.web.security import Access
 from tests.browser.pictures import compare_pictures
 from tests.browser.real import photograph_example, walk_real
 from tests.browser.states import STATES

@@ -30,11 +30,11 @@ def count(tup: Any, state: Any) -> Any:
         yield {"args": tup["args"], "times": state.add(tup["args"], 1)}, tup["return-info"]
 
 
-def topology(spout: DrpcSpout) -> Topology:
+def topology(spout: DrpcSpout, results: ReturnResults) -> Topology:
     builder = TopologyBuilder()
     builder.set_spout("requests", spout)
     builder.set_bolt("count", count, inputs="requests", parallelism=2)
-    builder.set_bolt("results", ReturnResults(), inputs="count", parallelism=2)
+    builder.set_bolt("results", results, inputs="count", parallelism=2)
     return builder.build()
 
 
@@ -64,9 +64,16 @@ def spout(port: int, tmp_path: Path) -> DrpcSpout:
     )
 
 
-def test_requests_get_the_results_that_the_topology_gives_them(spout: DrpcSpout, port: int) -> None:
+@pytest.fixture
+def results(tmp_path: Path) -> ReturnResults:
+    return ReturnResults(token_file=str(tmp_path / "token"))
+
+
+def test_requests_get_the_results_that_the_topology_gives_them(
+    spout: DrpcSpout, results: ReturnResults, port: int
+) -> None:
     with LocalCluster() as cluster, ThreadPoolExecutor(12) as threads:
-        cluster.submit(topology(spout), {**CONF, "topology.max.retries": 0})
+        cluster.submit(topology(spout, results), {**CONF, "topology.max.retries": 0})
 
         def answered(*asked: tuple[str, bytes | None]) -> list[Answer]:
             waiting = [threads.submit(ask, port, path, body) for path, body in asked]
@@ -98,9 +105,11 @@ def test_the_example_of_the_page_answers(monkeypatch: pytest.MonkeyPatch, port: 
         cluster.kill("test", 0)
 
 
-def test_what_is_no_request_is_refused_at_once(spout: DrpcSpout, port: int) -> None:
+def test_what_is_no_request_is_refused_at_once(
+    spout: DrpcSpout, results: ReturnResults, port: int
+) -> None:
     with LocalCluster() as cluster:
-        cluster.submit(topology(spout), CONF)
+        cluster.submit(topology(spout, results), CONF)
         cluster.advance(1)
         assert ask(port, "/drpc/other/x") == (404, "there is no function 'other' here, only count")
         assert ask(port, "/count/x")[0] == ask(port, "/", b"x")[0] == 404
@@ -111,6 +120,20 @@ def test_what_is_no_request_is_refused_at_once(spout: DrpcSpout, port: int) -> N
             "the Authorization header does not show the token",
         )
         assert ask(port, "/drpc-result/guessed", b"wrong") == (404, "nobody waits for it")
+        assert ask(port, "/drpc-result/read-by-a-viewer", b"forged", token="")[0] == 401
+        cluster.kill("test", 0)
+
+
+def test_a_bolt_without_the_token_brings_no_result_and_names_what_it_lacks(
+    spout: DrpcSpout, port: int
+) -> None:
+    with LocalCluster() as cluster, ThreadPoolExecutor(1) as threads:
+        cluster.submit(topology(spout, ReturnResults()), {**CONF, "topology.max.retries": 0})
+        waiting = threads.submit(ask, port, "/drpc/count/a")
+        cluster.run_until(waiting.done)
+        assert waiting.result()[0] == 500
+        (letter,) = cluster.dead_letters
+        assert "give ReturnResults the same token_file or token_env" in letter.reason
         cluster.kill("test", 0)
 
 

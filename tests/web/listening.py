@@ -26,6 +26,7 @@ from sparkstorm.client import ClusterClient
 from sparkstorm.cluster.nimbus_state import NimbusInfo
 from sparkstorm.config import merge
 from sparkstorm.errors import StoreUnavailableError
+from sparkstorm.http_guard import local_hosts
 from sparkstorm.insight.health import Look
 from sparkstorm.insight.reading import Reading, TopologyReading
 from sparkstorm.insight.sampler import ReadModel
@@ -47,7 +48,7 @@ from sparkstorm.web.commands import Commands, Connections
 from sparkstorm.web.metrics import metrics_routes
 from sparkstorm.web.page import Page
 from sparkstorm.web.rest import rest_routes
-from sparkstorm.web.security import Access, local_hosts
+from sparkstorm.web.security import Access
 from sparkstorm.web.serve import options
 
 

@@ -13,6 +13,7 @@ from starlette.testclient import TestClient
 
 from sparkstorm.client import ClusterClient
 from sparkstorm.config import merge
+from sparkstorm.http_guard import local_hosts
 from sparkstorm.model.worker_spec import RedisAddress, RedisStores
 from sparkstorm.testing import LocalCluster
 from sparkstorm.testing.local_topology import MomentReader
@@ -23,7 +24,7 @@ from sparkstorm.web.commands import Commands, Connections
 from sparkstorm.web.metrics import metrics_routes
 from sparkstorm.web.page import Page
 from sparkstorm.web.rest import rest_routes
-from sparkstorm.web.security import Access, local_hosts
+from sparkstorm.web.security import Access
 from tests.insight.watched import Watched, watched
 
 HOME = "http://127.0.0.1:8080"

@@ -17,6 +17,7 @@ from starlette.testclient import TestClient
 
 from sparkstorm.client import ClusterClient
 from sparkstorm.errors import InvalidConfigError, StoreUnavailableError
+from sparkstorm.http_guard import local_hosts
 from sparkstorm.insight.records import to_json
 from sparkstorm.insight.sampler import Sampler
 from sparkstorm.web import actions, picture
@@ -25,7 +26,7 @@ from sparkstorm.web.commands import Connections
 from sparkstorm.web.live import delta, topology_record
 from sparkstorm.web.page import STATIC, Page
 from sparkstorm.web.picture import TALL, WIDE, graph
-from sparkstorm.web.security import CSRF_HEADER, Access, local_hosts
+from sparkstorm.web.security import CSRF_HEADER, Access
 from tests.insight.watched import Watched, watched
 from tests.web.listening import LargeSource
 

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+import uvicorn
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from sparkstorm.errors import InvalidConfigError
+from sparkstorm.http_guard import local_hosts
 from sparkstorm.web.app import make_app
-from sparkstorm.web.security import BODY_BYTES, CSRF_HEADER, Access, Guard, local_hosts
-from sparkstorm.web.serve import Place, serve
+from sparkstorm.web.security import BODY_BYTES, CSRF_HEADER, Access, Guard
+from sparkstorm.web.serve import Place, options, serve
 
 HOME = "http://127.0.0.1:8080"
 
@@ -214,3 +219,42 @@ def test_a_port_that_cannot_be_had_is_one_sentence_before_an_address() -> None:
     with pytest.raises(InvalidConfigError, match="--port 99999 is no port"):
         serve("no such connection file", Place(port=99_999), said.append)
     assert not said
+
+
+def test_a_body_of_a_get_is_bounded_as_well() -> None:
+    made, access = client()
+    bearer = {"authorization": f"Bearer {access.token}"}
+    for content in (b"x" * (BODY_BYTES + 1), iter([b"x" * BODY_BYTES, b"x"])):
+        answer = made.request("GET", "/do", headers=bearer, content=content)
+        assert (answer.status_code, answer.headers["connection"]) == (413, "close")
+    assert made.request("GET", "/do", headers=bearer, content=b"x").json()["size"] == 1
+    for length in ("\u00b2".encode("latin-1"), b"9" * 5_000, b"1, 1"):
+        headers = {b"authorization": bearer["authorization"].encode(), b"content-length": length}
+        assert made.get("/do", headers=headers).status_code in (400, 413)
+
+
+@pytest.mark.parametrize("method", [b"GET", b"POST"])
+def test_a_server_closes_the_connection_instead_of_reading_a_refused_body(method: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        app = make_app([Route("/do", echo, methods=["GET", "POST"])], Access(local_hosts(port)))
+        server = uvicorn.Server(uvicorn.Config(app, **{**options(), "log_level": "critical"}))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        chunk = b"10000\r\n" + b"x" * 0x10000 + b"\r\n"
+        sent = 0
+        try:
+            with socket.create_connection(("127.0.0.1", port), 10) as connection:
+                connection.sendall(
+                    method
+                    + b" /do HTTP/1.1\r\nHost: localhost:%d\r\n" % port
+                    + b"Transfer-Encoding: chunked\r\n\r\n"
+                )
+                with contextlib.suppress(ConnectionError):
+                    for _ in range(1_000):
+                        connection.sendall(chunk)
+                        sent += len(chunk)
+        finally:
+            server.should_exit = True
+            thread.join()
+    assert sent < 60 * len(chunk), f"{sent} bytes of 65 MB were read"

@@ -304,7 +304,7 @@ def test_actions_change_the_topology_and_answer_as_storm_does() -> None:
             "'evil' is not known",
         ),
         ("POST", "/topology/{id}/rebalance/0", b"[" * 60_000, 400, "the body"),
-        ("POST", "/topology/{id}/rebalance/0", b" " * 70_000, 413, "more than 65,536 bytes"),
+        ("POST", "/topology/{id}/rebalance/0", b" " * 70_000, 413, "more than 65536 bytes"),
         (
             "POST",
             "/topology/{id}/logconfig",
