@@ -330,12 +330,13 @@ def _late_text(bolt: Component, input: Subscription, slack_ms: int, seen: RowOrd
 
 def _of_timers(plan: Plan, bolt: Component, seen: RowOrder) -> Iterator[ReplayWarning]:
     senders = [plan.topology.components[each.component] for each in bolt.inputs]
-    if seen.count(bolt.id, "chains") and any(sender.kind == "spout" for sender in senders):
+    has_data = any(sender.kind == "spout" for sender in senders)
+    if seen.count(bolt.id, "asked") or (seen.count(bolt.id, "chains") and has_data):
         yield ReplayWarning(
             bolt.id,
             "timers",
-            "sets timers in on_timer, or asks for the watermark: live they follow the newest times of its sources, here those of "
-            "the rows that its own task gets",
+            "sets timers in on_timer, or asks for the watermark: live they follow the marks that its senders make meanwhile, "
+            "here the times of the rows that its own task gets",
         )
 
 

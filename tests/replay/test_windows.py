@@ -153,6 +153,23 @@ def test_timers_that_timers_set_go_on_as_live_or_are_warned_of(time: Any, sender
     assert (("beats", "timers") in causes) == (sender == "source")
 
 
+class Asks(TimedBolt):
+    """Emits the watermark that it meets."""
+
+    outputs = ("at_ms",)
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        collector.emit((self.timers.watermark_ms,))
+
+
+def test_a_bolt_that_asks_for_the_watermark_is_warned_of_behind_a_bolt_too() -> None:
+    """Marks come between other rows than in a live run: here once for many rows."""
+    built = chain(by_ts(Asks()))
+    data = [("a", 1, 10 * n) for n in range(20)]
+    replayed = replay_locally(built, {"source": data})
+    assert [(w.component, w.cause) for w in replayed.warnings] == [("w0", "timers")]
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("time", TIMES)
 @pytest.mark.parametrize("seed", range(5))

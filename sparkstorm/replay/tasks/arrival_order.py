@@ -35,10 +35,10 @@ _MOST_KEYS = 1024
 class WatchedRunner(FoldingRunner):
     """A FoldingRunner that measures how its results depend on chance.
 
-    `has_chains`: a timer that fired has set another, or user code has asked for the watermark, so
-    that results depend on the moments of watermarks. `has_ties`: rows of the same time were in one
-    window, or came next to each other. `behind_ms`: how far a row was behind the watermark that a
-    live task can have announced before it emitted that row.
+    `has_chains`: a timer that fired has set another. `has_asked`: user code has asked for the
+    watermark. `has_ties`: rows of the same time were in one window, or came next to each other.
+    `behind_ms`: how far a row was behind the watermark that a live task can have announced before
+    it emitted that row.
     """
 
     def __init__(
@@ -47,6 +47,7 @@ class WatchedRunner(FoldingRunner):
         super().__init__(bolt, settings, emitter, *others)
         self.has_ties = False
         self.has_chains = False
+        self.has_asked = False
         self._last_ms = NEVER
         self._moment_ms = NEVER  # greatest one at which something fired
         self._output_by_rows = {
@@ -66,7 +67,7 @@ class WatchedRunner(FoldingRunner):
         return super()._may_set_event_timer()
 
     def _watermark(self) -> int:
-        self.has_chains = True
+        self.has_asked = True
         return super()._watermark()
 
     def behind_ms(self, output: OutputClock) -> int:

@@ -81,7 +81,8 @@ class Counts:
     failures: int = 0  # tries that failed
     # 1 for a task with rows of the same event time in one window, or next to each other
     ties: int = 0
-    chains: int = 0  # 1 for a task whose results depend on the moments of watermarks
+    chains: int = 0  # 1 for a task whose timers have set timers when they fired
+    asked: int = 0  # 1 for a task whose bolt has asked for the watermark
     order_matters: int = 0  # 1 for a task whose fold gave another result for two tuples exchanged
     untried: int = 0  # 1 for a task whose fold was not tried so, as it uses more than its arguments
     scanned: int = 0  # keys of the state that `scan` has read

@@ -102,6 +102,7 @@ class WindowTask(ReplayTask):
         super().end(is_open)
         self.counts.ties = int(self._timed.has_ties)
         self.counts.chains = int(self._timed.has_chains)
+        self.counts.asked = int(self._timed.has_asked)
         if self._probe is not None:
             self.counts.order_matters = int(self._probe.order_matters)
             self.counts.untried = int(bool(self._probe.untried))
