@@ -54,6 +54,11 @@ _UNTRIED = (
     "its results depend on it was not tried, because its code uses more than its arguments (attributes or globals, say); if "
     "they do not, declare order_insensitive = True"
 )
+_SHARED = (
+    "uses state or attributes both where it folds tuples and where its windows fire, and how many tuples are folded when a "
+    "window fires is chance in a live run; keep them in the accumulator, or declare order_insensitive = True if results do "
+    "not depend on it"
+)
 _COLLECTED = (
     "has tuples of the same time in one window, and which of them comes first is chance in a live run; if its results do not "
     "depend on that order, declare order_insensitive = True"
@@ -169,6 +174,8 @@ def _of_order(bolt: Component, seen: RowOrder) -> Iterator[ReplayWarning]:
             text = _FOLDED if seen.count(bolt.id, "order_matters") else ""
             text = text or (_UNTRIED if seen.count(bolt.id, "untried") else "")
             text = "" if seen.has_one_order(bolt.id) else text
+            if seen.count(bolt.id, "shared"):
+                yield ReplayWarning(bolt.id, "firings", _SHARED)
         else:
             text = (
                 _COLLECTED

@@ -191,6 +191,24 @@ class Total(Latest):
         return accumulator + tup["ts"]
 
 
+class Seen(Latest):
+    """Keeps what it folds in an attribute as well."""
+
+    def prepare(self, conf: Any, context: TopologyContext) -> None:
+        self.times: set[int] = set()
+
+    def fold(self, accumulator: Any, tup: Tuple) -> Any:
+        self.times.add(tup["ts"])
+        return len(self.times)
+
+
+class SeenAtFiring(Seen):
+    """Emits how many it has folded before the window fires: of later windows too."""
+
+    def execute(self, window: Window, collector: BasicOutputCollector) -> None:
+        collector.emit((len(self.times),))
+
+
 class Orderless(Sizes):
     order_insensitive = True
 
@@ -251,6 +269,17 @@ CAUSES: dict[str, tuple[Topology, dict[str, Any], str, EventTime | None]] = {
     "chance": (topology(ByChance(), FIELDS), {}, "bolt", None),
     "float sums": (topology(Halves(), FIELDS), {}, "bolt", None),
 }
+
+
+@pytest.mark.parametrize(("bolt", "is_told"), [(Seen(), False), (SeenAtFiring(), True)])
+def test_what_fold_and_firing_windows_share_is_warned_of_even_behind_one_sender(
+    bolt: Any, is_told: bool
+) -> None:
+    builder = TopologyBuilder()
+    builder.set_spout("source", Source("key", "ts"))
+    builder.set_bolt("bolt", window(bolt, lag_ms=6)).global_grouping("source")
+    found = replay_locally(builder.build(), {"source": ROWS}).warnings
+    assert [w.cause for w in found] == ["firings"] * is_told
 
 
 @pytest.mark.parametrize("cause", CAUSES)

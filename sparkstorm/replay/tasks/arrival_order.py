@@ -160,6 +160,18 @@ class FoldProbe:
             self._next_look = 2 * self._rows
             self._look(rows[:_SAMPLE_LATER])
 
+    def is_shared(self) -> bool:
+        """Return whether the fold uses state or an attribute that `execute` uses as well."""
+        if not self.untried:
+            return False
+        folded, fired = (
+            {use.name for use in uses_of(self._bolt, *names) if use.is_own}
+            for names in (("initial", "fold", "merge"), ("execute",))
+        )
+        # The bolt itself, which is no attribute's name, may stand for any of them.
+        is_whole = any(not hasattr(self._bolt, name) for name in folded | fired)
+        return bool(folded and fired and (is_whole or folded & fired))
+
     def _look(self, rows: Sequence[Any]) -> None:
         # Each time: an attribute may have become one that can change.
         self.untried = next((use.name for use in uses_of(self._bolt, "initial", "fold")), "")

@@ -85,6 +85,7 @@ class Counts:
     asked: int = 0  # 1 for a task whose bolt has asked for the watermark
     order_matters: int = 0  # 1 for a task whose fold gave another result for two tuples exchanged
     untried: int = 0  # 1 for a task whose fold was not tried so, as it uses more than its arguments
+    shared: int = 0  # 1 for a task whose fold and `execute` use the same state or attributes
     scanned: int = 0  # keys of the state that `scan` has read
     recovered: int = 0  # inputs that succeeded after a failed try
 

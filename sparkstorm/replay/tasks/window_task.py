@@ -106,6 +106,7 @@ class WindowTask(ReplayTask):
         if self._probe is not None:
             self.counts.order_matters = int(self._probe.order_matters)
             self.counts.untried = int(bool(self._probe.untried))
+            self.counts.shared = int(self._probe.is_shared())
             self.counts.floats += self._probe.floats
 
     def release(self) -> None:
