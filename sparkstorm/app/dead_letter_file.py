@@ -8,6 +8,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from sparkstorm.client.dead_letters import AT_ONCE, Read, decoded
@@ -126,7 +127,7 @@ class DeadLetterFile:
         cut again.
         """
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("ab") as file:
+        with open(self.path, "ab", opener=partial(os.open, mode=0o600)) as file:
             size = file.tell()
             for id, data in letters:
                 letter = decoded(data)

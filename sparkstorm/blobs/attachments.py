@@ -8,7 +8,9 @@ so an archive adds packages and replaces none.
 
 from __future__ import annotations
 
+import bz2
 import contextlib
+import gzip
 import importlib
 import io
 import lzma
@@ -23,7 +25,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from sparkstorm.api.context import set_files_folder
 from sparkstorm.errors import InvalidConfigError, WorkerFailedError
@@ -33,6 +35,10 @@ MAX_BYTES = 512 * 1024 * 1024
 # each start of a worker.
 _LEAST_BOUND = 256 * 1024 * 1024
 _MOST_TIMES = 20
+# what is unpacked at once: a name in a header of a .tar claimed 358 MB
+_PIECE_BYTES = 1 << 20
+# the others of a .zip unfold a piece to 90 MB
+_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 # of the libraries, for bytes that are no archive; a ValueError, RuntimeError: names and methods
 # that they do not take
 _DAMAGED = (
@@ -170,48 +176,117 @@ def _packages(archive: str, data: bytes) -> Iterator[tuple[str, bytes]]:
 
 @contextlib.contextmanager
 def _opened(what: str, data: bytes, is_zip: bool) -> Iterator[dict[str, Callable[[], bytes]]]:
-    """Open an archive; yield readers of its regular files by name. Links are left out."""
+    """Open an archive; yield readers of its regular files by name. Links are left out.
+
+    Law: nothing is unpacked beyond the bound, whatever the archive claims.
+    """
+    most = _LEAST_BOUND + _MOST_TIMES * len(data)
     with contextlib.ExitStack() as stack:
         members: Iterator[_Member]
         if is_zip:
             zipped = stack.enter_context(zipfile.ZipFile(io.BytesIO(data)))
             entries = (each for each in zipped.infolist() if not each.is_dir())
             members = (
-                (each.filename, each.file_size, partial(zipped.read, each)) for each in entries
+                (each.filename, each.file_size, partial(_unzipped, zipped, each))
+                for each in entries
             )
         else:
-            packed = stack.enter_context(tarfile.open(fileobj=io.BytesIO(data)))
+            unpacked: Any = stack.enter_context(_unpacked(data))
+            metered: Any = _Metered(what, unpacked, most)
+            packed = stack.enter_context(tarfile.TarFile(fileobj=metered))
             files = (each for each in packed if each.isfile())
             members = (
                 (each.name.removeprefix("./"), each.size, partial(_read, packed, each))
                 for each in files
             )
-        yield _bounded(what, members, _LEAST_BOUND + _MOST_TIMES * len(data))
+        yield _bounded(what, members, most)
 
 
 def _bounded(what: str, members: Iterator[_Member], most: int) -> dict[str, Callable[[], bytes]]:
-    """Return the readers by name, without those whose names lead out of a folder; WorkerFailedError
-    for more than `most` bytes.
+    """Return the readers by name; WorkerFailedError for more than `most` bytes, and for a name that
+    leads out of a folder.
     """
     total = 0
     readers = dict[str, Callable[[], bytes]]()
     for name, size, read in members:
-        total += size  # by the archive's own header: neither library reads more of a file than that
+        total += size  # by the archive's own header: no reader reads more of a file than that
         if total > most:
+            raise _too_large(what, most)
+        path = PurePosixPath(name)
+        if ".." in path.parts or path.is_absolute():
             raise WorkerFailedError(
-                f"{what} unpacks to more than {most >> 20} MB ({_LEAST_BOUND >> 20} MB and "
-                f"{_MOST_TIMES} times its size): it holds more than packages; send data with topology.files"
+                f"{what} has a file {name!r:.80}, whose name leads out of its folder: pack it anew without that file"
             )
-        if ".." not in PurePosixPath(name).parts:
-            readers[name] = read
+        readers[name] = read
     return readers
+
+
+def _too_large(what: str, most: int) -> WorkerFailedError:
+    return WorkerFailedError(
+        f"{what} unpacks to more than {most >> 20} MB ({_LEAST_BOUND >> 20} MB and "
+        f"{_MOST_TIMES} times its size): it holds more than packages; send data with topology.files"
+    )
+
+
+class _Metered:
+    """The bytes of a .tar: no more of them than the bound, and few at once."""
+
+    def __init__(self, what: str, file: Any, most: int) -> None:
+        self._what = what
+        self._file = file
+        self._most = most
+        self.tell = file.tell
+
+    def read(self, size: int) -> bytes:
+        """Read a piece; a larger one is a header's, whose name or attributes claim that size."""
+        if size > _PIECE_BYTES:
+            raise WorkerFailedError(
+                f"{self._what} has a header of {size:,} bytes: no archive of files needs that"
+            )
+        self._require(self.tell() + size)
+        data: bytes = self._file.read(size)
+        return data
+
+    def seek(self, position: int) -> int:
+        """Go on at a position, before which all is unpacked."""
+        self._require(position)
+        found: int = self._file.seek(position)
+        return found
+
+    def _require(self, position: int) -> None:
+        if position > self._most:
+            raise _too_large(self._what, self._most)
+
+
+def _unpacked(data: bytes) -> Any:
+    """Return the file of a .tar by the first bytes of what compresses it."""
+    file = io.BytesIO(data)
+    if data.startswith(b"\x1f\x8b"):
+        return gzip.GzipFile(fileobj=file)
+    if data.startswith(b"BZh"):
+        return bz2.BZ2File(file)
+    return lzma.LZMAFile(file) if data.startswith((b"\xfd7zXZ\0", b"]\0\0")) else file
+
+
+def _unzipped(zipped: zipfile.ZipFile, member: zipfile.ZipInfo) -> bytes:
+    if member.compress_type not in _METHODS:
+        raise zipfile.BadZipFile(
+            f"{member.filename!r:.80} is packed by method {member.compress_type}: use deflate"
+        )
+    with zipped.open(member) as file:
+        return _whole(file)
 
 
 def _read(packed: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
     file = packed.extractfile(member)
     assert file is not None  # a regular file
     with contextlib.closing(file):
-        return file.read()
+        return _whole(file)
+
+
+def _whole(file: Any) -> bytes:
+    """Read a file to its end in pieces: asked for all, zipfile unfolds what its header denies."""
+    return b"".join(iter(lambda: file.read(_PIECE_BYTES >> 4), b""))
 
 
 def _write(folder: Path, name: str, data: bytes) -> None:

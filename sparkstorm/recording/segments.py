@@ -10,11 +10,13 @@ not be kept is counted in the next segment.
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 from zlib import crc32
@@ -37,6 +39,10 @@ _REST_MS = 5_000
 _STATE_ROWS = 256
 Row = tuple[int, str, int, str, Any, str | None]
 """When (ms), source component, source task, stream, values, and why it failed."""
+
+
+_PRIVATE = partial(os.open, mode=0o600)
+"""Opener of files that hold the input of users, as capsules do."""
 
 
 class Call(NamedTuple):
@@ -175,7 +181,7 @@ class SegmentFile:
         lost = beginning.lost + self._lost
         header = replace(self._header, number=self._number, lost=lost, has_state=state is not None)
         self._path = self._folder / f"{header.token:020d}-{self._number:06d}.part"
-        self._file = self._path.open("wb", buffering=0)
+        self._file = io.FileIO(self._path, "wb", opener=_PRIVATE)
         for data in (self.codec.pack(asdict(header)), *parts):
             self._append(data)
         self._lost = 0
@@ -268,9 +274,10 @@ def to_parquet(path: Path) -> None:
             {_META: json.dumps(asdict(header)).encode(), _ROWS: b"%d" % rows}
         )
         fresh = path.with_suffix(".tmp")
-        parquet.write_table(
-            pa.Table.from_arrays(_columns([beginning, *calls]), schema=schema), fresh
-        )
+        with open(fresh, "wb", opener=_PRIVATE) as file:
+            parquet.write_table(
+                pa.Table.from_arrays(_columns([beginning, *calls]), schema=schema), file
+            )
         os.replace(fresh, path.with_suffix(".parquet"))
     path.unlink(missing_ok=True)
 

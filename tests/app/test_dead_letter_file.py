@@ -86,6 +86,7 @@ def test_letters_are_appended_as_they_are_parked_and_read_back_whole(
         file.collect()
         assert in_file(file) == letters[:n] and file.is_whole
     assert [id for id, _ in read_dead_letters(file.path)] == [f"{n}-0" for n in range(1, 7)]
+    assert file.path.stat().st_mode & 0o777 == 0o600, "input of users"
 
 
 def test_a_run_that_is_taken_up_goes_on_without_doubling(parked: Parked, tmp_path: Path) -> None:

@@ -4,11 +4,14 @@ and mistakes.
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import io
+import lzma
 import subprocess
 import sys
 import tarfile
+import tracemalloc
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -114,13 +117,18 @@ def test_an_archive_that_does_not_fit_is_one_sentence(tmp_path: Path, files: lis
     )
 
 
-def test_names_that_lead_out_of_the_folder_are_left_out(tmp_path: Path) -> None:
-    hostile = archive(tmp_path / "hostile.zip", {"../../evil.py": b"", "good.py": b""})
+@pytest.mark.parametrize("name", ["../../evil.py", "a/../../evil.py", "/evil.py"])
+@pytest.mark.parametrize("file", ["hostile.zip", "hostile.tar.gz"])
+def test_a_name_that_leads_out_of_the_folder_is_refused(
+    tmp_path: Path, file: str, name: str
+) -> None:
+    hostile = archive(tmp_path / file, {"good.py": b"", name: b""})
     found = read_attachments([], [str(hostile)])
-    attachments._unpack(found, folder := tmp_path / "unpacked")
-    assert [path.relative_to(folder).as_posix() for path in folder.rglob("*.py")] == [
-        "archives/hostile.zip/good.py"
-    ]
+    folder = tmp_path / "folder" / "attached"
+    folder.parent.mkdir()
+    with pytest.raises(WorkerFailedError, match=rf"{file} .*{name}'.*leads out of its folder"):
+        use(found, folder)
+    assert list(folder.parent.iterdir()) == [] and not list(tmp_path.rglob("evil.py"))
 
 
 def test_what_cannot_travel_is_named(
@@ -214,3 +222,73 @@ def test_a_damaged_archive_is_one_sentence_and_leaves_nothing(
         ):
             use({"files/a.txt": b"a", f"archives/{name}": data}, tmp_path / "attached")
     assert list(tmp_path.iterdir()) == []
+
+
+def lying_zip(size: int) -> bytes:
+    """Return a .zip whose directory claims 10 bytes for a file that inflates to `size`."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as zipped:
+        zipped.writestr("p/one.py", bytes(size))
+    return out.getvalue().replace(size.to_bytes(4, "little"), (10).to_bytes(4, "little"))
+
+
+def long_name(size: int, kind: bytes) -> bytes:
+    """Return a .tar.xz with a header of `size` bytes: a name, or attributes."""
+    info = tarfile.TarInfo("././@LongLink")
+    info.type = kind
+    info.size = size
+    return lzma.compress(info.tobuf(tarfile.GNU_FORMAT) + bytes(size) + bytes(1024), preset=0)
+
+
+def unknown_kind(size: int) -> bytes:
+    """Return a .tar.gz with an entry that is no regular file, and has content."""
+    info = tarfile.TarInfo("one")
+    info.type = b"Z"
+    info.size = size
+    return gzip.compress(info.tobuf() + bytes(size) + bytes(1024), 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("lying.zip", lying_zip(64 << 20)),
+        ("name.tar.xz", long_name(64 << 20, tarfile.GNUTYPE_LONGNAME)),
+        ("link.tar.xz", long_name(64 << 20, tarfile.GNUTYPE_LONGLINK)),
+        ("attributes.tar.xz", long_name(64 << 20, tarfile.XHDTYPE)),
+        ("unknown.tar.gz", unknown_kind(64 << 20)),
+    ],
+)
+def test_no_archive_unpacks_beyond_its_bound_whatever_its_headers_claim(
+    tmp_path: Path, name: str, data: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attachments, "_LEAST_BOUND", 1 << 20)
+    tracemalloc.start()
+    try:
+        with pytest.raises(WorkerFailedError, match=rf"archive {name} of the topology"):
+            use({f"archives/{name}": data}, tmp_path / "attached")
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert most < 24 << 20, f"{most:,} bytes were held"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_zip_that_is_packed_by_a_method_without_bounds_is_refused(tmp_path: Path) -> None:
+    for method in (zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA):
+        out = io.BytesIO()
+        with zipfile.ZipFile(out, "w", method) as zipped:
+            zipped.writestr("p/one.py", b"x")
+        with pytest.raises(WorkerFailedError, match=r"is packed by method .*: use deflate"):
+            use({"archives/one.zip": out.getvalue()}, tmp_path / "attached")
+
+
+@pytest.mark.parametrize("mode", ["w:", "w:gz", "w:bz2", "w:xz"])
+def test_a_tar_is_read_however_it_is_compressed(tmp_path: Path, mode: Any) -> None:
+    out = io.BytesIO()
+    name = "p/" + "long" * 60 + ".txt"
+    with tarfile.open(fileobj=out, mode=mode) as packed:
+        info = tarfile.TarInfo(name)
+        info.size = 3 << 20
+        packed.addfile(info, io.BytesIO(b"x" * (3 << 20)))
+    attachments.unpack("blob one", out.getvalue(), tmp_path / "folder")
+    assert (tmp_path / "folder" / name).read_bytes() == b"x" * (3 << 20)

@@ -152,8 +152,10 @@ def test_an_archive_can_write_and_link_nothing_outside_of_its_folder(tmp_path: P
             tarred({"../out": b"x", "in": b"y"}, link="/etc/passwd"),
         )
     ):
-        put(folder, data, UNPACKED, f"k{number}")
-        assert sorted(each.name for each in (folder / "tables").iterdir()) == ["in"]
+        with pytest.raises(WorkerFailedError, match=r"file '../out', whose name leads out"):
+            put(folder, data, UNPACKED, f"k{number}")
+    put(folder, tarred({"in": b"y"}, link="/etc/passwd"), UNPACKED, "k2")
+    assert sorted(each.name for each in (folder / "tables").iterdir()) == ["in"]
     with pytest.raises(WorkerFailedError, match="leads out of its folder"):
         put(folder, tarred({"/tmp/out": b"x"}), UNPACKED, "k3")
     assert {each.name for each in tmp_path.iterdir()} == {"blobs"}

@@ -92,6 +92,8 @@ def numbers_in(slices: Sequence[Slice]) -> list[int]:
 def test_a_failure_is_found_again_step_by_step(tmp_path: Path) -> None:
     topology = run(tmp_path, [5, 5, 10, -20, 3, 4])
     (part,) = recorded(task_folder(tmp_path))
+    files = [each for each in tmp_path.rglob("*") if each.is_file()]
+    assert files and {each.stat().st_mode & 0o777 for each in files} == {0o600}, "input of users"
     assert numbers_in([part]) == [5, 5, 10, -20, -20, 3, 4]  # the culprit was tried twice
     assert [each.failure is not None for each in part.tuples] == [
         False,
