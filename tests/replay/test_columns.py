@@ -167,7 +167,7 @@ def test_a_failing_batch_leaves_no_trace_but_its_culprit() -> None:
 
 
 def test_a_batch_of_wrong_width_is_refused_as_a_row_would_be() -> None:
-    with pytest.raises(ReplayFailedError, match="emitted 1 values for 2 fields"):
+    with pytest.raises(ReplayFailedError, match="emitted 1 value for 2 fields"):
         replay_locally(one_bolt(Wrong(), fields=("value", "ts")), {"source": [(1, 2)]})
 
 
