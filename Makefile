@@ -13,7 +13,7 @@
 # make bare   the tutorial on a bare Debian, from its first command on (as root; ARGS='--suite bookworm'; docs/testing.md)
 # make wheels   this platform's wheel, repaired by auditwheel where that works, the pure one and the sdist, in dist/
 # make mutants   one-line changes of the commit path, each of which a named test must see (docs/testing.md)
-# make asan   the compiled core's tests under AddressSanitizer and UndefinedBehaviorSanitizer (needs gcc; part of make test)
+# make asan   the compiled core's tests under AddressSanitizer and UndefinedBehaviorSanitizer (needs gcc; part of make test-all)
 # make test-fast   the tests without the markers `system` and `slow` (setup.cfg)
 # Everything works from nothing: .venv is made and filled first, and again only when setup.cfg changes.
 

@@ -102,6 +102,7 @@ def run(core: Path, library: str, *arguments: str) -> subprocess.CompletedProces
     )
 
 
+@pytest.mark.nightly
 def test_the_core_and_its_hostile_calls_run_clean(library: str, tmp_path: Path) -> None:
     left_out = (  # it unloads the core; and hundreds of values that never leave Python's own code
         f"{TESTS[0]}::test_it_can_be_left_out",
@@ -115,6 +116,7 @@ def test_the_core_and_its_hostile_calls_run_clean(library: str, tmp_path: Path) 
     )
 
 
+@pytest.mark.nightly
 def test_a_check_that_is_missing_is_seen(library: str, tmp_path: Path) -> None:
     """Without the look at the lengths of columns the same tests end in a report of the
     sanitizer.

@@ -97,6 +97,7 @@ def deploy_and_die(
     return bench, keeper, old, died
 
 
+@pytest.mark.sampled
 @pytest.mark.slow
 @pytest.mark.parametrize("is_written", [False, True], ids=["before the write", "after the write"])
 @pytest.mark.parametrize("split", [4, 5], ids=["the same tasks", "other tasks"])
