@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, NamedTuple, Protocol
 
 from sparkstorm.api.columns import rows_of
-from sparkstorm.errors import InvalidConfigError
+from sparkstorm.errors import CodecError, InvalidConfigError
 
 FORMATS = ("lines", "json", "csv", "parquet")
 _SKIP_BYTES = 1 << 20
 _PARQUET_ROWS = 1024
+csv.field_size_limit((1 << 31) - 1)  # Python's own is 131,072; `most_bytes` bounds a record
 
 
 class Record(NamedTuple):
@@ -54,7 +55,7 @@ class TextReader:
         self._delimiter = delimiter
         self._most = most_bytes
         self.at = at
-        self._part = b""  # of a record whose end has not come yet
+        self._part: bytes | bytearray = b""  # of a record whose end has not come yet
         self._is_quoted = False  # whether it is in the middle of a quoted cell
 
     def next(self, is_complete: bool) -> Record | None:
@@ -67,9 +68,15 @@ class TextReader:
             self._part = line
         while True:
             line = self._stream.readline(self._most + 1 - len(self._part))
-            self._part += line
+            if not self._part:
+                self._part = line
+            else:
+                self._part = bytearray(self._part) if type(self._part) is bytes else self._part
+                self._part += line  # bytes would be copied with each line of a cell
             if self._delimiter and line.count(b'"') % 2:
-                self._is_quoted = csv_is_open(self._part, self._delimiter)
+                # a line within a quoted cell continues like a record that begins with a quote
+                begun = b'"' + line if self._is_quoted else self._part
+                self._is_quoted = csv_is_open(begun, self._delimiter)
             ends = self._part.endswith(b"\n") and not self._is_quoted
             if ends or len(self._part) > self._most or (not line and is_complete and self._part):
                 return self._record(ends)
@@ -81,7 +88,7 @@ class TextReader:
         self._stream.close()
 
     def _record(self, ends: bool) -> Record:
-        data = self._part
+        data = bytes(self._part)
         self._part = b""
         self._is_quoted = False
         self.at += len(data)
@@ -190,22 +197,41 @@ def row_group_starts(source: Any, most_bytes: int) -> list[int]:
     return starts
 
 
+def row_records(batch: Any, first: int) -> Iterator[Record]:
+    """Yield the rows of a batch, whose first has this number; one by one when some value is none
+    that tuples carry.
+    """
+    try:
+        yield from (Record(row, "", "", at) for at, row in enumerate(rows_of(batch), first + 1))
+        return
+    except (CodecError, ValueError, OverflowError):
+        pass
+    for at in range(batch.num_rows):
+        one = batch.slice(at, 1)
+        try:
+            [row] = rows_of(one)
+            yield Record(row, "", "", first + at + 1)
+        except (CodecError, ValueError, OverflowError) as error:
+            cells = {name: " ".join(str(one.column(name)).split()) for name in one.schema.names}
+            yield Record((), str(error)[:300], str(cells)[:2000], first + at + 1)
+
+
 class ParquetRows:
     """Reader of a Parquet file row by row."""
 
     def __init__(self, reader: ParquetReader) -> None:
         self._reader = reader
-        self._rows = iter(list[tuple[Any, ...]]())
+        self._rows = iter(list[Record]())
         self.at = reader.at
 
     def next(self, is_complete: bool) -> Record | None:
         """Return the next row."""
-        while (values := next(self._rows, None)) is None:
+        while (record := next(self._rows, None)) is None:
             if (batch := self._reader.next_batch()) is None:
                 return None
-            self._rows = iter(rows_of(batch))
-        self.at += 1
-        return Record(values, "", "", self.at)
+            self._rows = row_records(batch, self.at)
+        self.at = record.end
+        return record
 
     def close(self) -> None:
         """Close the file."""
@@ -331,7 +357,7 @@ def csv_parser(
     return parse
 
 
-def csv_cells(data: bytes, delimiter: str) -> list[str]:
+def csv_cells(data: bytes | bytearray, delimiter: str) -> list[str]:
     """Return the cells of one CSV record; ValueError when it is none."""
     try:
         rows = list(
@@ -348,7 +374,7 @@ def csv_cells(data: bytes, delimiter: str) -> list[str]:
     return rows[0] if rows else []
 
 
-def csv_is_open(data: bytes, delimiter: str) -> bool:
+def csv_is_open(data: bytes | bytearray, delimiter: str) -> bool:
     """Return whether the beginning of a CSV record ends within a quoted cell; a quote inside of a
     cell opens none.
     """

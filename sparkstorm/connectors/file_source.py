@@ -46,6 +46,7 @@ from sparkstorm.connectors.file_records import (
     json_parser,
     line_parser,
     row_group_starts,
+    row_records,
     schema_of,
 )
 from sparkstorm.connectors.time_order import MOST_OPEN, NO_TIME, MergedInputs, RecordTime, TimeOf
@@ -451,7 +452,14 @@ class Files(ReplayableSpout):
                 return int(batch.num_rows)
         emit = self._collector.emit
         id_of_file = each.number << _OFFSET_BITS
-        for place, values in enumerate(rows_of(batch), first):
+        try:
+            rows = rows_of(batch)
+        except (CodecError, ValueError, OverflowError):
+            each.at = first
+            for record in row_records(batch, first):
+                self._emit_record(each, record)
+            return int(batch.num_rows)
+        for place, values in enumerate(rows, first):
             try:
                 emit(values, id_of_file | place)
             except CodecError as error:

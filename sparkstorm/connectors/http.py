@@ -436,8 +436,9 @@ class HttpSink(TransactionalSink):
 
     The key names topology, component, task, the store's incarnation, epoch and place, and is the
     same whenever the request is repeated. Rows are an outbox in the worker's commit. Answers of
-    5xx, 408, 425 and 429 and lost connections are tried again (`topology.sink.patience.secs`); 401,
-    403, 404, 405, 407 and redirects end the run. Rows answered otherwise than 2xx are parked; a
+    5xx, 408, 425 and 429, answers that are cut short and lost connections are tried again
+    (`topology.sink.patience.secs`), not before the seconds of a `Retry-After` are over; 401, 403,
+    404, 405, 407 and redirects end the run. Rows answered otherwise than 2xx are parked; a
     list is halved first, under keys that name place and length, until only the rows that are
     refused alone are left: a refused list must have left nothing. At least once for a server that
     does not look at the key.
@@ -480,6 +481,8 @@ class HttpSink(TransactionalSink):
             raise InvalidConfigError(
                 f"component '{context.component_id}': the token holds what no header may hold; {_TOKEN}"
             )
+        self._now_ms = context.now_ms
+        self._rest_ms = 0  # until when the server asks not to be asked
         self._all = {
             "Content-Type": "application/json",
             **self._headers,
@@ -555,6 +558,8 @@ class HttpSink(TransactionalSink):
         return said if status >= 300 else ""
 
     def _post(self, body: bytes, key: str) -> tuple[int, str]:
+        if (left_ms := self._rest_ms - self._now_ms()) > 0:
+            raise ConnectionError(f"{self._url} asks to wait for {left_ms / 1000:.0f} s more")
         parts = urlsplit(self._url)
         connection = self._connection = self._connection or self._connect()
         path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
@@ -562,6 +567,11 @@ class HttpSink(TransactionalSink):
             connection.request("POST", path, body, {**self._all, "Idempotency-Key": key})
             answer = connection.getresponse()
             text = answer.read(1 << 20)
+            if answer.length and len(text) < 1 << 20:
+                raise ConnectionError(f"{self._url} cut its answer of {answer.status} short")
+            wait = answer.headers.get("Retry-After", "")
+            if wait.isascii() and wait.isdigit() and len(wait) < 10:
+                self._rest_ms = self._now_ms() + 1000 * int(wait)
             if place := answer.headers.get("Location"):
                 text = f"{place} ".encode("utf-8", "replace") + text
             if answer.length:  # more than is worth reading: a new connection is cheaper

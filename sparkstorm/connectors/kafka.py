@@ -80,7 +80,9 @@ class KafkaSource(ReplayableSpout):
         password_file: str | None = None,
         password_env: str | None = None,
     ) -> None:
-        if not (start in ("earliest", "latest") or type(start) is int) or lost not in (
+        if not (
+            start in ("earliest", "latest") or (type(start) is int and start >= 0)
+        ) or lost not in (
             "fail",
             "skip",
         ):
@@ -540,4 +542,14 @@ def _objects(found: Sequence[bytes | None], schema: Any) -> list[Any]:
     table = reader.read_json(pa.BufferReader(data), how, options)
     if table.num_rows != len(found):
         raise pa.ArrowInvalid("a value is more than one JSON object")
-    return [table.column(name).combine_chunks() for name in schema.names]
+    columns = [table.column(name).combine_chunks() for name in schema.names]
+    if any(pa.types.is_floating(each.type) and _has_large(each) for each in columns):
+        raise pa.ArrowInvalid("a whole number may have been rounded")
+    return columns
+
+
+def _has_large(column: Any) -> bool:
+    """Return whether a number of a column is beyond those that a double has exactly."""
+    import pyarrow.compute as pc
+
+    return bool(pc.any(pc.greater_equal(pc.abs(column), float(1 << 53))).as_py())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from sparkstorm.api.collector import SpoutOutputCollector
 from sparkstorm.api.columns import arrow_type
@@ -17,7 +17,7 @@ from sparkstorm.connectors.patience import (
     make_engine,
     require_lasting_sql,
 )
-from sparkstorm.errors import CodecError, InvalidConfigError, InvalidTopologyError
+from sparkstorm.errors import CodecError, InvalidConfigError, InvalidTopologyError, SparkStormError
 from sparkstorm.model.values.column_types import parse_columns
 
 _ROWS_PER_CALL = 128
@@ -35,7 +35,7 @@ class SqlSource(ReplayableSpout):
     Transactions may commit in another order than they drew their numbers: a whole number that is
     missing is waited for `gap_secs`, then taken for one that was rolled back. `fields` are the
     columns to emit, as names or types by name. A row that no tuple can carry (a time without a
-    zone) goes to the stream `bad` (key, text, reason) and is reported. A column bolt gets batches,
+    zone, a date behind the year 9999) goes to the stream `bad` (key, text, reason) and is reported. A column bolt gets batches,
     each one message, if the fields are declared as bigint, double, boolean, string or binary.
     Changes of rows that were read, and deletions, are not seen.
     """
@@ -117,10 +117,13 @@ class SqlSource(ReplayableSpout):
             if not has_no_gap and self._is_gap(key):
                 return
             try:
+                if type(row[1]) is _Unreadable:
+                    raise CodecError(row[1].reason)
                 emit(row[1:], key)
             except CodecError as error:
                 self._collector.report_error(f"{self._where}, {self._key} {key}: {error}")
-                emit((str(key), repr(list(row[1:]))[:2000], str(error)[:300]), key, stream="bad")
+                text = "" if type(row[1]) is _Unreadable else repr(list(row[1:]))[:2000]
+                emit((str(key), text, str(error)[:300]), key, stream="bad")
             self._at += 1
             self._last = key
 
@@ -192,7 +195,7 @@ class SqlSource(ReplayableSpout):
         from sqlalchemy import exc
 
         try:
-            rows = self._read()
+            rows, is_cut = self._read_page()
             if not rows:
                 self._look_at_keys()
         except exc.SQLAlchemyError as error:
@@ -217,7 +220,7 @@ class SqlSource(ReplayableSpout):
         self._ahead = rows[: self._most]
         self._at = 0
         self._is_at_end = not rows
-        self._look_ms = self._now_ms() + (0 if len(rows) > self._most else self._poll_ms)
+        self._look_ms = self._now_ms() + (0 if is_cut or len(rows) > self._most else self._poll_ms)
         return bool(rows)
 
     def _look_at_keys(self) -> None:
@@ -247,24 +250,42 @@ class SqlSource(ReplayableSpout):
         query = _PARAMETER.sub(r"\\:", (self._query or "").strip().rstrip(";"))
         return sa.table(self._table) if self._table else sa.text(f"({query}) AS source")
 
-    def _read(self) -> list[Any]:
+    def _read_page(self) -> tuple[list[Any], bool]:
+        """Return rows behind the position, and whether there may be more: fewer are read where the
+        driver has no value for a cell (a date behind the year 9999), one such row alone at last.
+        """
+        from sqlalchemy import exc
+
+        count = self._most + 1  # the last shows whether keys are equal
+        while True:
+            try:
+                return self._read(self._fields, count), count <= self._most
+            except (exc.SQLAlchemyError, SparkStormError):
+                raise
+            except Exception as error:
+                if count == 1:
+                    cells = [_Unreadable(" ".join(str(error).split()))] * len(self._fields)
+                    return [(*row, *cells) for row in self._read([], 1)], True
+            count //= 2
+
+    def _read(self, fields: Sequence[str], count: int) -> list[Any]:
         import sqlalchemy as sa
 
         if self._engine is None:
             self._engine = make_engine(self._url, self._secret)
-        columns: list[Any] = [sa.column(name) for name in (self._key, *self._fields)]
-        # the last shows whether keys are equal
-        chosen = (
-            sa.select(*columns)
-            .select_from(self._source())
-            .order_by(columns[0])
-            .limit(self._most + 1)
-        )
+        columns: list[Any] = [sa.column(name) for name in (self._key, *fields)]
+        chosen = sa.select(*columns).select_from(self._source()).order_by(columns[0]).limit(count)
         if self._last is not None:
             chosen = chosen.where(columns[0] > self._last)
         with self._engine.connect() as connection:
             # the columns have no types to convert
             return list(map(tuple, connection.execute(chosen).cursor.fetchall()))
+
+
+class _Unreadable(NamedTuple):
+    """A cell of a row that the driver cannot read."""
+
+    reason: str
 
 
 def _columns_of(kinds: Mapping[str, str]) -> list[tuple[str, type, Any]]:

@@ -196,6 +196,26 @@ ODD_VALUES: dict[str, tuple[Any, list[Any]]] = {
 }
 
 
+def test_dates_that_python_has_not_cost_their_rows_only(
+    postgres: PostgresServer, secret: dict[str, Any]
+) -> None:
+    postgres.run("CREATE TABLE days (id BIGINT PRIMARY KEY, day DATE)")
+    days = ["2024-01-01", "infinity", "10000-01-01", "0044-03-15 BC", "2024-01-05", "-infinity"]
+    for number, day in enumerate(days):
+        postgres.run(f"INSERT INTO days VALUES ({number}, '{day}')")
+    source = SqlSource(
+        postgres.url, "days", ["id", "day"], key="id", follow=False, rows=4, **secret
+    )
+    bench: Any = Bench(source)
+    bench.emit = lambda values, message_id, stream="default": bench.rows.append((stream, *values))
+    rows = [row for _ in range(10) for row in bench.step()]
+    assert [row[1] for row in rows if row[0] == "default"] == [0, 4]
+    bad = [row for row in rows if row[0] == "bad"]
+    assert [row[1] for row in bad] == ["1", "2", "3", "5"] and all("date too" in x[3] for x in bad)
+    assert source.is_exhausted() and source.snapshot() == [5]
+    source.close()
+
+
 @pytest.mark.parametrize("kind", ODD_VALUES)
 def test_exactly_the_rows_that_postgresql_refuses_alone_are_parked(
     kind: str, postgres: PostgresServer, secret: dict[str, Any]

@@ -203,6 +203,32 @@ def test_a_zstd_file_that_was_cut_is_reported_and_the_next_file_is_read(tmp_path
     assert run.lines[-1] == "two" and "damaged from here on: Truncated" in run.collector.bad[0][3]
 
 
+def test_rows_of_parquet_that_no_tuple_carries_go_to_bad_and_the_others_are_read(
+    tmp_path: Path,
+) -> None:
+    columns = {
+        "nanoseconds": pa.array([0, 1, 2_000, 3_000], pa.timestamp("ns", "UTC")),
+        "year-10000": pa.array([0, 253_402_300_800_000_000, 5, 6], pa.timestamp("us", "UTC")),
+        "key-twice": pa.array([[("a", 1)], [("a", 1), ("a", 2)], [], None], pa.map_(pa.string(), pa.int64())),
+    }  # fmt: skip
+    for name, column in columns.items():
+        pq.write_table(pa.table({"n": range(4), "v": column}), tmp_path / f"{name}.parquet")
+    for time in (None, "n"):
+        run = Run(Files(str(tmp_path), "parquet", ["n", "v"], time=time)).steps()
+        assert sorted(row[0] for row in run.collector.rows) == sorted([0, 2, 3] * 3)
+        bad = sorted((Path(path).stem, place) for path, place, _, _ in run.collector.bad)
+        assert bad == sorted((name, 1) for name in columns)
+        assert run.spout.is_exhausted()
+
+
+def test_a_cell_of_csv_may_be_as_large_as_a_record_and_have_many_lines(tmp_path: Path) -> None:
+    wide, high = "x" * 500_000, "\n" * 900_000
+    (tmp_path / "a.csv").write_text(f'n,text\n1,{wide}\n2,"{high}"\n3,"{wide}"\n4,"a""\n""b"\n')
+    run = Run(Files(str(tmp_path), "csv", {"n": "bigint", "text": "string"})).steps()
+    assert run.collector.rows == [(1, wide), (2, high), (3, wide), (4, 'a"\n"b')]
+    assert not run.collector.bad
+
+
 def test_poison_records_go_to_the_stream_bad_and_the_rest_is_read(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text(
         '{"n": 1}\n[1]\n{"n": "x"}\n{"n"\n' + "x" * 500 + '\n{"n": 2}\n'

@@ -6,6 +6,7 @@ import json
 import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -159,6 +160,7 @@ class Server(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.taken: list[int] = []
+        self.first: list[tuple[int, str, str]] = []  # status, header and its value
         self.keys: dict[str, Any] = {}
 
 
@@ -172,6 +174,14 @@ class Handler(BaseHTTPRequestHandler):
         rows = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         key = self.headers["Idempotency-Key"]
         assert server.keys.setdefault(key, rows) == rows
+        if server.first:
+            status, name, value = server.first.pop()
+            self.send_response(status)
+            self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(b"half")
+            self.close_connection = True
+            return
         status = 413 if len(rows) > 3 else 422 if {"n": BAD} in rows else 200
         if status == 200:
             server.taken += [row["n"] for row in rows]
@@ -247,3 +257,20 @@ def test_a_row_that_a_file_sink_takes_is_written(kind: Any, tmp_path: Path) -> N
         assert taken and (None in taken) == nullable
         [file] = folder.glob("[!_]*")
         assert format != "parquet" or pq.read_metadata(file).num_rows == len(taken)
+
+
+def test_an_answer_that_is_cut_short_is_none_and_one_that_asks_to_wait_is_heeded(
+    server: Server,
+) -> None:
+    clock = Shared([1_000])
+    sink = HttpSink(f"http://127.0.0.1:{server.server_address[1]}/", batch=ROWS)
+    sink.open({}, replace(CONTEXT, now_ms=lambda: clock.value[0]))
+    outbox = ["", [["feed", 2, "default", ["n"], [1]]]]
+    server.first = [(503, "Retry-After", "30"), (200, "Content-Length", "100")]
+    for problem in ("cut its answer of 200 short", "answers 503", "asks to wait for 30 s more"):
+        with pytest.raises(ConnectionError, match=problem):
+            sink.commit(1, outbox)
+    clock.value[0] += 30_000
+    sink.commit(1, outbox)
+    assert server.taken == [1]
+    sink.cleanup()
