@@ -263,6 +263,10 @@ class SqlSource(ReplayableSpout):
             except (exc.SQLAlchemyError, SparkStormError):
                 raise
             except Exception as error:
+                driver = self._engine.dialect.dbapi
+                is_away = isinstance(error, driver.OperationalError | driver.InterfaceError)
+                if is_away and "decode" not in str(error):  # sqlite3's, of text that is no UTF-8
+                    raise exc.OperationalError("", None, error) from error
                 if count == 1:
                     cells = [_Unreadable(" ".join(str(error).split()))] * len(self._fields)
                     return [(*row, *cells) for row in self._read([], 1)], True

@@ -306,6 +306,23 @@ def test_an_outage_is_borne_then_named(database: Path, source: SqlSource) -> Non
     source.close()
 
 
+def test_text_that_is_no_utf_8_costs_its_row_only(database: Path, source: SqlSource) -> None:
+    run(database, "DROP TABLE events", "CREATE TABLE events (id INTEGER PRIMARY KEY, text TEXT)")
+    run(
+        database,
+        *(
+            f"INSERT INTO events VALUES ({n}, CAST(X'{t}' AS TEXT))"
+            for n, t in enumerate(["61", "FF", "62"], 1)
+        ),
+    )
+    made = SqlSource(f"sqlite:///{database}", "events", ["text"], key="id", follow=False)
+    bench: Any = Bench(made)
+    bench.emit = lambda values, message_id, stream="default": bench.rows.append((stream, *values))
+    rows = [row for _ in range(8) for row in bench.step()]
+    assert [row[:2] for row in rows] == [("default", "a"), ("bad", "2"), ("default", "b")]
+    made.close()
+
+
 class BatchBench(Bench):
     """Takes batches; their rows are told from single ones."""
 
