@@ -526,15 +526,11 @@ class HttpSink(TransactionalSink):
                 part = "" if len(some) == len(places) else f"+{len(some)}"
                 return self._send([rows_of_epoch[n] for n in some], f"{name}/{some[0]}{part}")
 
-            self._refused += [
-                (_tuple(rows_of_epoch[places[n]]), reason)
-                for n, reason in find_refused(places, take).items()
-            ]
+            for n, reason in find_refused(places, take).items():
+                self._refused.append((_tuple(rows_of_epoch[places[n]]), reason))
             self._done = (epoch, start // size + 1)
-        refused = self._refused
-        self._refused = []
-        if refused:
-            raise RefusedRows(refused)
+        if self._refused:
+            raise RefusedRows(self._refused)
 
     def cleanup(self) -> None:
         """Close the connection."""
@@ -583,13 +579,8 @@ class HttpSink(TransactionalSink):
 
     def _connect(self) -> http.client.HTTPConnection:
         parts = urlsplit(self._url)
-        assert parts.hostname is not None
-        if parts.scheme == "http":
-            return http.client.HTTPConnection(parts.hostname, parts.port, timeout=self._timeout)
-        context = ssl.create_default_context()
-        return http.client.HTTPSConnection(
-            parts.hostname, parts.port, timeout=self._timeout, context=context
-        )
+        kind = (http.client.HTTPConnection, http.client.HTTPSConnection)[parts.scheme == "https"]
+        return kind(parts.hostname or "", parts.port, timeout=self._timeout)
 
     def _close(self) -> None:
         if self._connection is not None:
