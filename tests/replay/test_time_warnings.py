@@ -19,7 +19,7 @@ from sparkstorm.replay.plan import components_in_order
 from sparkstorm.testing import CaptureBolt, LocalCluster
 from sparkstorm.testing.complete import _captured
 from sparkstorm.testing.components import fed
-from tests.replay.timed_topologies import random_topology, with_feeders
+from tests.replay.timed_topologies import KEEPING, TIMES_AS_KEYS, random_topology, with_feeders
 
 pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
@@ -94,11 +94,11 @@ def differing(
     ]
 
 
-def compared(seed: int) -> tuple[Topology, set[str], LocalResults]:
+def compared(seed: int, *given: Any) -> tuple[Topology, set[str], LocalResults]:
     """A random topology, the components that differ in any of two live runs from the replay, and
     the replay.
     """
-    topology, rows = random_topology(Random(seed))
+    topology, rows = random_topology(Random(seed), *given)
     found = replayed(topology, rows, seed)
     mine = outcomes_of_replay(topology, found)
     unequal = {
@@ -109,20 +109,36 @@ def compared(seed: int) -> tuple[Topology, set[str], LocalResults]:
     return topology, unequal, found
 
 
+def kind_of(seed: int, topology: Topology, unequal: set[str], found: LocalResults) -> str:
+    """Return whether a replay was equal to live runs and carried warnings; a component that differs
+    carries one.
+    """
+    warned = {warning.component for warning in found.warnings}
+    silent = [
+        f"{id} ({type(topology.components[id].instance).__name__})"
+        for id in unequal
+        if id not in warned
+    ]
+    assert not silent, (
+        f"seed {seed}: {silent} differ, and only these are warned: {list(map(str, found.warnings))}"
+    )
+    return f"{'unequal' if unequal else 'equal'}{', warned' if warned else ''}"
+
+
+def test_differences_of_bolts_that_keep_more_carry_warnings_too() -> None:
+    """Folds with states and attributes, timers set by timers, first tries that fail, times as
+    keys.
+    """
+    tally: Counter[str] = Counter()
+    for seed in range(CASES, CASES + 60):
+        tally[kind_of(seed, *compared(seed, ["a", *TIMES_AS_KEYS], KEEPING))] += 1
+    assert tally["unequal, warned"] >= 2
+
+
 @pytest.mark.parametrize("block", range(6))
 def test_every_difference_carries_a_warning_of_its_component(block: int) -> None:
     tally: Counter[str] = Counter()
     for seed in range(block * CASES // 6, (block + 1) * CASES // 6):
-        topology, unequal, found = compared(seed)
-        warned = {warning.component for warning in found.warnings}
-        silent = [
-            f"{id} ({type(topology.components[id].instance).__name__})"
-            for id in unequal
-            if id not in warned
-        ]
-        assert not silent, (
-            f"seed {seed}: {silent} differ, and only these are warned: {list(map(str, found.warnings))}"
-        )
-        tally[f"{'unequal' if unequal else 'equal'}{', warned' if warned else ''}"] += 1
+        tally[kind_of(seed, *compared(seed))] += 1
     assert tally["unequal, warned"] >= 2
     assert tally["equal"] > 2 * tally["equal, warned"], "most equal results carry no warning"

@@ -4,9 +4,12 @@ tasks, with real lateness.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from random import Random
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from sparkstorm.api import BasicBolt, BasicOutputCollector, Timer, TopologyBuilder, Tuple
 from sparkstorm.api.windows import Count, Duration, TimedBolt, Window, WindowedBolt
@@ -89,6 +92,54 @@ class Steps(TimedBolt):
         collector.emit((timer.name, self.state.get(timer.name, 0), timer.at_ms))
 
 
+class Distinct(WindowSums):
+    """Counts the values that its fold has kept, in the state and in an attribute."""
+
+    def prepare(self, conf: Any, context: Any) -> None:
+        self.seen: set[int] = set()
+
+    def fold(self, accumulator: Any, tup: Tuple) -> Any:
+        self.seen.add(tup["value"])
+        return accumulator + self.state.add(tup["key"], tup["value"])
+
+    def execute(self, window: Window, collector: BasicOutputCollector) -> None:
+        collector.emit((*window.key, window.value + len(self.seen), window.last_ms))
+
+
+class Escalates(Steps):
+    """Sets the timer again when it fires, some times."""
+
+    def on_timer(self, timer: Timer, collector: BasicOutputCollector) -> None:
+        super().on_timer(timer, collector)
+        if (timer.at_ms // 40) % 4:
+            self.timers.set_event_timer(timer.name, timer.at_ms + 40)
+
+
+class Asks(TimedBolt):
+    """Emits the watermark that it meets."""
+
+    outputs = FIELDS
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        collector.emit((tup["key"], self.timers.watermark_ms, tup["ts"]))
+
+
+class FirstFails(Hashes):
+    """Fails at the first try of some tuples, after it has changed the state."""
+
+    def prepare(self, conf: Any, context: Any) -> None:
+        self.failed: set[str] = set()
+
+    def fold(self, accumulator: Any, tup: Tuple) -> Any:
+        self.state.add(tup["key"], 1)
+        if tup["value"] % 4 == 1 and repr(tup.values) not in self.failed:
+            self.failed.add(repr(tup.values))
+            raise ValueError("the first try")
+        return super().fold(accumulator, tup)
+
+
+KEEPING = (Distinct, Escalates, Asks, FirstFails)
+"""Depend on the moments of watermarks or of tries: many of them are warned of."""
 FOLDING, COLLECTING = (WindowSums, Hashes, Firsts), (Members, SortedMembers)
 
 
@@ -113,27 +164,36 @@ def with_time(bolt: Any, random: Random) -> Any:
     return bolt.with_late_tuple_stream("late")
 
 
-def random_rows(random: Random) -> list[tuple[Any, ...]]:
+NEW_YORK = ZoneInfo("America/New_York")
+TIMES_AS_KEYS = [
+    datetime(2015, 11, 1, 0, 30, tzinfo=NEW_YORK),
+    datetime(2015, 11, 1, 6, tzinfo=UTC),
+]
+
+
+def random_rows(random: Random, keys: Sequence[Any] = "abc") -> list[tuple[Any, ...]]:
     """Up to sixty rows, in the order of their times or not."""
     step, noise = random.choice((0, 1, 10)), random.choice((0, 0, 10, 80))
     return [
-        (random.choice("abc"), random.randint(-50, 50), step * n + random.randint(0, noise))
+        (random.choice(keys), random.randint(-50, 50), step * n + random.randint(0, noise))
         for n in range(random.choice((0, 5, 20, 60)))
     ]
 
 
-def random_topology(random: Random) -> tuple[Topology, dict[str, list[Any]]]:
+def random_topology(
+    random: Random,
+    keys: Sequence[Any] = "abc",
+    timed: Sequence[Any] = (*FOLDING, *COLLECTING, Steps),
+) -> tuple[Topology, dict[str, list[Any]]]:
     """Spouts, bolts without time, and bolts by time, behind each other."""
     builder, streams, rows = TopologyBuilder(), [], {}
     for n in range(random.choice((1, 1, 2))):
         builder.set_spout(f"s{n}", Source(*FIELDS), random.choice((1, 1, 1, 2)))
         streams.append(f"s{n}")
-        rows[f"s{n}"] = random_rows(random)
+        rows[f"s{n}"] = random_rows(random, keys)
     for n in range(random.randint(1, 5)):
         is_plain = random.random() < 0.5 and n < 4
-        make = random.choice(
-            (Pass, Pass, Disorder, Bad) if is_plain else (*FOLDING, *COLLECTING, Steps)
-        )
+        make = random.choice((Pass, Pass, Disorder, Bad) if is_plain else timed)
         bolt: Any = make() if is_plain else with_time(make(), random)
         declarer = builder.set_bolt(f"b{n}", bolt, random.choice((1, 2, 3)))
         for component in random.sample(streams, min(len(streams), random.choice((1, 1, 1, 2)))):
