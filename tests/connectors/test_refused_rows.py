@@ -27,7 +27,8 @@ from sparkstorm.api import (
     Tuple,
     find_refused,
 )
-from sparkstorm.connectors import FileSink, HttpSink, KafkaSink, SqlSink
+from sparkstorm.connectors import FileSink, HttpSink, KafkaSink, KafkaSource, SqlSink
+from sparkstorm.errors import InvalidConfigError
 from sparkstorm.testing import Shared
 from tests.connectors.crashing_sink import feed
 
@@ -274,3 +275,8 @@ def test_an_answer_that_is_cut_short_is_none_and_one_that_asks_to_wait_is_heeded
     sink.commit(1, outbox)
     assert server.taken == [1]
     sink.cleanup()
+
+
+def test_a_start_that_kafka_would_take_for_its_end_is_refused() -> None:
+    with pytest.raises(InvalidConfigError, match="start is"):
+        KafkaSource("127.0.0.1:9", "rows", ["n"], start=-1)
