@@ -55,7 +55,7 @@ def watchers(monkeypatch: pytest.MonkeyPatch) -> list[Watcher]:
         def check_master_state(self, state: Mapping[str, Any], _: str) -> bool:
             return not state["is_dead"]
 
-    monkeypatch.setattr("redis.sentinel.Sentinel", Sentinels)
+    monkeypatch.setattr(opening, "Sentinel", Sentinels)
     monkeypatch.setattr(opening, "_away", {})
     return made
 
