@@ -314,15 +314,12 @@ class InProcessWorker:
             if isinstance(spout.spout, ThreadedSpout) and spout.spout.may_emit
         ]
 
-    def wait_for_sources(self) -> bool:
-        """Wait until a blocking source has something or is at its end; False once the patience is
-        over.
-        """
-        deadline = time.monotonic() + self._around.patience_secs
-        while self.open_sources() and not self._post.is_set():
-            if not self._post.wait(max(0.0, deadline - time.monotonic())):
-                return False
-        return self.is_woken()
+    def wait_for_sources(self, until_s: float) -> bool:
+        """Wait until a blocking source has something or is at its end; False after `until_s`."""
+        while self.open_sources() and (left_s := until_s - time.monotonic()) > 0:
+            if self._post.wait(left_s):
+                return self.is_woken()
+        return not self.open_sources()
 
     def end(self, code: int, reason: str) -> None:
         """End the process with its memory and its threads."""

@@ -375,11 +375,15 @@ class LocalCluster:
         until_ms = self.now_ms + round(limit_secs * 1000)
         last_step = self.simulation.steps + limit_steps
         self.wake_workers()
+        silent_since_s: float | None = None  # in real time; a thread that only counts is silent
         while True:
             did = self._run_a_while(last_step)
             self._raise_failure()
-            if not did and not self.waiting():
-                if self._have_sources_ended():
+            if did:
+                silent_since_s = None
+            elif not self.waiting():
+                silent_since_s = silent_since_s or time.monotonic()
+                if self._have_sources_ended(silent_since_s + self.patience_secs):
                     return
                 continue
             if self.now_ms >= until_ms or self.simulation.steps >= last_step:
@@ -389,13 +393,13 @@ class LocalCluster:
                 self._raise_paused()
                 self.simulation.leap(until_ms)
 
-    def _have_sources_ended(self) -> bool:
+    def _have_sources_ended(self, until_s: float) -> bool:
         """Return whether all blocking sources are at their end, or wait until one has something;
-        TimeoutError when none has.
+        TimeoutError when none has by `until_s`.
         """
         processes = [slot.process for slot in self.slots if slot.process is not None]
         waiting = [process for process in processes if process.open_sources()]
-        if not waiting or any(process.wait_for_sources() for process in waiting):
+        if not waiting or any(process.wait_for_sources(until_s) for process in waiting):
             return not waiting
         if names := [name for process in waiting for name in process.open_sources()]:
             raise TimeoutError(

@@ -233,7 +233,7 @@ def test_a_spout_counts_what_it_has_emitted_and_rests_though_it_counts(spout: Sp
             cluster.advance(ms=100)
             if cluster.counts("numbers").emitted == 52:
                 break
-        cluster.run_until_idle()
+        cluster.advance(seconds=1)
         found = cluster.metrics("numbers")
         assert found["emitted"].value == cluster.counts("numbers").emitted == 60 - 8
         assert found["polls"].value >= 52
@@ -291,3 +291,13 @@ def test_a_record_whose_metrics_are_none_is_not_trusted(metrics: Any) -> None:
     data = ormsgpack.packb([*parts[:-1], metrics], option=ormsgpack.OPT_NON_STR_KEYS)
     with pytest.raises(StoreInconsistentError):
         Progress.decode(data)
+
+
+def test_a_source_that_only_counts_and_has_no_end_is_given_up_after_the_patience() -> None:
+    builder = TopologyBuilder()
+    builder.set_spout("numbers", PolledOnAThread())
+    builder.set_bolt("held", Held()).shuffle_grouping("numbers")
+    with LocalCluster(thread_patience_secs=0.2) as cluster:
+        cluster.submit(builder.build(), {})
+        with pytest.raises(TimeoutError, match=r"numbers#\d+ has been silent for 0.2 s"):
+            cluster.run_until_idle()
