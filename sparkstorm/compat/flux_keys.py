@@ -19,9 +19,7 @@ from sparkstorm.errors import InvalidConfigError, show
 
 
 class Level(NamedTuple):
-    """What a mapping is, and its keys; a key's level, or that of its entries, is None for any
-    value.
-    """
+    """Name and keys of a mapping; a key's level, or that of its entries, is None for any value."""
 
     what: str
     keys: Mapping[str, Level | None]

@@ -1,4 +1,4 @@
-"""What code uses beyond its arguments: attributes of its bolt, names of its module, effects. PURE.
+"""Names that code uses beyond its arguments: attributes of its bolt, globals, effects. PURE.
 
 Law: code that is not understood uses something. A replay calls user code apart from its task only
 where nothing is used that the task, or anybody else, could see changed.

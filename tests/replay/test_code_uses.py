@@ -1,4 +1,4 @@
-"""What code uses beyond its arguments, by its bytecode."""
+"""Names that code uses beyond its arguments, by its bytecode."""
 
 from __future__ import annotations
 

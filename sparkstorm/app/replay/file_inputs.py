@@ -60,7 +60,7 @@ class _FoundParam(AccumulatorParam[Found]):
 
 @dataclass(frozen=True, slots=True)
 class FileInput:
-    """What is read: the id of a spout, the path, and a source for a spout that reads no files."""
+    """Parts of an input: the id of a spout, the path, and a source for a spout that reads no files."""
 
     job: Job
     spout: str
