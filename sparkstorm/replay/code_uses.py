@@ -140,7 +140,8 @@ def _of_code(
         is_of_bolt = (
             own is not None and names[-1:] == (own,) and each.opname.startswith("LOAD_FAST")
         )
-        if own in names and not is_of_bolt and each.opname != "MAKE_CELL":
+        is_named = own is not None and own in names
+        if is_named and not is_of_bolt and each.opname != "MAKE_CELL":
             yield Use(f"{own}", True)
 
 
