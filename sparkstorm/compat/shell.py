@@ -156,7 +156,9 @@ class Child:
     def _take(self, reading: int) -> bool:
         data = os.read(reading, _READ_BYTES)
         *lines, self._buffer = (self._buffer + data).split(b"\n")
-        self._lines += [line.removesuffix(b"\r") for line in lines]  # a child on Windows' habits
+        self._lines += [
+            line.removesuffix(b"\r") for line in lines
+        ]  # a child may end its lines with CRLF
         if len(self._buffer) + sum(map(len, self._lines)) > _MOST_BYTES:
             raise ShellError(
                 f"{self.where}: {self._name} wrote {_MOST_BYTES >> 20} MB without the line 'end'"
