@@ -35,6 +35,8 @@ class Runner:
         self.bolt = bolt
         self.late_acks: list[Tuple] = []  # of inputs from earlier epochs
         self.late_failures: list[FailedInput] = []
+        # A replay tries a failed input again in its place, before the rows that follow it.
+        self.take_failed: Callable[[FailedInput], None] | None = None
 
     def execute_tuples(self, tuples: Sequence[Tuple]) -> list[FailedInput]:
         """Execute every tuple; a failed one leaves no trace but its entry in the result."""
@@ -181,8 +183,12 @@ class BasicRunner(Runner):
                 emitter.roll_back(mark)
                 if state is not None:
                     state.roll_back(undo_mark)
-                failures.append((place, failure_of(error)))
-                place += 1
+                failure = failure_of(error)
+            if self.take_failed is None:
+                failures.append((place, failure))
+            else:
+                self.take_failed((Tuple(*every[place]), failure))
+            place += 1
         return failures
 
     def execute_values(
@@ -222,8 +228,13 @@ class BasicRunner(Runner):
                 emitter.roll_back(marks[1])
                 if self._state is not None:
                     self._state.roll_back(0)
-                failures.append((Tuple(marks[0], 0, source), failure_of(error)))
+                failed = Tuple(marks[0], 0, source), failure_of(error)
                 marks[0] = None
+            if self.take_failed is None:
+                failures.append(failed)
+            else:
+                self.take_failed(failed)
+                undo.clear()
 
 
 # A longer one would outlive the users' patience, half of it asks a target twice as often.

@@ -135,7 +135,11 @@ class TimedRunner(Runner):
                 return failures
             except USER_ERRORS as error:
                 self._roll_back(mark, undo_mark, times_mark)
-                failures.append((tup, self._inputs.failure(tup, error)))
+                failed = tup, self._inputs.failure(tup, error)
+            if self.take_failed is None:
+                failures.append(failed)
+            else:
+                self.take_failed(failed)
 
     # -- time --------------------------------------------------------------------------------------
 

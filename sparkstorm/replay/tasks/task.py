@@ -180,6 +180,7 @@ class ReplayTask(Task):
         self.metrics = context.metrics
         self.metrics.bind(self.emitter.note)
         self.runner = self._make_runner()
+        self.runner.take_failed = self._try_again
         try:
             super().prepare(context)
         except USER_ERRORS as error:
@@ -333,8 +334,7 @@ class ReplayTask(Task):
             return
         # Values stay bare up to here: a row around each, and what undoes 512 of them, cost a fifth
         # of the call and more (220 to 330 ns against 280 to 400, decision 52).
-        for failed in self.runner.execute_values(values, source):
-            self._try_again(failed)
+        self.runner.execute_values(values, source)
         self.counts.executed += count
         self._attributes.look(count)
 
@@ -386,14 +386,22 @@ class ReplayTask(Task):
     def _tick(self, tick: Tuple) -> None:
         if isinstance(self.emitter, ClockedEmitter):
             self.emitter.at_ms = int(tick.roots)  # type: ignore[arg-type]
+        self.runner.take_failed = None  # a tick has one try
         for _, failure in self.execute_tick(tick):
             self._report(failure)
+        self.runner.take_failed = self._try_again
 
     def _try_again(self, failed_input: FailedInput) -> None:
         """Try a failed input again, as live but at once: virtual time does not pass between two
         tries.
         """
-        tup, failure = failed_input
+        self.runner.take_failed = None
+        try:
+            self._try_while_allowed(*failed_input)
+        finally:
+            self.runner.take_failed = self._try_again
+
+    def _try_while_allowed(self, tup: Tuple, failure: Failure) -> None:
         self.counts.failures += 1
         tries = 1
         while self._mode.policy.wait_ms(tries) is not None:
