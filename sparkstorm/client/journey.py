@@ -27,7 +27,7 @@ from sparkstorm.model.dead_letter import REPLAYED_FIELDS, DeadLetter
 from sparkstorm.model.names import counted, shown
 from sparkstorm.model.outline import TopologyOutline
 from sparkstorm.model.roots import split
-from sparkstorm.model.topology import LATE_PREFIX
+from sparkstorm.model.topology import stream_of
 from sparkstorm.model.tuples import Roots, Source, each_root
 from sparkstorm.model.values.codec import Codec
 from sparkstorm.tasks.held import unpack_held
@@ -295,9 +295,10 @@ class Journeys:
     def _source(self, task: int, stream: str) -> Source:
         component = self._outline.component_by_task.get(task, "?")
         known = self._outline.components.get(component)
-        name = stream.removeprefix(LATE_PREFIX)
-        fields = REPLAYED_FIELDS.get(stream) or (known.streams.get(name, ()) if known else ())
-        return Source(component, task, name, tuple(fields), name != stream)
+        fields = REPLAYED_FIELDS.get(stream) or (
+            known.streams.get(stream_of(stream), ()) if known else ()
+        )
+        return Source(component, task, stream, tuple(fields))
 
     def _parked(self, root: int) -> tuple[tuple[Parked, ...], bool]:
         looked = 0

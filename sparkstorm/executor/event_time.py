@@ -7,14 +7,21 @@ that was late would be on time after a restart.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 from sparkstorm.executor.output_clock import OutputClock
 from sparkstorm.executor.state import MemoryState
 from sparkstorm.executor.windowed_runner import TimedRunner
-from sparkstorm.grouping.routes import Target
-from sparkstorm.model.tuples import Tuple
+from sparkstorm.grouping.routes import Rows, Target
+from sparkstorm.model.topology import HOLD_STREAM
+from sparkstorm.model.tuples import Source, Tuple
+from sparkstorm.transport.frames import Row
 from sparkstorm.windowing.watermarks import END, IDLE, NEVER, Channel, Watermarks
+
+Place = tuple[Any, ...]
+"""What marks wait for: (key,) of a held input, or (task, stream, number) of a sender's hold."""
 
 
 class OutputWatermarks:
@@ -24,8 +31,61 @@ class OutputWatermarks:
         self._times = times
         self.timed_outputs = timed_outputs
         self.has_ended = False
+        self._number_by_place: dict[Place, int] = {}
+        outputs = {(output.stream, output.subscriber): output for output in timed_outputs}
         for output in timed_outputs:
             output.restore(times.get(("h", output.stream, output.subscriber), NEVER))
+        for (kind, *place), kept in list(times.items()):
+            if kind == "r":
+                self._number_by_place[tuple(place)] = kept[0]
+                for stream, subscriber, newest_ms in kept[1]:
+                    if (stream, subscriber) in outputs:
+                        outputs[stream, subscriber].restore_hold(kept[0], newest_ms)
+
+    def hold(self, place: Place, failed: tuple[int, int] | None = None) -> None:
+        """Let marks wait for an input that is tried again, or for one of a sender; `failed`: which
+        of how many failed calls of this turn.
+        """
+        if place in self._number_by_place or not self.timed_outputs:
+            return
+        number = self._number_by_place[place] = self._times.get(("n",), 0) + 1
+        self._times.put(("n",), number)
+        kept = [
+            [output.stream, output.subscriber, output.hold(number, failed)]
+            for output in self.timed_outputs
+        ]
+        self._times.put(("r", *place), [number, kept])
+
+    def release(self, place: Place) -> None:
+        """Let marks go on: that input is done, or parked."""
+        if (number := self._number_by_place.pop(place, None)) is not None:
+            self._times.delete(("r", *place))
+            for output in self.timed_outputs:
+                output.release(number)
+
+    def keep_holds(self, held: Container[str]) -> None:
+        """Release what waits for inputs that are not held any more."""
+        for place in [*self._number_by_place]:
+            if len(place) == 1 and place[0] not in held:
+                self.release(place)
+
+    @contextmanager
+    def at(self, places: Iterable[Place], log: list[Rows]) -> Iterator[None]:
+        """Emit rows as of the first of these places that are held."""
+        known = self._number_by_place
+        numbers = [known[place] for place in places if place in known]
+        mark = len(log)
+        for output in self.timed_outputs if numbers else ():
+            output.go_back(numbers)
+        try:
+            yield
+        finally:
+            for output in self.timed_outputs if numbers else ():
+                output.go_on(log, mark)
+
+    def heard_from(self, source: Source) -> list[Place]:
+        """Return the places at which senders of this stream hold."""
+        return [place for place in self._number_by_place if place[1:2] == (source.stream,)]
 
     def put_marks(
         self, low_ms: int, may_have: Callable[[Target], bool], now_ms: int | None = None
@@ -74,8 +134,6 @@ class InputWatermarks:
         """Take in rows of the watermark stream."""
         for mark in marks:
             stream, at_ms = mark.values
-            if type(at_ms) is not int or type(stream) is not str:
-                continue  # not from a task of this topology
             place = mark.source.task, stream
             if self.watermarks.is_idle(place) and at_ms != IDLE:
                 self._times.delete(("i", *place))
@@ -102,8 +160,18 @@ class TaskEventTime:
         self.timing = timing
         self._hearing = hearing
 
-    def hear(self, marks: Iterable[Tuple]) -> None:
-        """Take in rows of the watermark stream."""
+    def hear(self, rows: Iterable[Row]) -> None:
+        """Take in rows of the streams of watermarks and holds."""
+        marks: list[Tuple] = []
+        for (stream, at_ms), _, source in rows:
+            if type(at_ms) is not int or type(stream) is not str:
+                continue  # not from a task of this topology
+            if source.stream == HOLD_STREAM:
+                self.outlook.hold((source.task, stream, at_ms))
+            elif at_ms < IDLE:
+                self.outlook.release((source.task, stream, IDLE - at_ms))
+            else:
+                marks.append(Tuple((stream, at_ms), 0, source))
         if self._hearing is not None:
             self._hearing.hear(marks)
 

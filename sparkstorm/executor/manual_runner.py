@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from threading import get_ident
 from typing import Any
 
@@ -195,6 +196,8 @@ class ManualRunner(Runner):
         self._acks: Any = self._outstanding
         self._show_current: Call = _nothing
         self._failed: list[FailedInput] = []
+        # the context of what a held input emits
+        self.placed: Callable[[Tuple], AbstractContextManager[None]] = _in_place
         self.held = 0  # inputs so far that were open when their execute had returned
         if core is not None:
             self._take_usual_calls()
@@ -266,7 +269,11 @@ class ManualRunner(Runner):
                 # Raised after its own fail: one failure of one input.
                 self._failed[:] = [f for f in self._failed if f[0] is not tup]
                 self.forget(tup)
-                failures.append((tup, failure))
+                if self.take_failed is None:
+                    failures.append((tup, failure))
+                else:
+                    self.take_failed((tup, failure))
+                    self._kept = kept  # a further try was a run of its own
             elif id(tup) in self._outstanding:
                 kept.append(tup)
             else:
@@ -403,8 +410,9 @@ class ManualRunner(Runner):
         """
         marks = self._marks()
         try:
-            for method, arguments in calls:
-                getattr(self, method)(*arguments)
+            with self.placed(tup):
+                for method, arguments in calls:
+                    getattr(self, method)(*arguments)
         except USER_ERRORS as error:  # a grouping of the user's
             self._undo(*marks)
             self.fail(tup, failure_of(error))
@@ -491,6 +499,10 @@ class ManualRunner(Runner):
 
 def _nothing() -> None:
     """Leave things as they are."""
+
+
+def _in_place(tup: Tuple) -> AbstractContextManager[None]:
+    return nullcontext()
 
 
 def _is_tick(tup: Any) -> bool:

@@ -5,15 +5,21 @@ Law: whether a row is late is decided by its sender, by a clock that follows fro
 alone, so it is the same live, after any crash and in a replay. Left out: a clock at the receiver,
 which depends on how senders interleave, and a mark in the header of a frame, which would not reach
 targets that get no rows (decision 11).
+
+A row that a further try emits has its place where the first try was: the clock of that place is
+kept (`hold`), no mark passes it, and the row is judged by it (`go_back`). A receiver without event
+time of its own is told of the hold before later rows, and of its end behind those of the try.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from heapq import heappop, heappush
 from typing import Any
 
 from sparkstorm.grouping.routes import PickMany, PickOne, Rows, Target
 from sparkstorm.model.compiled import core
+from sparkstorm.model.topology import HOLD_STREAM
 from sparkstorm.model.tuples import Source
 from sparkstorm.windowing.settings import TimeSettings
 from sparkstorm.windowing.watermarks import END, IDLE, LAST_MS, NEVER, SourceClock
@@ -38,6 +44,13 @@ class OutputClock:
         "_sent",
         "_late_by_rows",
         "_mine",
+        "_newest_by_hold",
+        "_floor",
+        "_undone",
+        "_ahead",
+        "_tellers",
+        "_again_by_rows",
+        "_releases",
     )
 
     def __init__(
@@ -65,6 +78,16 @@ class OutputClock:
         self._sent = {target.task: NEVER for target in targets}
         self._late_by_rows: dict[int, Rows] = {}
         self._mine: frozenset[int] = frozenset()  # Python ids of its row lists
+        # newest time before each input that waits for its next try, by number; a heap of these
+        self._newest_by_hold: dict[int, int] = {}
+        self._floor: list[tuple[int, int]] = []
+        self._undone: list[int] = []  # newest time at each failed call since rows were final
+        # of the clock while it is set back: that place, and the newest time before
+        self._ahead: tuple[int, int] | None = None
+        # of a receiver without event time: targets of holds, and of rows of further tries
+        self._tellers: list[Target] = []
+        self._again_by_rows: dict[int, Rows] = {}
+        self._releases: dict[int, list[int]] = {}
 
     def watch(self, settings: TimeSettings, source: Source, late: Sequence[Target]) -> None:
         """Keep the subscriber's clock for these rows; `late` are the targets of late ones, in the
@@ -81,6 +104,69 @@ class OutputClock:
             for on_time, late in zip(self.targets, self.late, strict=True)
         }
         self._mine = frozenset(id(target.rows) for target in (*self.targets, *self.late))
+
+    def pass_holds(self, tellers: Sequence[Target], again: Sequence[Target]) -> None:
+        """Tell a receiver without event time of inputs that wait for their next try; `again` are
+        the targets of what these emit, in the order of the others.
+        """
+        self._tellers = list(tellers)
+        self._again_by_rows = {
+            id(target.rows): more.rows for target, more in zip(self.targets, again, strict=True)
+        }
+
+    def hold(self, number: int, failed: tuple[int, int] | None = None) -> int:
+        """Let no mark pass the place of an input that waits; `failed`: which of how many failed
+        calls since rows were final. Return the newest time at that place.
+        """
+        newest_ms = self.base_ms if self._ahead is None else self._ahead[0]
+        if failed is not None and len(self._undone) == failed[1]:
+            newest_ms = self._undone[failed[0]]
+        self.restore_hold(number, newest_ms)
+        for target in self._tellers:
+            target.rows.append(((self.stream, number), 0, self.mark_source.beside(HOLD_STREAM)))
+        return newest_ms
+
+    def restore_hold(self, number: int, newest_ms: int) -> None:
+        """Go on with a stored hold."""
+        self._newest_by_hold[number] = newest_ms
+        heappush(self._floor, (newest_ms, number))
+
+    def release(self, number: int) -> None:
+        """Forget a hold: its input is done or parked."""
+        del self._newest_by_hold[number]
+        if self._tellers:
+            for task in self._sent:
+                self._releases.setdefault(task, []).append(number)
+
+    @property
+    def held_ms(self) -> int:
+        """Return the newest time that marks may cover; END where nothing waits."""
+        # Dropped lazily, as the inputs of a task.
+        while self._floor and self._floor[0][1] not in self._newest_by_hold:
+            heappop(self._floor)
+        return self._floor[0][0] if self._floor else END
+
+    def go_back(self, numbers: Sequence[int]) -> None:
+        """Set the clock to the first of these holds, for the rows of a further try."""
+        if self.clock is not None:
+            back_ms = min(self._newest_by_hold[number] for number in numbers)
+            self._ahead = back_ms, self.clock.newest_ms
+            self.clock.set_newest(back_ms)
+
+    def go_on(self, log: list[Rows], mark: int) -> None:
+        """Set the clock on again. Rows emitted since the log had this length are of a further
+        try.
+        """
+        if self.clock is not None and self._ahead is not None:
+            self.clock.set_newest(max(self._ahead[1], self.clock.newest_ms))
+            self._ahead = None
+        moved: list[tuple[Rows, Any]] = []
+        for place in range(len(log) - 1, mark - 1, -1) if self._again_by_rows else ():
+            if (again := self._again_by_rows.get(id(log[place]))) is not None:
+                moved.append((again, log[place].pop()))
+                log[place] = again
+        for again, row in reversed(moved):
+            again.append(row)
 
     def time_of(self, values: tuple[Any, ...]) -> Any:
         """Return what a row has in the field of the subscriber's event time."""
@@ -142,7 +228,10 @@ class OutputClock:
 
     def recount(self) -> None:
         """Set the clock back to the rows that are left after some were taken back."""
-        if self.clock is not None:
+        if self.clock is not None and self._ahead is not None:
+            self.clock.take_back(self._ahead[0])
+            self._undone.append(self.clock.newest_ms)
+        elif self.clock is not None:
             task = self.mark_source.task
             left = [
                 row[0][self._position]
@@ -158,11 +247,13 @@ class OutputClock:
             )
             if self.clock.newest_ms < self.base_ms:
                 self.clock.take_back(self.base_ms)
+            self._undone.append(self.clock.newest_ms)
 
     def settle(self, log: Sequence[Rows]) -> None:
         """Make emitted rows final; `log` has the list of each."""
         if self.clock is not None:
             self.base_ms = self.clock.newest_ms
+            self._undone.clear()
             if self._idle_ms and not self._has_rows:
                 self._has_rows = any(id(rows) in self._mine for rows in log)
 
@@ -180,8 +271,8 @@ class OutputClock:
         """
         if now_ms is not None and self._idle_ms:
             self._watch_silence(now_ms)
-        mark_ms = NEVER if self.clock is None else self.clock.mark_ms(low_ms)
-        did = False
+        mark_ms = NEVER if self.clock is None else self.clock.mark_ms(low_ms, self.held_ms)
+        did = self._put_releases(may_have) if self._releases else False
         # The newest mark goes before the end: a receiver whose other senders are idle needs it.
         for each_ms in (mark_ms, END) if has_ended else (mark_ms,):
             for task, sent_ms in self._sent.items():
@@ -192,8 +283,17 @@ class OutputClock:
                     did = True
         return did
 
+    def _put_releases(self, may_have: Callable[[Target], bool]) -> bool:
+        told = [task for task in self._releases if may_have(self.marks[task])]
+        for task in told:
+            self.marks[task].rows.extend(
+                ((self.stream, IDLE - number), 0, self.mark_source)
+                for number in self._releases.pop(task)
+            )
+        return bool(told)
+
     def _watch_silence(self, now_ms: int) -> None:
-        if self._has_rows:
+        if self._has_rows or self._newest_by_hold:
             # a receiver of an idle mark must get the end of the silence, even if time stood still
             if self.idle_at_ms is None:
                 self._sent = dict.fromkeys(self._sent, NEVER)

@@ -2,7 +2,7 @@
 
 A watermark is a row of stream `__watermark` from the sending task to the receiving one, (stream,
 time in ms). It is committed after the rows that it follows and read in their order, whether they
-come as frames, from memory or after a restart. Bolts without windows or timers receive only
+come as frames, from memory or after a restart. Bolts without windows or timers receive only holds and
 end-of-stream watermarks, and forward them when a downstream bolt uses event time.
 
 Left out: Flink's way, in which each channel carries its watermark in band between operators'
@@ -17,7 +17,13 @@ from typing import Any
 from sparkstorm.executor.emitter import Route
 from sparkstorm.executor.output_clock import OutputClock
 from sparkstorm.grouping.routes import MakeTarget, Target
-from sparkstorm.model.topology import LATE_PREFIX, WATERMARK_STREAM, Topology
+from sparkstorm.model.topology import (
+    AGAIN_PREFIX,
+    HOLD_STREAM,
+    LATE_PREFIX,
+    WATERMARK_STREAM,
+    Topology,
+)
 from sparkstorm.model.tuples import Source
 from sparkstorm.model.values.codec import Codec
 from sparkstorm.windowing.settings import settings_of
@@ -113,6 +119,11 @@ def add_timed_outputs(
                     settings,
                     source,
                     [make_target(LATE_PREFIX + stream, target.task) for target in targets],
+                )
+            else:
+                output.pass_holds(
+                    [make_target(HOLD_STREAM, target.task) for target in targets],
+                    [make_target(AGAIN_PREFIX + stream, target.task) for target in targets],
                 )
     return timed_outputs
 

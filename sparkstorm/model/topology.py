@@ -24,8 +24,18 @@ WATERMARK_STREAM = "__watermark"
 WINDOW_STREAM = "__window"
 TIMER_STREAM = "__timer"
 MAX_NAME_CHARS = 150  # a worker's log is named after it, and file systems take 255
+HOLD_STREAM = "__hold"
+"""Stream of the places at which an input of the sender waits for its next try (output_clock.py)."""
 LATE_PREFIX = "__late:"
 """Prefix of the stream's name under which rows that are late for their receiver are sent."""
+AGAIN_PREFIX = "__again:"
+"""The same of rows that a further try has emitted, to bolts without event time of their own."""
+
+
+def stream_of(channel: str) -> str:
+    """Return the stream of a channel, as frames name it."""
+    return channel.removeprefix(LATE_PREFIX).removeprefix(AGAIN_PREFIX)
+
 
 GroupingKind = Literal[
     "shuffle",

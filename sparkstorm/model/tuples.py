@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from sparkstorm.model.compiled import core
-from sparkstorm.model.topology import LATE_PREFIX
+from sparkstorm.model.topology import AGAIN_PREFIX, LATE_PREFIX, stream_of
 
 Roots = int | tuple[int, ...]
 """Roots of a tuple: 0 for an untracked one, one 63-bit id, or several (multi-anchored)."""
@@ -15,22 +15,42 @@ Roots = int | tuple[int, ...]
 class Source:
     """Producer of a tuple: component, task and stream, with the stream's declared fields.
 
-    `is_late`: the tuples are late by the receiver's settings. `channel` is the stream's name in
-    frames.
+    `channel` is the stream's name in frames; the tuples may be late by the receiver's settings, or
+    come from a further try.
     """
 
-    __slots__ = ("component", "task", "stream", "fields", "position_by_field", "is_late", "channel")
+    __slots__ = (
+        "component",
+        "task",
+        "stream",
+        "fields",
+        "position_by_field",
+        "is_late",
+        "is_again",
+        "channel",
+    )
 
     def __init__(
-        self, component: str, task: int, stream: str, fields: tuple[str, ...], is_late: bool = False
+        self,
+        component: str,
+        task: int,
+        channel: str,
+        fields: tuple[str, ...],
+        is_late: bool = False,
     ) -> None:
+        stream = stream_of(channel)
         self.component = component
         self.task = task
         self.stream = stream
         self.fields = fields
-        self.is_late = is_late
-        self.channel = LATE_PREFIX + stream if is_late else stream
+        self.is_late = is_late or channel.startswith(LATE_PREFIX)
+        self.is_again = channel.startswith(AGAIN_PREFIX)
+        self.channel = LATE_PREFIX + stream if is_late else channel
         self.position_by_field: Mapping[str, int] = {name: i for i, name in enumerate(fields)}
+
+    def beside(self, channel: str) -> Source:
+        """Return the source of another channel of the same task with the same fields."""
+        return Source(self.component, self.task, channel, self.fields)
 
     def position(self, field: str) -> int:
         """Return the position of a field; a KeyError for an unknown field lists the declared

@@ -32,11 +32,15 @@ from sparkstorm.executor.watermark_routes import (
 from sparkstorm.grouping.routes import MakeTarget, own_targets
 from sparkstorm.model.dead_letter import REPLAYED_FIELDS
 from sparkstorm.model.tasks import tasks_by_component
-from sparkstorm.model.topology import LATE_PREFIX, WATERMARK_STREAM, Topology
+from sparkstorm.model.topology import HOLD_STREAM, WATERMARK_STREAM, Topology, stream_of
 from sparkstorm.model.tuples import Source
 from sparkstorm.model.values.codec import Codec
 
-LIVE_STREAMS = {WATERMARK_STREAM: MARK_FIELDS, **REPLAYED_FIELDS}
+LIVE_STREAMS = {
+    WATERMARK_STREAM: MARK_FIELDS,
+    HOLD_STREAM: MARK_FIELDS,
+    **REPLAYED_FIELDS,
+}
 """Streams without a declaration that a live task may receive, with their fields."""
 REPLAY_STREAMS = {WATERMARK_STREAM: MARK_FIELDS, COMBINED_STREAM: COMBINED_FIELDS}
 
@@ -91,7 +95,7 @@ class TaskParts:
         known = self._sources.get((task, stream))
         if known is None:
             component = self.topology.components.get(self.component_by_task.get(task, ""))
-            name = stream.removeprefix(LATE_PREFIX)
+            name = stream_of(stream)
             fields = self._streams.get(name)
             # The number may come out of a frame of unknown origin: it is no key of ours until it is
             # found.
@@ -100,9 +104,7 @@ class TaskParts:
             # Undeclared streams first: no component may declare a name that begins with two
             # underscores.
             fields = component.streams[name].fields if fields is None else fields
-            known = self._sources[task, stream] = Source(
-                component.id, task, name, fields, is_late=name != stream
-            )
+            known = self._sources[task, stream] = Source(component.id, task, stream, fields)
         return known
 
     def context(

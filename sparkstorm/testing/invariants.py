@@ -10,7 +10,7 @@ from sparkstorm.acking.pending import open_messages
 from sparkstorm.errors import StoreUnavailableError
 from sparkstorm.model.roots import split
 from sparkstorm.model.tasks import cell_by_task
-from sparkstorm.model.topology import LATE_PREFIX
+from sparkstorm.model.topology import stream_of
 from sparkstorm.model.tuples import Roots, each_root
 from sparkstorm.model.values.codec import Codec
 from sparkstorm.tasks.held import unpack_held
@@ -96,7 +96,7 @@ def _edge(codec: Codec, frame: bytes) -> tuple[int, str, int]:
     decoded = decode(codec, frame) if kind_of(frame) == ROWS else None
     if not isinstance(decoded, RowFrame):
         return 0, "", 0
-    return decoded.senders[0], decoded.stream.removeprefix(LATE_PREFIX), len(decoded)
+    return decoded.senders[0], stream_of(decoded.stream), len(decoded)
 
 
 def _by_row(frame: RowFrame) -> list[Roots]:

@@ -95,11 +95,11 @@ class SourceClock:
         self._edge_behind_ms = 0
         self.set_newest(newest_ms)
 
-    def mark_ms(self, low_ms: int = NEVER) -> int:
+    def mark_ms(self, low_ms: int = NEVER, held_ms: int = END) -> int:
         """Return the least time of rows on time that may follow; `low_ms` is how far the sender
-        itself has fired.
+        itself has fired, `held_ms` the newest time before a row that is still to come.
         """
-        return max(NEVER, max(self.newest_ms, low_ms) - self._lag_ms)
+        return max(NEVER, max(min(self.newest_ms, held_ms), low_ms) - self._lag_ms)
 
     def opening_mark_ms(self) -> int:
         """Return the least time of rows on time of a sender whose first rows alone are known: their

@@ -167,8 +167,9 @@ class BoltTurns:
         bolt.begin_rows(oldest_ms, sent_ms, self._clock.now_us())
         sent_bytes = epoch.bytes
         held = len(bolt.held)
-        for tup, failure in bolt.execute(epoch, rows, may_have_pieces):
-            self._failures.settle(epoch, bolt, tup, failure)
+        failed = bolt.execute(epoch, rows, may_have_pieces)
+        for place, (tup, failure) in enumerate(failed):
+            self._failures.settle(epoch, bolt, tup, failure, (place, len(failed)))
         self.finish(epoch, bolt)
         took_us = self._clock.now_us() - bolt.began_us
         count = count_rows(rows) if may_have_pieces else len(rows)

@@ -1,8 +1,8 @@
 """End of an epoch: open blocks become entries, edges become acker messages, changes of tasks become
 one commit.
 
-Order matters and is fixed: blocks of data first, then those of marks, which may overtake no row
-(all draw edge ids), then held inputs (they do too), then the messages to ackers, local verdicts,
+Order matters and is fixed: blocks of holds, which no row may overtake, of data, then those of
+marks, which may overtake no row (all draw edge ids), then held inputs (they do too), then the messages to ackers, local verdicts,
 and last the journals, since all of the former change them.
 """
 
@@ -61,7 +61,7 @@ class CommitBuilder:
 
     def close(self, epoch: Epoch, commit: Commit) -> None:
         """Fill the commit; CodecError when some row or state value has no bytes."""
-        for block in self._task_set.blocks.data:
+        for block in (*self._task_set.blocks.holds, *self._task_set.blocks.data):
             if block.rows or block.packed:
                 self._send(epoch, commit, block)
         for sender, time in self._timed:

@@ -60,15 +60,24 @@ class FailedInputs:
             else None
         )
 
-    def settle(self, epoch: Epoch, bolt: BoltTask, tup: Tuple, failure: Failure) -> None:
-        """Treat the first failure of an input."""
+    def settle(
+        self,
+        epoch: Epoch,
+        bolt: BoltTask,
+        tup: Tuple,
+        failure: Failure,
+        which: tuple[int, int] | None = None,
+    ) -> None:
+        """Treat the first failure of an input; `which` of how many failed calls of this turn it
+        is.
+        """
         failure = self._noted(bolt, failure, self._waited_ms(bolt))
         self._breaker.note_failed(bolt.component)
         for observer in bolt.observers:
             observer.failed(tup, failure)
         if self._is_exactly_once:
             self._retry_or_park(
-                epoch, bolt, PendingInput(tup, 0, bolt.oldest_ms, bolt.new_key()), failure
+                epoch, bolt, PendingInput(tup, 0, bolt.oldest_ms, bolt.new_key()), failure, which
             )
         else:
             self._fail(epoch, bolt, tup, failure)
@@ -81,7 +90,10 @@ class FailedInputs:
         # dead letter holds them.
         is_last = held.attempts == self._policy.retries
         self._breaker.note_try(bolt.component)
-        with self._capsules.noting(bolt) if is_last else contextlib.nullcontext():
+        with (
+            self._capsules.noting(bolt) if is_last else contextlib.nullcontext(),
+            bolt.placed(held.tuple),
+        ):
             failed = bolt.execute_tuples(epoch, [held.tuple])
         if failed:
             self._retry_or_park(
@@ -178,7 +190,12 @@ class FailedInputs:
         self._fail(epoch, bolt, held.tuple, failure)
 
     def _retry_or_park(
-        self, epoch: Epoch, bolt: BoltTask, held: PendingInput, failure: Failure
+        self,
+        epoch: Epoch,
+        bolt: BoltTask,
+        held: PendingInput,
+        failure: Failure,
+        which: tuple[int, int] | None = None,
     ) -> None:
         held.attempts += 1
         held.failure = failure
@@ -189,7 +206,7 @@ class FailedInputs:
             return
         self._count(bolt.task).retried += 1
         held.due_ms = self._now_ms() + wait_ms
-        bolt.hold(held)
+        bolt.hold(held, which)
 
     def _fail(self, epoch: Epoch, bolt: BoltTask, tup: Tuple, failure: Failure) -> None:
         """Fail the tree of an input: the epoch puts an edge into it that no task consumes, so it

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from sparkstorm.executor.pieces import take
 from sparkstorm.grouping.routes import LOCAL_RUN, MakeTarget, Rows, Target
 from sparkstorm.model.compiled import core, move
-from sparkstorm.model.topology import LATE_PREFIX, WATERMARK_STREAM
+from sparkstorm.model.topology import HOLD_STREAM, WATERMARK_STREAM, stream_of
 from sparkstorm.model.values.codec import Codec
 from sparkstorm.transport.frames import travelled
 from sparkstorm.transport.progress import EdgeCounts
@@ -55,7 +55,7 @@ class OpenBlock:
         "target",
         "births",
         "rows",
-        "is_late",
+        "has_own_channel",
         "stream",
         "has_pieces",
         "flow",
@@ -68,8 +68,8 @@ class OpenBlock:
         self.target = target
         self.births = births
         self.rows: Rows = target.rows
-        self.is_late = channel.startswith(LATE_PREFIX)
-        self.stream = channel.removeprefix(LATE_PREFIX)
+        self.stream = stream_of(channel)
+        self.has_own_channel = self.stream != channel
         self.has_pieces = False  # whether batches may lie among the rows
         self.flow: EdgeCounts | None = None  # counts of its edge, once it has left
         # oldest rows for another worker, by entry; those in `rows` come behind them
@@ -99,26 +99,34 @@ class OpenBlock:
 
 
 class Feed:
-    """Open blocks for one task of this worker: marks wait until all rows before them have been
-    taken.
+    """Open blocks for one task of this worker: holds come before all rows, marks wait until all
+    rows before them have been taken.
     """
 
-    __slots__ = ("data", "marks")
+    __slots__ = ("data", "marks", "holds")
 
     def __init__(self) -> None:
         self.data: list[OpenBlock] = []
         self.marks: list[OpenBlock] = []
+        self.holds: list[OpenBlock] = []
 
     def __bool__(self) -> bool:
         for block in self.data:  # asked for every task in every turn: no generator
             if block.rows:
                 return True
-        return any(block.rows for block in self.marks) if self.marks else False
+        return (
+            any(block.rows for block in (*self.holds, *self.marks))
+            if self.marks or self.holds
+            else False
+        )
 
     def take(self, most: int) -> Iterator[tuple[OpenBlock, Rows]]:
         """Yield the oldest rows of each block, `most` of each at the most; marks when no other rows
         are left.
         """
+        for block in self.holds:
+            if block.rows:
+                yield block, block.take(1 << 30)
         for block in self.data:
             if block.rows:
                 yield block, block.take(most)
@@ -132,7 +140,7 @@ class Feed:
 
 
 class OpenBlocks:
-    """All open blocks of a worker, in the order in which they leave: data, then marks."""
+    """All open blocks of a worker, in the order in which they leave: holds, data, then marks."""
 
     def __init__(
         self,
@@ -155,6 +163,7 @@ class OpenBlocks:
         self._births: dict[str, Births] = {}
         self.data: list[OpenBlock] = []
         self.marks: list[OpenBlock] = []
+        self.holds: list[OpenBlock] = []
         self.feeds: dict[int, Feed] = {task: Feed() for task in local_tasks}
         self._leaving: list[OpenBlock] = []  # of data, for tasks of other workers
         self._pack_at = (_ROWS_TO_PACK, _BYTES_TO_PACK)
@@ -197,8 +206,9 @@ class OpenBlocks:
             # Simulations need the values that another process would get: a bolt must not change
             # values of its sender.
             rows = travelled(self._strict_codec, rows)
-        if block.is_late:
-            # The sender's source names the stream; its receiver is to see that the row is late.
+        if block.has_own_channel:
+            # The sender's source names the stream; its receiver is to see that the row is late, or
+            # from a further try.
             rows = [
                 (values, roots, self._find_source(source.task, block.channel))
                 for values, roots, source in rows
@@ -225,12 +235,11 @@ class OpenBlocks:
         block = self._blocks[component, channel, task] = OpenBlock(
             component, channel, target, self.births(component)
         )
-        is_mark = channel == WATERMARK_STREAM
-        # Two lists, since at the end of an epoch all data leave before all marks.
-        (self.marks if is_mark else self.data).append(block)
-        if not (target.is_local or is_mark):
-            self._leaving.append(block)
+        # Lists of their own, since at the end of an epoch all data leave before all marks.
+        kind = {WATERMARK_STREAM: "marks", HOLD_STREAM: "holds"}.get(channel, "data")
+        getattr(self, kind).append(block)
         if target.is_local:
-            feed = self.feeds[task]
-            (feed.marks if is_mark else feed.data).append(block)
+            getattr(self.feeds[task], kind).append(block)
+        elif kind == "data":
+            self._leaving.append(block)
         return block

@@ -225,6 +225,21 @@ class FlakyMerge(FlakyFold):
         return one + other
 
 
+class FlakyRelay(BasicBolt):
+    """Passes rows on; raises as `FlakyFold` does."""
+
+    outputs = ("ts", "number")
+
+    def prepare(self, conf: Any, context: Any) -> None:
+        self.tries = 0
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        self.tries += 1
+        if self.tries % 3 == 1:
+            raise RuntimeError("flaky")
+        collector.emit(tup.values)
+
+
 class FlakyTimers(TimedBolt):
     """Sums per second in its state and emits each sum by a timer; raises as `FlakyFold` does."""
 
@@ -254,11 +269,13 @@ class Sums(StatefulBolt):
 
 
 def flaky_windows(numbers: int = 20) -> Case:
-    """spout -> tumbling, sliding and session windows and timers whose bolts raise now and then ->
-    sums: an input that waits for its next try is in its windows.
+    """spout -> two plain bolts -> tumbling, sliding and session windows and timers -> sums: all
+    bolts raise now and then, and an input that waits for its next try is in its windows.
     """
     spout, builder = FeederSpout(["ts", "number"]), TopologyBuilder()
     builder.set_spout("spout", spout)
+    builder.set_bolt("relay", FlakyRelay()).global_grouping("spout")
+    builder.set_bolt("further", FlakyRelay()).global_grouping("relay")
     second = Duration.seconds(1)
     bolts: dict[str, Any] = {
         "tumbling": FlakyFold().with_tumbling_window(second),
@@ -268,7 +285,7 @@ def flaky_windows(numbers: int = 20) -> Case:
     }
     declarer = builder.set_bolt("sums", Sums())
     for name, bolt in bolts.items():
-        builder.set_bolt(name, bolt.with_timestamp_field("ts")).global_grouping("spout")
+        builder.set_bolt(name, bolt.with_timestamp_field("ts")).global_grouping("further")
         declarer.global_grouping(name)
     wanted = Counter[str]()
     session = 0

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from sparkstorm.errors import MalformedFrameError
@@ -28,7 +29,7 @@ from sparkstorm.executor.state import MemoryState
 from sparkstorm.executor.task_observer import TaskObserver
 from sparkstorm.executor.windowed_runner import TimedRunner
 from sparkstorm.model.failure import Failure
-from sparkstorm.model.topology import WATERMARK_STREAM
+from sparkstorm.model.topology import HOLD_STREAM, WATERMARK_STREAM
 from sparkstorm.model.tuples import Tuple, tuples_of
 from sparkstorm.model.values.codec import Codec
 from sparkstorm.tasks.held import not_ours, pack_held, unpack_held
@@ -173,10 +174,25 @@ class BoltTask(Task):
         Everything else is done or waits for its ack.
         """
         # A mark is no input of user code: it has no tree, no ack and no try.
-        if rows[0][2].stream == WATERMARK_STREAM:
+        source = rows[0][2]
+        if source.stream in (WATERMARK_STREAM, HOLD_STREAM):
             if self.time is not None:
-                self.time.hear([Tuple(*row) for row in rows])
+                self.time.hear(rows)
             return []
+        if source.is_again and self.time is not None:
+            with self.time.outlook.at(self.time.outlook.heard_from(source), self.emitter.log):
+                return self._execute(epoch, rows, may_have_pieces)
+        return self._execute(epoch, rows, may_have_pieces)
+
+    def placed(self, tup: Tuple) -> AbstractContextManager[None]:
+        """Return the context in which a held input emits: where its first try was."""
+        if self.time is None:
+            return nullcontext()
+        return self.time.outlook.at([(self.held_key(tup),)], self.emitter.log)
+
+    def _execute(
+        self, epoch: Epoch, rows: Sequence[Row], may_have_pieces: bool
+    ) -> list[FailedInput]:
         # A batch reaches a bolt of rows as rows; so does it where an observer sees each row.
         if may_have_pieces and (self._columns_runner is None or self._is_watched):
             rows = unfold(rows)
@@ -256,6 +272,8 @@ class BoltTask(Task):
         for each in held:
             self.hold(each)
         self.changed_held.clear()
+        if self.time is not None:
+            self.time.outlook.keep_holds(self.held)
         if self.state is not None:
             self.stored_version = version
 
@@ -323,8 +341,10 @@ class BoltTask(Task):
             observer.executed([tick], failures, ())
         return [failure for _, failure in failures]
 
-    def hold(self, held: PendingInput) -> None:
-        """Keep an input that is not done."""
+    def hold(self, held: PendingInput, failed: tuple[int, int] | None = None) -> None:
+        """Keep an input that is not done; `failed`: which of how many failed calls of this turn it
+        is.
+        """
         if held.key not in self.held:
             heapq.heappush(self._births, (held.born_ms, held.key))
             if isinstance(self.runner, TimedRunner):
@@ -335,6 +355,8 @@ class BoltTask(Task):
         self.changed_held[held.key] = None
         if held.due_ms is not None:
             heapq.heappush(self.retries, (held.due_ms, held.key))
+        if self.time is not None and (held.due_ms is not None or held.tuple.source.is_again):
+            self.time.outlook.hold((held.key,), failed)
 
     def _first_held(self, heap: list[tuple[int, str]]) -> int:
         """Return the least number of a heap over held inputs, of which there must be one."""
@@ -360,6 +382,8 @@ class BoltTask(Task):
         """Forget a held input; the next commit forgets it too."""
         held = self.held.pop(key)
         self._held_by_tuple.pop(id(held.tuple), None)
+        if self.time is not None:
+            self.time.outlook.release((key,))
         # Held and done within one epoch: it is never written to the store.
         self.changed_held.pop(key, None)
         # Only what was stored needs a delete; the others cost the commit nothing.

@@ -476,6 +476,8 @@ class TaskFactory:
         made.time = TaskEventTime(
             times, OutputWatermarks(times, made.emitter.timed_outputs), hearing, timing
         )
+        if isinstance(made.runner, ManualRunner):
+            made.runner.placed = made.placed
 
     def _timed_runner(
         self,
