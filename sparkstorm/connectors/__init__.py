@@ -8,12 +8,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sparkstorm.connectors.delta import DeltaSink
     from sparkstorm.connectors.file_sinks import FileSink
     from sparkstorm.connectors.file_source import Files
     from sparkstorm.connectors.files import FileLines, find_files
     from sparkstorm.connectors.http import HttpSink, Webhook
-    from sparkstorm.connectors.iceberg import IcebergSink
     from sparkstorm.connectors.kafka import KafkaSource
     from sparkstorm.connectors.kafka_sink import KafkaSink
     from sparkstorm.connectors.redis_streams import RedisSink, RedisSource
@@ -22,6 +20,7 @@ if TYPE_CHECKING:
     from sparkstorm.connectors.spark_frame import SparkFrame, send_frame
     from sparkstorm.connectors.sql import SqlSource
     from sparkstorm.connectors.sql_sink import SqlSink
+    from sparkstorm.connectors.table_sinks import DeltaSink, IcebergSink
 
 __all__ = [
     "Console",
@@ -48,12 +47,12 @@ __all__ = [
 
 _PLACES = {
     "Console": "simple",
-    "DeltaSink": "delta",
+    "DeltaSink": "table_sinks",
     "FileLines": "files",
     "FileSink": "file_sinks",
     "Files": "file_source",
     "HttpSink": "http",
-    "IcebergSink": "iceberg",
+    "IcebergSink": "table_sinks",
     "KafkaSink": "kafka_sink",
     "KafkaSource": "kafka",
     "Rate": "simple",
