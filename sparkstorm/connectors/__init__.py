@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from sparkstorm.connectors.file_sinks import FileSink
     from sparkstorm.connectors.file_source import Files
     from sparkstorm.connectors.files import FileLines, find_files
-    from sparkstorm.connectors.http import HttpSink, Webhook
+    from sparkstorm.connectors.http import Webhook
+    from sparkstorm.connectors.http_sink import HttpSink
     from sparkstorm.connectors.kafka import KafkaSource
     from sparkstorm.connectors.kafka_sink import KafkaSink
     from sparkstorm.connectors.redis_streams import RedisSink, RedisSource
@@ -51,7 +52,7 @@ _PLACES = {
     "FileLines": "files",
     "FileSink": "file_sinks",
     "Files": "file_source",
-    "HttpSink": "http",
+    "HttpSink": "http_sink",
     "IcebergSink": "table_sinks",
     "KafkaSink": "kafka_sink",
     "KafkaSource": "kafka",

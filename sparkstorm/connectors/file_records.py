@@ -294,13 +294,7 @@ def json_parser(
     """Return the parser of a JSON object a line; a field that an object lacks is None. `load`: of
     JSON with tags.
     """
-    kinds = [
-        (place, name, kind)
-        for place, (name, of) in enumerate(fields.items())
-        if (kind := _CASTS.get(of)) is not None
-    ]
-    checks = [(place, frozenset((*kind.accepts, type(None)))) for place, _, kind in kinds]
-    names = tuple(fields)
+    values_of = object_reader(fields)
     scan = json.JSONDecoder().raw_decode
 
     def parse(data: bytes) -> tuple[Any, ...]:
@@ -313,6 +307,24 @@ def json_parser(
                 found = _load(data)
         except ValueError:
             found = _load(data)
+        return values_of(found)
+
+    return parse
+
+
+def object_reader(fields: Mapping[str, str]) -> Callable[[Any], tuple[Any, ...]]:
+    """Return the reader of a parsed JSON object: its values, or ValueError for one that has another
+    type than its field declares; a field that an object lacks is None.
+    """
+    kinds = [
+        (place, name, kind)
+        for place, (name, of) in enumerate(fields.items())
+        if (kind := _CASTS.get(of)) is not None
+    ]
+    checks = [(place, frozenset((*kind.accepts, type(None)))) for place, _, kind in kinds]
+    names = tuple(fields)
+
+    def values_of(found: Any) -> tuple[Any, ...]:
         if type(found) is not dict:
             raise ValueError(f"it is a {type(found).__name__}, not a JSON object")
         values = tuple(map(found.get, names))
@@ -321,7 +333,7 @@ def json_parser(
                 raise ValueError(next(_misfits(values, kinds)))
         return values
 
-    return parse
+    return values_of
 
 
 def _load(data: bytes) -> Any:

@@ -1,11 +1,10 @@
-"""Webhook and HttpSink: rows that come by POST and are answered once they are done, and rows that
-leave by POST.
+"""Webhook: rows that come by POST and are answered once they are done; and the server of a spout's
+task, which DrpcSpout has too.
 """
 
 from __future__ import annotations
 
 import contextlib
-import http.client
 import io
 import json
 import socket
@@ -16,13 +15,12 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import SplitResult, urlsplit
 
 from sparkstorm.api.collector import SpoutOutputCollector
 from sparkstorm.api.components import Conf, Spout
 from sparkstorm.api.context import TopologyContext
-from sparkstorm.api.sinks import RefusedRows, TransactionalSink, find_refused
-from sparkstorm.connectors.patience import Secret, without_password
+from sparkstorm.connectors.file_records import object_reader
+from sparkstorm.connectors.patience import Secret
 from sparkstorm.errors import CodecError, InvalidConfigError
 from sparkstorm.http_guard import (
     LOOPBACK,
@@ -34,24 +32,12 @@ from sparkstorm.http_guard import (
     refused_place,
     require_private,
 )
-from sparkstorm.model.tuples import Source, Tuple
-from sparkstorm.model.values.tagged import row_writer
+from sparkstorm.model.values.codec import Codec
 
-_AGAIN = frozenset({408, 425, 429})
-_TOKEN = "name the token's place with token_file or token_env"
-_LASTING = {
-    401: _TOKEN,
-    403: _TOKEN,
-    404: "mend the URL",
-    405: "mend the URL",
-    407: "the proxy needs a password",
-}
-# a POST is not repeated at another place
-# seconds for a head, as many for a body, as the page gives them
-_PART_S = 10.0
+_PART_S = 10.0  # for a head, and as many for a body, as the page gives them
 _SPARE_CONNECTIONS = 64  # beyond those whose rows are worked on
+_ANY = "", "0.0.0.0", "::"
 _FULL = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
-_LASTING |= dict.fromkeys((301, 302, 303, 307, 308), "it points elsewhere: mend the URL")
 
 
 class _Server(ThreadingHTTPServer):
@@ -62,6 +48,10 @@ class _Server(ThreadingHTTPServer):
     access: SpoutServer
     context: ssl.SSLContext | None
     slots: threading.BoundedSemaphore
+
+    def __init__(self, address: tuple[str, int], handler: type[SpoutHandler]) -> None:
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        super().__init__(address, handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Give a connection a thread, if there is one."""
@@ -123,6 +113,13 @@ class SpoutServer:
         """Return "https" with a certificate."""
         return "https" if self._files[0] else "http"
 
+    @property
+    def name(self) -> str:
+        """Return the host by which other workers reach it; this host's name where it listens on all
+        addresses.
+        """
+        return socket.gethostname() if self.host in _ANY else self.host
+
     def open(
         self, context: TopologyContext, handler: type[SpoutHandler], spout: Spout, most_waiting: int
     ) -> None:
@@ -133,12 +130,19 @@ class SpoutServer:
         chosen = self.port + context.task_index if self.port else 0
         bound = type("Handler", (handler,), {"spout": spout})
         try:
+            tls = self._tls()
+        except OSError as error:
+            certificate, key = self._files
+            raise InvalidConfigError(
+                f"component '{context.component_id}': the certificate {certificate} with the key {key} cannot be used: {error}"
+            ) from error
+        try:
             self._server = _Server((self.host, chosen), bound)
-            self._server.context = self._tls()
         except OSError as error:
             raise InvalidConfigError(
                 f"component '{context.component_id}': {self.host}:{self.port} cannot be listened on: {error}"
             ) from error
+        self._server.context = tls
         self._server.access = self
         self._server.slots = threading.BoundedSemaphore(most_waiting + _SPARE_CONNECTIONS)
         self.port = self._server.server_address[1]
@@ -284,7 +288,7 @@ class SpoutHandler(BaseHTTPRequestHandler):
 class _Request:
     """A POST that waits for its rows; its answer is 200 when all are done."""
 
-    def __init__(self, rows: list[Any], key: str | None) -> None:
+    def __init__(self, rows: list[dict[str, Any]], key: str | None) -> None:
         self.rows = rows
         self.key = key
         self.open = len(rows)
@@ -308,9 +312,11 @@ class Webhook(Spout):
     `Idempotency-Key` (`idempotency_key`).
 
     A request is one object or a list of them. It is answered with 200 once every tuple of it was
-    processed and committed, 422 if one was parked, 400 or 413 for what is no such JSON, 503 after
-    `patience_secs` or when `most_waiting` requests wait. A sender that gets no 200 must send again:
-    at least once; a topology that keeps the keys it has seen makes it exactly once.
+    processed and committed, 422 if one was parked, or if a value is not of its field's declared
+    type or none that a tuple carries (then no row of the request is emitted), 400 or 413 for what
+    is no such JSON, 503 after `patience_secs` or when `most_waiting` requests wait. A sender that
+    gets no 200 must send again: at least once; a topology that keeps the keys it has seen makes it
+    exactly once.
 
     It listens on `host` (this machine only by default) and `port` + the task's index. `token_file`
     or `token_env` name a secret that senders show as `Authorization: Bearer ...`; without one only
@@ -338,16 +344,17 @@ class Webhook(Spout):
             "Webhook", host, port, token_file, token_env, (certificate, key), is_behind_proxy
         )
         self._path = path
-        self._fields = list(fields)
         self.patience_secs = patience_secs
         self._most_waiting = most_waiting
         self.max_body_bytes = max_body_bytes
-        types = dict(fields) if isinstance(fields, Mapping) else dict.fromkeys(fields, "any")
-        self.outputs = {**types, "idempotency_key": "string"}
+        self._types = dict(fields) if isinstance(fields, Mapping) else dict.fromkeys(fields, "any")
+        self.outputs = {**self._types, "idempotency_key": "string"}
 
     def open(self, conf: Conf, context: TopologyContext, collector: SpoutOutputCollector) -> None:
         """Listen."""
         self._collector = collector
+        self._read = object_reader(self._types)
+        self._codec = Codec()
         self._new: deque[_Request] = deque()
         self._waiting: dict[int, _Request] = {}
         self._number = 0
@@ -363,17 +370,17 @@ class Webhook(Spout):
         if not self._new:
             return
         request = self._new.popleft()
-        self._number += 1
-        self._waiting[self._number] = request
         try:
-            for row in request.rows:
-                self._collector.emit(
-                    [*(row.get(name) for name in self._fields), request.key], self._number
-                )
-        except CodecError as error:
+            # all before the first is emitted: a request is taken as a whole
+            rows = [self._values(n, row) for n, row in enumerate(request.rows, 1)]
+        except ValueError as error:
             self._collector.report_error(f"a request was refused: {error}")
             request.refuse(str(error)[:300])
-            del self._waiting[self._number]
+            return
+        self._number += 1
+        self._waiting[self._number] = request
+        for row in rows:
+            self._collector.emit([*row, request.key], self._number)
 
     def ack(self, message_id: Any) -> None:
         """Count a row as done."""
@@ -397,18 +404,31 @@ class Webhook(Spout):
             found = json.loads(body)
         except (ValueError, RecursionError) as error:
             return 400, f"the body is no JSON: {error}"
-        rows = found if isinstance(found, list) else [found]
-        if not rows or not all(isinstance(row, dict) for row in rows):
+        objects = found if isinstance(found, list) else [found]
+        if not objects or not all(isinstance(row, dict) for row in objects):
             return 400, "the body must be a JSON object, or a list of them"
         if len(self._new) + len(self._waiting) >= self._most_waiting:
             return 503, "too many requests wait; send it again later"
-        request = _Request(rows, key)
+        request = _Request(objects, key)
         self._new.append(request)
         if not request.is_done.wait(self.patience_secs):
             return 503, "not processed in time; send it again"
         if request.refusal:
             return 422, request.refusal
         return (422, "some rows were parked as dead letters") if request.is_failed else (200, "")
+
+    def _values(self, number: int, row: dict[str, Any]) -> tuple[Any, ...]:
+        """Return what is emitted for a row; ValueError for what no field or tuple may hold."""
+        try:
+            values = self._read(row)
+        except ValueError as error:
+            raise ValueError(f"row {number}: {error}") from error
+        for name, value in zip(self._types, values, strict=True):
+            try:
+                self._codec.normalise(value)
+            except CodecError as error:
+                raise ValueError(f"row {number}: field '{name}': {error}") from error
+        return values
 
     def _settle(self, message_id: Any, is_failed: bool) -> None:
         request = self._waiting.get(message_id)
@@ -428,173 +448,3 @@ class _Handler(SpoutHandler):
             return
         key = self.headers.get("Idempotency-Key")
         self.answer(*self.spout.take(self.path, body, key and key[:200]))
-
-
-class HttpSink(TransactionalSink):
-    """Sink that posts rows as JSON, one request each or `batch` rows as a list, after the commit;
-    idempotent by `Idempotency-Key`.
-
-    The key names topology, component, task, the store's incarnation, epoch and place, and is the
-    same whenever the request is repeated. Rows are an outbox in the worker's commit. Answers of
-    5xx, 408, 425 and 429, answers that are cut short and lost connections are tried again
-    (`topology.sink.patience.secs`), not before the seconds of a `Retry-After` are over; 401, 403,
-    404, 405, 407 and redirects end the run. Rows answered otherwise than 2xx are parked; a
-    list is halved first, under keys that name place and length, until only the rows that are
-    refused alone are left: a refused list must have left nothing. At least once for a server that
-    does not look at the key.
-    """
-
-    def __init__(
-        self,
-        url: str,
-        *,
-        batch: int | None = None,
-        headers: Mapping[str, str] | None = None,
-        timeout_secs: float = 10.0,
-        token_file: str | None = None,
-        token_env: str | None = None,
-    ) -> None:
-        parts = urlsplit(without_password(url, "HttpSink"))
-        is_plain = (parts.path + parts.query).isascii() and url.isprintable() and " " not in url
-        if (
-            parts.scheme not in ("http", "https")
-            or not parts.hostname
-            or not is_plain
-            or not _has_port(parts)
-        ):
-            raise InvalidConfigError(
-                f"HttpSink: {url!r:.80} is no URL of the form https://host/path"
-            )
-        self._url = url
-        self._batch = batch
-        self._headers = dict(headers or {})
-        self._timeout = timeout_secs
-        self._secret = Secret("HttpSink", token_file, token_env)
-
-    def open(self, conf: Conf, context: TopologyContext) -> None:
-        """Connect to nothing yet."""
-        self._name = f"{context.topology_id}/{context.component_id}/{context.task_index}"
-        self._incarnation = context.incarnation
-        self._connection: http.client.HTTPConnection | None = None
-        token = self._secret.read()
-        if token and not (token.isascii() and token.isprintable()):
-            raise InvalidConfigError(
-                f"component '{context.component_id}': the token holds what no header may hold; {_TOKEN}"
-            )
-        self._now_ms = context.now_ms
-        self._rest_ms = 0  # until when the server asks not to be asked
-        self._all = {
-            "Content-Type": "application/json",
-            **self._headers,
-            **({"Authorization": f"Bearer {token}"} if token else {}),
-        }
-        self._rows: list[list[Any]] = []
-        self._source: Source | None = None  # of the row before
-        self._fields: list[str] | None = None
-        self._done: tuple[int, int] = (0, 0)  # epoch and requests of it that were answered
-        self._refused: list[tuple[Tuple, str]] = []
-
-    def begin(self, epoch: int) -> None:
-        """Begin without rows."""
-        self._rows = []
-
-    def write(self, tup: Tuple) -> None:
-        """Keep a row with its source, which a dead letter names."""
-        if tup.source is not self._source:
-            self._source = tup.source
-            self._head = [tup.component, tup.task, tup.stream, list(tup.fields)]
-        self._rows.append([*self._head, list(tup.values)])
-
-    def prepare(self, epoch: int) -> Any:
-        """Return the rows as outbox, behind the store's incarnation: epochs of another one may have
-        the same number.
-        """
-        return [self._incarnation, self._rows]
-
-    def commit(self, epoch: int, prepared: Any) -> None:
-        """Post what was not answered yet."""
-        # else an outbox of an earlier version
-        is_named = bool(prepared) and type(prepared[0]) is str
-        incarnation, rows_of_epoch = prepared if is_named else ("", prepared)
-        name = f"{self._name}/{incarnation}/{epoch}" if incarnation else f"{self._name}/{epoch}"
-        size = self._batch or 1
-        at, self._refused = (self._done[1], self._refused) if self._done[0] == epoch else (0, [])
-        for start in range(at * size, len(rows_of_epoch), size):
-            places = range(start, min(start + size, len(rows_of_epoch)))
-
-            def take(some: Sequence[int], places: range = places) -> str:
-                part = "" if len(some) == len(places) else f"+{len(some)}"
-                return self._send([rows_of_epoch[n] for n in some], f"{name}/{some[0]}{part}")
-
-            for n, reason in find_refused(places, take).items():
-                self._refused.append((_tuple(rows_of_epoch[places[n]]), reason))
-            self._done = (epoch, start // size + 1)
-        if self._refused:
-            raise RefusedRows(self._refused)
-
-    def cleanup(self) -> None:
-        """Close the connection."""
-        self._close()
-
-    def _json(self, fields: list[str], values: list[Any]) -> str:
-        if fields != self._fields:
-            self._fields, self._write = fields, row_writer(fields)
-        return self._write(values)
-
-    def _send(self, rows: Sequence[Any], key: str) -> str:
-        """Post rows in one request; return why the server refuses them, "" when it takes them."""
-        objects = [self._json(fields, values) for _, _, _, fields, values in rows]
-        body = f"[{','.join(objects)}]" if self._batch else objects[0]
-        status, text = self._post(body.encode(), key)
-        said = f"{self._url} answers {status}: {text}"
-        if status >= 500 or status in _AGAIN:
-            raise ConnectionError(said)
-        if status in _LASTING:
-            raise InvalidConfigError(f"{said}; {_LASTING[status]}")
-        return said if status >= 300 else ""
-
-    def _post(self, body: bytes, key: str) -> tuple[int, str]:
-        if (left_ms := self._rest_ms - self._now_ms()) > 0:
-            raise ConnectionError(f"{self._url} asks to wait for {left_ms / 1000:.0f} s more")
-        parts = urlsplit(self._url)
-        connection = self._connection = self._connection or self._connect()
-        path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        try:
-            connection.request("POST", path, body, {**self._all, "Idempotency-Key": key})
-            answer = connection.getresponse()
-            text = answer.read(1 << 20)
-            if answer.length and len(text) < 1 << 20:
-                raise ConnectionError(f"{self._url} cut its answer of {answer.status} short")
-            wait = answer.headers.get("Retry-After", "")
-            if wait.isascii() and wait.isdigit() and len(wait) < 10:
-                self._rest_ms = self._now_ms() + 1000 * int(wait)
-            if place := answer.headers.get("Location"):
-                text = f"{place} ".encode("utf-8", "replace") + text
-            if answer.length:  # more than is worth reading: a new connection is cheaper
-                self._close()
-            return answer.status, text[:4096].decode("utf-8", "replace").strip()[:200]
-        except (OSError, http.client.HTTPException):
-            self._close()
-            raise
-
-    def _connect(self) -> http.client.HTTPConnection:
-        parts = urlsplit(self._url)
-        kind = (http.client.HTTPConnection, http.client.HTTPSConnection)[parts.scheme == "https"]
-        return kind(parts.hostname or "", parts.port, timeout=self._timeout)
-
-    def _close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-        self._connection = None
-
-
-def _tuple(row: Sequence[Any]) -> Tuple:
-    component, task, stream, fields, values = row
-    return Tuple(tuple(values), 0, Source(component, task, stream, tuple(fields)))
-
-
-def _has_port(parts: SplitResult) -> bool:
-    try:
-        return parts.port != 0  # None: the scheme's own
-    except ValueError:
-        return False

@@ -18,7 +18,7 @@ from sparkstorm.api import TopologyBuilder, bolt
 from sparkstorm.connectors import Console, HttpSink, Rate, Webhook
 from sparkstorm.embedded.process import free_port
 from sparkstorm.errors import InvalidConfigError, WorkerFailedError
-from sparkstorm.testing import LocalCluster, complete_topology
+from sparkstorm.testing import CaptureBolt, LocalCluster, complete_topology
 from tests.connectors.crashing_sink import CONF, die_everywhere, feed
 from tests.connectors.test_forgotten_epochs import write_beyond_a_lost_store
 
@@ -169,6 +169,38 @@ def test_a_webhook_answers_when_the_rows_are_committed(tmp_path: Path) -> None:
         assert post(port, b"x" * 1001, **secret) == (413, "the body has more than 1000 bytes")
         assert post(port, b"{}")[0] == 401 and post(port, b"[" * 900, **secret)[0] == 400
         cluster.kill("test", 0)
+
+
+def test_a_request_with_a_row_of_a_wrong_type_is_refused_as_a_whole() -> None:
+    port = free_port()
+    builder, rows = TopologyBuilder(), CaptureBolt()
+    types = {"n": "bigint", "x": "double", "is_on": "boolean", "user": "string", "any": "any"}
+    builder.set_spout("hook", Webhook(port, types, path="/in"))
+    builder.set_bolt("rows", rows, inputs="hook")
+    with LocalCluster() as cluster, ThreadPoolExecutor(1) as threads:
+        cluster.submit(builder.build(), CONF)
+
+        def answer_to(*found: Any) -> tuple[int, str]:
+            asked = threads.submit(post, port, json.dumps(found).encode())
+            cluster.run_until(asked.done)
+            return asked.result()
+
+        assert answer_to({"n": 1, "x": 2, "is_on": True, "user": "a", "any": [1]}, {}) == (200, "")
+        good = {"n": 7}
+        for bad, problem in (
+            ({"n": "1"}, "field 'n' is '1', not a whole number"),
+            ({"n": 1.0}, "field 'n' is 1.0, not a whole number"),
+            ({"n": True}, "field 'n' is True, not a whole number"),
+            ({"x": "nan"}, "field 'x' is 'nan', not a number"),
+            ({"is_on": 1}, "field 'is_on' is 1, not true or false"),
+            ({"user": 5}, "field 'user' is 5, not text"),
+            ({"any": 1 << 9000}, "field 'any': "),
+        ):
+            for row, found in ((1, (bad, good)), (2, (good, bad))):
+                status, text = answer_to(*found)
+                assert status == 422 and text.startswith(f"row {row}: {problem}")
+        cluster.kill("test", 0)
+    assert rows.values == [(1, 2, True, "a", [1], None), (None,) * 6]
 
 
 def test_a_token_that_no_header_holds_is_refused_and_not_shown(

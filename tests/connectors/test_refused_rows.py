@@ -9,9 +9,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import combinations, product
 from pathlib import Path
+from time import time
 from typing import Any
 from uuid import UUID
 
@@ -267,11 +269,18 @@ def test_an_answer_that_is_cut_short_is_none_and_one_that_asks_to_wait_is_heeded
     sink = HttpSink(f"http://127.0.0.1:{server.server_address[1]}/", batch=ROWS)
     sink.open({}, replace(CONTEXT, now_ms=lambda: clock.value[0]))
     outbox = ["", [["feed", 2, "default", ["n"], [1]]]]
-    server.first = [(503, "Retry-After", "30"), (200, "Content-Length", "100")]
-    for problem in ("cut its answer of 200 short", "answers 503", "asks to wait for 30 s more"):
-        with pytest.raises(ConnectionError, match=problem):
-            sink.commit(1, outbox)
-    clock.value[0] += 30_000
+    server.first = [
+        (503, "Retry-After", formatdate(time() + 30, usegmt=True)),
+        (503, "Retry-After", "30"),
+        (200, "Content-Length", "100"),
+    ]
+    with pytest.raises(ConnectionError, match="cut its answer of 200 short"):
+        sink.commit(1, outbox)
+    for _ in ("seconds", "a date, by the server's clock"):
+        for problem in ("answers 503", r"asks to wait for (29|30|31) s more"):
+            with pytest.raises(ConnectionError, match=problem):
+                sink.commit(1, outbox)
+        clock.value[0] += 31_000
     sink.commit(1, outbox)
     assert server.taken == [1]
     sink.cleanup()
