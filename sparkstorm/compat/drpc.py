@@ -7,6 +7,7 @@ from __future__ import annotations
 import http.client
 import json
 import secrets
+import ssl
 import threading
 from collections import deque
 from typing import Any
@@ -108,7 +109,7 @@ class DrpcSpout(Spout):
         place = json.dumps(
             {
                 "id": id,
-                "host": self._server.host,
+                "host": self._server.name,
                 "port": self.port,
                 "scheme": self._server.scheme,
             }
@@ -227,6 +228,11 @@ class ReturnResults(BasicBolt):
             )
             answer = connection.getresponse()
             reason = answer.read(300).decode("utf-8", "replace")
+        except ssl.SSLError as error:
+            raise ValueError(
+                f"the DrpcSpout at {host}:{port} is not to be trusted: {error}; give it a certificate "
+                "of that name, and ReturnResults' hosts the authority that signed it (SSL_CERT_FILE)"
+            ) from error
         except (OSError, http.client.HTTPException):
             return  # its worker is gone, and with it the caller's connection
         finally:

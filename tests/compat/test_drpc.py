@@ -38,8 +38,14 @@ def topology(spout: DrpcSpout, results: ReturnResults) -> Topology:
     return builder.build()
 
 
-def ask(port: int, path: str, body: bytes | None = None, token: str = "of-the-test") -> Answer:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+def ask(
+    port: int,
+    path: str,
+    body: bytes | None = None,
+    token: str = "of-the-test",
+    host: str = "127.0.0.1",
+) -> Answer:
+    connection = http.client.HTTPConnection(host, port, timeout=20)
     try:
         connection.request(
             "GET" if body is None else "POST", path, body, {"Authorization": f"Bearer {token}"}
@@ -121,6 +127,23 @@ def test_what_is_no_request_is_refused_at_once(
         )
         assert ask(port, "/drpc-result/guessed", b"wrong") == (404, "nobody waits for it")
         assert ask(port, "/drpc-result/read-by-a-viewer", b"forged", token="")[0] == 401
+        cluster.kill("test", 0)
+
+
+@pytest.mark.parametrize("host", ["::1", "0.0.0.0", "::"])
+def test_results_reach_a_spout_by_the_address_on_which_it_listens(
+    host: str, tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On all addresses the return-info has this host's name, not an address of any host."""
+    here = "::1" if ":" in host else "127.0.0.1"
+    monkeypatch.setattr("socket.gethostname", lambda: "localhost" if here != "::1" else "::1")
+    monkeypatch.setenv("DRPC_TOKEN", "of-the-test")
+    spout = DrpcSpout("count", port, host=host, token_env="DRPC_TOKEN", is_behind_proxy=True)
+    with LocalCluster() as cluster, ThreadPoolExecutor(1) as threads:
+        cluster.submit(topology(spout, ReturnResults(token_env="DRPC_TOKEN")), CONF)
+        asked = threads.submit(ask, port, "/drpc/count/a", host=here)
+        cluster.run_until(asked.done)
+        assert asked.result() == (200, '{"args": "a", "times": 1}')
         cluster.kill("test", 0)
 
 

@@ -4,12 +4,15 @@ arrives.
 
 from __future__ import annotations
 
+import http.client
 import importlib
 import socket
+import ssl
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +20,7 @@ import pytest
 from sparkstorm.api import TopologyBuilder
 from sparkstorm.compat import DrpcSpout
 from sparkstorm.connectors import Webhook
+from sparkstorm.embedded.certificates import make_certificates
 from sparkstorm.embedded.process import free_port
 from sparkstorm.errors import InvalidConfigError
 from sparkstorm.testing import CaptureBolt, LocalCluster
@@ -181,3 +185,44 @@ def test_a_token_never_crosses_a_network_in_the_clear(make: Any) -> None:
         make(**away, certificate="cert.pem")
     assert make(**away, certificate="cert.pem", key="key.pem")
     assert make(**away, is_behind_proxy=True)
+
+
+def test_a_webhook_with_a_certificate_speaks_tls_alone(
+    cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.import_module("sparkstorm.connectors.http"), "_PART_S", 0.5)
+    made = make_certificates(tmp_path / "tls", ["127.0.0.1"])
+    hook = Hook(cluster, certificate=str(made.server), key=str(made.server_key))
+    trusting = ssl.create_default_context(cafile=str(made.ca))
+
+    def post(context: ssl.SSLContext) -> int:
+        connection = http.client.HTTPSConnection(
+            "127.0.0.1", hook.port, timeout=10, context=context
+        )
+        with closing(connection):
+            connection.request("POST", "/", b'{"user": "in"}')
+            return connection.getresponse().status
+
+    plain = b"POST / HTTP/1.1\r\nHost: %s\r\nContent-Length: 14\r\n\r\n" % hook.host
+    with socket.create_connection(("127.0.0.1", hook.port), 10) as silent:
+        assert b"HTTP" not in hook.talk(plain + b'{"user": "no"}')
+        with pytest.raises(ssl.SSLCertVerificationError):
+            post(ssl.create_default_context())
+        with ThreadPoolExecutor(1) as threads:
+            answer = threads.submit(post, trusting)
+            cluster.run_until(answer.done)
+        assert answer.result() == 200
+        assert silent.recv(1) == b""  # a handshake has the time of a head
+    assert hook.users() == ["in"]
+
+
+def test_a_certificate_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    hook = Webhook(free_port(), ["user"], certificate="no.pem", key="no.key")
+    with pytest.raises(
+        InvalidConfigError, match=r"'hook': the certificate no\.pem with the key no\.key cannot be"
+    ):
+        hook.open({}, Place(), None)  # type: ignore[arg-type]
+
+
+class Place:
+    component_id, task_index = "hook", 0
