@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, NamedTuple, Protocol
@@ -39,74 +38,142 @@ class RecordReader(Protocol):
 
 
 class TextReader:
-    """Reader of records of text; a position is an offset in (unpacked) bytes."""
+    """Reader of a record a line; a position is an offset in (unpacked) bytes."""
 
     def __init__(
-        self,
-        stream: BinaryIO,
-        at: int,
-        parse: Callable[[bytes], tuple[Any, ...]],
-        delimiter: str,
-        most_bytes: int,
+        self, stream: BinaryIO, at: int, parse: Callable[[bytes], tuple[Any, ...]], most_bytes: int
     ) -> None:
-        """`delimiter` of CSV, "" for a record a line."""
         self._stream = stream
         self._parse = parse
-        self._delimiter = delimiter
         self._most = most_bytes
         self.at = at
-        self._part: bytes | bytearray = b""  # of a record whose end has not come yet
-        self._is_quoted = False  # whether it is in the middle of a quoted cell
+        self._part = b""  # of a line whose end has not come yet
 
     def next(self, is_complete: bool) -> Record | None:
         """Return the next record."""
-        if not self._part and not self._delimiter:
-            line = self._stream.readline(self._most + 1)
-            if line[-1:] == b"\n" and len(line) <= self._most:
-                self._part = line
-                return self._record(True)
-            self._part = line
-        while True:
-            line = self._stream.readline(self._most + 1 - len(self._part))
-            if not self._part:
-                self._part = line
-            else:
-                self._part = bytearray(self._part) if type(self._part) is bytes else self._part
-                self._part += line  # bytes would be copied with each line of a cell
-            if self._delimiter and line.count(b'"') % 2:
-                # a line within a quoted cell continues like a record that begins with a quote
-                begun = b'"' + line if self._is_quoted else self._part
-                self._is_quoted = csv_is_open(begun, self._delimiter)
-            ends = self._part.endswith(b"\n") and not self._is_quoted
-            if ends or len(self._part) > self._most or (not line and is_complete and self._part):
-                return self._record(ends)
-            if not line:
+        data = self._stream.readline(self._most + 1 - len(self._part))
+        if self._part:
+            data = self._part + data
+            self._part = b""
+        if data[-1:] != b"\n":
+            if len(data) > self._most:
+                return self._too_long(data)
+            if not data or not is_complete:
+                self._part = data
                 return None
+        self.at += len(data)
+        data = data.rstrip(b"\r\n")
+        try:
+            return Record(self._parse(data), "", "", self.at)
+        except (ValueError, RecursionError) as error:
+            return self._bad(str(error)[:300], data)
 
     def close(self) -> None:
         """Close the file."""
         self._stream.close()
 
-    def _record(self, ends: bool) -> Record:
-        data = bytes(self._part)
-        self._part = b""
-        self._is_quoted = False
+    def _bad(self, problem: str, data: bytes) -> Record:
+        return Record((), problem, data[:2000].decode("utf-8", "replace"), self.at)
+
+    def _too_long(self, data: bytes) -> Record:
+        """Pass by the rest of a line."""
         self.at += len(data)
-        if not ends and len(data) > self._most:
-            while (rest := self._stream.readline(_SKIP_BYTES)) and not rest.endswith(b"\n"):
-                self.at += len(rest)
+        end = data[-1:]
+        while end != b"\n" and (rest := self._stream.readline(_SKIP_BYTES)):
             self.at += len(rest)
-            return Record(
-                (),
-                f"the record has more than {self._most} bytes",
-                data[:200].decode("utf-8", "replace"),
-                self.at,
-            )
-        data = data.rstrip(b"\r\n")
+            end = rest[-1:]
+        return self._bad(f"the record has more than {self._most} bytes", data[:200])
+
+
+class CsvReader(TextReader):
+    """Reader of CSV records. Python's parser asks for the lines of each, since it alone knows whether
+    a line ends within a quoted cell: a quote inside of a cell opens none.
+    """
+
+    def __init__(
+        self,
+        stream: BinaryIO,
+        at: int,
+        values_of: Callable[[list[str]], tuple[Any, ...]],
+        delimiter: str,
+        most_bytes: int,
+    ) -> None:
+        super().__init__(stream, at, lambda data: (), most_bytes)
+        self._values_of = values_of
+        self._lines: list[bytes] = []  # of the record at hand
+        self._size = 0
+        self._given = 0  # how many of them the parser has
+        self._is_complete = self._is_early = False
+        self._rows = csv.reader(self, delimiter=delimiter, strict=True)
+
+    def next(self, is_complete: bool) -> Record | None:
+        """Return the next record."""
+        self._is_complete = is_complete
+        self._is_early = False
+        self._given = 0
+        problem = ""
+        cells: list[str] = []
         try:
-            return Record(self._parse(data), "", "", self.at)
-        except (ValueError, RecursionError) as error:
-            return Record((), str(error)[:300], data[:2000].decode("utf-8", "replace"), self.at)
+            cells = next(self._rows)
+        except StopIteration:
+            return None
+        except _TooLongError:
+            return self._too_long(self._taken())
+        except csv.Error as error:
+            if self._is_early:
+                return None
+            problem = f"it is no CSV: {error}"
+            if "new-line" in problem:
+                problem = "a carriage return outside of quotes; lines end with a newline"
+        self.at += self._size
+        if not problem:
+            try:
+                values = self._values_of(cells)
+            except ValueError as error:
+                problem = str(error)[:300]
+        data = self._taken()
+        return (
+            self._bad(problem, data.rstrip(b"\r\n")) if problem else Record(values, "", "", self.at)
+        )
+
+    def __iter__(self) -> CsvReader:
+        return self
+
+    def __next__(self) -> str:
+        """Return the next line of the record; StopIteration where none is complete."""
+        if self._given == len(self._lines):
+            if self._size > self._most:
+                raise _TooLongError
+            line = self._stream.readline(self._most + 1 - self._size - len(self._part))
+            line = self._part + line
+            self._part = b""
+            if line[-1:] != b"\n":
+                if self._size + len(line) > self._most:
+                    self._part = line
+                    raise _TooLongError
+                if not line or not self._is_complete:
+                    self._part = line
+                    self._is_early = not self._is_complete
+                    raise StopIteration
+            self._lines.append(line)
+            self._size += len(line)
+        line = self._lines[self._given]
+        self._given += 1
+        if self._given == 1 and self.at == 0:
+            line = line.removeprefix(b"\xef\xbb\xbf")
+        return line.decode("utf-8", "replace")
+
+    def _taken(self) -> bytes:
+        """Return the bytes of the record at hand, and begin the next one."""
+        data = b"".join((*self._lines, self._part))
+        self._lines.clear()
+        self._part = b""
+        self._size = 0
+        return data
+
+
+class _TooLongError(Exception):
+    """A record has more bytes than it may."""
 
 
 _DAMAGES = ("thrift", "orrupt", "end of stream", "ecompress")  # of a page, in pyarrow's words
@@ -350,51 +417,26 @@ def _misfits(values: Sequence[Any], kinds: Sequence[tuple[int, str, _Cast]]) -> 
             yield f"field '{name}' is {value!r:.60}, not {kind.name}"
 
 
-def csv_parser(
-    fields: Mapping[str, str], header: list[str], delimiter: str
-) -> Callable[[bytes], tuple[Any, ...]]:
-    """Return the parser of a CSV record, whose columns are named by the header; an empty number is
-    None.
+def csv_values(fields: Mapping[str, str], header: Sequence[str]) -> Callable[[list[str]], Any]:
+    """Return what makes the values of a CSV record's cells, whose columns are named by the header; an
+    empty number is None.
     """
-    picks = [(header.index(name), name, _CASTS.get(kind)) for name, kind in fields.items()]
+    columns = [header.index(name) for name in fields]
+    casts = [
+        (place, name, cast)
+        for place, (name, kind) in enumerate(fields.items())
+        if (cast := _CASTS.get(kind)) is not None and cast.accepts != (str,)
+    ]
 
-    def parse(data: bytes) -> tuple[Any, ...]:
-        cells = csv_cells(data, delimiter)
+    def values_of(cells: list[str]) -> tuple[Any, ...]:
         if len(cells) != len(header):
             raise ValueError(f"it has {len(cells)} columns, not {len(header)}")
-        return tuple(
-            cells[at] if cast is None else _cast(cells[at], name, cast) for at, name, cast in picks
-        )
+        values: list[Any] = [cells[column] for column in columns]
+        for place, name, cast in casts:
+            values[place] = _cast(values[place], name, cast)
+        return tuple(values)
 
-    return parse
-
-
-def csv_cells(data: bytes | bytearray, delimiter: str) -> list[str]:
-    """Return the cells of one CSV record; ValueError when it is none."""
-    try:
-        rows = list(
-            csv.reader(
-                io.StringIO(data.decode("utf-8", "replace"), newline=""),
-                delimiter=delimiter,
-                strict=True,
-            )
-        )
-    except csv.Error as error:
-        raise ValueError(f"it is no CSV: {error}") from error
-    if len(rows) > 1:
-        raise ValueError("a carriage return outside of quotes; lines end with a newline")
-    return rows[0] if rows else []
-
-
-def csv_is_open(data: bytes | bytearray, delimiter: str) -> bool:
-    """Return whether the beginning of a CSV record ends within a quoted cell; a quote inside of a
-    cell opens none.
-    """
-    try:
-        csv_cells(data, delimiter)
-    except ValueError as error:
-        return isinstance(error.__cause__, csv.Error) and "unexpected end" in str(error)
-    return False
+    return values_of
 
 
 class _Cast(NamedTuple):
@@ -418,10 +460,10 @@ _CASTS = {
 
 
 def _cast(cell: str, name: str, cast: _Cast) -> Any:
-    if cell == "" and cast.accepts != (str,):
+    if not cell:
         return None
     try:
-        if "_" in cell and cast.accepts != (str,):
+        if "_" in cell:
             raise ValueError(cell)  # Python's own 1_000
         return cast.of_text(cell)
     except ValueError as error:

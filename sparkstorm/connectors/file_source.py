@@ -35,14 +35,13 @@ from sparkstorm.connectors.file_folders import (
 )
 from sparkstorm.connectors.file_records import (
     FORMATS,
+    CsvReader,
     ParquetReader,
     ParquetRows,
     Record,
     RecordReader,
     TextReader,
-    csv_cells,
-    csv_is_open,
-    csv_parser,
+    csv_values,
     json_parser,
     line_parser,
     row_group_starts,
@@ -541,33 +540,23 @@ class Files(ReplayableSpout):
             if each.at > reader.rows:
                 self._tell_loss(each, "has become shorter")
             return each.reader
-        parse = {"lines": line_parser, "json": json_parser}.get(self.format, line_parser)(
-            self.fields
-        )
+        header: Sequence[str] = ()
         if self.format == "csv":
             with self._folders.open(each.path, 0) as first:
-                line = first.readline(self.most_bytes)
-                while csv_is_open(line, self.delimiter) and (
-                    more := first.readline(self.most_bytes - len(line))
-                ):
-                    line += more
-            if self._tail and (not line.endswith(b"\n") or csv_is_open(line, self.delimiter)):
+                reader = CsvReader(first, 0, tuple, self.delimiter, self.most_bytes)
+                record = reader.next(self._is_complete(each))
+            if record is None:
+                if not self._tail:
+                    self._finish(each)
                 return None
-            if not line:
-                self._finish(each)
-                return None
-            try:
-                header = csv_cells(
-                    line.rstrip(b"\r\n").removeprefix(b"\xef\xbb\xbf"), self.delimiter
-                )
-            except ValueError as error:
-                raise InvalidConfigError(f"{where}: its header cannot be read: {error}") from error
+            header = record.values
+            if record.problem:
+                raise InvalidConfigError(f"{where}: its header cannot be read: {record.problem}")
             if missing := [name for name in self.fields if name not in header]:
                 raise InvalidConfigError(
                     f"{where}: its header has no column '{missing[0]}', only {', '.join(header)}"
                 )
-            parse = csv_parser(self.fields, header, self.delimiter)
-            each.at = max(each.at, len(line))
+            each.at = max(each.at, record.end)
         each.stream = self._folders.open(each.path, each.at)
         if self._tail and each.printed and fingerprint(each.stream, each.printed) != each.checksum:
             each.stream.close()
@@ -577,13 +566,14 @@ class Files(ReplayableSpout):
             each.stream.close()
             self._tell_loss(each, "has become shorter")
             return None
-        each.reader = TextReader(
-            each.stream,
-            each.at,
-            parse,
-            self.delimiter if self.format == "csv" else "",
-            self.most_bytes,
-        )
+        if self.format == "csv":
+            values_of = csv_values(self.fields, header)
+            each.reader = CsvReader(
+                each.stream, each.at, values_of, self.delimiter, self.most_bytes
+            )
+        else:
+            parse = (line_parser if self.format == "lines" else json_parser)(self.fields)
+            each.reader = TextReader(each.stream, each.at, parse, self.most_bytes)
         return each.reader
 
 

@@ -5,19 +5,25 @@ cannot be read.
 from __future__ import annotations
 
 import copy
+import csv
 import gzip
+import io
 import json
 import os
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from sparkstorm.api import TopologyBuilder
 from sparkstorm.connectors import Files
+from sparkstorm.connectors.file_records import CsvReader, Record
 from sparkstorm.connectors.files import find_files
 from sparkstorm.errors import InvalidConfigError
 from sparkstorm.testing import CaptureBolt, LocalCluster
@@ -157,12 +163,48 @@ def test_csv_cells_may_hold_line_ends_quotes_and_delimiters(tmp_path: Path) -> N
     assert run.collector.rows == [('two\r\nlines; and "quotes"', 1), ("", 2)]
 
 
+@given(
+    st.lists(st.sampled_from(['"', '"', ",", "\n", "\r\n", "a", "b", "é"]), max_size=24),
+    st.lists(st.integers(0, 40), max_size=4),
+)
+@example(list('a"b,"c\nd"\n'), [])
+def test_csv_is_read_as_by_python_whatever_comes_in_parts(
+    parts: list[str], cuts: list[int]
+) -> None:
+    """Where Python's parser, which is given the whole text, finds no mistake."""
+    text = "".join(parts)
+    data = text.encode()
+    try:
+        wanted = [tuple(row) for row in csv.reader(io.StringIO(text, newline=""), strict=True)]
+    except csv.Error:
+        return
+    stream = io.BytesIO()
+    reader = CsvReader(stream, 0, tuple, ",", 1 << 20)
+    found: list[Record] = []
+    for until in (*sorted(min(cut, len(data)) for cut in cuts), len(data)):
+        at = stream.tell()
+        stream.seek(0, os.SEEK_END)
+        stream.write(data[stream.tell() : until])
+        stream.seek(at)
+        found += iter(partial(reader.next, False), None)
+    found += iter(partial(reader.next, True), None)
+    assert [record.values for record in found] == wanted
+    assert not any(record.problem for record in found)
+    assert [record.end for record in found][-1:] == ([len(data)] if wanted else [])
+    for record in found:  # each position is where a record begins
+        stream.seek(record.end)
+        rest = CsvReader(stream, record.end, tuple, ",", 1 << 20)
+        again = iter(partial(rest.next, True), None)
+        assert list(again) == found[found.index(record) + 1 :]
+
+
 @pytest.mark.parametrize(
     ("text", "rows", "bad"),
     [
         # a quote within a cell opens none
         (b'a,b\n1,5" pipe\n2,"x\ny"\n3,z\n', [(1, '5" pipe'), (2, "x\ny"), (3, "z")], []),
         (b'a,"b\nc",b\n1,x,2\n', [(1, "2")], []),
+        (b'a,c,b\n1,5" pipe,"x\ny"\n2,"x\ny",5" pipe"\n', [(1, "x\ny"), (2, '5" pipe"')], []),
         (
             b"a,b\n1,x\r2,y\n3,z\n",
             [(3, "z")],
