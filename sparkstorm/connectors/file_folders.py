@@ -34,15 +34,29 @@ _UNPACKERS = {
     (".xz",): lzma.open,
     (".zst", ".zstd"): None,  # pyarrow's
 }
+_PACKED = tuple(end for ends in _UNPACKERS for end in ends)
 DAMAGES = EOFError, OSError, zlib.error, lzma.LZMAError
 """Errors of files that are gone or damaged."""
 WHOLE = 1 << 40
 """Position behind every record of a file."""
 
 
+_ARCHIVES = ".tgz", ".tar", ".zip", ".7z", ".tbz", ".txz", ".lz4", ".z", ".br"
+
+
+def refuse_archive(where: str, path: str) -> None:
+    """Refuse a file of text whose name says that it is an archive, or packed in another form."""
+    plain = next((path[: -len(end)] for end in _PACKED if path.lower().endswith(end)), path)
+    if plain.lower().endswith(_ARCHIVES):
+        raise InvalidConfigError(
+            f"{where}: {shown(path)} is an archive or compressed; Files unpacks .gz, .bz2, .xz and "
+            ".zst, anything else is to be unpacked before"
+        )
+
+
 def is_packed(path: str) -> bool:
     """Return whether a file's name says that its text is packed in a form that `Folders` unpacks."""
-    return any(path.lower().endswith(endings) for endings in _UNPACKERS)
+    return path.lower().endswith(_PACKED)
 
 
 class FileSplit(NamedTuple):

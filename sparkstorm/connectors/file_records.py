@@ -7,6 +7,8 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, NamedTuple, Protocol
 
+import numpy as np
+
 from sparkstorm.api.columns import rows_of
 from sparkstorm.errors import CodecError, InvalidConfigError
 
@@ -185,19 +187,22 @@ class ParquetReader:
     def __init__(self, source: Any, at: int, types: Mapping[str, str], where: str) -> None:
         import pyarrow.parquet as pq
 
-        self._file = pq.ParquetFile(source)
+        self._file = pq.ParquetFile(source, coerce_int96_timestamp_unit="us")
         self._source = source
+        schema = _schema(self._file)
         fields = tuple(types)
-        if missing := [name for name in fields if name not in self._file.schema_arrow.names]:
+        if missing := [name for name in fields if name not in schema.names]:
             raise InvalidConfigError(
-                f"{where}: there is no column '{missing[0]}'; it has {', '.join(self._file.schema_arrow.names)}"
+                f"{where}: there is no column '{missing[0]}'; it has {', '.join(schema.names)}"
             )
         for name, declared in types.items():
-            found = self._file.schema_arrow.field(name).type
+            found = schema.field(name).type
             if not _is_of(found, declared):
                 raise InvalidConfigError(
                     f"{where}: column '{name}' is {found}, but the source declares {declared}"
                 )
+        self._columns = [schema.field(name) for name in fields]
+        self._is_julian = _is_julian(self._file.metadata.metadata or {})
         self.rows = int(self._file.metadata.num_rows)
         self._batches = self._read(at, fields)
         self.at = at
@@ -238,14 +243,71 @@ class ParquetReader:
             passed = min(skip, batch.num_rows)
             skip -= passed
             if passed < batch.num_rows:
-                yield batch.select(list(fields)).slice(passed)
+                yield self._typed(batch.select(list(fields)).slice(passed))
+
+    def _typed(self, batch: Any) -> Any:
+        import pyarrow as pa
+
+        if [column.type for column in self._columns] != batch.schema.types:
+            batch = batch.cast(pa.schema(self._columns))
+        if not self._is_julian:
+            return batch
+        return pa.RecordBatch.from_arrays(list(map(_gregorian, batch.columns)), batch.schema.names)
 
 
 def schema_of(source: Any) -> Any:
     """Return the Arrow schema of a Parquet file."""
     import pyarrow.parquet as pq
 
-    return pq.read_schema(source)
+    return _schema(pq.ParquetFile(source, coerce_int96_timestamp_unit="us"))
+
+
+def _schema(file: Any) -> Any:
+    """Return the schema with columns of INT96 as instants, which they are to Spark and Impala."""
+    import pyarrow as pa
+
+    columns = map(file.schema.column, range(len(file.schema)))
+    instants = {column.path for column in columns if column.physical_type == "INT96"}
+    utc = pa.timestamp("us", "UTC")
+    fields = (f.with_type(utc) if f.name in instants else f for f in file.schema_arrow)
+    return pa.schema(fields)
+
+
+# Days since 1970 from which a date of the Julian calendar is so many days off the Gregorian one of
+# the same name, from 0001-01-01 to the change of 1582 (Spark's RebaseDateTime).
+_JULIAN_DAYS = (
+    -719164, -682945, -646420, -609895, -536845, -500320, -463795, -390745, -354220, -317695,
+    -244645, -208120, -171595, -141427,
+)  # fmt: skip
+_JULIAN_OFFSETS = (2, 1, 0, -1, -2, -3, -4, -5, -6, -7, -8, -9, -10, 0)
+_DAY_US = 86_400_000_000
+
+
+def _is_julian(metadata: Mapping[bytes, bytes]) -> bool:
+    """Return whether a file says that Spark has written old dates of it in the Julian calendar."""
+    legacy = b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96"
+    version = metadata.get(b"org.apache.spark.version", b"3")
+    return version < b"3" or any(key in metadata for key in legacy)
+
+
+def _gregorian(column: Any) -> Any:
+    """Return a column of dates or microseconds of UTC with the days of the Gregorian calendar that
+    have the same names.
+    """
+    import pyarrow as pa
+
+    kind = column.type
+    is_date = kind == pa.date32()
+    if not is_date and not (pa.types.is_timestamp(kind) and kind.unit == "us"):
+        return column
+    whole = column.cast(pa.int32() if is_date else pa.int64())
+    values = whole.fill_null(0).to_numpy()
+    days = values if is_date else values // _DAY_US
+    places = np.searchsorted(_JULIAN_DAYS, days, "right") - 1
+    offsets = np.where(places < 0, _JULIAN_OFFSETS[0], np.take(_JULIAN_OFFSETS, places))
+    moved = values + offsets * (1 if is_date else _DAY_US)
+    mask = column.is_null().to_numpy(zero_copy_only=False)
+    return pa.array(moved.astype(values.dtype), mask=mask).cast(kind)
 
 
 def row_group_starts(source: Any, most_bytes: int) -> list[int]:

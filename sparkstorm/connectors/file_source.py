@@ -30,6 +30,7 @@ from sparkstorm.connectors.file_folders import (
     is_packed,
     line_starts,
     raise_lasting,
+    refuse_archive,
     shown,
     split_at,
 )
@@ -540,6 +541,7 @@ class Files(ReplayableSpout):
             if each.at > reader.rows:
                 self._tell_loss(each, "has become shorter")
             return each.reader
+        refuse_archive(f"component '{self._component}'", each.path)
         header: Sequence[str] = ()
         if self.format == "csv":
             with self._folders.open(each.path, 0) as first:

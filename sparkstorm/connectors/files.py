@@ -19,6 +19,7 @@ from sparkstorm.connectors.file_folders import (
     FileSplit,
     is_packed,
     line_starts,
+    refuse_archive,
     shown,
     split_at,
 )
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 _OFFSET_BITS = 40  # files of up to a terabyte
 _BLOCK_BYTES = 1 << 17
 _LINES_PER_CALL = 64
-_ARCHIVES = ".tgz", ".tar", ".zip", ".7z", ".tbz", ".txz", ".lz4", ".z", ".br"
 
 
 def find_files(paths: Iterable[str | Path], pattern: str = "*") -> list[tuple[str, int]]:
@@ -72,11 +72,9 @@ def _sized(files: str | Path | Sequence[tuple[str, int] | str | Path]) -> list[t
 def _plain(files: list[tuple[str, int]]) -> list[tuple[str, int]]:
     """Return the files; InvalidConfigError for one whose name says that it is compressed."""
     for path, _ in files:
-        if is_packed(path) or path.lower().endswith(_ARCHIVES):
-            raise InvalidConfigError(
-                f"FileLines: {shown(path)} is compressed; Files unpacks .gz, .bz2, .xz and .zst, "
-                "anything else is to be unpacked before"
-            )
+        refuse_archive("FileLines", path)
+        if is_packed(path):
+            raise InvalidConfigError(f"FileLines: {shown(path)} is compressed; Files unpacks it")
     return files
 
 

@@ -8,7 +8,7 @@ import bz2
 import gzip
 import lzma
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -208,10 +208,25 @@ def test_records_before_a_damage_are_read_and_the_rest_is_one_bad_record(
 
 
 def test_lines_of_a_compressed_file_are_refused(tmp_path: Path) -> None:
-    for name in ("a.GZ", "a.tgz", "a.xz"):
+    for name in ("a.GZ", "a.xz"):
         (tmp_path / name).write_bytes(b"x")
         with pytest.raises(InvalidConfigError, match=f"{name} is compressed; Files unpacks"):
             FileLines(str(tmp_path / name))
+
+
+@pytest.mark.parametrize("name", ["a.tgz", "a.tar.gz", "a.ZIP", "a.zip.bz2"])
+def test_an_archive_is_no_text(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(PACK[".bz2" if name.endswith("bz2") else ".gz"](b"a,b\n1,2\n"))
+    problem = f"{name} is an archive or compressed; Files unpacks"
+    with pytest.raises(InvalidConfigError, match=problem):
+        FileLines(str(path))
+    for format in DATA:
+        source = Files(str(path), format, None if format == "lines" else FIELDS)
+        with pytest.raises(WorkerFailedError, match=f"'source': .*{problem}"):
+            live(source)
+        with pytest.raises(ReplayFailedError, match=problem):
+            divided(source, path, 1 << 20)
 
 
 MOMENT = datetime(2026, 7, 1, 12, 30, tzinfo=UTC)
@@ -242,6 +257,41 @@ def test_columns_of_parquet_files_have_the_values_that_rows_have_live(
     pq.write_table(wider, tmp_path / "b.parquet", row_group_size=1)
     source = Files(str(tmp_path), "parquet", list(COLUMNS))
     assert divided(source, tmp_path, most_bytes) == live(source)
+
+
+OLD = [date(1, 1, 3), date(1001, 1, 1), date(1582, 10, 14), date(1582, 10, 15), date(1970, 1, 1)]
+OLD_TIMES = [datetime(d.year, d.month, d.day, 23, 59, 59, 5, tzinfo=UTC) for d in OLD]
+# what they were, where they were written in the Julian calendar
+WRITTEN = [date(1, 1, 5), date(1000, 12, 26), date(1582, 10, 4), *OLD[3:]]
+SPARK_2 = {"org.apache.spark.version": "2.4.8"}
+SPARK_4 = {"org.apache.spark.version": "4.0.0"}
+
+
+def write_old(path: Path, metadata: Mapping[str, str]) -> None:
+    """Write a file of dates and times in three physical types."""
+    schema = pa.schema({"day": pa.date32(), "at": pa.timestamp("us", "UTC")}, metadata)
+    pq.write_table(pa.table([OLD, OLD_TIMES], schema=schema), path / "a.parquet")
+    bare = pa.schema({"old": pa.timestamp("us")}, metadata)
+    naive = [time.replace(tzinfo=None) for time in OLD_TIMES]
+    pq.write_table(
+        pa.table([naive], schema=bare), path / "b.parquet", use_deprecated_int96_timestamps=True
+    )
+
+
+@pytest.mark.parametrize("metadata", [SPARK_2, SPARK_4, {}])
+def test_old_dates_and_times_of_parquet_are_those_that_were_written(
+    tmp_path: Path, metadata: Mapping[str, str]
+) -> None:
+    days = WRITTEN if metadata is SPARK_2 else OLD
+    times = [datetime(day.year, day.month, day.day, 23, 59, 59, 5, tzinfo=UTC) for day in days]
+    write_old(tmp_path, metadata)
+    for name, fields, wanted in (
+        ("a.parquet", {"day": "date", "at": "timestamp"}, list(zip(days, times, strict=True))),
+        ("b.parquet", {"old": "timestamp"}, [(time,) for time in times]),
+    ):
+        source = Files(str(tmp_path / name), "parquet", fields)
+        assert live(source) == {"default": list(map(repr, wanted)), "bad": []}
+        assert divided(source, tmp_path / name, 1) == live(source)
 
 
 def test_files_in_step_by_time_are_one_part(tmp_path: Path) -> None:
@@ -279,6 +329,20 @@ def test_a_replay_on_spark_has_the_rows_and_bad_records_of_its_source(
     assert Counter(map(repr, shares)) == Counter(repr(row[2]) for row in expected["source"])
     bad = len(expected.values("source", "bad"))
     assert f"input 'source': {bad} of its records were left out" in read.note()
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("metadata", [SPARK_2, SPARK_4])
+def test_spark_reads_the_same_old_dates_and_times(
+    spark: SparkSession, tmp_path: Path, metadata: Mapping[str, str]
+) -> None:
+    write_old(tmp_path, metadata)
+    wanted = WRITTEN if metadata is SPARK_2 else OLD
+    old = spark.read.parquet(str(tmp_path / "a.parquet"))
+    texts = [(row.day, row.at) for row in old.selectExpr("day", "CAST(at AS STRING) at").collect()]
+    assert texts == [(day, f"{day} 23:59:59.000005") for day in wanted]
+    old = spark.read.parquet(str(tmp_path / "b.parquet")).selectExpr("CAST(old AS STRING) old")
+    assert [row.old for row in old.collect()] == [text for _, text in texts]
 
 
 @pytest.mark.system
