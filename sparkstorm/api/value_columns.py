@@ -24,7 +24,7 @@ from sparkstorm.model.values.codec import Codec
 from sparkstorm.model.values.tagged import from_json, to_json
 
 if TYPE_CHECKING:
-    from pyarrow import DataType
+    from pyarrow import DataType, RecordBatch
 
 _NAME = "sparkstorm-value"
 _NATURAL = frozenset({datetime.date, datetime.datetime, Decimal, list, dict})
@@ -68,6 +68,25 @@ def value_type() -> DataType:
 def is_value_type(kind: DataType) -> bool:
     """Return whether a type is that of cells with values of any type."""
     return getattr(kind, "extension_name", "") == _NAME
+
+
+def with_values(batch: RecordBatch) -> RecordBatch:
+    """Return a batch that was read from Arrow's stream with its cells of values: the type is not
+    registered with Arrow, which would read files of others by it, so they arrive as text.
+    """
+    import pyarrow as pa
+
+    if not any(_is_marked(field) for field in batch.schema):
+        return batch
+    columns = [
+        pa.ExtensionArray.from_storage(value_type(), column) if _is_marked(field) else column
+        for field, column in zip(batch.schema, batch.columns, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, batch.schema.names)
+
+
+def _is_marked(field: Any) -> bool:
+    return (field.metadata or {}).get(b"ARROW:extension:name") == _NAME.encode()
 
 
 def exact_array(column: Sequence[Any]) -> Any:

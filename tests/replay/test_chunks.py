@@ -5,14 +5,19 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from sparkstorm.api.columns import rows_of
 from sparkstorm.api.components import Effects
+from sparkstorm.api.value_columns import value_type
 from sparkstorm.config import merge
 from sparkstorm.errors import CodecError
 from sparkstorm.model.values.codec import Codec
 from sparkstorm.replay.job import RunSettings, make_job
 from sparkstorm.replay.plan import make_plan
+from sparkstorm.replay.results.value_cells import value_cells
+from sparkstorm.replay.tasks.batches import pack_batch, unpack_batch
 from sparkstorm.replay.tasks.chunk_reader import rows_by_time
 from sparkstorm.replay.tasks.chunks import ROWS, START, Chunk, ChunkWriter, order_of, unpack_rows
 from sparkstorm.replay.tasks.stage import StageRun
@@ -48,6 +53,17 @@ def test_large_rows_make_short_chunks() -> None:
 def test_rows_without_fields_are_counted() -> None:
     (chunk,) = ChunkWriter(Codec(), 0, is_timed=False).rows(1, 1, "default", [((), 0)] * 5)
     assert read([chunk]) == [((), 0)] * 5
+
+
+def test_cells_of_values_are_values_in_the_next_stage_and_no_text() -> None:
+    values = [6.1, "6.1", {"a": [1]}, None]
+    batch = pa.RecordBatch.from_arrays(
+        [pa.ExtensionArray.from_storage(value_type(), value_cells(values)), pa.array([1, 2, 3, 4])],
+        ["any", "n"],
+    )
+    back = unpack_batch(pack_batch(batch))
+    assert rows_of(back) == list(zip(values, [1, 2, 3, 4], strict=True))
+    assert back.schema == batch.schema
 
 
 def test_a_value_outside_the_closed_set_is_refused() -> None:

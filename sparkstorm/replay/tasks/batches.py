@@ -16,6 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from sparkstorm.api.value_columns import with_values
 from sparkstorm.errors import CodecError, ReplayFailedError
 from sparkstorm.executor.pieces import count_rows, is_piece, joined, sliced, unfold
 from sparkstorm.model.tuples import Source
@@ -103,7 +104,7 @@ def pack_batch(batch: pa.RecordBatch) -> bytes:
 
 def unpack_batch(data: bytes) -> pa.RecordBatch:
     """Return the batch in a chunk."""
-    return pa.ipc.open_stream(pa.py_buffer(data)).read_next_batch()
+    return with_values(pa.ipc.open_stream(pa.py_buffer(data)).read_next_batch())
 
 
 def put_together(pieces: Iterable[Any]) -> Iterator[Any]:
