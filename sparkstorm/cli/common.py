@@ -104,6 +104,18 @@ def add_watched_verb(
     return verb
 
 
+def add_window(verb: argparse.ArgumentParser) -> None:
+    """Add the option for the time over which topologies are judged."""
+    verb.add_argument(
+        "--minutes",
+        type=int,
+        choices=range(1, 11),
+        default=10,
+        metavar="MINUTES",
+        help="judge over the last MINUTES, 1 to 10 (10)",
+    )
+
+
 def _watched(run: Verb, arguments: argparse.Namespace) -> int:
     """Run a verb once, or again and again over one connection; on a terminal each time in place of
     the last.
@@ -183,7 +195,8 @@ def sampled(
     only = None if name is None else cluster.topology(name).topology_id
     held: dict[str | None, Sampler] = getattr(arguments, "held_samplers", {})
     if only not in held:
-        held[only] = Sampler(cluster.source(only, is_lasting=False))
+        seconds = 60 * getattr(arguments, "minutes", 10)
+        held[only] = Sampler(cluster.source(only, is_lasting=False, seconds=seconds))
     held[only].step()
     held[only].cluster()  # or the stores have not answered yet
     return held[only]

@@ -10,14 +10,16 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from sparkstorm.cli.common import FAILED, NAME_HELP, OK, add_watched_verb, at_least, opened, write
+from sparkstorm.cli.common import FAILED, NAME_HELP, OK, add_watched_verb, add_window, opened, write
 from sparkstorm.cli.terminal import columns, show, table
 from sparkstorm.config import load_conf, merge
 from sparkstorm.model.names import shown
+from sparkstorm.model.task_beats import NO_COUNTS, Counts
 
 if TYPE_CHECKING:
     from sparkstorm.app.machine_checks import Finding
-    from sparkstorm.insight.health import Health, TaskLoad
+    from sparkstorm.insight.health import Culprit, Health, TaskLoad
+    from sparkstorm.insight.records import CulpritView
 
 
 def add_verbs(verbs: Any) -> None:
@@ -35,23 +37,15 @@ def add_verbs(verbs: Any) -> None:
         metavar="CONF.yaml",
         help="without a name: check the servers that this file configures",
     )
-    verb.add_argument(
-        "--seconds",
-        type=at_least(0.1, float),
-        default=2.0,
-        metavar="SECONDS",
-        help="time between the two looks (2)",
-    )
+    add_window(verb)
 
 
 def doctor(arguments: argparse.Namespace) -> int:
-    """Look twice at what the workers of a topology have committed, and say how it does and what is
-    at fault, the gravest first.
-    """
+    """Say how a topology has done in the last minutes and what is at fault, the gravest first."""
     if arguments.name is None:
         return check_machine(arguments)
     with opened(arguments) as cluster:
-        found = cluster.topology(arguments.name).health(arguments.seconds)
+        found = cluster.topology(arguments.name).health(60 * arguments.minutes)
     record = {**asdict(found), "is_well": found.is_well}
     if not write(arguments, record, record["loads"]):
         show(health_text(found, columns()))
@@ -77,10 +71,7 @@ def check_machine(arguments: argparse.Namespace) -> int:
 
 def health_text(found: Health, width: int | None = None) -> str:
     """Return the health of a topology as text; its tables in lines of `width` columns at most."""
-    lines = [shown(found.sentence)]
-    if found.culprits:
-        rows = [(each.fault, each.component, shown(each.sentence)) for each in found.culprits]
-        lines += ["", table(("fault", "component", "why"), rows, width)]
+    lines = [shown(found.sentence), *culprit_lines(found.culprits, width)]
     if found.loads:
         titles = (
             "component",
@@ -90,13 +81,18 @@ def health_text(found: Health, width: int | None = None) -> str:
             "executed/s",
             "emitted/s",
             "failed",
-            "late",
         )
         lines += ["", table(titles, _load_rows(found), width)]
     wanted = "" if found.wanted_workers is None else f" of {found.wanted_workers} wanted"
     lines += ["", f"workers: {found.given_workers}{wanted}"]
     lines += [f"problem: {shown(problem)}" for problem in found.problems]
     return "\n".join(lines)
+
+
+def culprit_lines(culprits: Sequence[Culprit | CulpritView], width: int | None = None) -> list[str]:
+    """Return the table of what is at fault; nothing where nothing is."""
+    rows = [(each.fault, each.component, shown(each.sentence)) for each in culprits]
+    return ["", table(("fault", "component", "why"), rows, width)] if rows else []
 
 
 def _load_rows(found: Health) -> list[tuple[Any, ...]]:
@@ -106,18 +102,16 @@ def _load_rows(found: Health) -> list[tuple[Any, ...]]:
         if not load.component.startswith("__"):
             by_component.setdefault(load.component, []).append(load)
     return [
-        _load_row(component, tasks, found.late_shares.get(component))
+        _load_row(component, tasks, found.counts.get(component, NO_COUNTS))
         for component, tasks in by_component.items()
     ]
 
 
-def _load_row(component: str, tasks: Sequence[TaskLoad], late: float | None) -> tuple[Any, ...]:
+def _load_row(component: str, tasks: Sequence[TaskLoad], grown: Counts) -> tuple[Any, ...]:
     busy = max(load.busy for load in tasks)
     held = max(sum(load.paused.values()) for load in tasks)
     executed = sum(load.executed_per_s for load in tasks)
     emitted = sum(load.emitted_per_s for load in tasks)
-    failed = sum(load.failed for load in tasks)
-    share = "-" if late is None else f"{late:.1%}"
     return (
         component,
         len(tasks),
@@ -125,8 +119,7 @@ def _load_row(component: str, tasks: Sequence[TaskLoad], late: float | None) -> 
         f"{held:.0%}",
         round(executed),
         round(emitted),
-        failed,
-        share,
+        grown.failed + grown.retried,
     )
 
 

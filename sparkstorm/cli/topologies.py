@@ -8,12 +8,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from sparkstorm.app.console import bad_lines, held_lines, late_lines
+from sparkstorm.app.console import held_lines
 from sparkstorm.cli.common import (
     FAILED,
     NAME_HELP,
     OK,
     add_watched_verb,
+    add_window,
     lasted,
     opened,
     sampled,
@@ -21,6 +22,7 @@ from sparkstorm.cli.common import (
     when,
     write,
 )
+from sparkstorm.cli.doctor import culprit_lines
 from sparkstorm.cli.terminal import columns, show, table
 from sparkstorm.clock import SystemClock
 from sparkstorm.errors import StoreUnavailableError
@@ -45,14 +47,16 @@ _COUNTS = ("emitted", "executed", "acked", "failed", "parked")
 
 def add_verbs(verbs: Any) -> None:
     """Add them to the command line."""
-    add_watched_verb(verbs, "list", list_topologies, "topologies of the cluster")
+    add_window(add_watched_verb(verbs, "list", list_topologies, "topologies of the cluster"))
     verb = add_watched_verb(
         verbs,
         "status",
         status,
         "status, workers, counts and problems of a topology; without a name, the cluster's drivers",
+        epilog="exit status: 0 all is well, 1 something is at fault (or the question failed), 2 wrong arguments",
     )
     verb.add_argument("name", metavar="NAME", nargs="?", help=NAME_HELP)
+    add_window(verb)
     verb = add_watched_verb(
         verbs,
         "tasks",
@@ -138,7 +142,7 @@ def status(arguments: argparse.Namespace) -> int:
     rows = [{"component": name, **sums} for name, sums in counts_by_component(found).items()]
     if not write(arguments, to_json(found), rows):
         show(status_text(found, SystemClock().now_ms(), columns()))
-    return FAILED if found.problem else OK
+    return OK if found.is_well else FAILED
 
 
 def tasks(arguments: argparse.Namespace) -> int:
@@ -296,21 +300,12 @@ def status_text(view: TopologyView, now_ms: int, width: int | None = None) -> st
 
 
 def _figures(view: TopologyView, width: int | None) -> list[str]:
-    """Return the lines from counts: health, components, lost or late tuples, latencies."""
-    over = "since it began" if view.judged_s is None else f"last {view.judged_s:.0f} s"
-    lines = [f"{shown(view.sentence)} ({over})"]
+    """Return the lines from counts: health, what is at fault, components, latencies."""
+    lines = [shown(view.sentence), *culprit_lines(view.culprits, width)]
     if view.components:
         rows = [(name, *sums.values()) for name, sums in counts_by_component(view).items()]
         lines += ["", table(("component", "tasks", *_COUNTS, "pending"), rows, width)]
     users = {name: each for name, each in view.components.items() if not name.startswith("__")}
-    lines += bad_lines({name: each.counts.bad for name, each in users.items() if each.counts.bad})
-    lines += late_lines(
-        {
-            name: (each.counts.late, each.counts.executed)
-            for name, each in users.items()
-            if each.counts.late
-        }
-    )
     lines += held_lines({name: each.held for name, each in users.items() if each.held})
     if view.complete.p50_ms is not None and view.complete.p99_ms is not None:
         lines.append(

@@ -18,6 +18,7 @@ from sparkstorm.clock import SystemClock
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.config import Conf
 from sparkstorm.errors import ReadOnlyConnectionError
+from sparkstorm.insight.reading import JUDGED_MS
 from sparkstorm.model.assignment import TopologySummary
 from sparkstorm.model.topology import Topology
 from sparkstorm.model.values.value_types import check_serializers, top_module
@@ -94,9 +95,14 @@ class ClusterAccess:
             return [self._stores.of(topology_id, each) for each in base.stores]
         return [each for each in self._stores.all() if is_kept_in(each, topology_id)] or [home]
 
-    def source(self, only: str | None = None, is_lasting: bool = True) -> StoreSource:
+    def source(
+        self,
+        only: str | None = None,
+        is_lasting: bool = True,
+        seconds: float = JUDGED_MS / 1000,
+    ) -> StoreSource:
         """Return what a sampler (`insight.sampler.Sampler`) reads this cluster from, or with `only`
-        one topology, by its id.
+        one topology, by its id; topologies are judged over the last `seconds`, 60 to 600.
 
         A source that does not last, because it is read once or twice, waits a moment to distinguish
         dead workers from slow clocks.
@@ -112,6 +118,7 @@ class ClusterAccess:
             self.is_read_only,
             only,
             dead_workers,
+            round(1000 * seconds),
         )
 
     def close_readers(self) -> None:

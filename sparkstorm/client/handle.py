@@ -5,7 +5,6 @@ change it.
 from __future__ import annotations
 
 import contextlib
-import time
 from collections import Counter
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,8 +19,8 @@ from sparkstorm.client.tap import Sample, samples
 from sparkstorm.client.upgrade import Upgrades
 from sparkstorm.client.worker_problems import worker_problems
 from sparkstorm.errors import IllegalTransitionError, NotAliveError, StoreUnavailableError
-from sparkstorm.insight.health import Health, Look, examine
-from sparkstorm.insight.reading import TopologyReading
+from sparkstorm.insight.health import Health
+from sparkstorm.insight.reading import JUDGED_MS
 from sparkstorm.model.assignment import TaskInfo, TopologySummary, WorkerBeat, WorkerSlot
 from sparkstorm.model.failure import Cause, Failure, FailureGroup, group_failures
 from sparkstorm.model.requests import LogLevel, RebalancePlan, topology_name
@@ -148,36 +147,23 @@ class TopologyHandle:
             sum(c.replayed for c in counts),
         )
 
-    def health(self, seconds: float = 2.0) -> Health:
-        """Return its health over so many seconds: what is slow, failing, late, held back or lost,
-        and the workers it has.
+    def health(self, seconds: float = JUDGED_MS / 1000) -> Health:
+        """Return its health over the last seconds, 60 to 600, or since it was launched: what is
+        slow, failing, late, held back or lost, and the workers it has.
         """
-        source = self.source()
-        _, before = self._look(source)
-        time.sleep(seconds)
-        reading, after = self._look(source)
-        life = reading.life(after)
-        return examine(
-            self.name,
-            before,
-            after,
-            reading.workers_wanted,
-            reading.given_workers,
-            reading.problems,
-            life,
-        )
-
-    def source(self) -> StoreSource:
-        """Return what a sampler (`insight.sampler.Sampler`) reads this topology from."""
-        return self._cluster.source(self.topology_id, is_lasting=False)
-
-    def _look(self, source: StoreSource) -> tuple[TopologyReading, Look]:
-        found = source.read().topologies.get(self.topology_id)
+        reading = self.source(seconds).read()
+        found = reading.topologies.get(self.topology_id)
         if found is None:
             raise NotAliveError(f"{self.topology_id} is gone")
         if found.look is None:
             raise StoreUnavailableError(found.problem)
-        return found, found.look
+        return found.health(found.look, reading.time_ms)
+
+    def source(self, seconds: float = JUDGED_MS / 1000) -> StoreSource:
+        """Return what a sampler (`insight.sampler.Sampler`) reads this topology from, which judges
+        over that time.
+        """
+        return self._cluster.source(self.topology_id, is_lasting=False, seconds=seconds)
 
     def progress_by_worker(self) -> dict[str, Progress]:
         """Return what each worker ("node:port") has committed."""

@@ -5,7 +5,7 @@ ZooKeeper and Redis or their twins.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from sparkstorm.client.service import NimbusService
@@ -21,7 +21,7 @@ from sparkstorm.errors import (
     TamperedBlobError,
 )
 from sparkstorm.insight.health import Look
-from sparkstorm.insight.reading import Reading, TopologyReading
+from sparkstorm.insight.reading import JUDGED_MS, Reading, TopologyReading
 from sparkstorm.model.assignment import (
     Assignment,
     SupervisorInfo,
@@ -34,7 +34,7 @@ from sparkstorm.model.outline import TopologyOutline
 from sparkstorm.model.task_beats import TaskBeat, gather
 from sparkstorm.scheduling.settings import ChoiceSettings
 from sparkstorm.settings import SupervisorSettings
-from sparkstorm.transport.progress import Progress
+from sparkstorm.transport.progress import EARLIER_MS, Progress
 
 _LEAST_MS = 4_000
 _Placed = tuple[Assignment | None, tuple[WorkerBeat, ...]]
@@ -51,6 +51,7 @@ class Reader(Protocol):
     """Whether the last counts were of one moment."""
 
     def progress_and_backlog(self) -> tuple[dict[str, bytes], dict[int, int]]: ...
+    def earlier(self) -> dict[str, list[bytes]]: ...
     def count_dead_letters(self) -> int: ...
 
 
@@ -73,7 +74,9 @@ class StoreSource:
         is_read_only: bool = False,
         only: str | None = None,
         dead_workers: DeadWorkers | None = None,
+        window_ms: int = JUDGED_MS,
     ) -> None:
+        self._window_ms = window_ms
         self._only = only
         self._dead_workers = dead_workers
         self._state = state
@@ -89,6 +92,8 @@ class StoreSource:
         self._outlines: dict[str, TopologyOutline] = {}
         self._confs: dict[str, tuple[str, Mapping[str, Any]]] = {}  # with its key
         self._errors: dict[str, tuple[Failure, ...]] = {}
+        # of each topology, with the minute in which they were read
+        self._earlier: dict[str, tuple[int, Mapping[str, Sequence[Progress]]]] = {}
         self._number = 0
 
     def read(self) -> Reading:
@@ -118,7 +123,7 @@ class StoreSource:
                 ) is not None:
                     found[topology_id] = reading
         for gone in self._outlines.keys() - bases.keys():
-            for kept in (self._outlines, self._confs, self._errors):
+            for kept in (self._outlines, self._confs, self._errors, self._earlier):
                 kept.pop(gone, None)
         self._number += 1
         requests, _ = state.open_requests()
@@ -161,7 +166,7 @@ class StoreSource:
         by_task = gather(
             topology_id, None, beats, self._outlines[topology_id].component_by_task, now_ms
         ).by_task
-        look, letters, problem = self._look(topology_id, by_task)
+        look, letters, problem = self._look(topology_id, by_task, now_ms)
         sentences = self._problems(base, problems, assignment, beats, dead)
         if not assignment and others:
             sentences += (f"slots may be held by {', '.join(others)}",)
@@ -180,10 +185,11 @@ class StoreSource:
             self._wanted(base, conf),
             conf,
             problem,
+            self._window_ms,
         )
 
     def _look(
-        self, topology_id: str, by_task: Mapping[int, TaskBeat]
+        self, topology_id: str, by_task: Mapping[int, TaskBeat], now_ms: int
     ) -> tuple[Look | None, int | None, str]:
         """Return what Redis holds; None and the reason when it does not answer."""
         try:
@@ -197,12 +203,26 @@ class StoreSource:
                     backlog,
                     waited,
                     reader.is_one_moment,
+                    now_ms,
+                    self._earlier_of(topology_id, reader, now_ms // EARLIER_MS),
                 ),
                 letters,
                 "",
             )
         except (StoreUnavailableError, StoreInconsistentError) as error:
             return None, None, str(error)
+
+    def _earlier_of(
+        self, topology_id: str, reader: Reader, minute: int
+    ) -> Mapping[str, Sequence[Progress]]:
+        known = self._earlier.get(topology_id)
+        if known is None or known[0] != minute:
+            found = {
+                owner: [Progress.decode(each) for each in records]
+                for owner, records in reader.earlier().items()
+            }
+            known = self._earlier[topology_id] = (minute, found)
+        return known[1]
 
     def _dead(self, beats: Iterable[WorkerBeat], now_ms: int) -> frozenset[Worker]:
         """Return the workers whose heartbeats have not changed here for too long; no other host's
@@ -240,7 +260,11 @@ class StoreSource:
             base.name,
         )
         found = [problems[about] for about in subjects if about in problems]
-        return tuple(dict.fromkeys([*found, *worker_problems(base.topology_id, beats, dead)]))
+        return tuple(
+            dict.fromkeys(
+                [*found, *worker_problems(base.topology_id, beats, dead, self._window_ms)]
+            )
+        )
 
     def _errors_of(self, topology_id: str) -> tuple[Failure, ...]:
         if topology_id not in self._errors or self._number % _ERRORS_EVERY == 0:

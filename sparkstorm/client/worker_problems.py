@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeAlias
 
 from sparkstorm.clock import Clock, SystemClock
+from sparkstorm.insight.reading import JUDGED_MS
 from sparkstorm.model.assignment import FAILED, WorkerBeat, WorkerSlot
 
 Worker: TypeAlias = tuple[str, WorkerSlot]
@@ -20,7 +21,6 @@ sent.
 # missing heartbeats of a dead slot; half would name a slot whose host was busy for a moment
 FEWEST_BEATS = 4
 _LEAST_MS = 4_000
-_SHOWN_MS = 60_000  # how long a death is a problem
 _STUCK_MS = 4_000
 _DIGITS = re.compile(r"[\d.,]+")
 
@@ -71,10 +71,13 @@ class DeadWorkers:
 
 
 def worker_problems(
-    topology_id: str, beats: Sequence[WorkerBeat], dead: frozenset[Worker]
+    topology_id: str,
+    beats: Sequence[WorkerBeat],
+    dead: frozenset[Worker],
+    window_ms: int = JUDGED_MS,
 ) -> list[str]:
-    """Return a sentence for each problem; those of several workers that differ in numbers only are
-    one.
+    """Return a sentence for each problem of now, and for deaths within the window; those of several
+    workers that differ in numbers only are one.
     """
     found: dict[str, str] = {}
     for beat in sorted(beats, key=lambda each: (each.node, each.port)):
@@ -83,7 +86,7 @@ def worker_problems(
                 f"worker {slot} is dead: its slot has sent no heartbeat since {_clock(beat.time_ms)} (it was {beat.state} then)"
             )
             continue
-        for sentence in _of_worker(topology_id, beat):
+        for sentence in _of_worker(topology_id, beat, window_ms):
             found.setdefault(sentence, sentence)
         blocked = beat.stats.get("blocked")
         for cause in blocked if isinstance(blocked, list) else ():
@@ -91,7 +94,7 @@ def worker_problems(
     return list(found.values())
 
 
-def _of_worker(topology_id: str, beat: WorkerBeat) -> Iterator[str]:
+def _of_worker(topology_id: str, beat: WorkerBeat, window_ms: int) -> Iterator[str]:
     slot = _slot(beat)
     stats = beat.stats
     deaths, last_ms, stuck_ms = (
@@ -100,8 +103,8 @@ def _of_worker(topology_id: str, beat: WorkerBeat) -> Iterator[str]:
     message = beat.message.partition("\n")[0]
     if beat.state == FAILED:
         yield f"worker {slot} of {topology_id} cannot start: {message or 'no last words'}"
-    elif deaths and beat.time_ms - last_ms < _SHOWN_MS:
-        again = f", {deaths} times in the last five minutes" if deaths > 1 else ""
+    elif deaths and beat.time_ms - last_ms < window_ms:
+        again = f", {deaths} times in the last ten minutes" if deaths > 1 else ""
         yield f"worker {slot} died at {_clock(last_ms)}{again}: {stats.get('last_end')}"
     elif message:
         yield f"worker {slot}: {message}"

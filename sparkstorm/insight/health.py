@@ -1,4 +1,5 @@
-"""Health of a topology over a time: load of each task, and the components at fault, ranked. PURE.
+"""Health of a topology over its last minutes: load of each task, and the components at fault, ranked.
+PURE. This is the one verdict: command line, page, REST and metrics show it.
 
 Shares are of the time between two records of the same worker. A worker whose record did not change
 is left out: it may be idle, or inside one long call, and its record cannot distinguish them.
@@ -7,31 +8,27 @@ is left out: it may be idle, or inside one long call, and its record cannot dist
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from operator import attrgetter, sub
+from types import MappingProxyType
 
 from sparkstorm.insight.audit import EdgeAudit, audit
 from sparkstorm.model.names import counted
 from sparkstorm.model.status import TopologyStatus
-from sparkstorm.model.topology import ACKER
+from sparkstorm.model.task_beats import NO_COUNTS, Counts, added, counts_of
+from sparkstorm.model.topology import ACKER, BAD_STREAM
 from sparkstorm.transport.progress import PAUSES, Progress, TaskCounts, merge, percentile_ms
 
 # busy share; at 0.4 a task that keeps up would be called slow, at 1.0 hardly any ever would
 _SLOW = 0.8
 _HELD = 0.1  # paused share; half of it is the noise of a pause between two commits
-_FAULTY = 0.01  # failed or late inputs per executed one, failed trees per ended one
+_FAULTY = 0.01  # failed inputs per executed one, failed trees per ended one
 # that a tree waits: a third of the default time-out; half is a pause after a restart, with the
 # double some fail
 _LONG_MS = 10_000
-# least wait that is called growing: half is a busy host's noise, with the double it is found a
-# second later
-_GROWING_MS = 1_000
-# of the time between the looks: 1.0 would be a standstill, at 0.1 chance would be enough
-_GROWING = 0.3
-_MANY = 100  # open trees, from which on rates give their wait: of fewer one slow call may be all
 # times the mean of its component; at 2 no component of two tasks could have one, at 1.2 chance
 # would
 _SKEW = 1.5
@@ -41,21 +38,23 @@ class Fault(StrEnum):
     """Kind of fault, the gravest first."""
 
     LEAKING = "leaking"
+    PARKED = "dead letters"
+    BAD = "bad records"
+    LATE = "late"
     FAILING = "failing"
     WAITING = "waiting"
     SLOW = "slow"
     SKEWED = "skewed"
-    LATE = "late"
     HELD_BACK = "held back"
 
 
 _RANKS = {fault: rank for rank, fault in enumerate(Fault)}
-_GRAVE = frozenset({Fault.LEAKING, Fault.FAILING, Fault.WAITING, Fault.LATE})
+_LOST = frozenset({Fault.LEAKING, Fault.PARKED, Fault.BAD, Fault.LATE, Fault.FAILING})
+"""Faults that are said before missing workers and problems, for which trees may wait."""
+_GRAVE = _LOST | {Fault.WAITING}
 """Faults that cost tuples or time. The others name the limit of the rate: at full speed some part
 is always the slowest.
 """
-_LOST = frozenset({Fault.LEAKING, Fault.FAILING})
-"""Faults that are said before missing workers, for which the others may wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +67,8 @@ class TaskLoad:
     busy: float
     executed_per_s: float
     emitted_per_s: float
-    failed: int = 0
-    late: int = 0
     executed: int = 0
     paused: Mapping[str, float] = field(default_factory=dict)  # by cause
-    acked: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +83,8 @@ class Culprit:
 # without slots: what is merged is kept with it
 @dataclass(frozen=True)
 class Look:
-    """Records of a topology in the store, at one moment as a rule: the owners' records, and what
-    waits by task.
+    """Records of a topology in the store, at one moment as a rule: the owners' records with earlier
+    ones, and what waits by task.
     """
 
     progress: Mapping[str, Progress]
@@ -97,11 +93,32 @@ class Look:
     waited_ms_by_task: Mapping[int, int] = field(default_factory=dict)
     # False where they are of several stores that were written meanwhile: nothing adds up then
     is_one_moment: bool = True
+    now_ms: int = 0  # by the reader's clock; 0: as of the newest record
+    earlier: Mapping[str, Sequence[Progress]] = field(default_factory=dict)
 
     @cached_property
     def merged(self) -> Progress:
         """Return all owners' progress as one."""
         return merge(self.progress.values())
+
+    def before(self, time_ms: int) -> Look:
+        """Return what the owners' records were at a time, to a minute."""
+        records = {owner: self._record(owner, time_ms) for owner in self.progress}
+        return Look(records, {}, now_ms=time_ms)
+
+    def _record(self, owner: str, time_ms: int) -> Progress:
+        new = self.progress[owner]
+        # An owner with records in several stores has one beginning in each.
+        earlier = [
+            each
+            for each in self.earlier.get(owner.partition("@")[0], ())
+            if each.started_ms == new.started_ms and each.now_ms <= new.now_ms
+        ]
+        known = [Progress(now_ms=new.started_ms), *earlier, new]
+        begun = [each for each in known if each.now_ms <= time_ms] or known[:1]
+        last = max(begun, key=lambda each: each.now_ms)
+        # Nothing was committed between the record and that time.
+        return replace(last, now_ms=max(last.now_ms, time_ms))
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,11 +153,12 @@ class Health:
     edges: tuple[EdgeAudit, ...]
     # complete latency of the trees that ended between the looks; None without any
     p99_ms: float | None
-    late_shares: Mapping[str, float]  # of a component's executed inputs, where any came too late
+    counts: Mapping[str, Counts]  # what was added meanwhile, by component
     wanted_workers: int | None  # None: its scheduler decides
     given_workers: int
     problems: tuple[str, ...]
     life: Life = Life()
+    judged_s: float = 0.0  # time that it is about
 
     @property
     def is_well(self) -> bool:
@@ -175,27 +193,21 @@ def examine(
     problems: Sequence[str] = (),
     life: Life = Life(),
 ) -> Health:
-    """Return the health of a topology from two looks, its requested and present workers, its known
-    problems, and where it is in its life.
+    """Return the health of a topology between two looks, from its requested and present workers,
+    its known problems, and where it is in its life.
     """
-    found = loads(before.progress, after.progress)
+    now_ms = after.now_ms or after.merged.now_ms
+    found = loads(before.progress, after.progress, now_ms)
+    grown = _grown(before, after)
     merged = after.merged
     buckets = before.merged.latency_buckets
-    grown = {
+    ended = {
         bucket: count - buckets.get(bucket, 0) for bucket, count in merged.latency_buckets.items()
     }
-    p99_ms = percentile_ms({bucket: count for bucket, count in grown.items() if count > 0}, 0.99)
+    p99_ms = percentile_ms({bucket: count for bucket, count in ended.items() if count > 0}, 0.99)
     edges = audit(merged, after.backlog_by_task, after.is_one_moment)
-    waits = waiting(found, before, after, p99_ms) if life.is_running else None
-    at_fault = culprits(found if life.is_running else _unheld(found), edges, waits)
-    late = Counter[str]()
-    executed = Counter[str]()
-    for load in found:
-        late[load.component] += load.late
-        executed[load.component] += load.executed
-    shares = {
-        component: count / max(1, executed[component]) for component, count in late.items() if count
-    }
+    waits = waiting(found, after, p99_ms) if life.is_running else None
+    at_fault = culprits(found if life.is_running else _unheld(found), edges, waits, grown)
     health = Health(
         name,
         "",
@@ -203,13 +215,27 @@ def examine(
         found,
         edges,
         p99_ms,
-        shares,
+        grown,
         wanted_workers,
         given_workers,
         tuple(problems),
         life,
+        (now_ms - (before.now_ms or before.merged.now_ms)) / 1000,
     )
-    return replace(health, sentence=_in_words(health, before, after))
+    return replace(health, sentence=_in_words(health, after))
+
+
+def _grown(before: Look, after: Look) -> dict[str, Counts]:
+    """Return what was added between two looks, by component, over all owners of its tasks."""
+    old = before.merged.counts_by_task
+    found: dict[str, list[Counts]] = {}
+    for task, new in after.merged.counts_by_task.items():
+        since = old.get(task, NO_COUNTS)
+        grown = (
+            max(0, now - then) for now, then in zip(counts_of(new), counts_of(since), strict=True)
+        )
+        found.setdefault(new.component, []).append(Counts(*grown))
+    return {component: added(several) for component, several in found.items()}
 
 
 def _unheld(of: Iterable[TaskLoad]) -> tuple[TaskLoad, ...]:
@@ -219,7 +245,7 @@ def _unheld(of: Iterable[TaskLoad]) -> tuple[TaskLoad, ...]:
     return tuple(replace(each, paused={}) for each in of)
 
 
-def _in_words(health: Health, before: Look, after: Look) -> str:
+def _in_words(health: Health, after: Look) -> str:
     """Return the health of a topology in one sentence; it is that of a fault or problem exactly
     where the topology is not well.
     """
@@ -229,18 +255,18 @@ def _in_words(health: Health, before: Look, after: Look) -> str:
     if life.status is TopologyStatus.KILLED:
         return f"{name} is being killed{still_open}"
     if not health.is_well:
-        return f"{name} does not run well: {_worst(health)}{_figures(health)}"
+        return f"{name} does not run well: {_worst(health)}{_figures(health)} ({over(health.judged_s)})"
     if life.status is TopologyStatus.REBALANCING:
         return f"{name} is being rebalanced{still_open}"
     if not life.is_running:
         return f"{name} is deactivated: its spouts emit nothing until it is activated{still_open}"
     upgrade = "" if life.status is TopologyStatus.ACTIVE else "; an upgrade is under way"
-    return f"{_running(health, trees, before, after)}{upgrade}"
+    return f"{_running(health, trees, after)}{upgrade}"
 
 
 def _worst(health: Health) -> str:
-    """Return the gravest of what is wrong; missing workers, for which trees wait, come before the
-    wait.
+    """Return the gravest of what is wrong; missing workers and problems, for which trees wait, come
+    before the wait.
     """
     grave = [each for each in health.culprits if each.fault in _GRAVE]
     if health.life.paused:
@@ -251,37 +277,39 @@ def _worst(health: Health) -> str:
         return "it has no workers"
     if health.lacks_workers:
         return f"it has {health.given_workers} of the {health.wanted_workers} workers that it wants"
-    return grave[0].sentence if grave else health.problems[0]
+    return health.problems[0] if health.problems else grave[0].sentence
 
 
-def _running(health: Health, trees: int, before: Look, after: Look) -> str:
+def _running(health: Health, trees: int, after: Look) -> str:
     """Return the sentence of a topology that is well and runs."""
     name = health.name
     limits = [each for each in health.culprits if each.fault not in _GRAVE]
     is_still = not any(load.executed_per_s or load.emitted_per_s for load in health.loads)
-    # also where it is judged since it began
-    if health.life.is_drained and (is_still or not before.merged.counts_by_task):
+    if health.life.is_drained:
         return f"{name} is done: its sources have emitted everything, and nothing is under way"
     if is_still and health.life.starting:
         of = counted(health.given_workers, "worker")
         return f"{name} starts: {health.life.starting} of {of} {'does' if health.life.starting == 1 else 'do'} not run yet"
     if is_still and not after.merged.now_ms:  # what is inherited has no time
         return f"{name} starts: no worker has committed anything yet"
-    waits = counted(sum(after.backlog_by_task.values()), "byte waits", "bytes wait")
-    if trees:
-        waits = counted(trees, "open tree waits", "open trees wait")
-    has_work = trees or any(after.backlog_by_task.values())
-    if not health.loads and has_work:
-        return f"{name} stands still: no worker has committed anything meanwhile, and {waits}"
-    if not health.loads:
-        return f"{name} has nothing to do: no worker has committed anything meanwhile"
-    if is_still and not limits and not has_work:
-        return f"{name} has nothing to do: no tuple was emitted meanwhile"
-    return sentence(name, health.loads, health.p99_ms, limits)
+    if is_still and not limits and not (trees or any(after.backlog_by_task.values())):
+        return (
+            f"{name} has nothing to do: no tuple was emitted or executed ({over(health.judged_s)})"
+        )
+    return f"{sentence(name, health.loads, health.p99_ms, limits)} ({over(health.judged_s)})"
 
 
-def loads(before: Mapping[str, Progress], after: Mapping[str, Progress]) -> tuple[TaskLoad, ...]:
-    """Return the load of each task from two readings of the owners' records, by task."""
+def over(judged_s: float) -> str:
+    """Return the time that a verdict is about, in words."""
+    return f"last {judged_s / 60:.0f} min" if judged_s >= 120 else f"last {judged_s:.0f} s"
+
+
+def loads(
+    before: Mapping[str, Progress], after: Mapping[str, Progress], now_ms: int = 0
+) -> tuple[TaskLoad, ...]:
+    """Return the load of each task from two readings of the owners' records, by task; the later one
+    is of `now_ms`, or of the newest commits.
+    """
     newest: dict[int, int] = {}
     for record in after.values():
         for task, counts in record.counts_by_task.items():
@@ -289,9 +317,9 @@ def loads(before: Mapping[str, Progress], after: Mapping[str, Progress]) -> tupl
     found = {}
     for slot, new in after.items():
         old = before.get(slot)
-        elapsed_ms = new.now_ms - old.now_ms if old is not None else 0
-        if old is None or elapsed_ms <= 0:
+        if old is None or new.now_ms <= old.now_ms:
             continue
+        elapsed_ms = max(now_ms, new.now_ms) - old.now_ms
         for task, counts in new.counts_by_task.items():
             if counts.token == newest[task]:
                 since = old.counts_by_task.get(task) or TaskCounts(counts.component)
@@ -303,18 +331,12 @@ _LOADED = attrgetter(
     "busy_us",
     "executed",
     "emitted",
-    "failed",
-    "retried",
-    "late",
-    "acked",
     *(f"{cause}_us" for cause in PAUSES),
 )
 
 
 def _load(task: int, slot: str, old: TaskCounts, new: TaskCounts, elapsed_ms: int) -> TaskLoad:
-    busy_us, executed, emitted, failed, retried, late, acked, *paused_us = map(
-        sub, _LOADED(new), _LOADED(old)
-    )
+    busy_us, executed, emitted, *paused_us = map(sub, _LOADED(new), _LOADED(old))
     paused = {
         cause: spent_us / 1000 / elapsed_ms
         for cause, spent_us in zip(PAUSES, paused_us, strict=True)
@@ -327,65 +349,47 @@ def _load(task: int, slot: str, old: TaskCounts, new: TaskCounts, elapsed_ms: in
         busy_us / 1000 / elapsed_ms,
         1000 * executed / elapsed_ms,
         1000 * emitted / elapsed_ms,
-        failed + retried,
-        late,
         executed,
         paused,
-        acked,
     )
 
 
-def waiting(
-    of: Iterable[TaskLoad], before: Look, after: Look, p99_ms: float | None
-) -> Culprit | None:
-    """Return the component before which open trees wait long, or ever longer; None when they do
-    not.
+def waiting(of: Iterable[TaskLoad], after: Look, p99_ms: float | None) -> Culprit | None:
+    """Return the component before which rows wait long, or have waited; None when they do not.
 
     Trees whose inputs a component's code holds, as to write them in batches, do not count: the code
     decides when it acks them.
     """
-    old = before.merged
     new = after.merged
     pending = _open_trees(new)
-    if not pending or 2 * sum(each.held for each in new.counts_by_task.values()) >= pending:
+    held = sum(each.held for each in new.counts_by_task.values())
+    if not (pending or any(after.backlog_by_task.values())) or (held and 2 * held >= pending):
         return None
-    elapsed_ms = new.now_ms - old.now_ms
     task, oldest_ms = max(after.waited_ms_by_task.items(), key=lambda each: each[1], default=(0, 0))
-    least_ms = max(_GROWING_MS, before.waited_ms_by_task.get(task, 0) + _GROWING * elapsed_ms)
-    is_older = task in before.waited_ms_by_task and oldest_ms > least_ms and elapsed_ms > 0
-    seen_ms = max(p99_ms or 0.0, oldest_ms)
-    expected_ms = _expected_ms(old, new, elapsed_ms)
-    is_growing = is_older or (
-        expected_ms >= _GROWING_MS and pending >= (1 + _GROWING / 3) * _open_trees(old)
-    )
-    if max(seen_ms, expected_ms) < _LONG_MS and not is_growing:
+    # A worker inside one call sends no new ages.
+    still_ms = after.now_ms - new.now_ms if after.now_ms and new.now_ms else 0
+    longest_ms = max(oldest_ms, still_ms)
+    if max(longest_ms, p99_ms or 0.0) < _LONG_MS:
         return None
-    component = _before_which(of, after, new, task if oldest_ms >= _GROWING_MS else None)
-    how_long = (
-        f"up to {_span(seen_ms)}" if seen_ms >= expected_ms else f"about {_span(expected_ms)}"
-    )
-    longer = " and ever longer" if is_growing else ""
-    trees = counted(pending, "open tree waits", "open trees wait")
+    component = _before_which(of, after, new, task if oldest_ms >= _LONG_MS else None)
+    if longest_ms < _LONG_MS:
+        sentence = (
+            f"trees took up to {_span(p99_ms or 0.0)}; rows wait for {_in_user_words(component)}"
+        )
+        return Culprit(Fault.WAITING, component, sentence)
+    what = counted(sum(after.backlog_by_task.values()), "byte waits", "bytes wait")
+    if pending:
+        what = counted(pending, "open tree waits", "open trees wait")
+    still = "; no worker has committed anything meanwhile" if still_ms >= _LONG_MS else ""
     return Culprit(
-        Fault.WAITING, component, f"{trees} for {_in_user_words(component)}, {how_long}{longer}"
+        Fault.WAITING,
+        component,
+        f"{what} for {_in_user_words(component)}, up to {_span(longest_ms)}{still}",
     )
 
 
 def _open_trees(of: Progress) -> int:
     return sum(each.pending for each in of.counts_by_task.values())
-
-
-def _expected_ms(old: Progress, new: Progress, elapsed_ms: int) -> float:
-    """Return how long a tree that begins now waits, by Little's law; 0 where too few are open.
-
-    The fewer of both looks count: a burst that has just come, and that is done in a moment, is no
-    queue.
-    """
-    fewest = min(_open_trees(old), _open_trees(new))
-    done = sum(new.latency_buckets.values()) - sum(old.latency_buckets.values())
-    if fewest < _MANY or elapsed_ms <= 0:
-        return 0.0
-    return fewest * elapsed_ms / done if done > 0 else elapsed_ms
 
 
 def _before_which(of: Iterable[TaskLoad], after: Look, merged: Progress, task: int | None) -> str:
@@ -405,7 +409,10 @@ def _before_which(of: Iterable[TaskLoad], after: Look, merged: Progress, task: i
 
 
 def culprits(
-    of: Iterable[TaskLoad], edges: Iterable[EdgeAudit] = (), waits: Culprit | None = None
+    of: Iterable[TaskLoad],
+    edges: Iterable[EdgeAudit] = (),
+    waits: Culprit | None = None,
+    counts: Mapping[str, Counts] = MappingProxyType({}),
 ) -> tuple[Culprit, ...]:
     """Return the components at fault, the gravest first, of equal ones the busiest."""
     by_component: dict[str, list[TaskLoad]] = {}
@@ -426,6 +433,8 @@ def culprits(
         key=lambda load: load.busy,
         default=None,
     )
+    for component, grown in counts.items():
+        found += _of_counts(component, grown)
     for component, tasks in by_component.items():
         found += _of_component(component, tasks, busiest)
     most_busy = {
@@ -443,23 +452,31 @@ def culprits(
     )
 
 
+def _of_counts(component: str, grown: Counts) -> Iterator[Culprit]:
+    """Yield what has gone wrong with a component's inputs."""
+    executed, late = grown.executed, grown.late
+    if (parked := grown.parked - grown.replayed) > 0:
+        words = counted(parked, "input became a dead letter", "inputs became dead letters")
+        yield Culprit(Fault.PARKED, component, f"{component}: {words}")
+    if grown.bad:
+        words = counted(grown.bad, "record")
+        yield Culprit(Fault.BAD, component, f"{component}: {words} went to its stream {BAD_STREAM}")
+    if late:
+        of = f"{late:,} of {executed:,} inputs came too late for its windows"
+        remedy = "read the source in the order of times, or raise the lag"
+        yield Culprit(Fault.LATE, component, f"{component}: {of}; {remedy}")
+    failed = grown.failed + grown.retried
+    ended = failed + grown.acked  # trees, of a spout: it executes nothing
+    if failed and failed >= _FAULTY * (executed or ended):
+        of = f"{executed:,} executed inputs" if executed else counted(ended, "tree")
+        yield Culprit(Fault.FAILING, component, f"{component}: {failed:,} of {of} failed")
+
+
 def _of_component(
     component: str, tasks: Sequence[TaskLoad], busiest: TaskLoad | None
 ) -> list[Culprit]:
     found = []
-    executed, failed, late = (
-        sum(values) for values in zip(*((t.executed, t.failed, t.late) for t in tasks), strict=True)
-    )
-    ended = failed + sum(load.acked for load in tasks)  # trees, of a spout: it executes nothing
-    if failed and failed >= _FAULTY * (executed or ended):
-        of = f"{executed:,} executed inputs" if executed else counted(ended, "tree")
-        found.append(Culprit(Fault.FAILING, component, f"{component}: {failed:,} of {of} failed"))
-    if late and late >= _FAULTY * executed:
-        found.append(
-            Culprit(
-                Fault.LATE, component, f"{component}: {late:,} of {executed:,} inputs came too late"
-            )
-        )
+    executed = sum(load.executed for load in tasks)
     most = max(tasks, key=lambda load: load.busy)
     if most.busy >= _SLOW:
         found.append(

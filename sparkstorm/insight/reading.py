@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from sparkstorm.cluster.nimbus_state import DriverInfo, NimbusInfo
-from sparkstorm.insight.health import Life, Look
+from sparkstorm.insight.health import Health, Life, Look, examine
 from sparkstorm.model.assignment import (
     RUNNING,
     Assignment,
@@ -23,6 +23,9 @@ from sparkstorm.model.outline import TopologyOutline
 from sparkstorm.model.requests import HostMark, Outcome, Request
 from sparkstorm.model.task_beats import TaskBeat
 from sparkstorm.transport.progress import Progress
+
+JUDGED_MS = 600_000
+"""Time over which a topology is judged, unless a command has another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,18 +45,38 @@ class TopologyReading:
     workers_wanted: int | None = None
     conf: Mapping[str, Any] = field(default_factory=dict)
     problem: str = ""
+    window_ms: int = JUDGED_MS
 
     @property
     def given_workers(self) -> int:
         """Return the number of slots in its assignment."""
         return len(set(self.assignment.slot_by_executor.values())) if self.assignment else 0
 
-    def life(self, look: Look) -> Life:
-        """Return where it is in its life, by its records at that moment."""
-        running = {WorkerSlot(each.node, each.port) for each in self.beats if each.state == RUNNING}
+    def health(self, look: Look, now_ms: int) -> Health:
+        """Return the verdict over the last `window_ms`: the same for everybody who reads the same
+        stores.
+        """
+        base = self.base
+        before = look.before(max(base.launch_ms, now_ms - self.window_ms))
+        return examine(
+            base.name,
+            before,
+            look,
+            self.workers_wanted,
+            self.given_workers,
+            self.problems,
+            self._life(look),
+        )
+
+    def _life(self, look: Look) -> Life:
+        running = {
+            str(WorkerSlot(each.node, each.port)) for each in self.beats if each.state == RUNNING
+        }
         slots = set(self.assignment.slot_by_executor.values()) if self.assignment else set()
+        # A worker that has committed has run; its death is a problem of its own.
+        starting = {str(slot) for slot in slots} - running - look.progress.keys()
         is_drained = is_settled(look) and self._is_exhausted(look.merged)
-        return Life(self.base.status, self.base.paused, is_drained, len(slots - running))
+        return Life(self.base.status, self.base.paused, is_drained, len(starting))
 
     def _is_exhausted(self, merged: Progress) -> bool:
         """Return whether every task of its spouts has reported that it has nothing more to emit."""

@@ -200,7 +200,7 @@ class TopologyView:
     owner: str
     launch_ms: int
     sentence: str  # its health, in words
-    judged_s: float | None  # time that it is about; None: since the topology began
+    judged_s: float  # time that it is about
     is_well: bool
     culprits: tuple[CulpritView, ...]
     problems: tuple[str, ...]

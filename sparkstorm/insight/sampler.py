@@ -13,7 +13,6 @@ import itertools
 import pickle
 import threading
 import zlib
-from collections import deque
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass, replace
 from operator import attrgetter
@@ -80,9 +79,6 @@ class ReadModel(Protocol):
 PERIOD_MS = 1_000
 IDLE_PERIOD_MS = 10_000
 """Without subscribers; the ring of the last 24 hours goes on, so that charts have no holes."""
-_JUDGED_MS = 10_000
-"""Time over which the health of a topology is judged, once it has been sampled for so long."""
-_MOST_LOOKS = 12
 
 
 class Sampler:
@@ -97,7 +93,7 @@ class Sampler:
         self._source = source
         self._lock = threading.Lock()
         self._histories: dict[str, History] = {}
-        self._looks: dict[str, deque[tuple[int, Look]]] = {}
+        self._looks: dict[str, tuple[int, Look]] = {}
         self._views: dict[str, TopologyView] = {}
         self._errors: dict[str, tuple[Failure, ...]] = {}
         self._cluster: ClusterView | None = None
@@ -158,22 +154,16 @@ class Sampler:
                 self._kept.add(reading.time_ms, packed)
 
     def _view(self, reading: TopologyReading, history: History, now_ms: int) -> TopologyView:
-        looks = self._looks.setdefault(reading.base.topology_id, deque(maxlen=_MOST_LOOKS))
         look = reading.look
+        known = self._looks.get(reading.base.topology_id)
         if look is not None:
             history.add(now_ms, look.progress, look.merged, look.backlog_by_task)
-            # of one moment the newest: a clock that stands still would push the earlier ones out
-            if looks and looks[-1][0] == now_ms:
-                looks.pop()
-            looks.append((now_ms, look))
-        last_ms, last = looks[-1] if looks else (now_ms, Look({}, {}))
-        former = [(at_ms, each) for at_ms, each in looks if at_ms < last_ms]
-        within = [each for each in former if last_ms - each[0] <= _JUDGED_MS]
-        before = within[0] if within else former[-1] if former else None
-        view = topology_view(reading, before, last, history, last_ms)
+            known = self._looks[reading.base.topology_id] = (now_ms, look)
+        last_ms, last = known or (now_ms, Look({}, {}))
+        view = topology_view(reading, last, history, last_ms)
         if look is not None:
             return view
-        age = "of before" if looks else "not known"
+        age = "of before" if known else "not known"
         sentence = f"{view.name} may run on, its counts are {age}: {reading.problem}"
         return replace(view, sentence=sentence, is_well=False, problem=reading.problem)
 

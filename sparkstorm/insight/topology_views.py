@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from sparkstorm.insight.health import Health, Look, examine
+from sparkstorm.insight.health import Health, Look
 from sparkstorm.insight.history import Grown, History, Later
 from sparkstorm.insight.reading import TopologyReading, is_settled
 from sparkstorm.insight.records import (
@@ -57,24 +57,13 @@ class _Parts:
 
 
 def topology_view(
-    reading: TopologyReading,
-    before: tuple[int, Look] | None,
-    look: Look,
-    history: History,
-    now_ms: int,
+    reading: TopologyReading, look: Look, history: History, now_ms: int
 ) -> TopologyView:
-    """Return the records of a topology; `before` is an earlier look and its time, from which its
-    health is judged.
-    """
+    """Return the records of a topology as of a look."""
     parts = _parts(reading, look, history, now_ms)
     base = reading.base
     merged = parts.merged
-    given = reading.given_workers
-    earlier = before[1] if before else _begin(look)
-    life = reading.life(look)
-    health = examine(
-        base.name, earlier, look, reading.workers_wanted, given, reading.problems, life
-    )
+    health = reading.health(look, now_ms)
     components = {name: _component(parts, name, health) for name in history.components}
     users = [each for name, each in components.items() if not name.startswith("__")]
     spouts = [each for each in users if each.kind == "spout"]
@@ -89,12 +78,12 @@ def topology_view(
         owner=base.owner,
         launch_ms=base.launch_ms,
         sentence=health.sentence,
-        judged_s=(now_ms - before[0]) / 1000 if before else None,
+        judged_s=health.judged_s,
         is_well=health.is_well,
         culprits=_culprits(health),
         problems=reading.problems,
         workers_wanted=reading.workers_wanted,
-        workers_given=given,
+        workers_given=reading.given_workers,
         executors=len(reading.assignment.slot_by_executor) if reading.assignment else 0,
         counts=_topology_counts(users, spouts),
         windows=windows,
@@ -105,7 +94,7 @@ def topology_view(
         total=total or None,
         done=sum(each.done or 0 for each in spouts) if total else None,
         is_settled=is_settled(look),
-        is_drained=life.is_drained,
+        is_drained=health.life.is_drained,
         failures=_failures(merged),
         components=components,
         edges=_edges(parts, health),
@@ -142,13 +131,6 @@ def topology_line(view: TopologyView) -> TopologyLine:
         workers=view.workers_given,
         executors=view.executors,
         tasks=sum(len(each.tasks) for each in view.components.values()),
-    )
-
-
-def _begin(look: Look) -> Look:
-    """Return a look at the moment when each worker's record began, for a first judgement."""
-    return Look(
-        {owner: Progress(now_ms=each.started_ms) for owner, each in look.progress.items()}, {}
     )
 
 

@@ -89,7 +89,7 @@ class RedisRetirement:
             if end(link, old, new_id) != new_id:
                 return
             left = _left(link, old)
-            own = {old("ended"), old("progress")}
+            own = {old("ended"), old("progress"), old("earlier")}
             names = sorted(set(names_of(link, f"{old.prefix}:")) - own)
             # of workers that are gone
             logs = [name for name in names if name.startswith(old.log(""))]

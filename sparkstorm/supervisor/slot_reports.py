@@ -17,8 +17,9 @@ from sparkstorm.model.worker_messages import ExitCode, Trying
 from sparkstorm.model.worker_spec import WorkerSpec
 from sparkstorm.supervisor.slot_sync import DesiredState
 
-# deaths older than this are no loop of restarts: pauses between restarts end at 30 s
-RECENT_MS = 300_000
+# deaths older than this are no loop of restarts: pauses between restarts end at 30 s; as long as
+# the time over which a topology is judged
+RECENT_MS = 600_000
 _MOST_DEATHS = 1_000
 # two heartbeats with the same cause: a store that hesitates for a moment is no record
 _LASTING_MS = 1_500

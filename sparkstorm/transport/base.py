@@ -186,6 +186,8 @@ class Commit:
     # has been refused for long: only by going through can the rows it consumed be freed
     is_urgent: bool = False
     progress: bytes = b""
+    # place among the owner's earlier records (transport/progress.py), and the record to keep there
+    earlier: tuple[int, bytes] | None = None
     low_ms: int | None = None
     watched: Sequence[int] = ()  # tasks whose backlog the answer is to have
 
@@ -212,6 +214,7 @@ class Commit:
                 tuple(self.released),
                 *(tuple(mapping.items()) for mapping in mappings),
                 *(tuple(self.parked), tuple(self.quarantined), self.progress, self.low_ms),
+                self.earlier,
             )
         )
 
@@ -359,6 +362,9 @@ class Reader(Protocol):
 
     def progress(self) -> dict[str, bytes]:
         """Progress record of every owner, as written by its last commit."""
+
+    def earlier(self) -> dict[str, list[bytes]]:
+        """Return the earlier progress records that are kept of each owner, in no order."""
 
     def backlog(self) -> dict[int, int]:
         """Bytes that wait in each task's stream."""

@@ -64,6 +64,14 @@ class CellsReader:
         """
         return _united([reader.progress() for reader in self._readers])
 
+    def earlier(self) -> dict[str, list[bytes]]:
+        """Return the earlier progress records of each owner, of all cells."""
+        found: dict[str, list[bytes]] = {}
+        for reader in self._readers:
+            for owner, records in reader.earlier().items():
+                found.setdefault(owner, []).extend(records)
+        return found
+
     def backlog(self) -> dict[int, int]:
         """Bytes that wait for each task, in the stores of all its senders."""
         return _added([reader.backlog() for reader in self._readers])

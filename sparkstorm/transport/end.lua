@@ -10,7 +10,7 @@ if not said or ARGV[2] == '' then
   said = ARGV[2]
 end
 if said == '' then
-  redis.call('DEL', p .. ':progress')  -- an heir's counts begin with what is under way by these
+  redis.call('DEL', p .. ':progress', p .. ':earlier')  -- an heir's counts begin with what is under way by these
 end
 redis.call('SET', p .. ':ended', said, 'PX', ARGV[1])
 return {said}

@@ -69,6 +69,7 @@ class LocalStore:
         self.seq_by_owner: dict[str, int] = {}
         self.digest_by_owner: dict[str, int] = {}  # of the owner's last commit
         self.progress_by_owner: dict[str, bytes] = {}
+        self.earlier_by_owner: dict[str, dict[int, bytes]] = {}
         self.low_by_owner: dict[str, int] = {}
         self.dead_letters: list[tuple[int, bytes]] = []  # numbered from 1
         self.letters_so_far = 0
@@ -471,6 +472,9 @@ class LocalTransport:
         store.quarantine += commit.quarantined
         if commit.progress:
             store.progress_by_owner[commit.owner] = commit.progress
+        if commit.earlier is not None:
+            place, record = commit.earlier
+            store.earlier_by_owner.setdefault(commit.owner, {})[place] = record
         if commit.low_ms is not None:
             store.low_by_owner[commit.owner] = commit.low_ms
 

@@ -25,6 +25,11 @@ class LocalReader:
         """Progress record of every owner."""
         return dict(self._store.progress_by_owner)
 
+    def earlier(self) -> dict[str, list[bytes]]:
+        """Return the earlier progress records of each owner."""
+        kept = self._store.earlier_by_owner
+        return {owner: list(records.values()) for owner, records in kept.items()}
+
     def backlog(self) -> dict[int, int]:
         """Bytes that wait in each task's stream."""
         return {task: keys.backlog for task, keys in self._store.task_keys.items()}

@@ -44,6 +44,11 @@ INHERITED = "inherited"
 """Owner of the record with which the counts of a hot deploy's new topology begin; no worker
 ("node:port") has this name.
 """
+EARLIER_MS = 60_000
+"""Time between two of an owner's earlier records: the first commit of each minute keeps the record
+of the commit before it, so that a reader who looks once knows what the last minutes have added.
+"""
+MOST_EARLIER = 12  # the window of ten minutes, one that begins within a minute, and one to spare
 # In the record of one task: older versions have not written the last ones.
 _FEWEST_COUNTS = 16
 # Sixteen would double what a commit writes and merging adds up, four would make a bucket 19 % wide:

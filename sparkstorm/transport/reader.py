@@ -67,6 +67,14 @@ class RedisReader:
         """Progress record of every owner."""
         return _by_owner(self._link.ask(("HGETALL", self._keys("progress")))[0])
 
+    def earlier(self) -> dict[str, list[bytes]]:
+        """Return the earlier progress records that are kept of each owner, in no order."""
+        stored = _by_owner(self._link.ask(("HGETALL", self._keys("earlier")))[0])
+        found: dict[str, list[bytes]] = {}
+        for name, record in stored.items():
+            found.setdefault(name.rpartition(" ")[0], []).append(record)
+        return found
+
     def backlog(self) -> dict[int, int]:
         """Bytes that wait in each task's stream."""
         key = self._keys("backlog")

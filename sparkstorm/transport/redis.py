@@ -480,6 +480,9 @@ class RedisTransport:
         found += self._outcomes(commit)
         if commit.progress:
             found.append(("HSET", k("progress"), commit.owner, commit.progress))
+        if commit.earlier is not None:
+            place, record = commit.earlier
+            found.append(("HSET", k("earlier"), f"{commit.owner} {place}", record))
         if commit.low_ms is not None:
             found.append(("HSET", k("low"), commit.owner, commit.low_ms))
         return found

@@ -11,6 +11,7 @@ from typing import Any
 
 from sparkstorm.errors import StoreFullError
 from sparkstorm.transport.base import Commit, Pressure
+from sparkstorm.transport.progress import EARLIER_MS, MOST_EARLIER
 from sparkstorm.worker.epoch import Epoch
 from sparkstorm.worker.epoch_commit import CommitBuilder
 from sparkstorm.worker.parts import WorkerParts
@@ -45,6 +46,8 @@ class Commits:
         self.refusal = ""  # why the store refuses that commit
         self._refusals = 0
         self._last_gauges: Any = None
+        self._record = parts.claim.progress  # of the last commit
+        self._minute = -1
         self._low_ms: int | None = None  # as last committed
         self.has_news = False  # of the last commit
         self.took_ms = 0.0
@@ -79,7 +82,11 @@ class Commits:
             return False
         self._last_gauges = gauges
         self._counters.note_commit(commit)
-        commit.progress = self._progress.encode()
+        minute = now_ms // EARLIER_MS
+        if minute != self._minute and self._record:
+            commit.earlier = minute % MOST_EARLIER, self._record
+        self._minute = minute
+        commit.progress = self._record = self._progress.encode()
         if commit.low_ms == self._low_ms:
             # Most commits hold no input back: one field less to send and to write.
             commit.low_ms = None  # as the store has it

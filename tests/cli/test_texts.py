@@ -31,7 +31,7 @@ from sparkstorm.cli.topologies import (
 from sparkstorm.client.logs import LogReader, last_lines
 from sparkstorm.config import keys, merge
 from sparkstorm.errors import InvalidConfigError, StoreUnavailableError
-from sparkstorm.insight.records import TopologyView
+from sparkstorm.insight.records import CulpritView, TopologyView
 from sparkstorm.insight.topology_views import error_view
 from sparkstorm.model.assignment import ExecutorId, TaskInfo, WorkerSlot
 from sparkstorm.model.dead_letter import DeadLetter
@@ -193,10 +193,11 @@ def test_a_status_shows_health_counts_workers_and_what_is_wrong(words: TopologyV
         memory_mb=None,
     )
     count = words.components["count"]
-    counts = replace(count.counts, parked=5, replayed=2, bad=12, late=10)
+    counts = replace(count.counts, parked=5, replayed=2)
     found = replace(
         words,
         sentence="words keeps up\x1b[2J",
+        culprits=(CulpritView("late", "count", "count: 10 of 20 inputs\x1b[2J"),),
         components={**words.components, "count": replace(count, counts=counts, held=3)},
         workers={
             each.slot: each
@@ -207,8 +208,8 @@ def test_a_status_shows_health_counts_workers_and_what_is_wrong(words: TopologyV
     )
     lines = status_text(found, words.launch_ms + 61_000).splitlines()
     assert lines[0] == f"{words.id} is ACTIVE, up 1 min 1 s, of eve"
-    assert lines[1] == "words keeps up\\x1b[2J (last 3 s)"
-    assert lines[3].split() == [
+    assert lines[1] == "words keeps up\\x1b[2J"
+    assert lines[6].split() == [
         "component",
         "tasks",
         "emitted",
@@ -221,8 +222,7 @@ def test_a_status_shows_health_counts_workers_and_what_is_wrong(words: TopologyV
     assert next(line.split() for line in lines if line.startswith("count "))[-2:] == ["3", "0"], (
         "what was replayed is not parked"
     )
-    assert "12 records went to the stream bad of count" in lines
-    assert any("component 'count': 10 of " in line for line in lines)
+    assert "late   count      count: 10 of 20 inputs\\x1b[2J" in lines
     assert "component 'count' holds 3 inputs that it has neither acked nor failed" in lines
     assert [line.split()[1] for line in lines if line.startswith("node")] == [
         "RUNNING",
@@ -250,7 +250,10 @@ def test_a_status_without_counts_says_so_and_shows_none(words: TopologyView) -> 
 
 RENDERED_STATUS = """\
 words-1-1767225600 is ACTIVE, up 0 s, of eve
-words keeps up: 46.1 k tuples/s, p99 3 ms; slowest part count, 0% busy on node1:6700 (last 3 s)
+words does not run well: count: 3 inputs became dead letters; 21.7 k tuples/s, p99 3 ms (last 3 s)
+
+fault         component  why
+dead letters  count      count: 3 inputs became dead letters
 
 component  tasks  emitted  executed   acked  failed  parked  pending
 count          2        0    40,018  40,006       3       3        0

@@ -48,7 +48,7 @@ def test_the_screen_has_the_cluster_a_topology_and_the_keys_of_the_page() -> Non
         app = Top(run.sampler)
 
         async def steps(pilot: Pilot[None]) -> None:
-            assert shown(app, "sentence").startswith("words keeps up: ")
+            assert shown(app, "sentence").startswith("words is done: ")
             assert rows(app, "parts")[1][:2] == ["words", "ACTIVE"] and rows(app, "parts")[1][
                 6:
             ] == ["2 of 2", "0", "0"]
@@ -98,12 +98,12 @@ def test_it_shows_each_new_sample_unless_it_is_paused(monkeypatch: pytest.Monkey
             assert samples == 0 and shown(app, "sentence").startswith("words is done")
             run.feed(50)
             await looked(pilot)
-            assert samples == 1 and shown(app, "sentence").startswith("words keeps up")
+            assert samples == 1 and shown(app, "sentence").startswith("words is done")
             await pilot.press("space")
             assert shown(app, "note").startswith("paused at ")
             run.feed(50, "a bad word")
             await looked(pilot)
-            assert samples == 1 and shown(app, "sentence").startswith("words keeps up")
+            assert samples == 1 and shown(app, "sentence").startswith("words is done")
             await pilot.press("space")
             await looked(pilot)
             assert shown(app, "sentence").startswith("words does not run well: ")

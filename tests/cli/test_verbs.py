@@ -51,7 +51,7 @@ from sparkstorm.stores.connection import (
 from sparkstorm.transport.base import Commit
 from sparkstorm.transport.connection import Link
 from sparkstorm.transport.keys import Keys
-from sparkstorm.transport.progress import EdgeCounts, Progress, TaskCounts
+from sparkstorm.transport.progress import Progress, TaskCounts
 from sparkstorm.transport.redis import RedisTransport
 from tests import pages
 from tests.client.bare import ended, sparkstorm
@@ -361,7 +361,7 @@ def test_blobs_are_made_replaced_listed_and_deleted(
     )
 
 
-def test_the_doctor_names_the_slow_and_the_lost(
+def test_status_and_doctor_name_the_same_fault(
     bench: Bench,
     words: TopologyHandle,
     capsys: pytest.CaptureFixture[str],
@@ -369,47 +369,33 @@ def test_the_doctor_names_the_slow_and_the_lost(
 ) -> None:
     own_blobs = partial(RedisBytesStore, prefix=f"{bench.file.parent.name}:")
     monkeypatch.setattr(import_module("sparkstorm.client.connect"), "RedisBytesStore", own_blobs)
-    assert "words starts: " in said(capsys, "doctor", "words", "--seconds", "0.1")
+    assert "words starts: " in said(capsys, "doctor", "words")
     bolt = next(task for task, info in words.tasks().items() if info.component_id == "count")
     transport = RedisTransport(bench.redis, words.topology_id)
+    began_ms = SystemClock().now_ms() - 590_000
 
-    def commit(number: int, busy_us: int, sent: int) -> None:
-        counts = TaskCounts("count", 1, executed=1000 * number, busy_us=busy_us)
-        record = Progress(
-            {bolt: counts},
-            now_ms=1000 * number,
-            edges={("split", "default", "count"): EdgeCounts(sent, 5)},
-        )
-        transport.commit(Commit("node-1:6700", {bolt: 1}, 0, number, progress=record.encode()))
+    def commit(number: int, late: int, earlier: tuple[int, bytes] | None = None) -> bytes:
+        counts = TaskCounts("count", 1, executed=1000 * number, late=late)
+        record = Progress({bolt: counts}, started_ms=began_ms, now_ms=SystemClock().now_ms())
+        data = record.encode()
+        made = Commit("node-1:6700", {bolt: 1}, 0, number, progress=data, earlier=earlier)
+        transport.commit(made)
+        return data
 
     with contextlib.closing(transport):
         transport.claim("node-1:6700", {bolt: 1})
-        number = 0
-
-        def pause(seconds: float) -> None:
-            nonlocal number
-            number += 1
-            commit(number, *after)
-
-        monkeypatch.setattr("sparkstorm.client.handle.time.sleep", pause)
-        after = (0, 5)
-        assert said(capsys, "doctor", "words")
-        after = (300_000, 5)
-        found = read(capsys, "doctor", "words")
-        assert (found["is_well"], found["culprits"], found["loads"][0]["busy"]) == (True, [], 0.3)
-        assert found["sentence"].startswith(
-            "words keeps up: 1.0 k tuples/s; slowest part count, 30% busy on node-1:6700"
-        )
-        after = (1_290_000, 6)
-        assert main(["doctor", "words"]) == 1
-        lines = capsys.readouterr().out.splitlines()
-        assert lines[0].startswith(
-            "words does not run well: split/default to count: 1 row was sent and not consumed"
-        )
-        assert lines[3].split()[:2] == ["leaking", "count"] and lines[4].startswith(
-            "slow     count      count is 99% busy"
-        )
-        assert lines[-1] == "workers: 1 of 1 wanted"
+        before = commit(1, 0)
+        assert read(capsys, "doctor", "words")["is_well"]
+        commit(2, 7, (0, before))
+        sentences = []
+        for verb in ("doctor", "status"):
+            assert main([verb, "words", "--json"]) == 1
+            found = json.loads(capsys.readouterr().out)
+            assert [each["fault"] for each in found["culprits"]] == ["late"]
+            sentences.append(found["sentence"].partition(";")[0])
+            assert main([verb, "words"]) == 1
+            assert "late   count      count: 7 of 2,000 inputs" in capsys.readouterr().out
+        assert sentences[0] == sentences[1] and "count: 7 of 2,000 inputs came" in sentences[0]
 
 
 def test_a_watched_verb_asks_again_over_one_connection(

@@ -95,6 +95,7 @@ def everything(task: int, entry: str) -> dict[str, Any]:
         "parked": [b"parked"],
         "quarantined": [b"strange"],
         "progress": b"progress",
+        "earlier": (3, b"before"),
         "low_ms": 77,
     }
 
@@ -279,6 +280,7 @@ def test_the_same_commit_sent_again_changes_nothing(bench: Bench) -> None:
         {"journal": [(1, b"delta")]},
         {"state": [(1, b"key", b"value")]},
         {"progress": b"other"},
+        {"earlier": (1, b"record")},
         {},
     ],
     ids=lambda other: "-".join(other) or "nothing",
@@ -317,7 +319,7 @@ def test_a_claim_returns_what_was_committed(bench: Bench) -> None:
     reader = bench.reader()
     assert reader.record(1) == record
     assert [data for _, data in reader.parked(10)] == [b"parked"]
-    assert reader.progress() == {"o": b"progress"}
+    assert reader.progress() == {"o": b"progress"} and reader.earlier() == {"o": [b"before"]}
     assert bench.quarantine() == [b"strange"]
 
 
@@ -335,6 +337,15 @@ def test_progress_is_kept_by_owner_and_an_empty_one_overwrites_nothing(bench: Be
     two.commit(progress=b"2")
     one.commit(progress=b"")
     assert bench.reader().progress() == {"one": b"1", "two": b"2"}
+
+
+def test_earlier_progress_is_kept_by_owner_and_place(bench: Bench) -> None:
+    one, two = Owner(bench, "n:1", (1,)), Owner(bench, "n:2", (2,))
+    for place, record in ((0, b"a"), (1, b"b"), (0, b"c")):
+        one.commit(earlier=(place, record))
+    two.commit(earlier=(11, b"d"))
+    found = {owner: sorted(records) for owner, records in bench.reader().earlier().items()}
+    assert found == {"n:1": [b"b", b"c"], "n:2": [b"d"]}
 
 
 # -- fence
