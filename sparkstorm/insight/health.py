@@ -20,7 +20,14 @@ from sparkstorm.model.names import counted
 from sparkstorm.model.status import TopologyStatus
 from sparkstorm.model.task_beats import NO_COUNTS, Counts, added, counts_of
 from sparkstorm.model.topology import ACKER, BAD_STREAM
-from sparkstorm.transport.progress import PAUSES, Progress, TaskCounts, merge, percentile_ms
+from sparkstorm.transport.progress import (
+    EARLIER_MS,
+    PAUSES,
+    Progress,
+    TaskCounts,
+    merge,
+    percentile_ms,
+)
 
 # busy share; at 0.4 a task that keeps up would be called slow, at 1.0 hardly any ever would
 _SLOW = 0.8
@@ -117,8 +124,8 @@ class Look:
         known = [Progress(now_ms=new.started_ms), *earlier, new]
         begun = [each for each in known if each.now_ms <= time_ms] or known[:1]
         last = max(begun, key=lambda each: each.now_ms)
-        # Nothing was committed between the record and that time.
-        return replace(last, now_ms=max(last.now_ms, time_ms))
+        # Where it is older than a minute, nothing was committed for long behind it.
+        return replace(last, now_ms=max(last.now_ms, time_ms - EARLIER_MS))
 
 
 @dataclass(frozen=True, slots=True)

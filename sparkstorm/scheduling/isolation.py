@@ -80,7 +80,7 @@ class IsolationScheduler:
         keeps_dead = _keep_good_hosts(cluster, wanted)
         _give_hosts(cluster, wanted)
         if any(each.specs for each in wanted.values()):
-            _clear_shared_hosts(cluster, wanted, keeps_dead)
+            _clear_shared_hosts(cluster, wanted, keeps_dead, self._machines)
         else:
             # Storm 2 schedules an isolated topology with fewer workers than it asked for by default
             # too. It has all its executors and does not change, but every topology with missing
@@ -189,15 +189,21 @@ def _give_hosts(cluster: ClusterView, wanted: Mapping[str, _Wanted]) -> None:
 
 
 def _clear_shared_hosts(
-    cluster: ClusterView, wanted: Mapping[str, _Wanted], keeps_dead: bool
+    cluster: ClusterView,
+    wanted: Mapping[str, _Wanted],
+    keeps_dead: bool,
+    machines: Mapping[str, int],
 ) -> None:
     """Free all workers on hosts that are not isolated, since machines are missing (Storm frees them
     and waits).
     """
     short = [topology_id for topology_id, need in wanted.items() if need.specs]
     for topology_id in short:
+        own = cluster.placement(topology_id).executors_by_slot
+        has = len({cluster.host_of(slot.node) for slot in own})
+        of = machines[cluster.topologies[topology_id].name]
         cluster.status[topology_id] = (
-            "Unable to isolate: no machine has enough worker slots for its workers"
+            f"Unable to isolate: it has {has} of {of} machines, and no other has enough worker slots"
         )
     for host, slots in _used_by_host(cluster).items():
         if not (host in cluster.blacklisted_hosts or (host is None and keeps_dead)):

@@ -454,7 +454,7 @@ def test_one_look_knows_what_the_counts_were_before(time_ms: int, executed: int)
     look = Look({"n:1": now}, {}, earlier={"n:1": [*others, *earlier]}, now_ms=800_000)
     before = look.before(time_ms).merged
     counts = before.counts_by_task.get(2)
-    assert (counts.executed if counts else 0) == executed and before.now_ms >= time_ms
+    assert (counts.executed if counts else 0) == executed and before.now_ms >= time_ms - 60_000
 
 
 def test_a_row_that_is_lost_is_named_before_what_is_slow() -> None:

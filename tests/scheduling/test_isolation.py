@@ -84,7 +84,7 @@ def test_too_few_machines_clear_everything_else_and_wait() -> None:
     isolate(view, iso=3)
     assert len(view.placement("iso").executors_by_slot) == 2
     assert places(view, "other") == {}
-    assert "Unable to isolate" in view.status["iso"]
+    assert view.status["iso"].startswith("Unable to isolate: it has 2 of 3 machines, ")
 
 
 def test_more_workers_than_executors_are_no_trap() -> None:
@@ -130,6 +130,15 @@ def test_isolated_machines_are_taken_from_the_users_own_open_topologies() -> Non
     share(view, ann=1)
     assert workers_by_node(view, "b-iso") == {"a": 2}
     assert places(view, "a-open") == {}
+
+
+def test_an_isolated_topology_with_more_machines_than_it_asks_for_says_so() -> None:
+    asked = topology("t", singles(5), 5, owner="ann", conf={"topology.isolate.machines": 3})
+    nodes = "abcde"
+    placed = {"t": {(at, at): f"{node}:1" for at, node in enumerate(nodes, 1)}}
+    view = cluster([supervisor(name, 1) for name in nodes], [asked], placed)
+    share(view, ann=5)
+    assert view.status["t"].endswith(" It has 5 of 3 machines.")
 
 
 def test_spread_components_go_to_different_nodes_while_there_are_any() -> None:

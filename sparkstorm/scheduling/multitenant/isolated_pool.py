@@ -58,12 +58,20 @@ class IsolatedPool:
             if self._cluster.needs_scheduling(topology) or machines not in (None, held):
                 to_use = self._slots_to_use(topology, machines, lenders)
                 if isinstance(to_use, str):
-                    self._cluster.status[topology_id] = to_use
+                    self._cluster.status[topology_id] = to_use + self._held(topology_id, machines)
                     continue
                 self._fill(RoundRobinWorkers(topology, to_use, self._cluster), topology_id)
             self._cluster.status[topology_id] = (
                 f"Scheduled Isolated on {len(self._nodes_of[topology_id])} Nodes"
+                f"{self._held(topology_id, machines)}"
             )
+
+    def _held(self, topology_id: str, machines: int | None) -> str:
+        """Return that it has another number of machines than it asks for; nothing where it does
+        not, or asks for none.
+        """
+        held = len(self._nodes_of[topology_id])
+        return "" if machines in (None, held) else f" It has {held} of {machines} machines."
 
     def _machines(self, topology: TopologyView) -> int | None:
         wanted = MachineSettings.of_partial(topology.conf).machines
