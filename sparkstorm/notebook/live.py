@@ -196,12 +196,12 @@ class Inspector:
         self._reader = ClusterReader(state, blobs, dict(conf))
         self._clock = SystemClock()
         self._pause = threading.Event()
+        self._opened = contextlib.ExitStack()
 
     @classmethod
-    @contextlib.contextmanager
-    def connect(cls, connection_file: str | Path) -> Iterator[Inspector]:
-        """Join the cluster of a connection file; InvalidConfigError or StoreUnavailableError name
-        the obstacle.
+    def connect(cls, connection_file: str | Path) -> Inspector:
+        """Join the cluster of a connection file, until `close` or the end of a `with` block;
+        InvalidConfigError or StoreUnavailableError name the obstacle.
         """
         at = load_connection(Path(connection_file))
         zookeeper = at.zookeeper
@@ -217,7 +217,19 @@ class Inspector:
             opened.callback(chunks.close)
             key = signing_key(at.secret)
             state = StormState(store, key)
-            yield cls(state, BlobStore(state, chunks, key), merge({}).as_dict())
+            found = cls(state, BlobStore(state, chunks, key), merge({}).as_dict())
+            found._opened = opened.pop_all()
+        return found
+
+    def close(self) -> None:
+        """Close the connections that `connect` has opened."""
+        self._opened.close()
+
+    def __enter__(self) -> Inspector:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def look(self) -> Look:
         """Read everything once."""

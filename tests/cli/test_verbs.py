@@ -38,6 +38,7 @@ from sparkstorm.model.worker_spec import RedisAddress
 from sparkstorm.nimbus.hooks import NimbusHooks
 from sparkstorm.nimbus.nimbus import Nimbus
 from sparkstorm.notebook import displays
+from sparkstorm.notebook.live import Inspector
 from sparkstorm.scheduling.default import DefaultScheduler
 from sparkstorm.stores.connection import (
     Connection,
@@ -396,6 +397,18 @@ def test_status_and_doctor_name_the_same_fault(
             assert main([verb, "words"]) == 1
             assert "late   count      count: 7 of 2,000 inputs" in capsys.readouterr().out
         assert sentences[0] == sentences[1] and "count: 7 of 2,000 inputs came" in sentences[0]
+
+
+def test_an_inspector_looks_with_and_without_a_with_block(
+    bench: Bench, words: TopologyHandle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own_blobs = partial(RedisBytesStore, prefix=f"{bench.file.parent.name}:")
+    monkeypatch.setattr("sparkstorm.notebook.live.RedisBytesStore", own_blobs)
+    inspector = Inspector.connect(bench.file)
+    assert words.topology_id in repr(inspector.look().topologies())
+    inspector.close()
+    with Inspector.connect(str(bench.file)) as inspector:
+        assert words.topology_id in repr(inspector.look().topologies())
 
 
 def test_a_watched_verb_asks_again_over_one_connection(
