@@ -367,10 +367,14 @@ class SubmissionSettings(Settings):
     durability: Annotated[str, "topology.cells.durability"]
 
 
+FOLDER_KEY = "topology.folder"
+
+
 @dataclass(frozen=True, slots=True)
 class FileSettings(Settings):
-    """Files and archives that travel with a topology."""
+    """Files and archives that travel with a topology, and the folder of those that do not."""
 
+    folder: Annotated[str | None, FOLDER_KEY]
     files: Annotated[list[str], "topology.files"]
     archives: Annotated[list[str], "topology.archives"]
     blobs: Annotated[dict[str, Any] | None, "topology.blobstore.map"]

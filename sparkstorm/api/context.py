@@ -78,6 +78,15 @@ class TopologyContext:
             f"topology.files has no {name!r}; it names {', '.join(entries) or 'nothing'}"
         )
 
+    def path(self, name: str) -> str:
+        """Return the path of a file of the component's own, as a log or a result: a relative name
+        is below `topology.folder`, the folder in which the topology was submitted.
+
+        A worker's working folder is the one in which the cluster was started. On other hosts the
+        folder has to be there too, as a shared one.
+        """
+        return str(Path(FileSettings.of(self.conf).folder or "", name).absolute())
+
     def blob(self, name: str) -> str:
         """Return the path of the newest version of a blob on this host, by its localname in
         `topology.blobstore.map`.

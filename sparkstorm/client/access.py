@@ -7,6 +7,7 @@ client, handle and gray upgrades would import each other in a circle.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -23,7 +24,7 @@ from sparkstorm.model.assignment import TopologySummary
 from sparkstorm.model.topology import Topology
 from sparkstorm.model.values.value_types import check_serializers, top_module
 from sparkstorm.model.worker_spec import RedisAddress, RedisStores
-from sparkstorm.settings import FileSettings, SubmissionSettings, SupervisorSettings
+from sparkstorm.settings import FOLDER_KEY, FileSettings, SubmissionSettings, SupervisorSettings
 from sparkstorm.transport.cells_reader import RedisCellsReader
 from sparkstorm.transport.reader import RedisReader, is_kept_in
 
@@ -163,8 +164,15 @@ class ClusterAccess:
         """
         self.require_writer()
         code = self.packed(topology, by_value, conf)
-        request = self.service.update_request(name, topology, conf or {}, code)
+        request = self.service.update_request(name, topology, here(conf), code)
         return self.service.carry_out(request, progress)
+
+
+def here(conf: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return a topology's configuration with this process's folder, unless it names one: there
+    `context.path` is.
+    """
+    return {FOLDER_KEY: os.getcwd(), **(conf or {})}
 
 
 def packed(topology: Topology, by_value: Sequence[str] | None, conf: Mapping[str, Any]) -> bytes:

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from sparkstorm.client.access import ClusterAccess
+from sparkstorm.client.access import ClusterAccess, here
 from sparkstorm.client.dead_letters import StoredLetters, stored_in
 from sparkstorm.client.handle import TopologyHandle
 from sparkstorm.client.request_client import Progress
@@ -194,7 +194,9 @@ class ClusterClient(ClusterAccess):
             conf = self._with_store(name, conf)
         code = self.packed(topology, by_value, conf)
         seed = None if seeds is None else partial(self._sow, seeds, {**self.conf, **conf})
-        return self.handle(self.service.submit(name, topology, conf, code, options, seed, progress))
+        return self.handle(
+            self.service.submit(name, topology, here(conf), code, options, seed, progress)
+        )
 
     def update(
         self,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sparkstorm.client.access import ClusterAccess
+from sparkstorm.client.access import ClusterAccess, here
 from sparkstorm.client.request_client import Progress as Steps
 from sparkstorm.clock import SystemClock
 from sparkstorm.model.assignment import WorkerBeat, WorkerSlot
@@ -92,7 +92,7 @@ class Upgrades:
             "topology.upgrade.shadow.component": shadow,
             "topology.upgrade.shadow.tuples": shadow_tuples,
         }
-        total = {**(conf or {}), **{key: value for key, value in options.items() if value}}
+        total = {**here(conf), **{key: value for key, value in options.items() if value}}
         code = self._cluster.packed(topology, by_value, conf)
         try_code(self._name, code)
         service = self._cluster.service

@@ -9,6 +9,7 @@ import json
 import signal
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -16,11 +17,13 @@ from typing import Any
 
 import pytest
 
+from sparkstorm.api import TopologyContext
 from sparkstorm.app.nimbus_thread import NimbusThread
 from sparkstorm.blobs.redis import RedisBytesStore
 from sparkstorm.blobs.store import BlobStore
 from sparkstorm.cli import main
 from sparkstorm.client import ClusterClient, TopologyHandle, connect
+from sparkstorm.client.access import here
 from sparkstorm.clock import SystemClock
 from sparkstorm.cluster import paths
 from sparkstorm.cluster.nimbus_state import DriverInfo, NimbusInfo
@@ -397,6 +400,23 @@ def test_status_and_doctor_name_the_same_fault(
             assert main([verb, "words"]) == 1
             assert "late   count      count: 7 of 2,000 inputs" in capsys.readouterr().out
         assert sentences[0] == sentences[1] and "count: 7 of 2,000 inputs came" in sentences[0]
+
+
+def test_files_of_a_users_own_are_below_the_folder_of_the_submission(
+    bench: Bench, cluster: ClusterClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.service._blobs._bytes = bench.chunks
+    monkeypatch.chdir(tmp_path)
+    handle = cluster.submit("words", wordcount(), {"topology.workers": 1})
+    monkeypatch.chdir("/")
+    conf = cluster.service.conf_of(handle.topology_id)
+    context = TopologyContext(handle.topology_id, 1, "a", {1: "a"}, (1,), conf, lambda: 0)
+    assert context.path("out/words.txt") == str(tmp_path / "out" / "words.txt")
+    assert context.path("/data/x") == "/data/x"
+    assert replace(context, conf={}).path("x") == "/x"
+    given = {"topology.folder": "/data"}
+    assert here(given) == given
+    handle.delete_data()
 
 
 def test_an_inspector_looks_with_and_without_a_with_block(
