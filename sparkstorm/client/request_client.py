@@ -32,6 +32,9 @@ from sparkstorm.model.requests import Outcome, OutcomeState, Request, RequestKin
 from sparkstorm.settings import NimbusSettings
 
 _CARRY_OUT_MS = 300_000  # S0.61
+# Silence of ZooKeeper after which an accepted request is waited for no longer: half of it is an
+# election of its servers on a busy machine. Embedded servers have other addresses after a restart.
+_SILENCE_MS = 60_000
 _POLL_MS = 500  # between two readings of an outcome when no hint came
 Progress = Callable[[str], None]
 """Called with each new step of a request, one sentence."""
@@ -156,6 +159,7 @@ class PendingRequest:
         self._client = client
         self._outcome: Outcome | None = None
         self._fault: StoreUnavailableError | None = None
+        self._answered_ms = client.clock.now_ms()
         self._seen_hints = -1
         self._looked_ms = 0
         # accepted once, and since then gone from ZooKeeper with its outcome
@@ -239,7 +243,8 @@ class PendingRequest:
                 progress(outcome.step)
             # A request that no Nimbus can read any more would be waited for until the limit: 300 s
             # for nothing.
-            return self._is_forgotten or (outcome is not None and outcome.is_final)
+            is_over = self._is_forgotten or (outcome is not None and outcome.is_final)
+            return is_over or self._is_cut_off
 
         if not client.wait_until(is_decided, client.accept_ms) and self.withdraw():
             raise NimbusUnavailableError(
@@ -248,6 +253,11 @@ class PendingRequest:
             )
         if not client.wait_until(is_final, self._limit_ms()):
             raise self._unfinished()
+        if self._is_cut_off:
+            raise StoreUnavailableError(
+                f"the request to {_verb(self.request)} was accepted, and Nimbus goes on with it, but for {_SILENCE_MS // 1000} s: "
+                f"{self._fault}; a cluster with embedded servers has other addresses after a restart: look at the topology"
+            )
         if self._is_forgotten:
             raise StoreInconsistentError(
                 f"the request to {_verb(self.request)} was accepted, but ZooKeeper holds neither it nor its outcome any more: "
@@ -266,9 +276,15 @@ class PendingRequest:
         try:
             self.poll()
             self._fault = None
+            self._answered_ms = self._client.clock.now_ms()
         except StoreUnavailableError as fault:
             self._fault = fault
         return self._outcome
+
+    @property
+    def _is_cut_off(self) -> bool:
+        silent_ms = self._client.clock.now_ms() - self._answered_ms
+        return self._fault is not None and silent_ms >= _SILENCE_MS
 
     def _limit_ms(self) -> int:
         wait_ms = self.request.wait_ms if self.request.kind is RequestKind.REBALANCE else 0

@@ -591,6 +591,21 @@ def test_a_wait_that_is_no_time_is_refused_by_its_client(secs: Any) -> None:
     assert bench.state.request_ids() == []
 
 
+def test_an_accepted_request_is_not_waited_for_at_stores_that_are_gone() -> None:
+    bench = Bench()
+    bench.submit()
+    bench.advance(3)
+    asked_ms = bench.clock.now_ms()
+
+    def lose_stores(_step: str) -> None:
+        bench.tree.is_down = True
+
+    with pytest.raises(StoreUnavailableError, match="was accepted, .*: look at the topology"):
+        bench.service.rebalance("wc", RebalanceOptions(2), 40, lose_stores)
+    assert bench.clock.now_ms() - asked_ms < 70_000
+    bench.tree.is_down = False
+
+
 def test_progress_tells_each_step_once() -> None:
     bench = Bench(nodes=3)
     old = bench.submit()
